@@ -1,0 +1,65 @@
+# make demo    a short tour, on generated inputs
+# make test    the tests; make test PYTEST_ARGS="-m slow" hands arguments to pytest
+# make lint    ruff and mypy
+# make clean   remove the environment, builds and caches
+#
+# Each target makes the environment that it needs. VENV names another folder for
+# it, PYTHON the interpreter to make it with.
+
+VENV ?= .venv
+PYTHON ?=
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+BIN := $(VENV)/bin
+# Newer than pyproject.toml when what that file asks for is installed.
+STAMP := $(VENV)/.edbatch-installed
+CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
+TYPING := build/typing
+
+.PHONY: demo test lint typing-tree clean
+.DELETE_ON_ERROR:
+
+demo: $(STAMP)
+	$(BIN)/edbatch demo $(DEMO_ARGS)
+
+# -P keeps this folder out of the import path: what is tested is what is installed.
+test: $(STAMP)
+	$(BIN)/python -P -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) typing-tree
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	cd $(TYPING) && "$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" \
+	    --cache-dir "$(CURDIR)/.mypy_cache" -p edbatch
+
+# mypy does not follow [tool.setuptools.package-dir]: it gets a folder of links in
+# which every package lies where it is imported.
+typing-tree:
+	@rm -rf $(TYPING)
+	@mkdir -p $(TYPING)/edbatch
+	@ln -s "$(CURDIR)"/edbatch/* "$(CURDIR)/envs" "$(CURDIR)/memory_planner" \
+	    "$(CURDIR)/policies" $(TYPING)/edbatch/
+
+$(STAMP): pyproject.toml
+	@found=; if [ ! -x "$(BIN)/python" ]; then \
+	    for candidate in $(CANDIDATES); do \
+	        if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	            2>/dev/null; then found="$$candidate"; break; fi; \
+	    done; \
+	    if [ -z "$$found" ]; then \
+	        echo "edbatch needs Python 3.11 or newer; tried: $(CANDIDATES)." >&2; \
+	        echo "Install one, or name it: make PYTHON=/path/to/python3" >&2; \
+	        exit 1; \
+	    fi; \
+	    echo "Making $(VENV) with $$found"; \
+	    "$$found" -m venv "$(VENV)"; \
+	fi
+	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(BIN)/python" -m ensurepip
+	@echo "Installing edbatch and its dependencies into $(VENV); this can take minutes"
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch "$@"
+
+clean:
+	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

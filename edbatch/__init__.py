@@ -1,0 +1,48 @@
+"""Automatic batching of dynamic neural networks on JAX.
+
+Write a model for one instance over cells; `batch` runs minibatches of instances as few
+wide operations in one compiled program.
+"""
+
+from edbatch.batching import Batched, batch
+from edbatch.errors import (
+    CellError,
+    EdbatchError,
+    PlanError,
+    PolicyError,
+    RecordingError,
+    VerificationError,
+)
+from edbatch.execution import Plan, PlanReport, Ragged
+from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell
+from edbatch.memory_planner import Sizes
+from edbatch.policies import get_policy, load_policy
+from edbatch.schedule import FrontierPolicy, Policy, Schedule
+from edbatch.verify import Verification, verify
+
+__all__ = [
+    "Batched",
+    "Cell",
+    "CellError",
+    "DataflowGraph",
+    "EdbatchError",
+    "FrontierPolicy",
+    "Handle",
+    "Plan",
+    "PlanError",
+    "PlanReport",
+    "Policy",
+    "PolicyError",
+    "Ragged",
+    "RecordingError",
+    "Schedule",
+    "Sizes",
+    "TypeKey",
+    "Verification",
+    "VerificationError",
+    "batch",
+    "cell",
+    "get_policy",
+    "load_policy",
+    "verify",
+]

@@ -1,0 +1,306 @@
+"""The front door: from a model of one instance to a batched function."""
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from edbatch.errors import EdbatchError, PlanError
+from edbatch.execution.buckets import BucketStore
+from edbatch.execution.plan import Plan, encode_plan
+from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
+from edbatch.execution.result import find_ragged
+from edbatch.execution.run import run_plan
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.merge import merge
+from edbatch.graph.parameters import abstract
+from edbatch.graph.recorder import record
+from edbatch.graph.type_table import TypeTable
+from edbatch.memory_planner.layout import plan_layout
+from edbatch.memory_planner.sizes import Sizes
+from edbatch.policies.registry import get_policy
+from edbatch.schedule.policy import Policy
+
+Model = Callable[[Any, Any], Any]
+
+
+@dataclass(eq=False)
+class _Session:
+    """What a batched function knows about parameters of one structure."""
+
+    types: TypeTable
+    store: BucketStore
+    keys: dict[Hashable, Any] = field(default_factory=dict)
+    ragged: set[tuple[int, ...]] = field(default_factory=set)
+
+
+class Batched:
+    """A model that runs on minibatches; made by `batch`.
+
+    Calling it gives what ``jax.vmap`` of the model would give: the model's own pytree
+    with a leading axis over instances. The steps behind the call, `record`, `plan` and
+    `apply`, can be used one by one: the first two run on the host only, in any thread,
+    the last is a pure JAX function.
+
+    Attributes:
+        model: The model for one instance.
+        policy: The policy that schedules minibatches.
+        sizes: Widths and buckets.
+    """
+
+    def __init__(
+        self, model: Model, policy: Policy, sizes: Sizes, cache_bytes: int
+    ) -> None:
+        self.model = model
+        self.policy = policy
+        self.sizes = sizes
+        self._sessions: dict[Hashable, _Session] = {}
+        self._current: _Session | None = None
+        self._cache = PlanCache(cache_bytes)
+        self._compiles = 0
+        self._lock = threading.Lock()
+        self._run = jax.jit(self._counted_run)
+
+    def __call__(self, params: Any, instances: Sequence[Any]) -> Any:
+        """Runs the model on a minibatch.
+
+        Args:
+            params: The model's parameters, any pytree.
+            instances: Instances, or recordings of them.
+
+        Returns:
+            The model's pytree with a leading axis over instances. Lists whose length
+            differs between instances are `Ragged`.
+
+        Raises:
+            EdbatchError: As `plan` and `apply`.
+        """
+        self.bind(params)
+        return self.apply(params, self.plan(instances))
+
+    def bind(self, params: Any) -> "Batched":
+        """Tells the shapes of the parameters, which recording needs.
+
+        Calling the batched function does this by itself.
+
+        Args:
+            params: Parameters, or their ``jax.ShapeDtypeStruct`` pytree.
+
+        Returns:
+            This object.
+        """
+        spec = abstract(params)
+        leaves, treedef = jax.tree.flatten(spec)
+        key = (treedef, tuple((each.shape, each.dtype) for each in leaves))
+        with self._lock:
+            if key not in self._sessions:
+                self._sessions[key] = _Session(TypeTable(spec), BucketStore(self.sizes))
+            self._current = self._sessions[key]
+        return self
+
+    @property
+    def types(self) -> TypeTable:
+        """The node types met so far with the present parameter shapes."""
+        return self._session().types
+
+    def _session(self) -> _Session:
+        if self._current is None:
+            raise PlanError(
+                "recording needs the shapes of the parameters, which are not known"
+                " yet; pass params= to eb.batch, call .bind(params), or call the"
+                " batched function once"
+            )
+        return self._current
+
+    def record(self, instance: Any) -> DataflowGraph:
+        """Records the model on one instance, to be kept and planned later.
+
+        Args:
+            instance: An instance.
+
+        Returns:
+            Its dataflow graph.
+
+        Raises:
+            EdbatchError: The model does something outside cells, or a cell fails.
+        """
+        session = self._session()
+        return _check_nodes(
+            record(self.model, session.types, [instance], session.keys)
+        )
+
+    def graph(self, instances: Iterable[Any]) -> DataflowGraph:
+        """Records a minibatch, or merges recordings.
+
+        Args:
+            instances: Instances, recordings, or both.
+
+        Returns:
+            The dataflow graph of all of them.
+
+        Raises:
+            EdbatchError: As `record`; the minibatch is empty; or a recording belongs
+                to another model.
+        """
+        instances = list(instances)
+        if not instances:
+            raise PlanError(
+                "a minibatch needs at least one instance but is empty; leave empty"
+                " minibatches out"
+            )
+        session = self._session()
+        kept = [isinstance(each, DataflowGraph) for each in instances]
+        if not any(kept):
+            return _check_nodes(
+                record(self.model, session.types, instances, session.keys)
+            )
+        graphs = [
+            each if known else self.record(each)
+            for each, known in zip(instances, kept, strict=True)
+        ]
+        for each in graphs:
+            session.types.require_same(each.types, "a recording")
+        return merge(graphs)
+
+    def plan(self, instances: Iterable[Any]) -> Plan:
+        """Schedules and lays out a minibatch; on the host only.
+
+        Args:
+            instances: Instances, or recordings of them.
+
+        Returns:
+            The plan, a pytree of NumPy arrays for `apply`.
+
+        Raises:
+            EdbatchError: As `graph`; or the policy belongs to another model; or the
+                minibatch has more rows than int32 can count.
+        """
+        session = self._session()
+        graph = self.graph(instances)
+        new = find_ragged(graph.outputs.skeleton, graph.outputs.lengths)
+        session.ragged |= new
+        ragged = set(session.ragged)
+        key = structure_key(graph, id(session), frozenset(ragged))
+        encoded = self._cache.get(key)
+        if encoded is not None:
+            plan = encoded.with_externals(graph.externals)
+            assert plan.report is not None, "plans are made with a report"
+            return replace(plan, report=replace(plan.report, cached=True))
+        schedule = self.policy.schedule(graph.structure)
+        layout = plan_layout(graph, schedule, self.sizes)
+        encoded = encode_plan(graph, schedule, layout, session.store, ragged)
+        self._cache.put(key, encoded)
+        return encoded.with_externals(graph.externals)
+
+    def apply(self, params: Any, plan: Plan) -> Any:
+        """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
+
+        Args:
+            params: The model's parameters.
+            plan: A plan of this model.
+
+        Returns:
+            As calling the batched function.
+
+        Raises:
+            PlanError: The plan was made by another model, or for parameters of other
+                shapes.
+        """
+        if not isinstance(plan, Plan):
+            raise PlanError(
+                f"apply takes a plan made by .plan(instances) but received"
+                f" {type(plan).__name__}; to run instances, call the batched function"
+            )
+        types = plan.shape.program.types
+        if all(each.types is not types for each in self._sessions.values()):
+            raise PlanError(
+                "the plan was made by another model; make it with this model's own"
+                " .plan(instances)"
+            )
+        return self._run(params, plan)
+
+    def _counted_run(self, params: Any, plan: Plan) -> Any:
+        self._compiles += 1  # runs while tracing only, once per compilation
+        return run_plan(params, plan)
+
+    @property
+    def compiles(self) -> int:
+        """How many programs were compiled so far."""
+        return self._compiles
+
+    @property
+    def cache_info(self) -> CacheInfo:
+        """Hits, misses and memory of the cache of plans."""
+        return self._cache.info
+
+
+def _check_nodes(graph: DataflowGraph) -> DataflowGraph:
+    if not graph.instance_nodes.all():
+        index = int((graph.instance_nodes == 0).argmax())
+        raise PlanError(
+            f"instance {index} of the minibatch calls no cell, so there is nothing to"
+            " run for it; leave such instances out, or call a cell for them"
+        )
+    return graph
+
+
+def batch(
+    model: Model,
+    policy: str | Path | Policy = "greedy",
+    *,
+    params: Any = None,
+    sizes: Sizes | None = None,
+    cache_bytes: int = 256 * 2**20,
+    compilation_cache: str | Path | None = None,
+) -> Batched:
+    """Makes a model of one instance run on minibatches.
+
+    Args:
+        model: ``model(params, instance)``: ordinary Python over cells, for one
+            instance; returns a pytree of what cells return.
+        policy: What decides which operations run together: ``"depth"``, ``"agenda"``,
+            ``"greedy"``, a policy file, or a policy object.
+        params: Parameters, or their shapes, if instances are to be recorded before the
+            first call.
+        sizes: Widths of operations and buckets of compiled sizes.
+        cache_bytes: Memory for plans of minibatches whose structure comes back.
+        compilation_cache: A folder in which JAX keeps compiled programs between runs;
+            it holds for the whole process.
+
+    Returns:
+        The batched function.
+
+    Raises:
+        PolicyError: The policy is unknown, or its file cannot be read.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import jax.numpy as jnp
+        >>> @eb.cell
+        ... def leaf(params, word):
+        ...     return params["embedding"][word]
+        >>> @eb.cell
+        ... def join(params, left, right):
+        ...     return jnp.tanh(params["gain"] * (left + right))
+        >>> def encode(params, tree):
+        ...     if isinstance(tree, int):
+        ...         return leaf(params, tree)
+        ...     return join(params, *(encode(params, child) for child in tree))
+        >>> batched = eb.batch(encode)
+        >>> params = {"embedding": jnp.eye(3), "gain": jnp.float32(0.5)}
+        >>> batched(params, [((0, 1), 2), (1, 1)]).shape
+        (2, 3)
+    """
+    if not callable(model):
+        raise EdbatchError(
+            "eb.batch takes a function model(params, instance) but received"
+            f" {type(model).__name__}; pass the function itself"
+        )
+    if compilation_cache is not None:
+        jax.config.update("jax_compilation_cache_dir", str(compilation_cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    batched = Batched(model, get_policy(policy), sizes or Sizes(), cache_bytes)
+    return batched if params is None else batched.bind(params)

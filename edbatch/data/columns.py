@@ -1,0 +1,116 @@
+"""Reader of column files: a token and a tag per line, as for named entities.
+
+The form of CoNLL-2003, WikiGold and WNUT-17: `token ... tag`, a blank line between
+sentences. Tags are kept as they stand (BIO, IO, ...).
+"""
+
+import re
+from collections.abc import Iterator
+
+from edbatch.data.errors import DataError
+from edbatch.data.files import Paths, SourceText, read_sources
+from edbatch.data.sentences import Sentence
+
+SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
+DOCUMENT_START = "-DOCSTART-"
+
+# Only ASCII white space separates: tokens may hold a no-break space.
+_BLANK = " \t\f\v"
+_SPACES = re.compile(" +")
+
+
+def read_columns(
+    path: Paths, *, word_column: int = 0, tag_column: int = -1
+) -> list[Sentence]:
+    r"""Reads tagged sentences from files with one token and its tags per line.
+
+    Columns are separated by tabs where a line has one, else by spaces. Lines that
+    begin with `-DOCSTART-` are skipped and end a sentence.
+
+    Args:
+        path: A file, a folder (all its `.conll`, `.bio`, `.iob`, `.iob2`, `.tsv`,
+            `.txt`, and these with `.gz`, recursively), or several of them.
+        word_column: Which column holds the token, from 0, or from -1 backwards.
+        tag_column: Which column holds the tag, in the same way.
+
+    Returns:
+        The sentences, in the order of the files.
+
+    Raises:
+        DataError: A path is missing, or a file is unreadable, holds no sentence, or
+            has a line with too few or another number of columns than the others.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "ner.conll")
+        ...     _ = file.write_text("In O\nOslo B-LOC\n\nYes O\n")
+        ...     [sentence.tags for sentence in read_columns(file)]
+        [('O', 'B-LOC'), ('O',)]
+    """
+    return [
+        Sentence(
+            tuple(fields[word_column] for fields in rows),
+            tuple(fields[tag_column] for fields in rows),
+        )
+        for source in read_sources(path, SUFFIXES)
+        for rows in _blocks(source, _columns_needed(word_column, tag_column))
+    ]
+
+
+def _columns_needed(*columns: int) -> int:
+    return max(2, *(column + 1 if column >= 0 else -column for column in columns))
+
+
+def _blocks(source: SourceText, needed: int) -> Iterator[list[list[str]]]:
+    """Yields the lines of one sentence after the other; at least one sentence."""
+    rows: list[list[str]] = []
+    first: tuple[int, int] | None = None  # number and width of the first token line
+    for line, text in source.lines():
+        if not text.strip(_BLANK) or text.startswith(DOCUMENT_START):
+            if rows:
+                yield rows
+                rows = []
+            continue
+        fields = _split(text)
+        if first is None:
+            first = line, len(fields)
+        if len(fields) < needed:
+            raise _too_few(source, line, text, len(fields), needed)
+        if len(fields) != first[1]:
+            raise _uneven(source, line, text, len(fields), first)
+        rows.append(fields)
+    if rows:
+        yield rows
+    elif first is None:
+        raise source.error_without("sentence")
+
+
+def _split(text: str) -> list[str]:
+    if "\t" in text:
+        return text.split("\t")
+    return _SPACES.split(text.strip(_BLANK))
+
+
+def _too_few(
+    source: SourceText, line: int, text: str, found: int, needed: int
+) -> DataError:
+    return source.error_at(
+        line,
+        len(text) + 1,
+        f"a line must have at least {needed} columns; found {found} in {text!r}; "
+        "usually a missing tag, or a file without tags; add the tag, or choose "
+        "word_column and tag_column among the columns there are",
+    )
+
+
+def _uneven(
+    source: SourceText, line: int, text: str, found: int, first: tuple[int, int]
+) -> DataError:
+    return source.error_at(
+        line,
+        1,
+        f"every line must have as many columns as the first, line {first[0]}, which "
+        f"has {first[1]}; found {found} in {text!r}; usually a token that holds a "
+        "space, or a missing column; separate the columns by tabs, or mend the line",
+    )

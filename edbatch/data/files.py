@@ -1,0 +1,226 @@
+"""Opening of input files: folders and lists expanded, plain or gzipped, UTF-8."""
+
+import difflib
+import gzip
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edbatch.data.errors import DataError
+
+# What every reader accepts: a file, a folder, or several of them.
+PathLike = str | os.PathLike[str]
+Paths = PathLike | Iterable[PathLike]
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF8_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    r"""The text of one file, which can say where in it something is wrong.
+
+    Attributes:
+        name: The path as the user would write it.
+        text: The whole text, line ends as in the file.
+
+    Example:
+        >>> print(SourceText("a.ptb", "(S\n(").error(3, "found '('"))
+        a.ptb, line 2, column 1: found '('
+    """
+
+    name: str
+    text: str
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yields (1-based line number, line without its end)."""
+        # Not splitlines(): it also cuts at characters that occur inside words.
+        for number, line in enumerate(self.text.split("\n"), start=1):
+            yield number, line.removesuffix("\r")
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Returns the 1-based (line, column) of a character offset."""
+        line = self.text.count("\n", 0, offset) + 1
+        return line, offset - self.text.rfind("\n", 0, offset)
+
+    def error(self, offset: int, message: str) -> DataError:
+        """Makes the error for a fault at a character offset."""
+        return self.error_at(*self.position(offset), message)
+
+    def error_at(self, line: int, column: int, message: str) -> DataError:
+        """Makes the error for a fault at a 1-based line and column."""
+        return DataError(f"{self.name}, line {line}, column {column}: {message}")
+
+    def error_without(self, instances: str) -> DataError:
+        """Makes the error for a file in which no instance was found."""
+        return DataError(
+            f"{self.name}: a file must hold at least one {instances}; found none in "
+            f"{len(self.text)} characters; usually a file of blank lines or comments, "
+            "or of another format; leave it out or pick the reader of its format"
+        )
+
+
+def read_sources(paths: Paths, suffixes: Sequence[str]) -> Iterator[SourceText]:
+    """Reads every file that a path, folder or list of them stands for.
+
+    Args:
+        paths: A file, a folder, or an iterable of files and folders.
+        suffixes: Which files of a folder count, such as `(".ptb", ".mrg")`; each also
+            counts with `.gz` after it. A file named directly may have any name.
+
+    Yields:
+        One `SourceText` per file, in the order given; a folder's files sorted by path.
+
+    Raises:
+        DataError: A path is missing, a folder holds no such file, a file is empty,
+            cut short, or not UTF-8.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = pathlib.Path(folder, "a.ptb").write_text("(S (NN dog))")
+        ...     [source.text for source in read_sources(folder, (".ptb",))]
+        ['(S (NN dog))']
+    """
+    for path in expand_paths(paths, suffixes):
+        yield read_text(path)
+
+
+def expand_paths(paths: Paths, suffixes: Sequence[str]) -> list[Path]:
+    """Lists the files that a path, folder or list of them stands for.
+
+    Args:
+        paths: A file, a folder (searched recursively; names that start with a dot are
+            skipped), or an iterable of files and folders.
+        suffixes: Which files of a folder count, with or without `.gz` after them.
+
+    Returns:
+        The files in the order given; a folder's files sorted by path.
+
+    Raises:
+        DataError: A path is missing, a folder holds no such file, or no path is given.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = pathlib.Path(folder, "b.ptb.gz").write_bytes(b"")
+        ...     _ = pathlib.Path(folder, "notes.md").write_bytes(b"")
+        ...     [path.name for path in expand_paths(folder, (".ptb",))]
+        ['b.ptb.gz']
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += _files_in(path, suffixes)
+        elif path.exists():
+            files.append(path)
+        else:
+            raise _missing(path)
+    if not files:
+        raise DataError(
+            "a reader needs at least one path; found an empty list of them; usually a "
+            "glob pattern that matched nothing; print the list and mend the pattern"
+        )
+    return files
+
+
+def read_text(path: PathLike) -> SourceText:
+    """Reads one file, gzipped or not, as UTF-8.
+
+    Whether it is gzipped is told by its first bytes, since downloads often lose or
+    keep a `.gz` wrongly. A byte order mark is dropped.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its text.
+
+    Raises:
+        DataError: The file is unreadable, empty, a damaged gzip file, or not UTF-8.
+
+    Example:
+        >>> import gzip, pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "a.gz")
+        ...     _ = file.write_bytes(gzip.compress(b"text"))
+        ...     read_text(file).text
+        'text'
+    """
+    name = os.fspath(path)
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{name}: a file must be readable; found {error.strerror!r}; usually "
+            "missing access rights; check the path and its rights"
+        ) from error
+    data = _unzip(name, raw) if raw.startswith(_GZIP_MAGIC) else raw
+    if not data:
+        raise DataError(
+            f"{name}: a file must hold some text; found an empty file (0 bytes); "
+            "usually a download or an unpacking that stopped early; fetch it again"
+        )
+    return SourceText(name, _decode(name, data.removeprefix(_UTF8_BOM)))
+
+
+def _files_in(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    found: list[Path] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            plain = name.lower().removesuffix(".gz")
+            if plain.endswith(tuple(suffixes)) and not name.startswith("."):
+                found.append(Path(parent, name))
+    if not found:
+        patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
+        raise DataError(
+            f"{folder}: a folder must hold files named {patterns} (or these with .gz); "
+            "found none; usually the wrong folder or other file names; name the files "
+            "themselves, any name is read then"
+        )
+    return sorted(found)
+
+
+def _missing(path: Path) -> DataError:
+    """Names the first part of the path that is missing, and what is near it."""
+    missing = path
+    while missing.parent != missing and not missing.parent.exists():
+        missing = missing.parent
+    folder = missing.parent
+    names = os.listdir(folder) if folder.is_dir() else []
+    near = difflib.get_close_matches(missing.name, names, n=1)
+    mend = f"did you mean {near[0]!r}?" if near else "pass the path of an existing file"
+    return DataError(
+        f"{path}: a path to read must exist; found no {missing.name!r} in the folder "
+        f"{str(folder)!r}; usually a misspelt name or another working directory "
+        f"(it is {os.getcwd()!r}); {mend}"
+    )
+
+
+def _unzip(name: str, raw: bytes) -> bytes:
+    try:
+        return gzip.decompress(raw)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"{name}: a gzip file must be whole; found that its {len(raw)} bytes do "
+            f"not unpack ({error}); usually a download that stopped early; fetch it "
+            "again"
+        ) from error
+
+
+def _decode(name: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        raise SourceText(name, before).error(
+            len(before),
+            f"text must be UTF-8; found the byte 0x{data[error.start]:02x}, which is "
+            "not; usually a file in another encoding; convert it, for example with "
+            "`iconv -f latin1 -t utf-8`",
+        ) from error

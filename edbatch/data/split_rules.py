@@ -1,0 +1,83 @@
+"""Rules by which a sampled binary tree divides its words, from the root down.
+
+A rule maps a number of words, 2 or more, and two uniform numbers in [0, 1) to the
+number of words in the left subtree.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+SplitRule = Callable[[int, float, float], int]
+Shape = Literal["parsed", "uniform", "balanced", "chain"]
+
+# Fitted to the shares of one-word left and right subtrees among the right-branching
+# binarized trees of GUM (4,063 trees of its genres academic, bio, interview, news and
+# voyage); what is left over is spread about as 1/k there.
+_ONE_WORD_LEFT = 1.1
+_ONE_WORD_LEFT_DECAY = 0.22
+_ONE_WORD_RIGHT = 0.08
+
+
+def parsed(num_words: int, which: float, where: float) -> int:
+    """Divides as in binarized English parses: mostly one word to the left.
+
+    Args:
+        num_words: The words to divide.
+        which: Uniform; decides between one word left, one word right, and neither.
+        where: Uniform; decides the size where it is neither.
+
+    Returns:
+        The number of words to the left, 1 to `num_words - 1`.
+
+    Example:
+        >>> parsed(20, 0.1, 0.5), parsed(20, 0.6, 0.5), parsed(20, 0.9, 0.5)
+        (1, 19, 6)
+    """
+    one_left = _ONE_WORD_LEFT * num_words**-_ONE_WORD_LEFT_DECAY
+    if num_words == 2 or which < one_left:
+        return 1
+    if num_words == 3 or which < one_left + _ONE_WORD_RIGHT:
+        return num_words - 1
+    # P(k) is log((k + 1) / k), about 1/k, over k from 2 to num_words - 2.
+    return int(2 * ((num_words - 1) / 2) ** where)
+
+
+def uniform(num_words: int, which: float, where: float) -> int:
+    """Divides at any place with equal probability; arguments as for `parsed`.
+
+    Example:
+        >>> uniform(4, 0.0, 0.5), uniform(4, 0.99, 0.5)
+        (1, 3)
+    """
+    del where
+    return 1 + int(which * (num_words - 1))
+
+
+def balanced(num_words: int, which: float, where: float) -> int:
+    """Divides in the middle; arguments as for `parsed`.
+
+    Example:
+        >>> balanced(7, 0.0, 0.0)
+        3
+    """
+    del which, where
+    return num_words // 2
+
+
+def chain(num_words: int, which: float, where: float) -> int:
+    """Puts one word left, so the tree is as deep as can be; as for `parsed`.
+
+    Example:
+        >>> chain(7, 0.0, 0.0)
+        1
+    """
+    del num_words, which, where
+    return 1
+
+
+SPLIT_RULES: Mapping[Shape, SplitRule] = {
+    "parsed": parsed,
+    "uniform": uniform,
+    "balanced": balanced,
+    "chain": chain,
+}

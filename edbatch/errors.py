@@ -1,0 +1,79 @@
+"""Errors that a user can meet, and the search for the nearest known name.
+
+Every message states the rule, the value received, the usual cause and the mend, in
+that order, in one sentence or two.
+"""
+
+import difflib
+import os
+import sys
+from collections.abc import Iterable
+
+
+class EdbatchError(Exception):
+    """Base class of every error that edbatch raises on purpose."""
+
+
+class RecordingError(EdbatchError, TypeError):
+    """The model did something outside a cell that cannot be recorded."""
+
+
+class CellError(EdbatchError, ValueError):
+    """A cell cannot be traced, or was called with arguments that it does not take."""
+
+
+class PlanError(EdbatchError, ValueError):
+    """A minibatch cannot be planned, or a plan belongs to another model."""
+
+
+class PolicyError(EdbatchError, ValueError):
+    """A policy is unknown, unreadable, or made for another model."""
+
+
+class VerificationError(EdbatchError, AssertionError):
+    """A batched result differs from the unbatched one."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns a hint that names the known names nearest to an unknown one.
+
+    Args:
+        name: The name that was not found.
+        known: The names that exist.
+
+    Returns:
+        A clause such as ``did you mean 'greedy'?``, or one that lists what exists.
+
+    Example:
+        >>> nearest("gredy", ["depth", "agenda", "greedy"])
+        "did you mean 'greedy'?"
+        >>> nearest("zzz", ["b", "a"])
+        "known are 'a', 'b'"
+    """
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not names:
+        return "none is known"
+    return "known are " + ", ".join(repr(each) for each in names)
+
+
+def user_line() -> str:
+    """Names the line of the user's code that led to an error.
+
+    Returns:
+        ``"file.py:12"``, the innermost line outside edbatch; empty if there is none.
+
+    Example:
+        >>> user_line().rpartition(":")[2].isdigit()
+        True
+    """
+    root = os.path.dirname(os.path.abspath(__file__))
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not os.path.abspath(name).startswith(root):
+            return f"{os.path.basename(name)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""

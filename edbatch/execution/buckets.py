@@ -1,0 +1,105 @@
+"""Buckets: the static sizes that a model's programs were compiled for."""
+
+import math
+import threading
+from dataclasses import dataclass, field
+
+from edbatch.execution.stream import Pair, order_pairs
+from edbatch.memory_planner.sizes import Sizes
+
+Needs = dict[str, int]  # a named dimension -> its size
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Sizes of one program.
+
+    Attributes:
+        pairs: (type id, width) of each loop.
+        sizes: Size of each named dimension.
+    """
+
+    pairs: tuple[Pair, ...]
+    sizes: Needs = field(hash=False)
+
+    def holds(self, pairs: set[Pair], needs: Needs) -> bool:
+        """Whether a minibatch fits."""
+        return pairs <= set(self.pairs) and all(
+            self.sizes.get(name, -1) >= size for name, size in needs.items()
+        )
+
+    def waste(self, needs: Needs) -> float:
+        """How many times larger than needed the largest dimensions are."""
+        own = sum(self.sizes.values())
+        return own / max(1, sum(max(each, _SMALLEST) for each in needs.values()))
+
+
+_SMALLEST = 64  # dimensions below this are not worth a bucket of their own
+
+
+class BucketStore:
+    """The buckets of one model, shared by the threads that plan for it."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._buckets: list[Bucket] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def fit(self, pairs: set[Pair], needs: Needs) -> Bucket:
+        """Returns the smallest bucket that holds a minibatch, or makes one.
+
+        Args:
+            pairs: (type, width) pairs that it uses.
+            needs: Size of each dimension that it needs.
+
+        Returns:
+            The bucket.
+        """
+        with self._lock:
+            fitting = [
+                each
+                for each in self._buckets
+                if each.holds(pairs, needs)
+                and each.waste(needs) <= self._sizes.max_waste
+            ]
+            if fitting:
+                return min(fitting, key=lambda each: sum(each.sizes.values()))
+            bucket = self._new(pairs, needs)
+            self._buckets.append(bucket)
+            return bucket
+
+    def _new(self, pairs: set[Pair], needs: Needs) -> Bucket:
+        """A bucket with headroom that also holds what a similar one did before it."""
+        sizes = {name: self._round(size) for name, size in needs.items()}
+        pairs = set(pairs)
+        limit = self._sizes.max_waste
+        for other in self._buckets:
+            if other.waste(needs) <= limit and sum(needs.values()) <= limit * sum(
+                other.sizes.values()
+            ):
+                pairs |= set(other.pairs)
+                for name, size in other.sizes.items():
+                    sizes[name] = max(sizes.get(name, 0), size)
+        return Bucket(self._complete(pairs), sizes)
+
+    def _complete(self, pairs: set[Pair]) -> tuple[Pair, ...]:
+        """Adds what other minibatches of the same kind will use.
+
+        A type that ran at some width has smaller remainders elsewhere, and the
+        headroom may bring the next larger width.
+        """
+        widths = self._sizes.widths
+        complete = set()
+        for node_type, width in pairs:
+            largest = min(widths.index(width) + 1, len(widths) - 1)
+            complete |= {(node_type, each) for each in widths[: largest + 1]}
+        return order_pairs(complete)
+
+    def _round(self, size: int) -> int:
+        """Adds headroom and rounds up to a multiple of a sixteenth of the size."""
+        size = max(_SMALLEST, math.ceil(size * self._sizes.headroom))
+        grain = 1 << max(0, size.bit_length() - 4)
+        return -(-size // grain) * grain

@@ -1,0 +1,121 @@
+"""A chunk of nodes of one type: the cell over rows, and where its rows come from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from edbatch.graph.node_type import NodeType, Slots
+from edbatch.memory_planner.layout import ZERO_ROW
+
+Arenas = dict[int, Array]  # array kind -> [rows, ...]
+
+
+class Chunk:
+    """One chunk's record, taken apart.
+
+    Attributes:
+        output_rows: First row of each output, scalars.
+        externals: Rows of pools per external slot, ``[slots, width]``.
+        operands: Rows of arenas per operand slot, ``[slots, width]``.
+    """
+
+    def __init__(self, node_type: NodeType, width: int, record: Array) -> None:
+        outputs = len(node_type.output_kinds)
+        externals = len(node_type.external_kinds)
+        end = outputs + externals * width
+        self.output_rows = [record[k] for k in range(outputs)]
+        self.externals = record[outputs:end].reshape(externals, width)
+        self.operands = record[end:].reshape(-1, width)
+
+
+def record_length(node_type: NodeType, width: int) -> int:
+    """Returns the length of a chunk's record in the stream."""
+    slots = len(node_type.external_kinds) + len(node_type.operand_kinds)
+    return len(node_type.output_kinds) + width * slots
+
+
+def take_rows(arena: Array, rows: Array) -> Array:
+    """Gathers rows that are known to exist; ``rows.shape + arena.shape[1:]``."""
+    return arena.at[rows].get(mode="promise_in_bounds")
+
+
+def read_groups(
+    arenas: Arenas, kinds: Sequence[int], groups: Sequence[Slots], rows: Array
+) -> list[Array]:
+    """Reads the arrays that a cell's arguments consist of.
+
+    Args:
+        arenas: Arenas, or pools.
+        kinds: Array kind per slot.
+        groups: Slots per argument.
+        rows: Rows per slot; ``[slots, width]``.
+
+    Returns:
+        One array per group: ``[width, ...]``, or ``[width, K, ...]`` if stacked.
+    """
+    arrays = []
+    for group in groups:
+        arena = arenas[kinds[group.slots[0]]]
+        if group.stacked:
+            first, last = group.slots[0], group.slots[-1] + 1
+            arrays.append(take_rows(arena, rows[first:last].T))
+        else:
+            arrays.append(take_rows(arena, rows[group.slots[0]]))
+    return arrays
+
+
+def read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
+    """Returns the mask of each padded argument, boolean ``[width, K]``."""
+    masks = []
+    for padding in node_type.template.paddings:
+        template = node_type.template
+        if padding.kind == "operand":
+            slots, rows = template.operands[padding.group].slots, chunk.operands
+        else:
+            slots, rows = template.externals[padding.group].slots, chunk.externals
+        masks.append((rows[slots[0] : slots[-1] + 1] != ZERO_ROW).T)
+    return masks
+
+
+def run_cell(
+    node_type: NodeType,
+    params: Any,
+    operands: list[Array],
+    externals: list[Array],
+    masks: list[Array],
+) -> list[Array]:
+    """Runs the cell on every lane.
+
+    Args:
+        node_type: The type.
+        params: The model's parameters, shared by all lanes.
+        operands: One ``[width, ...]`` array per operand group.
+        externals: One per external group.
+        masks: One per padded argument.
+
+    Returns:
+        One ``[width, ...]`` array per output.
+    """
+
+    def one(*inputs: Any) -> list[Any]:
+        output = node_type.template.call(node_type.function, params, *inputs)
+        return jax.tree.leaves(output)
+
+    lanes = jax.vmap(one)(operands, externals, masks)
+    return [jnp.asarray(each) for each in lanes]
+
+
+def write_outputs(
+    arenas: Arenas, node_type: NodeType, chunk: Chunk, outputs: Sequence[Array]
+) -> Arenas:
+    """Writes a chunk's outputs into the arenas, in place inside a loop."""
+    arenas = dict(arenas)
+    for kind, row, rows in zip(
+        node_type.output_kinds, chunk.output_rows, outputs, strict=True
+    ):
+        start = (row,) + (jnp.int32(0),) * (rows.ndim - 1)
+        arenas[kind] = lax.dynamic_update_slice(arenas[kind], rows, start)
+    return arenas

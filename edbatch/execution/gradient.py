@@ -1,0 +1,243 @@
+"""Gradients of the program: the same loops, backwards.
+
+The forward pass keeps the arenas. The backward pass walks the stream from its end:
+each chunk reads its inputs again, reads its outputs' cotangents as one slice of a
+cotangent arena, differentiates the cell on these rows (recomputing it) and adds the
+operands' cotangents to the rows that it read. Parameters' cotangents are summed
+chunk by chunk, for those arrays only that a cell really uses.
+
+Lanes of padding have a zero cotangent: nobody reads their rows.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from edbatch.execution.cell_batch import Arenas, Chunk, record_length, run_cell
+from edbatch.execution.program import (
+    ProgramShape,
+    execute,
+    read_inputs,
+    run_loops,
+)
+from edbatch.execution.stream import Pair
+from edbatch.graph.node_type import NodeType, Slots
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def differentiable_execute(
+    shape: ProgramShape,
+    params: Any,
+    pools: Arenas,
+    stream: Array,
+    trips: Array,
+    num_steps: Array,
+) -> Arenas:
+    """As `execute`, with a gradient for parameters and floating external inputs.
+
+    Args:
+        shape: The program.
+        params: The model's parameters.
+        pools: External inputs by array kind.
+        stream: Records of all chunks.
+        trips: Turns of each loop in each step.
+        num_steps: How many steps there are.
+
+    Returns:
+        The arenas, by array kind.
+    """
+    return execute(shape, params, pools, stream, trips, num_steps)
+
+
+def _forward(
+    shape: ProgramShape, params: Any, pools: Arenas, *plan: Array
+) -> tuple[Arenas, Any]:
+    arenas = execute(shape, params, pools, *plan)
+    return arenas, (params, pools, arenas, plan)
+
+
+def _backward(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
+    params, pools, arenas, plan = residuals
+    stream, trips, num_steps = plan
+    end = _stream_length(shape, trips, num_steps)
+    leaves, treedef = jax.tree.flatten(params)
+    carry = (
+        end,
+        [_zero(leaf) for leaf in leaves],
+        {kind: _zero(pool) for kind, pool in pools.items()},
+        {kind: each for kind, each in cotangents.items() if _is_float(arenas[kind])},
+    )
+
+    bodies = [
+        _backward_body(shape, pair, leaves, treedef, pools, arenas, stream)
+        for pair in shape.pairs
+    ]
+
+    def step(s: Array, carry: Any) -> Any:
+        return run_loops(bodies, trips[num_steps - 1 - s], carry, reverse=True)
+
+    _, params_bar, pools_bar, _ = lax.fori_loop(0, num_steps, step, carry)
+    return (
+        jax.tree.unflatten(treedef, list(map(_finish, params_bar, leaves))),
+        {kind: _finish(pools_bar[kind], pool) for kind, pool in pools.items()},
+        *(np.zeros(each.shape, jax.dtypes.float0) for each in plan),
+    )
+
+
+differentiable_execute.defvjp(_forward, _backward)
+
+
+def _backward_body(
+    shape: ProgramShape,
+    pair: Pair,
+    leaves: list[Array],
+    treedef: Any,
+    pools: Arenas,
+    arenas: Arenas,
+    stream: Array,
+) -> Callable[[Any, Any], Any]:
+    node_type = shape.types.types[pair[0]]
+    width = pair[1]
+    length = record_length(node_type, width)
+    used = _used_parameters(node_type, shape, treedef, len(leaves))
+
+    def body(_: Any, carry: Any) -> Any:
+        at, params_bar, pools_bar, arenas_bar = carry
+        at = at - length
+        chunk = Chunk(
+            node_type, width, lax.dynamic_slice(stream, (at,), (length,))
+        )
+        operands, externals, masks = read_inputs(node_type, chunk, arenas, pools)
+
+        def cell(
+            some: list[Array], operands: list[Array], externals: list[Array]
+        ) -> list[Array]:
+            everything = list(leaves)
+            for k, leaf in zip(used, some, strict=True):
+                everything[k] = leaf
+            params = jax.tree.unflatten(treedef, everything)
+            return run_cell(node_type, params, operands, externals, masks)
+
+        outputs, pull = jax.vjp(cell, [leaves[k] for k in used], operands, externals)
+        outputs_bar = [
+            _read_cotangent(arenas_bar, kind, row, output)
+            for kind, row, output in zip(
+                node_type.output_kinds, chunk.output_rows, outputs, strict=True
+            )
+        ]
+        some_bar, operands_bar, externals_bar = pull(outputs_bar)
+        params_bar = list(params_bar)
+        for k, bar in zip(used, some_bar, strict=True):
+            params_bar[k] = params_bar[k] + bar
+        template = node_type.template
+        arenas_bar = _add_groups(
+            arenas_bar,
+            node_type.operand_kinds,
+            template.operands,
+            chunk.operands,
+            operands_bar,
+        )
+        pools_bar = _add_groups(
+            pools_bar,
+            node_type.external_kinds,
+            template.externals,
+            chunk.externals,
+            externals_bar,
+        )
+        return at, params_bar, pools_bar, arenas_bar
+
+    return body
+
+
+def _read_cotangent(arenas_bar: Arenas, kind: int, row: Array, output: Array) -> Any:
+    if kind not in arenas_bar:
+        return np.zeros(output.shape, jax.dtypes.float0)
+    start = (row,) + (jnp.int32(0),) * (output.ndim - 1)
+    return lax.dynamic_slice(arenas_bar[kind], start, output.shape)
+
+
+def _add_groups(
+    arenas_bar: Arenas,
+    kinds: tuple[int, ...],
+    groups: tuple[Slots, ...],
+    rows: Array,
+    bars: list[Any],
+) -> Arenas:
+    """Adds cotangents to the rows that each group of slots was read from."""
+    arenas_bar = dict(arenas_bar)
+    for group, bar in zip(groups, bars, strict=True):
+        kind = kinds[group.slots[0]]
+        if bar.dtype == jax.dtypes.float0 or not _is_float(arenas_bar.get(kind)):
+            continue
+        first, last = group.slots[0], group.slots[-1] + 1
+        where = rows[first:last].T if group.stacked else rows[first]
+        arenas_bar[kind] = (
+            arenas_bar[kind].at[where].add(bar, mode="promise_in_bounds")
+        )
+    return arenas_bar
+
+
+def _used_parameters(
+    node_type: NodeType, shape: ProgramShape, treedef: Any, count: int
+) -> list[int]:
+    """Lists the floating parameter arrays that a type's cell reads, by position."""
+    types = shape.types
+    specs = jax.tree.leaves(types.params_spec)
+
+    def arrays(groups: tuple[Slots, ...], kinds: tuple[int, ...]) -> list[Any]:
+        found = []
+        for group in groups:
+            aval = types.avals[kinds[group.slots[0]]]
+            head = (1, len(group.slots)) if group.stacked else (1,)
+            found.append(jax.ShapeDtypeStruct(head + aval.shape, aval.dtype))
+        return found
+
+    template = node_type.template
+    operands = arrays(template.operands, node_type.operand_kinds)
+    externals = arrays(template.externals, node_type.external_kinds)
+    masks = [
+        jax.ShapeDtypeStruct(
+            (operands if each.kind == "operand" else externals)[each.group].shape[:2],
+            np.bool_,
+        )
+        for each in template.paddings
+    ]
+
+    def cell(leaves: list[Array], *inputs: Any) -> list[Array]:
+        return run_cell(node_type, jax.tree.unflatten(treedef, leaves), *inputs)
+
+    jaxpr = jax.make_jaxpr(cell)(specs, operands, externals, masks).jaxpr
+    read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
+    read |= {id(v) for v in jaxpr.outvars}
+    return [
+        k
+        for k in range(count)
+        if id(jaxpr.invars[k]) in read
+        and jnp.issubdtype(specs[k].dtype, jnp.floating)
+    ]
+
+
+def _stream_length(shape: ProgramShape, trips: Array, num_steps: Array) -> Array:
+    lengths = np.array(
+        [record_length(shape.types.types[t], w) for t, w in shape.pairs], np.int32
+    )
+    live = jnp.arange(trips.shape[0]) < num_steps
+    return jnp.sum(jnp.where(live[:, None], trips, 0) * lengths[None], dtype=jnp.int32)
+
+
+def _is_float(array: Any) -> bool:
+    return array is not None and jnp.issubdtype(array.dtype, jnp.inexact)
+
+
+def _zero(array: Array) -> Array:
+    """A cotangent of zero; a placeholder for what has no cotangent."""
+    return jnp.zeros_like(array) if _is_float(array) else jnp.zeros((), jnp.float32)
+
+
+def _finish(bar: Array, primal: Array) -> Any:
+    return bar if _is_float(primal) else np.zeros(primal.shape, jax.dtypes.float0)

@@ -1,0 +1,177 @@
+"""Plans: a minibatch as data for the compiled program."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.execution.buckets import BucketStore, Needs
+from edbatch.execution.program import ProgramShape
+from edbatch.execution.report import PlanReport, make_report
+from edbatch.execution.result import (
+    Path,
+    ResultShape,
+    locate_results,
+    pad_results,
+)
+from edbatch.execution.stream import Stream, count_trips, encode
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.memory_planner.layout import Layout
+from edbatch.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class PlanShape:
+    """The static part of a plan: what a program is compiled for.
+
+    Attributes:
+        program: Loops and arenas.
+        result: Structure of the result.
+    """
+
+    program: ProgramShape
+    result: ResultShape
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A scheduled and laid out minibatch, padded to a bucket. A pytree.
+
+    All integers are int32. ``I``, ``S`` and the rows of pools are sizes of the bucket.
+
+    Attributes:
+        shape: The static part.
+        stream: Records of all chunks.
+        trips: Turns of each of ``P`` loops in each step.
+        num_steps: Steps in use.
+        pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
+        rows: Row of each result, per leaf of the model's output.
+        lengths: Lengths per ragged list of the model's output.
+        report: What the plan costs; not part of the pytree, None after
+            transformations.
+    """
+
+    shape: PlanShape
+    stream: Any  # [I]
+    trips: Any  # [S, P]
+    num_steps: Any  # []
+    pools: dict[int, Any]
+    rows: tuple[Any, ...]
+    lengths: tuple[Any, ...]
+    report: PlanReport | None = field(default=None, repr=False)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], PlanShape]:
+        """Splits the plan into arrays and the static part."""
+        arrays = (
+            self.stream,
+            self.trips,
+            self.num_steps,
+            self.pools,
+            self.rows,
+            self.lengths,
+        )
+        return arrays, self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape: PlanShape, arrays: tuple[Any, ...]) -> "Plan":
+        """Builds a plan from its parts."""
+        return cls(shape, *arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """All of a plan but the external inputs: it depends on structure alone.
+
+    Attributes:
+        plan: The plan with empty pools.
+        pool_rows: Rows of each pool, by array kind.
+    """
+
+    plan: Plan
+    pool_rows: dict[int, int]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it keeps alive, in bytes."""
+        return sum(each.nbytes for each in jax.tree.leaves(self.plan))
+
+    def with_externals(self, externals: dict[int, np.ndarray]) -> Plan:
+        """Completes the plan.
+
+        Args:
+            externals: External inputs by array kind.
+
+        Returns:
+            The plan of a minibatch.
+        """
+        pools = {}
+        for kind, rows in self.pool_rows.items():
+            aval = self.plan.shape.program.types.avals[kind]
+            pools[kind] = np.zeros((rows, *aval.shape), aval.dtype)
+            if kind in externals:
+                pools[kind][1 : len(externals[kind]) + 1] = externals[kind]
+        return replace(self.plan, pools=pools)
+
+
+def encode_plan(
+    graph: DataflowGraph,
+    schedule: Schedule,
+    layout: Layout,
+    store: BucketStore,
+    ragged: set[Path],
+) -> Encoded:
+    """Encodes a laid out graph and pads it to a bucket.
+
+    Args:
+        graph: The graph.
+        schedule: Its schedule.
+        layout: Its layout.
+        store: The model's buckets.
+        ragged: Positions of the output's lists that are returned as `Ragged`.
+
+    Returns:
+        Everything but the external inputs.
+    """
+    stream = encode(graph, layout)
+    result, found = locate_results(graph, layout.value_row, ragged)
+    needs = _needs(graph, layout, stream)
+    lists: Needs = {}
+    pad_results(found, result, lambda name, size: lists.setdefault(name, size))
+    bucket = store.fit(stream.pairs, needs | lists)
+    sizes = bucket.sizes
+    rows = pad_results(found, result, lambda name, _: sizes[name])
+    program = ProgramShape(
+        graph.types, bucket.pairs, tuple(_by_kind("arena", sizes).items())
+    )
+    records = np.zeros(sizes["stream"], np.int32)
+    records[: len(stream.records)] = stream.records
+    plan = Plan(
+        PlanShape(program, result),
+        records,
+        count_trips(stream, bucket.pairs, sizes["steps"]),
+        np.int32(stream.num_steps),
+        {},
+        rows.rows,
+        rows.lengths,
+        make_report(graph, schedule, layout),
+    )
+    return Encoded(plan, _by_kind("pool", sizes))
+
+
+def _needs(graph: DataflowGraph, layout: Layout, stream: Stream) -> Needs:
+    needs = {"stream": len(stream.records), "steps": stream.num_steps}
+    for kind, rows in enumerate(layout.arena_rows.tolist()):
+        if rows > 1:
+            needs[f"arena {kind}"] = rows
+    for kind, pool in graph.externals.items():
+        needs[f"pool {kind}"] = len(pool) + 1
+    return needs
+
+
+def _by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
+    found = [name.split() for name in sizes if name.startswith(prefix)]
+    return {
+        kind: sizes[f"{prefix} {kind}"] for kind in sorted(int(k) for _, k in found)
+    }

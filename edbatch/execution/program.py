@@ -1,0 +1,188 @@
+"""The one compiled program of a model: it reads a minibatch's schedule as data.
+
+The program holds one loop per (type, width) pair. A step passes over all of them; how
+often each one turns, possibly not at all, comes from the plan (see `stream`). Loops
+update the arenas in place, where ``lax.cond`` or ``lax.switch`` around them would copy
+them; a test reads the compiled HLO for such copies.
+
+With many pairs the loops that do not turn would cost more than those that do, so pairs
+are enclosed in groups: a loop of zero or one turn around each group skips it at once.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from edbatch.execution.cell_batch import (
+    Arenas,
+    Chunk,
+    read_groups,
+    read_masks,
+    record_length,
+    run_cell,
+    write_outputs,
+)
+from edbatch.execution.stream import Pair
+from edbatch.graph.type_table import TypeTable
+
+_UNGROUPED = 8  # up to so many pairs, a group's own loop costs more than it saves
+
+Carry = tuple[Array, Arenas]  # place in the stream, arenas
+
+
+@dataclass(frozen=True)
+class ProgramShape:
+    """What a program is compiled for, beside the shapes of a plan's arrays.
+
+    Attributes:
+        types: The model's types.
+        pairs: (type id, width) of each loop, in the order of the loops.
+        arena_rows: (array kind, rows) of each arena.
+    """
+
+    types: TypeTable
+    pairs: tuple[Pair, ...]
+    arena_rows: tuple[tuple[int, int], ...]
+
+
+def execute(
+    shape: ProgramShape,
+    params: Any,
+    pools: Arenas,
+    stream: Array,
+    trips: Array,
+    num_steps: Array,
+) -> Arenas:
+    """Runs a minibatch.
+
+    Args:
+        shape: The program.
+        params: The model's parameters.
+        pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
+        stream: Records of all chunks; ``[I] int32``.
+        trips: Turns of each loop in each step; ``[S, P] int32``.
+        num_steps: How many steps there are; the rest of ``trips`` is padding.
+
+    Returns:
+        The arenas, by array kind. Rows that no node wrote hold arbitrary values.
+    """
+
+    def body_of(pair: Pair) -> Callable[[Any, Carry], Carry]:
+        node_type = shape.types.types[pair[0]]
+        length = record_length(node_type, pair[1])
+
+        def body(_: Any, carry: Carry) -> Carry:
+            at, arenas = carry
+            record = lax.dynamic_slice(stream, (at,), (length,))
+            chunk = Chunk(node_type, pair[1], record)
+            outputs = run_cell(
+                node_type,
+                params,
+                *read_inputs(node_type, chunk, arenas, pools),
+            )
+            return at + length, write_outputs(arenas, node_type, chunk, outputs)
+
+        return body
+
+    start = (jnp.int32(0), new_arenas(shape))
+    bodies = [body_of(pair) for pair in shape.pairs]
+
+    def step(s: Array, carry: Carry) -> Carry:
+        return run_loops(bodies, trips[s], carry)
+
+    return lax.fori_loop(0, num_steps, step, start)[1]
+
+
+def read_inputs(
+    node_type: Any, chunk: Chunk, arenas: Arenas, pools: Arenas
+) -> tuple[list[Array], list[Array], list[Array]]:
+    """Reads a chunk's operands, external inputs and masks."""
+    template = node_type.template
+    return (
+        read_groups(
+            arenas, node_type.operand_kinds, template.operands, chunk.operands
+        ),
+        read_groups(
+            pools, node_type.external_kinds, template.externals, chunk.externals
+        ),
+        read_masks(node_type, chunk),
+    )
+
+
+def new_arenas(shape: ProgramShape) -> Arenas:
+    """Allocates arenas without clearing them, but for the zero row."""
+    arenas = {}
+    for kind, rows in shape.arena_rows:
+        aval = shape.types.avals[kind]
+        arena = lax.empty((rows, *aval.shape), aval.dtype)
+        arenas[kind] = arena.at[0].set(jnp.zeros(aval.shape, aval.dtype))
+    return arenas
+
+
+def run_loops(
+    bodies: Sequence[Callable[[Any, Any], Any]],
+    trips: Array,
+    carry: Any,
+    *,
+    reverse: bool = False,
+) -> Any:
+    """Turns each loop as often as asked, in order.
+
+    Args:
+        bodies: One loop body per pair.
+        trips: Turns of each; ``[P] int32``.
+        carry: Initial carry.
+        reverse: Take the loops from the last to the first.
+
+    Returns:
+        The final carry.
+    """
+
+    def run_range(first: int, last: int, carry: Any) -> Any:
+        order = range(first, last)
+        for p in reversed(order) if reverse else order:
+            carry = lax.fori_loop(0, trips[p], bodies[p], carry)
+        return carry
+
+    if len(bodies) <= _UNGROUPED:
+        return run_range(0, len(bodies), carry)
+    size = math.isqrt(len(bodies))
+    starts = list(range(0, len(bodies), size))
+    for first in reversed(starts) if reverse else starts:
+        last = min(first + size, len(bodies))
+        busy = (trips[first:last].max() > 0).astype(jnp.int32)
+        carry = lax.fori_loop(
+            0,
+            busy,
+            lambda _, inner, a=first, b=last: run_range(a, b, inner),
+            carry,
+        )
+    return carry
+
+
+def compiled_copies(
+    compiled: jax.stages.Compiled, shape: ProgramShape
+) -> list[str]:
+    """Lists the copies of whole arenas in compiled HLO.
+
+    Args:
+        compiled: A compiled function that runs the program.
+        shape: The program.
+
+    Returns:
+        The offending lines; empty for a good program.
+    """
+    sizes = {
+        f"[{','.join(map(str, (rows, *shape.types.avals[kind].shape)))}]"
+        for kind, rows in shape.arena_rows
+    }
+    return [
+        line.strip()
+        for line in compiled.as_text().splitlines()
+        if " copy(" in line and any(size in line.split(" copy(")[0] for size in sizes)
+    ]

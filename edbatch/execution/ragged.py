@@ -1,0 +1,83 @@
+"""Lists whose length differs between instances, as padded arrays."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ragged:
+    """The lists that a model returned for ``B`` instances, one after the other.
+
+    ``V`` is the total number of elements rounded up to a bucket; elements beyond the
+    sum of ``lengths`` are padding.
+
+    Attributes:
+        values: The elements: a pytree of ``[V, ...]`` arrays.
+        segment_ids: Instance of each element; B for padding; ``[V] int32``.
+        lengths: Length of each instance's list; ``[B] int32``.
+
+    Example:
+        >>> import numpy as np
+        >>> ragged = Ragged(
+        ...     values=np.array([1.0, 2.0, 3.0, 0.0]),
+        ...     segment_ids=np.array([0, 0, 1, 2]),
+        ...     lengths=np.array([2, 1]),
+        ... )
+        >>> [each.tolist() for each in ragged.to_list()]
+        [[1.0, 2.0], [3.0]]
+    """
+
+    values: Any
+    segment_ids: Array
+    lengths: Array
+
+    @property
+    def mask(self) -> Array:
+        """True for elements, False for padding; ``[V] bool``."""
+        return self.segment_ids < self.lengths.shape[0]
+
+    def to_list(self) -> list[Any]:
+        """Returns one pytree of NumPy arrays per instance, without padding."""
+        ends = np.cumsum(np.asarray(self.lengths))
+        starts = ends - np.asarray(self.lengths)
+        nested = jax.tree.map(
+            lambda each: each.to_list() if isinstance(each, Ragged) else np.asarray(each),
+            self.values,
+            is_leaf=lambda each: isinstance(each, Ragged),
+        )
+        return [
+            jax.tree.map(
+                lambda each, a=a, b=b: each[a:b],
+                nested,
+                is_leaf=lambda each: isinstance(each, list),
+            )
+            for a, b in zip(starts, ends, strict=True)
+        ]
+
+    def to_padded(self, length: int) -> tuple[Any, Array]:
+        """Returns the lists as padded rows.
+
+        Args:
+            length: L, at least the longest list's length; static under jit. Longer
+                lists are cut.
+
+        Returns:
+            The pytree with ``[B, L, ...]`` arrays, zero where there is no element, and
+            the boolean mask ``[B, L]``.
+        """
+        starts = jnp.cumsum(self.lengths) - self.lengths
+        place = starts[:, None] + jnp.arange(length)[None]
+        mask = jnp.arange(length)[None] < self.lengths[:, None]
+
+        def pad(values: Array) -> Array:
+            rows = jnp.asarray(values)[jnp.where(mask, place, 0)]
+            wide = mask.reshape(mask.shape + (1,) * (rows.ndim - 2))
+            return jnp.where(wide, rows, jnp.zeros((), rows.dtype))
+
+        return jax.tree.map(pad, self.values), mask

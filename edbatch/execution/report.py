@@ -1,0 +1,79 @@
+"""What a plan costs, in counts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.memory_planner.layout import Layout
+from edbatch.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """Counts of one plan.
+
+    Attributes:
+        policy: Name of the policy that scheduled it.
+        nodes: Nodes of the minibatch.
+        batches: Batches of its schedule.
+        unseen_states: Batches that a learned policy chose by its fallback.
+        chunks: Chunks into which the batches were cut.
+        padding_rows: Rows computed for nobody.
+        operands: Operand slots of all batches.
+        operands_in_place: Those of them that are one contiguous, ordered slice.
+        operand_bytes: Bytes that the nodes read from the arenas.
+        in_place_bytes: Those of them that lie in place.
+        arena_bytes: Bytes of all arenas, without the bucket's headroom.
+        cached: Whether schedule and layout came from the cache.
+    """
+
+    policy: str
+    nodes: int
+    batches: int
+    unseen_states: int
+    chunks: int
+    padding_rows: int
+    operands: int
+    operands_in_place: int
+    operand_bytes: int
+    in_place_bytes: int
+    arena_bytes: int
+    cached: bool = False
+
+
+def make_report(
+    graph: DataflowGraph, schedule: Schedule, layout: Layout
+) -> PlanReport:
+    """Counts what a laid out schedule costs.
+
+    Args:
+        graph: The graph.
+        schedule: Its schedule.
+        layout: Its layout.
+
+    Returns:
+        The counts. Time O(S) in the number of batches.
+    """
+    types = graph.types
+    kind_bytes = np.array(
+        [int(np.prod(a.shape)) * a.dtype.itemsize for a in types.avals], np.int64
+    )
+    slot_bytes = np.zeros((len(types), layout.in_place.shape[1]), np.int64)
+    for row, each in zip(slot_bytes, types.types, strict=True):
+        row[: len(each.operand_kinds)] = kind_bytes[list(each.operand_kinds)]
+    sizes = np.diff(layout.batch_start).astype(np.int64)
+    read = slot_bytes[layout.batch_type] * sizes[:, None]
+    return PlanReport(
+        policy=schedule.policy,
+        nodes=graph.num_nodes,
+        batches=schedule.num_batches,
+        unseen_states=schedule.unseen_states,
+        chunks=len(layout.chunk_start),
+        padding_rows=int((layout.chunk_width - layout.chunk_size).sum()),
+        operands=int(types.counts[0][layout.batch_type].sum()),
+        operands_in_place=int(layout.in_place.sum()),
+        operand_bytes=int(read.sum()),
+        in_place_bytes=int(read[layout.in_place].sum()),
+        arena_bytes=int((layout.arena_rows * kind_bytes).sum()),
+    )

@@ -1,0 +1,211 @@
+"""From rows in arenas back to what the model returned.
+
+A list stays a list where it has the same length in every instance, and becomes
+`Ragged` where lengths differ; it stays ragged for that model from then on, so that
+later minibatches do not change the structure of the result.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from edbatch.execution.cell_batch import Arenas, take_rows
+from edbatch.execution.ragged import Ragged
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.outputs import Skeleton
+
+Path = tuple[int, ...]  # position of a list in the skeleton
+
+
+@dataclass(frozen=True)
+class ResultShape:
+    """The static part of a result.
+
+    Attributes:
+        skeleton: As in `outputs`, with ``("fixed", n, child)`` for lists of one length
+            and ``("ragged", child)`` for others.
+        instances: Number of instances, B.
+    """
+
+    skeleton: Skeleton
+    instances: int
+
+
+@dataclass(frozen=True, eq=False)
+class ResultRows:
+    """Where results lie, for one minibatch.
+
+    Attributes:
+        rows: One ``[n] int32`` array per leaf: rows of its arena, or of its pool.
+        lengths: One ``[m] int32`` array per ragged list.
+    """
+
+    rows: tuple[np.ndarray, ...]
+    lengths: tuple[np.ndarray, ...]
+
+
+def find_ragged(skeleton: Skeleton, lengths: tuple[np.ndarray, ...]) -> set[Path]:
+    """Finds the lists whose length differs, and those around them.
+
+    Args:
+        skeleton: Structure of a graph's outputs.
+        lengths: Its columns of lengths.
+
+    Returns:
+        Their positions.
+    """
+    ragged: set[Path] = set()
+    columns = iter(lengths)
+
+    def walk(node: Skeleton, path: Path) -> bool:
+        if node[0] == "list":
+            own = next(columns)
+            varies = len(own) == 0 or bool((own != own[0]).any())
+            inner = walk(node[1], (*path, 0))
+            if varies or inner:
+                ragged.add(path)
+            return varies or inner
+        if node[0] == "node":
+            return any([walk(each, (*path, k)) for k, each in enumerate(node[2])])
+        return False
+
+    walk(skeleton, ())
+    return ragged
+
+
+def locate_results(
+    graph: DataflowGraph, value_row: np.ndarray, ragged: set[Path]
+) -> tuple[ResultShape, ResultRows]:
+    """Finds the rows of a minibatch's results.
+
+    Args:
+        graph: The graph.
+        value_row: Row of each value.
+        ragged: Positions of lists to return as `Ragged`.
+
+    Returns:
+        The static part, and the rows (not padded yet).
+    """
+    columns, lengths = iter(graph.outputs.columns), iter(graph.outputs.lengths)
+    rows: list[np.ndarray] = []
+    kept: list[np.ndarray] = []
+
+    def walk(node: Skeleton, path: Path) -> Skeleton:
+        if node[0] == "list":
+            own = next(lengths)
+            if path in ragged:
+                kept.append(own)
+                return ("ragged", walk(node[1], (*path, 0)))
+            return ("fixed", int(own[0]), walk(node[1], (*path, 0)))
+        if node[0] == "node":
+            children = tuple(walk(x, (*path, k)) for k, x in enumerate(node[2]))
+            return ("node", node[1], children)
+        if node[0] == "value":
+            rows.append(value_row[next(columns)])
+        elif node[0] == "external":
+            rows.append(next(columns) + np.int32(1))
+        return node
+
+    skeleton = walk(graph.outputs.skeleton, ())
+    return (
+        ResultShape(skeleton, graph.num_instances),
+        ResultRows(tuple(rows), tuple(kept)),
+    )
+
+
+def pad_results(
+    found: ResultRows, shape: ResultShape, bucket: Callable[[str, int], int]
+) -> ResultRows:
+    """Pads rows and lengths inside ragged lists to buckets.
+
+    Args:
+        found: Rows of a minibatch.
+        shape: Its static part.
+        bucket: Gives the size of a named bucket that holds a number of elements.
+
+    Returns:
+        The padded rows; padding is the zero row, and length 0.
+    """
+    rows, lengths = iter(found.rows), iter(found.lengths)
+    padded_rows: list[np.ndarray] = []
+    padded_lengths: list[np.ndarray] = []
+
+    def pad(array: np.ndarray, size: int) -> np.ndarray:
+        padded = np.zeros(size, np.int32)
+        padded[: len(array)] = array
+        return padded
+
+    def walk(node: Skeleton, size: int) -> None:
+        if node[0] == "ragged":
+            own = next(lengths)
+            padded_lengths.append(pad(own, size))
+            name = f"list {len(padded_lengths)}"
+            walk(node[1], bucket(name, int(own.sum())))
+        elif node[0] == "fixed":
+            walk(node[2], size * node[1])
+        elif node[0] == "node":
+            for each in node[2]:
+                walk(each, size)
+        elif node[0] in ("value", "external"):
+            padded_rows.append(pad(next(rows), size))
+
+    walk(shape.skeleton, shape.instances)
+    return ResultRows(tuple(padded_rows), tuple(padded_lengths))
+
+
+def assemble(
+    shape: ResultShape,
+    rows: tuple[Array, ...],
+    lengths: tuple[Array, ...],
+    arenas: Arenas,
+    pools: Arenas,
+) -> Any:
+    """Builds the result on the device.
+
+    Args:
+        shape: Its static part.
+        rows: Padded rows per leaf.
+        lengths: Padded lengths per ragged list.
+        arenas: Values by array kind.
+        pools: External inputs by array kind.
+
+    Returns:
+        What ``jax.vmap`` of the model would return, with `Ragged` for lists of
+        differing length.
+    """
+    next_rows, next_lengths = iter(rows), iter(lengths)
+
+    def walk(node: Skeleton) -> Any:
+        if node[0] == "ragged":
+            own = next(next_lengths)
+            values = walk(node[1])
+            return _ragged(values, own)
+        if node[0] == "fixed":
+            count = node[1]
+            values = walk(node[2])
+            return [
+                jax.tree.map(lambda each, k=k: each[k::count], values)
+                for k in range(count)
+            ]
+        if node[0] == "node":
+            return jax.tree.unflatten(node[1], [walk(each) for each in node[2]])
+        if node[0] == "empty":
+            return ()
+        source = arenas if node[0] == "value" else pools
+        return take_rows(source[node[1]], next(next_rows))
+
+    return walk(shape.skeleton)
+
+
+def _ragged(values: Any, lengths: Array) -> Ragged:
+    leaves = jax.tree.leaves(values)
+    total = leaves[0].shape[0] if leaves else 0
+    place = jnp.arange(total)
+    ends = jnp.cumsum(lengths)
+    owners = jnp.searchsorted(ends, place, side="right").astype(jnp.int32)
+    return Ragged(values, owners, lengths)

@@ -1,0 +1,61 @@
+"""Running a plan: the pure JAX function behind ``batched.apply``."""
+
+from typing import Any
+
+import jax
+
+from edbatch.errors import PlanError
+from edbatch.execution.gradient import differentiable_execute
+from edbatch.execution.plan import Plan
+from edbatch.execution.result import assemble
+from edbatch.graph.parameters import abstract
+
+
+def run_plan(params: Any, plan: Plan) -> Any:
+    """Runs a plan and collects what the model returned for each instance.
+
+    Args:
+        params: The model's parameters, of the shapes that it was recorded with.
+        plan: The plan.
+
+    Returns:
+        The model's pytree with a leading axis over instances.
+
+    Raises:
+        PlanError: The parameters have other shapes than those that were recorded.
+    """
+    shape = plan.shape
+    check_params(params, shape.program.types.params_spec)
+    arenas = differentiable_execute(
+        shape.program, params, plan.pools, plan.stream, plan.trips, plan.num_steps
+    )
+    return assemble(shape.result, plan.rows, plan.lengths, arenas, plan.pools)
+
+
+def check_params(params: Any, spec: Any) -> None:
+    """Checks that parameters have the structure that was recorded.
+
+    Args:
+        params: Parameters.
+        spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
+
+    Raises:
+        PlanError: They differ; the message names the first difference.
+    """
+    found = jax.tree_util.tree_flatten_with_path(abstract(params))
+    known = jax.tree_util.tree_flatten_with_path(spec)
+    names = [jax.tree_util.keystr(path) for path, _ in found[0]]
+    expected = [jax.tree_util.keystr(path) for path, _ in known[0]]
+    if names != expected:
+        odd = sorted(set(names) ^ set(expected)) or ["their order"]
+        raise PlanError(
+            "the plan was made for parameters of another structure: they differ in"
+            f" params{odd[0]}; make the plan again after changing the parameters"
+        )
+    for name, (_, own), (_, other) in zip(names, found[0], known[0], strict=True):
+        if (own.shape, own.dtype) != (other.shape, other.dtype):
+            raise PlanError(
+                f"params{name} is {own.dtype}{list(own.shape)} but the plan was made"
+                f" for {other.dtype}{list(other.shape)}; make the plan again with"
+                " these parameters"
+            )

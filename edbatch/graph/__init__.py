@@ -1,0 +1,29 @@
+"""Recording: from a model and an instance to a dataflow graph of arrays."""
+
+from edbatch.graph.cell import Cell, cell
+from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
+from edbatch.graph.handle import Handle
+from edbatch.graph.merge import merge
+from edbatch.graph.node_type import Aval, CallTemplate, NodeType, TypeKey
+from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.recorder import Recorder, record
+from edbatch.graph.structure import GraphStructure
+from edbatch.graph.type_table import TypeTable
+
+__all__ = [
+    "MISSING",
+    "Aval",
+    "CallTemplate",
+    "Cell",
+    "DataflowGraph",
+    "GraphStructure",
+    "Handle",
+    "NodeType",
+    "ParameterPath",
+    "Recorder",
+    "TypeKey",
+    "TypeTable",
+    "cell",
+    "merge",
+    "record",
+]

@@ -1,0 +1,217 @@
+"""Cells: the small JAX functions whose calls become nodes."""
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.errors import CellError
+
+if TYPE_CHECKING:
+    from edbatch.graph.recorder import Recorder
+
+
+class _Active(threading.local):
+    recorder: "Recorder | None" = None
+    jit: bool = False
+
+
+active = _Active()
+
+
+@contextmanager
+def jitted_cells() -> Iterator[None]:
+    """Compiles each cell by itself while models run unbatched in this context."""
+    before, active.jit = active.jit, True
+    try:
+        yield
+    finally:
+        active.jit = before
+
+
+class Cell:
+    """A function of one instance, recorded as a node while a model is recorded.
+
+    Called with arrays it runs at once, as the specification of what the batched
+    program computes. Python numbers become arrays of JAX's default dtypes, in both
+    ways of running.
+
+    Attributes:
+        name: Name in messages, tables and policy files.
+        function: The function as written.
+        padded: Names of its padded list arguments.
+        static: Names of arguments that are compile-time constants.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        padded: Sequence[str] = (),
+        static: Sequence[str] = (),
+        lengths: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
+    ) -> None:
+        self.function = function
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.padded = tuple(padded)
+        self.static = tuple(static)
+        self._lengths = sorted(lengths)
+        parameters = inspect.signature(function).parameters
+        self.positions = {each: k for k, each in enumerate(parameters)}
+        for each in self.padded + self.static:
+            if each not in parameters:
+                raise CellError(
+                    f"cell {self.name!r} has no argument {each!r} to be padded or"
+                    f" static; its arguments are {', '.join(parameters)}"
+                )
+        self.masks = {
+            each: "mask" if len(self.padded) == 1 else f"{each}_mask"
+            for each in self.padded
+        }
+        for mask in self.masks.values():
+            if mask not in parameters:
+                raise CellError(
+                    f"cell {self.name!r} has a padded list but no keyword argument"
+                    f" {mask!r}; add it to the function: it receives a boolean array"
+                    " that is False where the list was padded"
+                )
+        self.special = {self.positions[each] for each in self.padded + self.static}
+        self.static_positions = {self.positions[each] for each in self.static}
+        self.plain = not self.special
+        functools.update_wrapper(self, function, updated=())
+
+    def padded_length(self, length: int) -> int:
+        """Returns K: the length of a padded list rounded up to a bucket."""
+        for bucket in self._lengths:
+            if length <= bucket:
+                return bucket
+        return -(-length // self._lengths[-1]) * self._lengths[-1]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        recorder = active.recorder
+        if recorder is None:
+            return self._run(args, kwargs)
+        return recorder.call(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<cell {self.name!r}>"
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound = list(args)
+        named = dict(kwargs)
+        for name, mask in self.masks.items():
+            position = self.positions[name]
+            holder: Any = named if name in named else bound
+            place = name if name in named else position
+            holder[place], named[mask] = self._stack(holder[place], name)
+        for name, position in self.positions.items():
+            if name in self.static:
+                continue
+            if position < len(bound):
+                bound[position] = jax.tree.map(_as_array, bound[position])
+            elif name in named:
+                named[name] = jax.tree.map(_as_array, named[name])
+        function = self._compiled if active.jit else self.function
+        return jax.tree.map(_strong, function(*bound, **named))
+
+    @functools.cached_property
+    def _compiled(self) -> Callable[..., Any]:
+        return jax.jit(self.function, static_argnames=self.static or None)
+
+    def _stack(self, elements: Sequence[Any], name: str) -> tuple[Any, Any]:
+        self.check_padded(elements, name)
+        length = self.padded_length(len(elements))
+
+        def stack(*leaves: Any) -> Any:
+            stacked = jnp.stack(leaves)
+            rest = [(0, length - len(leaves))] + [(0, 0)] * (stacked.ndim - 1)
+            return jnp.pad(stacked, rest)
+
+        mask = np.arange(length) < len(elements)
+        return jax.tree.map(stack, *elements), jnp.asarray(mask)
+
+    def check_padded(self, elements: Any, name: str) -> None:
+        """Checks that a padded argument is a list with at least one element.
+
+        Args:
+            elements: The argument's value.
+            name: Its name.
+
+        Raises:
+            CellError: It is not, with the mend.
+        """
+        if not isinstance(elements, (list, tuple)) or not elements:
+            found = "an empty list" if not elements else type(elements).__name__
+            raise CellError(
+                f"cell {self.name!r} takes a list with at least one element as padded"
+                f" argument {name!r} but received {found}; where there is no element,"
+                " call another cell (a leaf cell, for example)"
+            )
+
+
+def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, (bool, int, float, complex)):
+        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(type(leaf)))
+    return leaf
+
+
+def _strong(leaf: Any) -> Any:
+    if getattr(leaf, "weak_type", False):
+        return jax.lax.convert_element_type(leaf, leaf.dtype)
+    return leaf
+
+
+@overload
+def cell(function: Callable[..., Any], /) -> Cell: ...
+@overload
+def cell(
+    *,
+    name: str | None = ...,
+    padded: Sequence[str] = ...,
+    static: Sequence[str] = ...,
+    lengths: Sequence[int] = ...,
+) -> Callable[[Callable[..., Any]], Cell]: ...
+def cell(
+    function: Callable[..., Any] | None = None, /, **options: Any
+) -> Cell | Callable[[Callable[..., Any]], Cell]:
+    """Marks a JAX function of one instance as a cell.
+
+    Args:
+        function: Arrays in, a pytree of arrays out; no batch axis. Arguments may be
+            pytrees; parts of the parameters may be passed in any position.
+        **options: ``name``: the name in messages and policy files, the function's own
+            by default. ``padded``: names of list arguments that arrive stacked,
+            ``[K, ...]``, with a boolean ``mask`` ``[K]``, so that nodes of different
+            arity share a batch; with several padded arguments each has its own
+            ``<name>_mask``. ``lengths``: the values that K may take. ``static``:
+            names of arguments that are compile-time constants, part of the type.
+
+    Returns:
+        The cell; calling it with arrays runs the function.
+
+    Raises:
+        CellError: An option names an argument that the function does not have.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> @cell
+        ... def scale(params, x):
+        ...     return params["gain"] * x
+        >>> scale({"gain": jnp.float32(2.0)}, jnp.ones(2, jnp.float32)).tolist()
+        [2.0, 2.0]
+        >>> @cell(padded=("children",))
+        ... def total(children, mask):
+        ...     return jnp.where(mask[:, None], children, 0).sum(0)
+        >>> total([jnp.ones(2), jnp.ones(2), jnp.ones(2)]).tolist()
+        [3.0, 3.0]
+    """
+    if function is None:
+        return lambda inner: Cell(inner, **options)
+    return Cell(function, **options)

@@ -1,0 +1,93 @@
+"""The dataflow graph of one or more instances, as flat arrays."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from edbatch.graph.outputs import Outputs
+from edbatch.graph.structure import GraphStructure
+from edbatch.graph.type_table import TypeTable
+
+MISSING = -1  # an operand, or a row of an external input, that a padded list lacks
+
+
+@dataclass(frozen=True, eq=False)
+class DataflowGraph:
+    """A recorded minibatch: ``N`` nodes, ``E`` operands, ``X`` external slots, ``V``
+    values (output arrays of nodes), ``B`` instances, ``T`` types.
+
+    Nodes stand in topological order: an operand's node comes before its reader. A
+    node's slots and values stand together, in the order of its type's slots; how many
+    they are follows from the type.
+
+    Attributes:
+        types: The model's types, shared by all of its graphs.
+        node_type: Type of each node.
+        operands: Value read by each operand slot, or `MISSING`.
+        external_rows: Row read by each external slot in its array kind's pool, or
+            `MISSING`.
+        externals: External inputs, stacked: array kind to ``[rows, ...]``.
+        outputs: What the model returned for each instance.
+        instance_nodes: Number of nodes of each instance.
+        num_values: Number of values, V.
+    """
+
+    types: TypeTable
+    node_type: np.ndarray  # [N] int32
+    operands: np.ndarray  # [E] int32
+    external_rows: np.ndarray  # [X] int32
+    externals: dict[int, np.ndarray]
+    outputs: Outputs
+    instance_nodes: np.ndarray  # [B] int32
+    num_values: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return len(self.node_type)
+
+    @property
+    def num_instances(self) -> int:
+        """Number of instances, B."""
+        return len(self.instance_nodes)
+
+    @cached_property
+    def operand_start(self) -> np.ndarray:
+        """First operand slot of each node, and the end; ``[N + 1] int32``."""
+        return self._starts(0)
+
+    @cached_property
+    def external_start(self) -> np.ndarray:
+        """First external slot of each node, and the end; ``[N + 1] int32``."""
+        return self._starts(1)
+
+    @cached_property
+    def value_start(self) -> np.ndarray:
+        """First value of each node, and the end; ``[N + 1] int32``."""
+        return self._starts(2)
+
+    def _starts(self, which: int) -> np.ndarray:
+        starts = np.zeros(self.num_nodes + 1, np.int32)
+        np.cumsum(self.types.counts[which][self.node_type], out=starts[1:])
+        return starts
+
+    @cached_property
+    def structure(self) -> GraphStructure:
+        """Who reads whom: all that scheduling looks at."""
+        value_node = np.repeat(
+            np.arange(self.num_nodes, dtype=np.int32), np.diff(self.value_start)
+        )
+        if len(self.operands) and len(value_node):
+            operand_node = value_node[self.operands]
+            if self.operands.min() == MISSING:
+                operand_node[self.operands == MISSING] = MISSING
+        else:
+            operand_node = np.zeros(0, np.int32)
+        return GraphStructure(
+            type_keys=tuple(each.key for each in self.types.types),
+            node_type=self.node_type,
+            operand_start=self.operand_start,
+            operand_node=operand_node,
+            instance_nodes=self.instance_nodes,
+        )

@@ -1,0 +1,89 @@
+"""What a cell returns while it is being recorded: a promise of one array."""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from edbatch.errors import RecordingError
+
+if TYPE_CHECKING:
+    from edbatch.graph.recorder import Recorder
+
+
+class Handle:
+    """One output array of one recorded node.
+
+    A handle can be passed to cells and returned from the model, nothing else: it has
+    a shape and a dtype but no value.
+    """
+
+    __slots__ = ("_kind", "_recorder", "_value")
+
+    def __init__(self, recorder: "Recorder", value: int, kind: int) -> None:
+        self._recorder = recorder
+        self._value = value
+        self._kind = kind
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array that this handle stands for."""
+        return self._recorder.types.avals[self._kind].shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the array that this handle stands for."""
+        return self._recorder.types.avals[self._kind].dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of the array that this handle stands for."""
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        cell = self._recorder.cell_of_value(self._value)
+        return f"Handle({self.dtype}{list(self.shape)} from cell {cell!r})"
+
+    def _reject(self, operation: str) -> NoReturn:
+        raise RecordingError(
+            f"{operation} outside a cell: the value is {self!r}, which is not computed"
+            " yet while the model is recorded; move the computation into a function"
+            " marked with @eb.cell"
+        )
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        self._reject(f"indexing with [{index!r}]")
+
+    def __iter__(self) -> NoReturn:
+        self._reject("iteration or unpacking")
+
+    def __len__(self) -> NoReturn:
+        self._reject("len()")
+
+    def __bool__(self) -> NoReturn:
+        self._reject("a branch (if, while, and, or)")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._reject("conversion to a NumPy array")
+
+    def __jax_array__(self) -> NoReturn:
+        self._reject("a JAX operation")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in dir(np.ndarray):
+            raise AttributeError(f"a handle has no attribute {name!r}")
+        return self._reject(f"array method .{name}")
+
+
+def _forbid(name: str) -> Any:
+    def operation(self: Handle, *args: Any) -> NoReturn:
+        self._reject(f"arithmetic ({name})")
+
+    return operation
+
+
+for _name in (
+    "add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv"
+    " mod rmod divmod pow rpow lshift rshift and rand or ror xor rxor neg pos abs"
+    " invert lt le gt ge float int complex index round"
+).split():
+    setattr(Handle, f"__{_name}__", _forbid(_name))

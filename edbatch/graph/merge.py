@@ -1,0 +1,152 @@
+"""Merging recordings into one minibatch, from arrays, with no Python per node."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+
+from edbatch.errors import PlanError
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.outputs import Outputs, leaves, spread, unify_outputs
+
+_LIMIT = np.iinfo(np.int32).max
+
+
+def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
+    """Joins graphs of one model into one graph of all their instances.
+
+    Args:
+        graphs: At least one recording; the same one may appear several times.
+
+    Returns:
+        The graph whose instances are theirs, in order. Linear in nodes, operands and
+        bytes of external inputs.
+
+    Raises:
+        PlanError: There is no graph, or they belong to different models, or the
+            minibatch has more rows than int32 can count.
+        RecordingError: Their outputs differ in structure.
+    """
+    if not graphs:
+        raise PlanError(
+            "a minibatch needs at least one instance but is empty; leave empty"
+            " minibatches out"
+        )
+    if len(graphs) == 1:
+        return graphs[0]
+    types = graphs[0].types
+    for graph in graphs[1:]:
+        types.require_same(graph.types, "a recording")
+    num_operands, num_externals, _ = types.counts
+    node_type = np.concatenate([each.node_type for each in graphs])
+    nodes = np.array([each.num_nodes for each in graphs], np.int64)
+    values = np.array([each.num_values for each in graphs], np.int64)
+    check_rows(int(values.sum()), "values")
+    kinds = sorted({kind for each in graphs for kind in each.externals})
+    externals, first_row = _merge_externals(graphs, kinds, len(types.avals))
+    operands = np.concatenate([each.operands for each in graphs])
+    rows = np.concatenate([each.external_rows for each in graphs])
+    first_value = np.concatenate([[0], np.cumsum(values)])
+    slot_start, slot_kind = _external_slots(types)
+    _shift(
+        nodes, node_type, num_operands, num_externals, first_value,
+        first_row, slot_start, slot_kind, operands, rows,
+    )  # fmt: skip
+    return DataflowGraph(
+        types=types,
+        node_type=node_type,
+        operands=operands,
+        external_rows=rows,
+        externals=externals,
+        outputs=_merge_outputs(graphs, first_value, first_row),
+        instance_nodes=np.concatenate([each.instance_nodes for each in graphs]),
+        num_values=int(values.sum()),
+    )
+
+
+def check_rows(rows: int, what: str) -> None:
+    """Checks that a minibatch can be numbered with int32.
+
+    Args:
+        rows: How many there are.
+        what: What is counted, for the message.
+
+    Raises:
+        PlanError: There are more than int32 can count.
+    """
+    if rows >= _LIMIT:
+        raise PlanError(
+            f"a minibatch may have at most {_LIMIT:,} {what} (int32) but this one has"
+            f" {rows:,}; use smaller minibatches"
+        )
+
+
+def _merge_externals(
+    graphs: Sequence[DataflowGraph], kinds: list[int], num_kinds: int
+) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """Joins pools; also returns the first row of each graph and kind."""
+    first_row = np.zeros((len(graphs), num_kinds), np.int64)
+    externals = {}
+    for kind in kinds:
+        pools = [each.externals.get(kind) for each in graphs]
+        lengths = [0 if pool is None else len(pool) for pool in pools]
+        first_row[1:, kind] = np.cumsum(lengths)[:-1]
+        check_rows(sum(lengths), "external inputs")
+        externals[kind] = np.concatenate([p for p in pools if p is not None])
+    return externals, first_row
+
+
+def _external_slots(types: "TypeTable") -> tuple[np.ndarray, np.ndarray]:  # noqa: F821
+    kinds = [each.external_kinds for each in types.types]
+    starts = np.concatenate([[0], np.cumsum([len(each) for each in kinds])])
+    flat = np.array([kind for each in kinds for kind in each], np.int64)
+    return starts.astype(np.int64), flat
+
+
+def _merge_outputs(
+    graphs: Sequence[DataflowGraph], first_value: np.ndarray, first_row: np.ndarray
+) -> Outputs:
+    skeleton = graphs[0].outputs.skeleton
+    for graph in graphs[1:]:
+        if graph.outputs.skeleton != skeleton:
+            skeleton = unify_outputs(skeleton, graph.outputs.skeleton)
+    parts = [
+        (each.outputs.columns, each.outputs.lengths)
+        if each.outputs.skeleton == skeleton
+        else spread(each.outputs, skeleton)
+        for each in graphs
+    ]
+    columns = []
+    for k, (source, kind) in enumerate(leaves(skeleton)):
+        offsets = first_value[:-1] if source == "value" else first_row[:, kind]
+        column = [part[0][k] for part in parts]
+        shift = np.repeat(offsets, [len(each) for each in column])
+        columns.append((np.concatenate(column) + shift).astype(np.int32))
+    lengths = [
+        np.concatenate(each)
+        for each in zip(*(part[1] for part in parts), strict=True)
+    ]
+    return Outputs(skeleton, tuple(columns), tuple(lengths))
+
+
+@njit(cache=True, nogil=True)
+def _shift(
+    nodes, node_type, num_operands, num_externals, first_value,
+    first_row, slot_start, slot_kind, operands, rows,
+):  # fmt: skip
+    """Renumbers operands and external rows of each graph in place."""
+    node = 0
+    operand = 0
+    row = 0
+    for graph in range(len(nodes)):
+        for _ in range(nodes[graph]):
+            t = node_type[node]
+            node += 1
+            for _ in range(num_operands[t]):
+                if operands[operand] >= 0:
+                    operands[operand] += first_value[graph]
+                operand += 1
+            for slot in range(slot_start[t], slot_start[t] + num_externals[t]):
+                if rows[row] >= 0:
+                    rows[row] += first_row[graph, slot_kind[slot]]
+                row += 1

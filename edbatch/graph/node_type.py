@@ -1,0 +1,176 @@
+"""The type of a node: which nodes may run together in one batch.
+
+Two nodes share a type when they call the same cell, with the same part of the
+parameters, on arguments of the same structure, shapes and dtypes. Types are compared
+by these facts themselves, never by a hash alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.graph.parameters import ParameterPath, path_name, resolve
+
+
+@dataclass(frozen=True)
+class Aval:
+    """Shape and dtype of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class TypeKey:
+    """What identifies a type across runs, hidden sizes and files.
+
+    Attributes:
+        cell: Name of the cell.
+        path: Dotted path of the parameters that it uses; several are joined by a
+            comma.
+        arity: Number of values of other nodes that it reads.
+        variant: 0, or a running number where one model has several types that agree
+            in the rest and differ in shapes only.
+    """
+
+    cell: str
+    path: str
+    arity: int
+    variant: int = 0
+
+    def __str__(self) -> str:
+        path = f"@{self.path}" if self.path else ""
+        variant = f"~{self.variant}" if self.variant else ""
+        return f"{self.cell}{path}/{self.arity}{variant}"
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Which of a node's slots feed one array argument of the cell.
+
+    Attributes:
+        slots: Slot numbers; one, or K for a padded list.
+        stacked: Whether the argument is the stack ``[K, ...]`` of the slots.
+    """
+
+    slots: tuple[int, ...]
+    stacked: bool = False
+
+
+@dataclass(frozen=True)
+class Padding:
+    """One padded list argument of a cell.
+
+    Attributes:
+        mask: Name of the keyword argument that receives the mask.
+        kind: ``"operand"`` or ``"external"``: where its first array comes from.
+        group: Which `Slots` of that kind; a missing slot is False in the mask.
+    """
+
+    mask: str
+    kind: str
+    group: int
+
+
+@dataclass(frozen=True)
+class CallTemplate:
+    """How to call a cell's function again from flat arrays.
+
+    Attributes:
+        treedef: Structure of ``(args, kwargs)``; a padded list stands there as one
+            element, whose leaves are stacks.
+        leaves: For each leaf in order: ``("operand", g)`` or ``("external", g)`` (the
+            g-th group of slots of that kind), ``("parameter", path)`` or
+            ``("static", value)``.
+        operands: Groups of operand slots.
+        externals: Groups of external slots.
+        paddings: Padded list arguments.
+    """
+
+    treedef: Any  # a jax PyTreeDef
+    leaves: tuple[tuple[str, Any], ...]
+    operands: tuple[Slots, ...]
+    externals: tuple[Slots, ...]
+    paddings: tuple[Padding, ...] = ()
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        params: Any,
+        operands: Sequence[Any],
+        externals: Sequence[Any],
+        masks: Sequence[Any],
+    ) -> Any:
+        """Calls the function on one instance's arrays.
+
+        Args:
+            function: The cell's function.
+            params: The model's parameters.
+            operands: One array per operand group, ``[K, ...]`` where stacked.
+            externals: One array per external group, likewise.
+            masks: One boolean ``[K]`` array per padded argument.
+
+        Returns:
+            What the function returns.
+        """
+        values = []
+        for kind, content in self.leaves:
+            if kind == "operand":
+                values.append(operands[content])
+            elif kind == "external":
+                values.append(externals[content])
+            elif kind == "parameter":
+                values.append(resolve(params, content))
+            else:
+                values.append(content)
+        args, kwargs = jax.tree.unflatten(self.treedef, values)
+        named_masks = {
+            padding.mask: mask
+            for padding, mask in zip(self.paddings, masks, strict=True)
+        }
+        return function(*args, **kwargs, **named_masks)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeType:
+    """One type of node of one model. Compared by identity: a model has each type once.
+
+    Attributes:
+        id: Position in the model's table of types.
+        key: Its identity across runs.
+        function: The cell's function, for one instance.
+        template: How to call it.
+        operand_kinds: Aval id per operand slot.
+        external_kinds: Aval id per external slot.
+        output_kinds: Aval id per output leaf.
+        output_tree: Structure of the cell's output.
+    """
+
+    id: int
+    key: TypeKey
+    function: Callable[..., Any] = field(repr=False)
+    template: CallTemplate = field(repr=False)
+    operand_kinds: tuple[int, ...]
+    external_kinds: tuple[int, ...]
+    output_kinds: tuple[int, ...]
+    output_tree: Any = field(repr=False)  # a jax PyTreeDef
+
+
+def parameter_names(leaves: Sequence[tuple[str, Any]]) -> str:
+    """Joins the parameter paths among a call's leaves.
+
+    Args:
+        leaves: As in `CallTemplate.leaves`.
+
+    Returns:
+        Dotted paths, joined by commas; empty if the whole tree or nothing is used.
+    """
+    paths = [content for kind, content in leaves if kind == "parameter"]
+    assert all(isinstance(each, ParameterPath) for each in paths)
+    return ",".join(filter(None, map(path_name, paths)))

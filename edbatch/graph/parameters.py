@@ -1,0 +1,222 @@
+"""The stand-in for the parameters while a model is being recorded.
+
+A model says which parameters a cell uses by writing ``params["encoder"][k].weight``.
+The stand-in remembers that path. It knows the parameters' structure (shapes, no
+values), so a wrong name fails while recording, loops over layers work, and static
+attributes of modules (a number of layers, a flag) come back as what they are.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import jax
+
+from edbatch.errors import RecordingError, nearest
+
+# One step from a container to a part of it: ("item", key) or ("attribute", name).
+Step = tuple[str, Any]
+
+
+def abstract(tree: Any) -> Any:
+    """Replaces every array in a pytree by its shape and dtype.
+
+    Args:
+        tree: Any pytree of arrays, Python numbers or ``jax.ShapeDtypeStruct``.
+
+    Returns:
+        The same structure with ``jax.ShapeDtypeStruct`` leaves.
+
+    Example:
+        >>> import numpy as np
+        >>> abstract({"w": np.zeros((2, 3), np.float32)})["w"].shape
+        (2, 3)
+    """
+    return jax.tree.map(_abstract_leaf, tree)
+
+
+def _abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
+    dtype = jax.dtypes.canonicalize_dtype(getattr(leaf, "dtype", type(leaf)))
+    return jax.ShapeDtypeStruct(getattr(leaf, "shape", ()), dtype)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+class ParameterPath:
+    """A part of the parameters, named by the path that leads to it.
+
+    Attributes are looked up on the parameters' own structure; the same path always
+    gives the same object, so paths can be compared by identity.
+    """
+
+    __slots__ = ("_children", "_spec", "_steps")
+
+    def __init__(self, spec: Any, steps: tuple[Step, ...] = ()) -> None:
+        self._spec = spec
+        self._steps = steps
+        self._children: dict[Step, Any] = {}
+
+    def _child(self, step: Step, spec: Any) -> Any:
+        if spec is None:
+            return None
+        if not _is_array(spec) and jax.tree_util.all_leaves([spec]):
+            if callable(spec):
+                _reject_call(describe(self._steps), step[1])
+            return spec  # a static attribute: no array, so not a parameter
+        child = ParameterPath(spec, (*self._steps, step))
+        return self._children.setdefault(step, child)
+
+    def __getattr__(self, name: str) -> Any:
+        step = ("attribute", name)
+        if step in self._children:
+            return self._children[step]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if isinstance(self._spec, Mapping) and name in ("keys", "values", "items"):
+            return getattr({key: self[key] for key in self._spec}, name)
+        try:
+            spec = getattr(self._spec, name)
+        except AttributeError:
+            known = [each for each in dir(self._spec) if not each.startswith("_")]
+            raise RecordingError(_unknown(self._steps, name, known)) from None
+        return self._child(step, spec)
+
+    def __getitem__(self, key: Any) -> Any:
+        step = ("item", key)
+        if step in self._children:
+            return self._children[step]
+        if _is_array(self._spec):
+            raise RecordingError(
+                f"while recording, parameter {describe(self._steps)} was indexed with"
+                f" [{key!r}] outside a cell; pass the parameter to a cell and index it"
+                " there"
+            )
+        try:
+            spec = self._spec[key]
+        except (KeyError, IndexError, TypeError):
+            known = (
+                map(str, self._spec.keys())
+                if isinstance(self._spec, Mapping)
+                else map(str, range(len(self._spec)))
+                if isinstance(self._spec, (list, tuple))
+                else ()
+            )
+            raise RecordingError(_unknown(self._steps, str(key), known)) from None
+        return self._child(step, spec)
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self._spec, Mapping):
+            return iter(self._spec)
+        if _is_array(self._spec):
+            self._reject("iteration over a parameter")
+        return iter([self[k] for k in range(len(self._spec))])
+
+    def __len__(self) -> int:
+        return len(self._spec)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._spec
+
+    def __repr__(self) -> str:
+        return f"ParameterPath({describe(self._steps)})"
+
+    def _reject(self, operation: str, *_: Any) -> NoReturn:
+        raise RecordingError(
+            f"{operation} outside a cell: parameter {describe(self._steps)} has no"
+            " value while the model is recorded; move the computation into a function"
+            " marked with @eb.cell"
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._reject("a module was called")
+
+    def __bool__(self) -> bool:
+        if _is_array(self._spec):
+            self._reject("a branch on a parameter")
+        return bool(self._spec)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._reject("conversion of a parameter to an array")
+
+    def __jax_array__(self) -> NoReturn:
+        self._reject("a JAX operation on a parameter")
+
+
+def _arithmetic(name: str) -> Any:
+    def operation(self: ParameterPath, *args: Any) -> NoReturn:
+        self._reject(f"arithmetic ({name}) on a parameter")
+
+    return operation
+
+
+for _name in (
+    "add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv"
+    " mod rmod pow rpow neg pos abs lt le gt ge float int"
+).split():
+    setattr(ParameterPath, f"__{_name}__", _arithmetic(_name))
+
+
+def _reject_call(where: str, name: str) -> NoReturn:
+    raise RecordingError(
+        f"while recording, {where} gives no access to its method {name!r}; pass the"
+        " module to a function marked with @eb.cell and call the method there"
+    )
+
+
+def _unknown(steps: tuple[Step, ...], name: str, known: Any) -> str:
+    return f"the parameters at {describe(steps)} have no {name!r}; " + nearest(
+        name, known
+    )
+
+
+def describe(steps: tuple[Step, ...]) -> str:
+    """Writes a path as Python would.
+
+    Args:
+        steps: Steps from the root of the parameters.
+
+    Returns:
+        For example ``params['encoder'][0].weight``.
+
+    Example:
+        >>> describe((("item", "encoder"), ("item", 0), ("attribute", "weight")))
+        "params['encoder'][0].weight"
+    """
+    parts = [f"[{key!r}]" if kind == "item" else f".{key}" for kind, key in steps]
+    return "params" + "".join(parts)
+
+
+def path_name(path: ParameterPath) -> str:
+    """Writes a path with dots, as it stands in policy files.
+
+    Args:
+        path: A part of the parameters.
+
+    Returns:
+        For example ``encoder.0.weight``; empty for the whole of the parameters.
+
+    Example:
+        >>> path_name(ParameterPath({"encoder": [{"w": 1}]})["encoder"])
+        'encoder'
+    """
+    return ".".join(str(key) for _, key in path._steps)
+
+
+def resolve(params: Any, path: ParameterPath) -> Any:
+    """Follows a recorded path in real (or traced) parameters.
+
+    Args:
+        params: Parameters with the structure that the stand-in was made for.
+        path: A part of them.
+
+    Returns:
+        That part: an array or a pytree of arrays.
+
+    Example:
+        >>> resolve({"w": 3.0}, ParameterPath({"w": 1.0}))
+        {'w': 3.0}
+    """
+    for kind, key in path._steps:
+        params = params[key] if kind == "item" else getattr(params, key)
+    return params

@@ -1,0 +1,449 @@
+"""Recording: running a model on one instance with handles instead of arrays.
+
+`Recorder.call` runs once per node, in Python, while the user waits: it looks up the
+node's type by a key built from the arguments' structure alone and appends a few
+integers to flat lists. Only a type's first node is analysed with ``jax.eval_shape``.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.errors import CellError, RecordingError, user_line
+from edbatch.graph.cell import Cell, active
+from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
+from edbatch.graph.handle import Handle
+from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
+from edbatch.graph.outputs import OutputColumns
+from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.type_table import TypeTable
+
+_NUMBERS = frozenset(
+    (bool, int, float, complex, np.int32, np.int64, np.float32, np.float64, np.bool_)
+)
+_ABSENT: Any = object()  # an external input that a padded list lacks
+
+
+class Tape:
+    """Growing lists that the recordings of one call of `record` share."""
+
+    def __init__(self, types: TypeTable) -> None:
+        self.types = types
+        self.node_type: list[int] = []
+        self.operands: list[int] = []  # value ids, counted over the whole tape
+        self.external_rows: list[int] = []
+        self.externals: dict[int, list[Any]] = {}  # array kind -> rows
+        self.shared_rows: dict[int, int] = {}  # id of a kept array -> its row
+        self.num_values = 0
+
+
+class Recorder:
+    """Records one instance onto a tape."""
+
+    def __init__(self, tape: Tape, keys: dict[Hashable, "_Known"]) -> None:
+        self.tape = tape
+        self.types = tape.types
+        self._keys = keys
+
+    def cell_of_value(self, value: int) -> str:
+        """Names the cell whose node has an output; for messages."""
+        first = 0
+        for each in self.tape.node_type:
+            first += len(self.types.types[each].output_kinds)
+            if value < first:
+                return self.types.types[each].key.cell
+        raise AssertionError("a handle's value is on its recorder's tape")
+
+    def call(self, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records one call of a cell.
+
+        Args:
+            cell: The cell.
+            args: Positional arguments, pytrees of handles, parameters and arrays.
+            kwargs: Keyword arguments, likewise.
+
+        Returns:
+            The structure of the cell's output, with handles as leaves.
+        """
+        key: list[Any] = [cell]
+        operands: list[int] = []
+        externals: list[Any] = []
+        if kwargs:
+            scanned = False
+        elif cell.plain:
+            scanned = self._scan(args, key, operands, externals)
+        else:
+            scanned = self._scan_special(args, key, operands, externals)
+        if scanned:
+            key_tuple = tuple(key)
+            known = self._keys.get(key_tuple)
+            if known is None:
+                known = self._keys[key_tuple] = self._analyse(cell, args, kwargs)[0]
+        else:
+            known, operands, externals = self._analyse(cell, args, kwargs)
+        tape = self.tape
+        tape.node_type.append(known.id)
+        if operands:
+            tape.operands += operands
+        if externals:
+            for kind, value in zip(known.external_kinds, externals, strict=True):
+                tape.external_rows.append(self._external_row(kind, value))
+        first = tape.num_values
+        tape.num_values = first + known.num_outputs
+        return known.outputs(self, first)
+
+    def _scan(
+        self,
+        args: Iterable[Any],
+        key: list[Any],
+        operands: list[int],
+        externals: list[Any],
+    ) -> bool:
+        """Reads common arguments fast; False if some need the general analysis.
+
+        Handles add their kind (>= 0) to the key, tuples and lists a negative number
+        that tells them and their length, all else an object of its own.
+        """
+        for arg in args:
+            kind = type(arg)
+            if kind is tuple or kind is list:
+                key.append(-2 * len(arg) - (2 if kind is tuple else 3))
+                for each in arg:
+                    if type(each) is Handle and each._recorder is self:
+                        key.append(each._kind)
+                        operands.append(each._value)
+                    elif not self._scan((each,), key, operands, externals):
+                        return False
+            elif kind is Handle:
+                if arg._recorder is not self:
+                    self._reject_foreign(arg)
+                key.append(arg._kind)
+                operands.append(arg._value)
+            elif kind is ParameterPath:
+                key.append(arg)
+            elif kind in _NUMBERS:
+                key.append(kind)
+                externals.append(arg)
+            elif kind is np.ndarray:
+                key.append((arg.shape, arg.dtype))
+                externals.append(arg)
+            else:
+                return False
+        return True
+
+    def _scan_special(
+        self,
+        args: tuple[Any, ...],
+        key: list[Any],
+        operands: list[int],
+        externals: list[Any],
+    ) -> bool:
+        """As `_scan`, for a cell that has padded or static arguments."""
+        cell: Cell = key[0]
+        for position, arg in enumerate(args):
+            if position not in cell.special:
+                if not self._scan((arg,), key, operands, externals):
+                    return False
+            elif position in cell.static_positions:
+                key.append(("static", arg))
+            elif not self._scan_padded(cell, arg, key, operands):
+                return False
+        return True
+
+    def _scan_padded(
+        self, cell: Cell, elements: Any, key: list[Any], operands: list[int]
+    ) -> bool:
+        if type(elements) is not list or not elements:
+            return False
+        found: list[int] = []
+        keys: list[list[Any]] = []
+        none: list[Any] = []
+        for element in elements:
+            keys.append([])
+            if not self._scan((element,), keys[-1], found, none) or none:
+                return False
+        if any(each != keys[0] for each in keys):
+            return False
+        length = cell.padded_length(len(elements))
+        key.append(("padded", length, tuple(keys[0])))
+        width = len(found) // len(elements)
+        absent = [MISSING] * (length - len(elements))
+        for leaf in range(width):
+            operands += found[leaf::width]
+            operands += absent
+        return True
+
+    def _external_row(self, kind: int, value: Any) -> int:
+        if value is _ABSENT:
+            return MISSING
+        tape = self.tape
+        rows = tape.externals.get(kind)
+        if rows is None:
+            rows = tape.externals[kind] = []
+        if type(value) in _NUMBERS or not np.ndim(value):
+            rows.append(value)
+            return len(rows) - 1
+        # An array that many nodes read is kept once. The list keeps it alive, so
+        # its id stays its own.
+        row: int = tape.shared_rows.setdefault(id(value), len(rows))
+        if row == len(rows):
+            rows.append(value)
+        return row
+
+    def _analyse(
+        self, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple["_Known", list[int], list[Any]]:
+        call = _Call(self, cell)
+        template = call.template(args, kwargs)
+        node_type = self.types.intern(
+            cell.name,
+            cell.function,
+            template,
+            tuple(call.operand_kinds),
+            tuple(call.external_kinds),
+        )
+        known = self._keys.setdefault(node_type, _Known(node_type))
+        return known, call.operands, call.externals
+
+    def _reject_foreign(self, handle: Handle) -> None:
+        raise RecordingError(
+            f"a handle from another recording was passed to a cell ({user_line()}):"
+            f" {handle!r} belongs to another instance, or to an earlier recording;"
+            " compute it inside this model call, or pass it as an array"
+        )
+
+
+class _Known:
+    """What `Recorder.call` needs of a type, and how to build its output handles."""
+
+    __slots__ = ("external_kinds", "id", "num_outputs", "outputs")
+
+    def __init__(self, node_type: NodeType) -> None:
+        self.id = node_type.id
+        self.external_kinds = node_type.external_kinds
+        kinds = node_type.output_kinds
+        self.num_outputs = len(kinds)
+        tree = node_type.output_tree
+        self.outputs: Callable[[Recorder, int], Any]
+        if jax.tree_util.treedef_is_leaf(tree):
+            kind = kinds[0]
+            self.outputs = lambda rec, first: Handle(rec, first, kind)
+        elif tree == jax.tree.structure((0, 0)):
+            kind, other = kinds
+            self.outputs = lambda rec, first: (
+                Handle(rec, first, kind),
+                Handle(rec, first + 1, other),
+            )
+        else:
+            self.outputs = lambda rec, first: jax.tree.unflatten(
+                tree, [Handle(rec, first + k, kind) for k, kind in enumerate(kinds)]
+            )
+
+
+class _Call:
+    """The general analysis of one call: any pytrees, padded and static arguments."""
+
+    def __init__(self, recorder: Recorder, cell: Cell) -> None:
+        self.recorder = recorder
+        self.cell = cell
+        self.operands: list[int] = []
+        self.operand_kinds: list[int] = []
+        self.externals: list[Any] = []
+        self.external_kinds: list[int] = []
+        self._groups: dict[str, list[Slots]] = {"operand": [], "external": []}
+        self._paddings: list[Padding] = []
+
+    def template(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> CallTemplate:
+        named = dict(zip(self.cell.positions, args, strict=False))
+        rest = args[len(named) :]
+        self._check_arguments(kwargs)
+        positional = [self._argument(each, named[each]) for each in named]
+        positional += [self._argument(None, each) for each in rest]
+        keyword = {
+            each: self._argument(each, kwargs[each]) for each in sorted(kwargs)
+        }
+        structure = (tuple(positional), keyword)
+        leaves, treedef = jax.tree.flatten(
+            structure, is_leaf=lambda node: isinstance(node, _Leaf)
+        )
+        return CallTemplate(
+            treedef,
+            tuple(each.content for each in leaves),
+            tuple(self._groups["operand"]),
+            tuple(self._groups["external"]),
+            tuple(self._paddings),
+        )
+
+    def _check_arguments(self, kwargs: dict[str, Any]) -> None:
+        for mask in self.cell.masks.values():
+            if mask in kwargs:
+                raise CellError(
+                    f"cell {self.cell.name!r} received {mask!r}, which edbatch fills"
+                    " in for the padded list; leave it out"
+                )
+
+    def _argument(self, name: str | None, value: Any) -> Any:
+        if name in self.cell.static:
+            return _Leaf(("static", value))
+        if name in self.cell.masks:
+            return self._padded(name, value)
+        return jax.tree.map(self._leaf, value)
+
+    def _leaf(self, value: Any) -> "_Leaf":
+        if isinstance(value, ParameterPath):
+            return _Leaf(("parameter", value))
+        if isinstance(value, str) or callable(value):
+            return _Leaf(("static", value))
+        source, slot = self._slot(value)
+        self._groups[source].append(Slots((slot,)))
+        return _Leaf((source, len(self._groups[source]) - 1))
+
+    def _slot(self, value: Any) -> tuple[str, int]:
+        """Takes one value in; returns where it comes from and its slot there."""
+        if isinstance(value, Handle):
+            if value._recorder is not self.recorder:
+                self.recorder._reject_foreign(value)
+            self.operands.append(value._value)
+            self.operand_kinds.append(value._kind)
+            return "operand", len(self.operands) - 1
+        self.externals.append(value)
+        self.external_kinds.append(self._external_kind(value))
+        return "external", len(self.externals) - 1
+
+    def _external_kind(self, value: Any) -> int:
+        if isinstance(value, jax.core.Tracer):
+            raise RecordingError(
+                f"cell {self.cell.name!r} received a traced array as an external input"
+                f" ({user_line()}); recording happens on the host, so call .record and"
+                " .plan outside jit, grad and vmap, with concrete arrays"
+            )
+        try:
+            dtype = jax.dtypes.canonicalize_dtype(
+                value.dtype if hasattr(value, "dtype") else type(value)
+            )
+            return self.recorder.types.kind(np.shape(value), dtype)
+        except TypeError:
+            raise CellError(
+                f"cell {self.cell.name!r} received {type(value).__name__} at"
+                f" {user_line()}; arguments are pytrees of handles, parameters, numbers"
+                " and arrays, or are declared with @eb.cell(static=...)"
+            ) from None
+
+    def _padded(self, name: str, elements: Any) -> Any:
+        self.cell.check_padded(elements, name)
+        flat = [jax.tree.flatten(each) for each in elements]
+        structure = flat[0][1]
+        if any(tree != structure for _, tree in flat):
+            raise CellError(
+                f"cell {self.cell.name!r} received a padded list {name!r} whose"
+                f" elements differ in structure ({user_line()}); all elements of one"
+                " list must be alike"
+            )
+        length = self.cell.padded_length(len(elements))
+        stacks = [
+            self._stack(name, [leaves[k] for leaves, _ in flat], length)
+            for k in range(structure.num_leaves)
+        ]
+        source, group = stacks[0].content
+        self._paddings.append(Padding(self.cell.masks[name], source, group))
+        return jax.tree.unflatten(structure, stacks)
+
+    def _stack(self, name: str, values: list[Any], length: int) -> "_Leaf":
+        found = [self._slot(each) for each in values]
+        source = found[0][0]
+        kinds, rows, absent = (
+            (self.operand_kinds, self.operands, MISSING)
+            if source == "operand"
+            else (self.external_kinds, self.externals, _ABSENT)
+        )
+        first = found[0][1]
+        same_source = all(each == source for each, _ in found)
+        if not same_source or len({kinds[slot] for _, slot in found}) > 1:
+            raise CellError(
+                f"cell {self.cell.name!r} received a padded list {name!r} whose"
+                f" elements differ in shape, dtype or origin ({user_line()}); all"
+                " elements of one list must be alike"
+            )
+        padding = length - len(values)
+        rows.extend([absent] * padding)
+        kinds.extend([kinds[first]] * padding)
+        self._groups[source].append(Slots(tuple(range(first, first + length)), True))
+        return _Leaf((source, len(self._groups[source]) - 1))
+
+
+class _Leaf:
+    """A classified leaf of a call's arguments."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: tuple[str, Any]) -> None:
+        self.content = content
+
+
+def record(
+    model: Callable[[Any, Any], Any],
+    types: TypeTable,
+    instances: Iterable[Any],
+    keys: dict[Hashable, Any] | None = None,
+) -> DataflowGraph:
+    """Records a model on instances, one after the other, into one graph.
+
+    Args:
+        model: Called as ``model(params, instance)``; ``params`` is the stand-in.
+        types: The model's table of types; it grows.
+        instances: Inputs of the model.
+        keys: Memory of calls seen before; pass the same dict again to record faster.
+
+    Returns:
+        The dataflow graph of all instances, topologically ordered.
+
+    Raises:
+        RecordingError: The model computes outside cells.
+        CellError: A cell cannot be traced.
+    """
+    tape = Tape(types)
+    keys = {} if keys is None else keys
+    outputs = OutputColumns()
+    num_nodes: list[int] = []
+    outer = active.recorder
+    try:
+        for index, instance in enumerate(instances):
+            before = len(tape.node_type)
+            recorder = active.recorder = Recorder(tape, keys)
+            try:
+                outputs.add(recorder, model(types.params, instance))
+            except Exception as error:
+                error.add_note(f"while recording instance {index} of the minibatch")
+                raise
+            num_nodes.append(len(tape.node_type) - before)
+    finally:
+        active.recorder = outer
+    return DataflowGraph(
+        types=types,
+        node_type=np.array(tape.node_type, np.int32),
+        operands=np.array(tape.operands, np.int32),
+        external_rows=np.array(tape.external_rows, np.int32),
+        externals={
+            kind: _stack_externals(types, kind, rows)
+            for kind, rows in tape.externals.items()
+        },
+        outputs=outputs.finish(),
+        instance_nodes=np.array(num_nodes, np.int32),
+        num_values=tape.num_values,
+    )
+
+
+def _stack_externals(types: TypeTable, kind: int, rows: list[Any]) -> np.ndarray:
+    aval = types.avals[kind]
+    try:
+        return np.array(rows, aval.dtype).reshape(len(rows), *aval.shape)
+    except OverflowError:
+        worst = max(rows, key=abs)
+        raise RecordingError(
+            f"an external input is {worst}, which does not fit {aval.dtype}; pass it"
+            " as an array of a wider dtype, or enable jax_enable_x64"
+        ) from None

@@ -1,0 +1,86 @@
+"""The part of a dataflow graph that scheduling looks at."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.node_type import TypeKey
+
+
+@dataclass(frozen=True, eq=False)
+class GraphStructure:
+    """Types and dependencies of ``N`` nodes with ``E`` operands of ``T`` types.
+
+    Attributes:
+        type_keys: Identity of each type, ``T`` of them.
+        node_type: Type of each node.
+        operand_start: First operand of each node, and the end.
+        operand_node: Node that each operand reads; negative where it is missing.
+            Nodes stand in topological order: an operand's node has a smaller number.
+        instance_nodes: Number of nodes of each of ``B`` independent instances, which
+            stand one after the other.
+    """
+
+    type_keys: tuple[TypeKey, ...]
+    node_type: np.ndarray  # [N] int32
+    operand_start: np.ndarray  # [N + 1] int32
+    operand_node: np.ndarray  # [E] int32
+    instance_nodes: np.ndarray  # [B] int32
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return len(self.node_type)
+
+    @property
+    def num_types(self) -> int:
+        """Number of types, T; some may have no node in this graph."""
+        return len(self.type_keys)
+
+    @cached_property
+    def consumers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Readers of each node: starts ``[N + 1]``, nodes ``[E]``, and indegrees
+        ``[N]`` (operands that are not missing); all int32."""
+        return _invert(self.operand_start, self.operand_node)
+
+    @cached_property
+    def depth(self) -> np.ndarray:
+        """Longest path from a node without operands to each node; ``[N] int32``."""
+        return _depths(self.operand_start, self.operand_node)
+
+
+@njit(cache=True, nogil=True)
+def _invert(
+    operand_start: np.ndarray, operand_node: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    n = len(operand_start) - 1
+    start = np.zeros(n + 1, np.int32)
+    indegree = np.zeros(n, np.int32)
+    for e in range(len(operand_node)):
+        if operand_node[e] >= 0:
+            start[operand_node[e] + 1] += 1
+    for v in range(n):
+        start[v + 1] += start[v]
+    fill = start[:n].copy()
+    readers = np.empty(start[n], np.int32)
+    for v in range(n):
+        for e in range(operand_start[v], operand_start[v + 1]):
+            u = operand_node[e]
+            if u >= 0:
+                readers[fill[u]] = v
+                fill[u] += 1
+                indegree[v] += 1
+    return start, readers, indegree
+
+
+@njit(cache=True, nogil=True)
+def _depths(operand_start: np.ndarray, operand_node: np.ndarray) -> np.ndarray:
+    n = len(operand_start) - 1
+    depth = np.zeros(n, np.int32)
+    for v in range(n):
+        for e in range(operand_start[v], operand_start[v + 1]):
+            if operand_node[e] >= 0:
+                depth[v] = max(depth[v], depth[operand_node[e]] + 1)
+    return depth

@@ -1,0 +1,186 @@
+"""All node types of one model, in the order in which recordings met them."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.errors import CellError, PlanError
+from edbatch.graph.node_type import (
+    Aval,
+    CallTemplate,
+    NodeType,
+    TypeKey,
+    parameter_names,
+)
+from edbatch.graph.parameters import ParameterPath
+
+
+class TypeTable:
+    """The types, array kinds and parameter structure of one model.
+
+    A table only grows. Graphs refer to types and to array kinds (shape and dtype) by
+    their position in it; graphs of one table can be merged and share programs.
+
+    Attributes:
+        params_spec: The parameters' structure, ``jax.ShapeDtypeStruct`` leaves.
+        params: The stand-in that models see while they are recorded.
+        types: Known types.
+        avals: Known array kinds.
+    """
+
+    def __init__(self, params_spec: Any) -> None:
+        self.params_spec = params_spec
+        self.params: Any = (
+            None if params_spec is None else ParameterPath(params_spec)
+        )
+        self.types: list[NodeType] = []
+        self.avals: list[Aval] = []
+        self._kinds: dict[Aval, int] = {}
+        self._by_facts: dict[Hashable, NodeType] = {}
+        self._variants: dict[TypeKey, int] = {}
+        self._counts: tuple[np.ndarray, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def kind(self, shape: tuple[int, ...], dtype: Any) -> int:
+        """Returns the id of an array kind, which is new or known."""
+        aval = Aval(tuple(shape), np.dtype(dtype) if _plain(dtype) else dtype)
+        if aval not in self._kinds:
+            self._kinds[aval] = len(self.avals)
+            self.avals.append(aval)
+        return self._kinds[aval]
+
+    @property
+    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Slots per type: operands, external inputs, outputs; each ``[T] int32``."""
+        if self._counts is None or len(self._counts[0]) != len(self.types):
+            self._counts = tuple(
+                np.array([len(getattr(each, name)) for each in self.types], np.int32)
+                for name in ("operand_kinds", "external_kinds", "output_kinds")
+            )
+        return self._counts  # type: ignore[return-value]
+
+    def intern(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+    ) -> NodeType:
+        """Returns the type with these facts, traced once if it is new.
+
+        Args:
+            name: Name of the cell.
+            function: Its function.
+            template: How it is called.
+            operand_kinds: Array kind per operand slot.
+            external_kinds: Array kind per external slot.
+
+        Returns:
+            The node type.
+
+        Raises:
+            CellError: The function cannot be traced on these shapes.
+        """
+        facts = (function, template, operand_kinds, external_kinds)
+        if facts not in self._by_facts:
+            output = self._trace(name, function, template, *facts[2:])
+            leaves, tree = jax.tree.flatten(output)
+            self._by_facts[facts] = NodeType(
+                id=len(self.types),
+                key=self._key(name, template, len(operand_kinds)),
+                function=function,
+                template=template,
+                operand_kinds=operand_kinds,
+                external_kinds=external_kinds,
+                output_kinds=tuple(self.kind(x.shape, x.dtype) for x in leaves),
+                output_tree=tree,
+            )
+            self.types.append(self._by_facts[facts])
+        return self._by_facts[facts]
+
+    def _key(self, name: str, template: CallTemplate, arity: int) -> TypeKey:
+        key = TypeKey(name, parameter_names(template.leaves), arity)
+        variant = self._variants.get(key, 0)
+        self._variants[key] = variant + 1
+        return TypeKey(key.cell, key.path, key.arity, variant)
+
+    def _trace(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+    ) -> Any:
+        def specs(groups: Any, kinds: tuple[int, ...]) -> list[jax.ShapeDtypeStruct]:
+            found = []
+            for group in groups:
+                aval = self.avals[kinds[group.slots[0]]]
+                head = (len(group.slots),) if group.stacked else ()
+                found.append(jax.ShapeDtypeStruct(head + aval.shape, aval.dtype))
+            return found
+
+        operands = specs(template.operands, operand_kinds)
+        externals = specs(template.externals, external_kinds)
+        masks = [
+            jax.ShapeDtypeStruct(
+                (operands if each.kind == "operand" else externals)[each.group].shape[
+                    :1
+                ],
+                np.bool_,
+            )
+            for each in template.paddings
+        ]
+        try:
+            output = jax.eval_shape(
+                lambda params, *rest: template.call(function, params, *rest),
+                self.params_spec,
+                operands,
+                externals,
+                masks,
+            )
+        except Exception as error:
+            shapes = ", ".join(
+                f"{each.dtype}{list(each.shape)}" for each in operands + externals
+            )
+            raise CellError(
+                f"cell {name!r} cannot be traced on inputs ({shapes}): "
+                f"{type(error).__name__}: {_first_line(error)}; a cell must be a JAX"
+                " function of one instance whose output shapes do not depend on values"
+            ) from error
+        if not jax.tree.leaves(output):
+            raise CellError(
+                f"cell {name!r} returns no array; a cell returns a pytree with at"
+                " least one array"
+            )
+        return output
+
+    def require_same(self, other: "TypeTable", what: str) -> None:
+        """Checks that something was made with this table.
+
+        Args:
+            other: The table that it was made with.
+            what: Its name, for the message.
+
+        Raises:
+            PlanError: It was made with another table.
+        """
+        if other is not self:
+            raise PlanError(
+                f"{what} was made by another model, or for parameters of other shapes;"
+                " make it again with this model's own .record or .plan"
+            )
+
+
+def _plain(dtype: Any) -> bool:
+    return not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else "no message"

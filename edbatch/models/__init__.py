@@ -1,0 +1,1 @@
+"""Ready cells and models, each written for one instance."""

@@ -1,0 +1,144 @@
+"""The frontier: the nodes whose operands are all computed, by type.
+
+Every node enters the frontier once, so each type keeps its frontier nodes in a queue
+inside one array: ``queue[type_start[t] + head[t] : type_start[t] + tail[t]]``. Running
+a type takes its whole queue as one batch. All policies, the environment and training
+share these functions; running a whole schedule is linear in nodes and edges.
+
+Nodes join a queue in the order in which their last operand was computed, so operands
+of a batch tend to stand in the batch's own order.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.structure import GraphStructure
+
+
+class FrontierState(NamedTuple):
+    """State of an execution of ``N`` nodes of ``T`` types; updated in place.
+
+    Attributes:
+        node_type: Type of each node.
+        consumer_start: First reader of each node, and the end.
+        consumers: Readers, one entry per operand.
+        missing: Operands of each node that are not computed yet.
+        queue: Nodes by type, in the order in which they became ready.
+        type_start: First place of each type in ``queue``, and the end.
+        head: Nodes of each type that have run.
+        tail: Nodes of each type that have become ready.
+    """
+
+    node_type: np.ndarray  # [N] int32
+    consumer_start: np.ndarray  # [N + 1] int32
+    consumers: np.ndarray  # [E] int32
+    missing: np.ndarray  # [N] int32
+    queue: np.ndarray  # [N] int32
+    type_start: np.ndarray  # [T + 1] int32
+    head: np.ndarray  # [T] int32
+    tail: np.ndarray  # [T] int32
+
+
+def start_frontier(structure: GraphStructure) -> FrontierState:
+    """Starts the execution of a graph.
+
+    Args:
+        structure: The graph.
+
+    Returns:
+        The state in which the nodes without operands are on the frontier.
+    """
+    start, consumers, indegree = structure.consumers
+    return new_frontier(
+        structure.node_type, start, consumers, indegree, structure.num_types
+    )
+
+
+@njit(cache=True, nogil=True)
+def new_frontier(node_type, consumer_start, consumers, indegree, num_types):
+    """Compiled part of `start_frontier`; arguments as in `FrontierState`."""
+    n = len(node_type)
+    type_start = np.zeros(num_types + 1, np.int32)
+    for v in range(n):
+        type_start[node_type[v] + 1] += 1
+    for t in range(num_types):
+        type_start[t + 1] += type_start[t]
+    state = FrontierState(
+        node_type,
+        consumer_start,
+        consumers,
+        indegree.copy(),
+        np.empty(n, np.int32),
+        type_start,
+        np.zeros(num_types, np.int32),
+        np.zeros(num_types, np.int32),
+    )
+    for v in range(n):
+        if indegree[v] == 0:
+            t = node_type[v]
+            state.queue[type_start[t] + state.tail[t]] = v
+            state.tail[t] += 1
+    return state
+
+
+@njit(cache=True, nogil=True)
+def run_type(state, chosen):
+    """Runs all frontier nodes of a type as one batch.
+
+    Args:
+        state: `FrontierState`; updated.
+        chosen: The type; at least one of its nodes is on the frontier.
+
+    Returns:
+        First and last (exclusive) place of the batch in ``state.queue``.
+    """
+    first = state.type_start[chosen] + state.head[chosen]
+    last = state.type_start[chosen] + state.tail[chosen]
+    state.head[chosen] = state.tail[chosen]
+    for place in range(first, last):
+        node = state.queue[place]
+        for e in range(state.consumer_start[node], state.consumer_start[node + 1]):
+            reader = state.consumers[e]
+            state.missing[reader] -= 1
+            if state.missing[reader] == 0:
+                t = state.node_type[reader]
+                state.queue[state.type_start[t] + state.tail[t]] = reader
+                state.tail[t] += 1
+    return first, last
+
+
+@njit(cache=True, nogil=True)
+def frontier_size(state, t):
+    """Number of frontier nodes of a type."""
+    return state.tail[t] - state.head[t]
+
+
+@njit(cache=True, nogil=True)
+def remaining_size(state, t):
+    """Number of nodes of a type that have not run."""
+    return state.type_start[t + 1] - state.type_start[t] - state.head[t]
+
+
+@njit(cache=True, nogil=True)
+def collect(state, batches, num_batches):
+    """Turns executed batches into the arrays of a `Schedule`.
+
+    Args:
+        state: `FrontierState` after all nodes have run.
+        batches: ``[*, 3]``: type, first and last place in the queue of each batch.
+        num_batches: How many rows of ``batches`` are used.
+
+    Returns:
+        ``order``, ``batch_start`` and ``batch_type``.
+    """
+    order = np.empty(len(state.queue), np.int32)
+    start = np.zeros(num_batches + 1, np.int32)
+    kind = np.empty(num_batches, np.int32)
+    for b in range(num_batches):
+        kind[b] = batches[b, 0]
+        size = batches[b, 2] - batches[b, 1]
+        start[b + 1] = start[b] + size
+        order[start[b] : start[b + 1]] = state.queue[batches[b, 1] : batches[b, 2]]
+    return order, start, kind

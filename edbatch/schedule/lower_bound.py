@@ -1,0 +1,71 @@
+"""The lower bound on the number of batches of any schedule.
+
+Nodes of one type on one path depend on each other, so they need as many batches of
+that type as the path has of them. Summed over types: no schedule has fewer batches
+(ED-Batch, Chen et al., ICML 2023, section 2). Time O(T (N + E)), space O(N + T B).
+"""
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.structure import GraphStructure
+
+
+def longest_chains(structure: GraphStructure) -> np.ndarray:
+    """Counts, per type, the nodes of that type on the path that has most of them.
+
+    Args:
+        structure: A graph of T types.
+
+    Returns:
+        ``[T] int32``. For independent graphs run together it is the maximum of theirs.
+
+    Example:
+        >>> from edbatch.schedule.examples import chain
+        >>> longest_chains(chain("abab")).tolist()
+        [2, 2]
+    """
+    return _longest_chains(
+        structure.node_type,
+        structure.operand_start,
+        structure.operand_node,
+        structure.num_types,
+    )
+
+
+def lower_bound(structure: GraphStructure) -> int:
+    """Returns a number of batches that no schedule of a graph goes below.
+
+    Args:
+        structure: The graph.
+
+    Returns:
+        The sum of `longest_chains`.
+
+    Example:
+        >>> from edbatch.schedule.examples import chain
+        >>> lower_bound(chain("aab"))
+        3
+    """
+    return int(longest_chains(structure).sum())
+
+
+@njit(cache=True, nogil=True)
+def _longest_chains(node_type, operand_start, operand_node, num_types):
+    n = len(node_type)
+    longest = np.zeros(num_types, np.int32)
+    present = np.zeros(num_types, np.bool_)
+    for v in range(n):
+        present[node_type[v]] = True
+    chain = np.empty(n, np.int32)
+    for t in range(num_types):
+        if not present[t]:
+            continue
+        for v in range(n):
+            best = 0
+            for e in range(operand_start[v], operand_start[v + 1]):
+                if operand_node[e] >= 0:
+                    best = max(best, chain[operand_node[e]])
+            chain[v] = best + (1 if node_type[v] == t else 0)
+            longest[t] = max(longest[t], chain[v])
+    return longest

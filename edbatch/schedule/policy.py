@@ -1,0 +1,135 @@
+"""What schedules graphs: the protocol that every policy follows."""
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.schedule.frontier import (
+    FrontierState,
+    frontier_size,
+    remaining_size,
+    run_type,
+    start_frontier,
+)
+from edbatch.schedule.schedule import Schedule
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides which operations run together.
+
+    Implementations live in `edbatch.policies`. Subclass `FrontierPolicy` to write one
+    that only chooses a type at each step.
+    """
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph.
+
+        Args:
+            structure: The graph.
+
+        Returns:
+            A schedule that passes `check_schedule`.
+        """
+
+
+class Frontier:
+    """A read-only view of an execution, for policies written in Python."""
+
+    def __init__(self, structure: GraphStructure, state: FrontierState) -> None:
+        self.structure = structure
+        self._state = state
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Frontier nodes of each type; ``[T] int32``."""
+        return self._state.tail - self._state.head
+
+    @property
+    def remaining(self) -> np.ndarray:
+        """Nodes of each type that have not run; ``[T] int32``."""
+        return np.diff(self._state.type_start) - self._state.head
+
+    def nodes(self, chosen: int) -> np.ndarray:
+        """Frontier nodes of a type, in the order in which they became ready."""
+        first = self._state.type_start[chosen]
+        return self._state.queue[
+            first + self._state.head[chosen] : first + self._state.tail[chosen]
+        ]
+
+
+class FrontierPolicy:
+    """A policy that looks at the frontier and names a type; subclass and override.
+
+    Example:
+        >>> class LargestFirst(FrontierPolicy):
+        ...     name = "largest"
+        ...     def choose(self, frontier):
+        ...         return int(frontier.sizes.argmax())
+        >>> from edbatch.schedule.examples import tree
+        >>> LargestFirst().schedule(tree("((ab)cb)c")).num_batches
+        4
+    """
+
+    name = "frontier"
+
+    def choose(self, frontier: Frontier) -> int:
+        """Chooses the type to run next.
+
+        Args:
+            frontier: The execution so far.
+
+        Returns:
+            A type with at least one node on the frontier.
+        """
+        raise TypeError(f"policy {self.name!r} does not define choose(frontier)")
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph by calling `choose` once per batch.
+
+        Args:
+            structure: The graph.
+
+        Returns:
+            The schedule.
+
+        Raises:
+            ValueError: `choose` named a type that is not on the frontier.
+        """
+        state = start_frontier(structure)
+        batches: list[tuple[int, int, int]] = []
+        done = 0
+        while done < structure.num_nodes:
+            chosen = self.choose(Frontier(structure, state))
+            if not 0 <= chosen < structure.num_types or not frontier_size(
+                state, chosen
+            ):
+                raise ValueError(
+                    f"policy {self.name!r} chose type {chosen}, which has no node on"
+                    " the frontier; choose one with frontier.sizes > 0"
+                )
+            first, last = run_type(state, chosen)
+            batches.append((chosen, first, last))
+            done += last - first
+        order = [state.queue[first:last] for _, first, last in batches]
+        sizes = [last - first for _, first, last in batches]
+        return Schedule(
+            order=np.concatenate([*order, np.zeros(0, np.int32)]),
+            batch_start=np.cumsum([0, *sizes], dtype=np.int32),
+            batch_type=np.array([each for each, _, _ in batches], np.int32),
+            policy=self.name,
+        )
+
+
+__all__ = [
+    "Frontier",
+    "FrontierPolicy",
+    "Policy",
+    "frontier_size",
+    "remaining_size",
+]

@@ -1,0 +1,64 @@
+"""A schedule: which nodes run together, and in what order."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edbatch.graph.structure import GraphStructure
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """``S`` batches that together hold each of ``N`` nodes once.
+
+    Attributes:
+        order: Nodes in the order in which they run.
+        batch_start: First position in ``order`` of each batch, and the end.
+        batch_type: Type of each batch.
+        policy: Name of the policy that made it.
+        unseen_states: How many batches a learned policy had to choose by its fallback
+            because training never saw the state.
+    """
+
+    order: np.ndarray  # [N] int32
+    batch_start: np.ndarray  # [S + 1] int32
+    batch_type: np.ndarray  # [S] int32
+    policy: str = ""
+    unseen_states: int = field(default=0)
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches, S."""
+        return len(self.batch_type)
+
+
+def check_schedule(schedule: Schedule, structure: GraphStructure) -> None:
+    """Checks that a schedule runs every node once, after all that it reads.
+
+    Args:
+        schedule: The schedule.
+        structure: The graph that it was made for.
+
+    Raises:
+        AssertionError: It does not; the message names the first offending node.
+    """
+    n = structure.num_nodes
+    order = schedule.order
+    assert len(order) == n, f"{len(order)} nodes are scheduled but the graph has {n}"
+    counts = np.bincount(order, minlength=n) if n else np.zeros(0, int)
+    assert (counts == 1).all(), f"node {int(np.argmax(counts != 1))} runs not once"
+    sizes = np.diff(schedule.batch_start)
+    assert schedule.batch_start[0] == 0, "the first batch starts at position 0"
+    assert (sizes > 0).all() and sizes.sum() == n, "batches cover all positions"
+    batch_of = np.empty(n, np.int64)
+    batch_of[order] = np.repeat(np.arange(len(sizes)), sizes)
+    wrong = structure.node_type != schedule.batch_type[batch_of]
+    assert not wrong.any(), f"node {int(np.argmax(wrong))} runs in a batch of its type"
+    reader = np.repeat(np.arange(n), np.diff(structure.operand_start))
+    present = structure.operand_node >= 0
+    reader, operand = reader[present], structure.operand_node[present]
+    late = batch_of[operand] >= batch_of[reader]
+    assert not late.any(), (
+        f"node {reader[np.argmax(late)]} runs before its operand"
+        f" {operand[np.argmax(late)]}"
+    )

@@ -1,0 +1,117 @@
+"""The ratio of ED-Batch's sufficient condition, kept up to date during execution.
+
+For a type a, the *heads* of a are the remaining nodes of type a that have no remaining
+ancestor of type a. Where all heads stand on the frontier (|frontier nodes of a| /
+|heads of a| = 1), some optimal schedule runs a next (Chen et al., ICML 2023, section
+2.3). The greedy policy takes the type with the largest ratio, and training rewards it.
+
+A node is *clear* of a once no remaining node of type a is on a path into it or is the
+node itself; ``blocked[a, v]`` counts the operands of v that are not clear of a, so a
+node of type a is a head when its count is 0. When nodes of a run, being clear spreads
+along edges, each at most once per type: time O(T E) in all, space O(T N).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+
+class HeadState(NamedTuple):
+    """Heads of each of ``T`` types among ``N`` nodes; updated in place.
+
+    Attributes:
+        blocked: Operands of each node that are not clear of each type.
+        heads: Number of heads of each type.
+        stack: Scratch.
+    """
+
+    blocked: np.ndarray  # [T, N] int32
+    heads: np.ndarray  # [T] int32
+    stack: np.ndarray  # [N] int32
+
+
+@njit(cache=True, nogil=True)
+def new_heads(state):
+    """Computes heads from the present state of an execution.
+
+    Args:
+        state: A `FrontierState`, at its start or later.
+
+    Returns:
+        `HeadState` for it.
+    """
+    n = len(state.node_type)
+    num_types = len(state.head)
+    ran = np.zeros(n, np.bool_)
+    for t in range(num_types):
+        first = state.type_start[t]
+        for place in range(first, first + state.head[t]):
+            ran[state.queue[place]] = True
+    heads = HeadState(
+        np.zeros((num_types, n), np.int32),
+        np.zeros(num_types, np.int32),
+        np.empty(n, np.int32),
+    )
+    for a in range(num_types):
+        if state.type_start[a + 1] - state.type_start[a] == state.head[a]:
+            continue  # nothing of this type remains
+        for v in range(n):
+            if ran[v]:
+                continue
+            is_a = state.node_type[v] == a
+            if is_a and heads.blocked[a, v] == 0:
+                heads.heads[a] += 1
+            if is_a or heads.blocked[a, v] > 0:
+                for e in range(state.consumer_start[v], state.consumer_start[v + 1]):
+                    heads.blocked[a, state.consumers[e]] += 1
+    return heads
+
+
+@njit(cache=True, nogil=True)
+def update_heads(heads, state, chosen, first, last):
+    """Follows one call of `run_type`.
+
+    Args:
+        heads: `HeadState`; updated.
+        state: The `FrontierState` after the call.
+        chosen: The type that ran.
+        first: First place of the batch in ``state.queue``.
+        last: Its end.
+    """
+    heads.heads[chosen] -= last - first
+    for place in range(first, last):
+        heads.stack[0] = state.queue[place]
+        size = 1
+        while size:
+            size -= 1
+            node = heads.stack[size]
+            for e in range(state.consumer_start[node], state.consumer_start[node + 1]):
+                reader = state.consumers[e]
+                heads.blocked[chosen, reader] -= 1
+                if heads.blocked[chosen, reader] == 0:
+                    if state.node_type[reader] == chosen:
+                        heads.heads[chosen] += 1
+                    else:
+                        heads.stack[size] = reader
+                        size += 1
+
+
+@njit(cache=True, nogil=True)
+def ratio(heads, state, t):
+    """Returns |frontier nodes| / |heads| of a type; 0 if none is on the frontier."""
+    size = state.tail[t] - state.head[t]
+    return size / heads.heads[t] if size else 0.0
+
+
+@njit(cache=True, nogil=True)
+def best_ratio(heads, state):
+    """Returns the frontier type with the largest ratio, the first of equals."""
+    best = -1
+    best_value = 0.0
+    for t in range(len(heads.heads)):
+        value = ratio(heads, state, t)
+        if value > best_value:
+            best_value = value
+            best = t
+    return best

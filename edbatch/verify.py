@@ -1,0 +1,266 @@
+"""Comparison of a batched function with the model that it batches."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.batching import Batched
+from edbatch.errors import VerificationError
+from edbatch.execution.ragged import Ragged
+from edbatch.graph.cell import jitted_cells
+
+_ROUNDING = 512  # tolerance in units of the dtype's rounding error
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Largest differences between batched and unbatched results.
+
+    Attributes:
+        instances: Number of instances compared.
+        outputs: Number of output numbers compared.
+        max_output_error: Largest absolute difference of an output.
+        max_gradient_error: Largest absolute difference of a gradient with respect to a
+            parameter, divided by the largest entry of that gradient if above 1; None
+            if gradients were not compared.
+    """
+
+    instances: int
+    outputs: int
+    max_output_error: float
+    max_gradient_error: float | None
+
+
+def verify(
+    batched: Batched,
+    params: Any,
+    instances: Sequence[Any],
+    *,
+    gradients: bool = True,
+    tolerance: float | None = None,
+    seed: int = 0,
+) -> Verification:
+    """Compares a batched function with the unbatched model, number by number.
+
+    Outputs of every instance are compared, and the gradients with respect to the
+    parameters of a random linear function of all floating outputs.
+
+    Args:
+        batched: The batched function.
+        params: The model's parameters.
+        instances: Instances (not recordings).
+        gradients: Whether to compare gradients.
+        tolerance: Allowed difference, relative to the larger of 1 and the largest
+            number of the array; 512 rounding errors of its dtype by default.
+        seed: Seed of the random linear function.
+
+    Returns:
+        The largest differences.
+
+    Raises:
+        VerificationError: A structure, a shape or a number differs; the message says
+            where and by how much.
+    """
+    instances = list(instances)
+    batched.bind(params)
+    plan = batched.plan(instances)
+    with jitted_cells():
+        expected = [batched.model(params, each) for each in instances]
+    found = split_instances(batched.apply(params, plan), len(instances))
+    worst, count = 0.0, 0
+    for k, (own, reference) in enumerate(zip(found, expected, strict=True)):
+        error, size = _compare(own, reference, f"instance {k}", tolerance)
+        worst, count = max(worst, error), count + size
+    gradient = (
+        _compare_gradients(batched, params, plan, instances, tolerance, seed)
+        if gradients and _has_float(params) and _has_float(expected)
+        else None
+    )
+    return Verification(len(instances), count, worst, gradient)
+
+
+def split_instances(result: Any, count: int) -> list[Any]:
+    """Takes a batched result apart.
+
+    Args:
+        result: What a batched function returned.
+        count: Number of instances.
+
+    Returns:
+        For each instance what the model returns, as NumPy arrays.
+    """
+
+    def is_ragged(node: Any) -> bool:
+        return isinstance(node, Ragged)
+
+    parts = jax.tree.map(
+        lambda each: _unstack(each) if is_ragged(each) else np.asarray(each),
+        result,
+        is_leaf=is_ragged,
+    )
+    is_list = _Elements.is_instance
+    return [
+        jax.tree.map(
+            lambda each, k=k: each.lists[k] if is_list(each) else each[k],
+            parts,
+            is_leaf=is_list,
+        )
+        for k in range(count)
+    ]
+
+
+class _Elements:
+    """Lists per instance; a leaf for ``jax.tree``."""
+
+    def __init__(self, lists: list[list[Any]]) -> None:
+        self.lists = lists
+
+    @staticmethod
+    def is_instance(node: Any) -> bool:
+        return isinstance(node, _Elements)
+
+
+def _unstack(ragged: Ragged) -> _Elements:
+    lengths = np.asarray(ragged.lengths)
+    elements = split_instances(ragged.values, int(lengths.sum()))
+    ends = np.cumsum(lengths)
+    return _Elements(
+        [elements[end - n : end] for end, n in zip(ends, lengths, strict=True)]
+    )
+
+
+def _compare(
+    found: Any, expected: Any, where: str, tolerance: float | None
+) -> tuple[float, int]:
+    own, own_tree = jax.tree.flatten(found)
+    paths, tree = jax.tree_util.tree_flatten_with_path(expected)
+    if own_tree != tree:
+        raise VerificationError(
+            f"{where}: the batched result has structure {own_tree} but the model"
+            f" returns {tree}; please report this as a defect of edbatch"
+        )
+    worst, count = 0.0, 0
+    for array, (path, reference) in zip(own, paths, strict=True):
+        name = f"{where}, output{jax.tree_util.keystr(path)}"
+        worst = max(worst, _error(array, reference, name, tolerance))
+        count += np.size(array)
+    return worst, count
+
+
+def _error(found: Any, expected: Any, where: str, tolerance: float | None) -> float:
+    own, reference = np.asarray(found), np.asarray(expected)
+    if own.shape != reference.shape:
+        raise VerificationError(
+            f"{where}: the batched result has shape {own.shape} but the model returns"
+            f" {reference.shape}; please report this as a defect of edbatch"
+        )
+    if not own.size:
+        return 0.0
+    if not jnp.issubdtype(own.dtype, jnp.inexact):
+        difference = float((own != reference).max())
+        allowed = 0.0
+    else:
+        rounding = float(jnp.finfo(own.dtype).eps)
+        wide = np.complex128 if np.iscomplexobj(own) else np.float64
+        own, reference = own.astype(wide), reference.astype(wide)
+        same = (own == reference) | (np.isnan(own) & np.isnan(reference))
+        with np.errstate(invalid="ignore"):
+            gap = np.where(same, 0.0, np.abs(own - reference))
+            finite = np.abs(reference[np.isfinite(reference)])
+        scale = max(1.0, float(finite.max(initial=0.0)))
+        difference = float(gap.max()) / scale
+        allowed = _ROUNDING * rounding if tolerance is None else tolerance
+    if not difference <= allowed:  # a NaN on one side only fails as well
+        raise VerificationError(
+            f"{where}: batched and unbatched results differ by {difference:.3g}"
+            f" relative to the array's scale, more than {allowed:.3g}; if the model is"
+            " ill-conditioned pass a larger tolerance, else please report this as a"
+            " defect of edbatch"
+        )
+    return difference
+
+
+def _compare_gradients(
+    batched: Batched,
+    params: Any,
+    plan: Any,
+    instances: Sequence[Any],
+    tolerance: float | None,
+    seed: int,
+) -> float:
+    rng = np.random.default_rng(seed)
+    weights = jax.tree.map(
+        lambda each: (
+            rng.standard_normal(each.shape).astype(each.dtype)
+            if _is_float(each)
+            else np.asarray(each)
+        ),
+        batched.apply(params, plan),
+    )
+    own = _grad_float(lambda some: _weighted(batched.apply(some, plan), weights), params)
+    with jitted_cells():
+        parts = [
+            _grad_float(
+                lambda some, one=one, share=share: _weighted(
+                    batched.model(some, one), share
+                ),
+                params,
+            )
+            for one, share in zip(
+                instances, split_instances(weights, len(instances)), strict=True
+            )
+        ]
+    reference = [
+        np.sum([np.asarray(part[j], np.float64) for part in parts], axis=0).astype(
+            np.asarray(own[j]).dtype
+        )
+        for j in range(len(own))
+    ]
+    names = [
+        jax.tree_util.keystr(path)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
+        if _is_float(leaf)
+    ]
+    allowed = None if tolerance is None else 10 * tolerance
+    return max(
+        _error(a, b, f"gradient of params{name}", allowed)
+        for name, a, b in zip(names, own, reference, strict=True)
+    )
+
+
+def _weighted(result: Any, weights: Any) -> Any:
+    """Sums all floating outputs, each number times its weight."""
+    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(weights), strict=True)
+    products = [jnp.sum(x * w) for x, w in pairs if _is_float(x)]
+    return sum((each.astype(jnp.float32) for each in products), jnp.float32(0.0))
+
+
+def _is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+
+
+def _has_float(tree: Any) -> bool:
+    return any(map(_is_float, jax.tree.leaves(tree)))
+
+
+def _split(params: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Separates the floating leaves; the function puts them back."""
+    leaves, treedef = jax.tree.flatten(params)
+    floating = [k for k, leaf in enumerate(leaves) if _is_float(leaf)]
+
+    def join(some: list[Any]) -> Any:
+        everything = list(leaves)
+        for k, leaf in zip(floating, some, strict=True):
+            everything[k] = leaf
+        return jax.tree.unflatten(treedef, everything)
+
+    return [leaves[k] for k in floating], join
+
+
+def _grad_float(function: Callable[[Any], Any], params: Any) -> list[Any]:
+    some, join = _split(params)
+    return jax.grad(lambda each: function(join(each)))(some)

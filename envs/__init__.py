@@ -1,0 +1,1 @@
+"""Scheduling of dataflow graphs as a gymnasium environment."""

@@ -1,0 +1,11 @@
+"""Memory planning: where every value lives."""
+
+from edbatch.memory_planner.layout import (
+    ZERO_ROW,
+    Layout,
+    check_layout,
+    plan_layout,
+)
+from edbatch.memory_planner.sizes import Sizes
+
+__all__ = ["ZERO_ROW", "Layout", "Sizes", "check_layout", "plan_layout"]

@@ -1,0 +1,102 @@
+"""Widths of chunks and sizes of buckets: every rounding that edbatch does.
+
+*Widths.* A compiled program runs operations of fixed width only, so a batch of n nodes
+is cut into chunks whose widths come from a short list; only the last chunk can hold
+padding. Running a chunk costs about as much as ``chunk_overhead`` rows more than its
+width (weights are read again, loops and dispatch are paid); the cut minimises the sum.
+Measured on a CPU, tree-LSTM composition at hidden 128: a chunk of w rows takes about
+28 + 1.65 w microseconds, so the overhead is near 16 rows.
+
+*Buckets.* Arrays whose length depends on the minibatch are padded to a bucket, so that
+one compiled program serves many minibatches. A model keeps the buckets that it has
+compiled: a plan goes into the smallest one that holds it unless that wastes more than
+``max_waste`` times its own size. A new bucket adds ``headroom`` to what is needed and is
+at least as large as the one it replaces, so a stream of similar minibatches settles
+after one or two compilations. What is paid for an oversized bucket is memory and a
+longer transfer of indices, not time on the device: padding is never executed.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from edbatch.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How minibatches are rounded; the defaults suit CPUs.
+
+    Attributes:
+        widths: Widths that chunks may have, in rows, ascending.
+        chunk_overhead: Cost of running one more chunk, in rows.
+        headroom: A new bucket is this many times larger than what is needed.
+        max_waste: A bucket may be this many times larger than what is needed.
+
+    Example:
+        >>> Sizes(widths=(8, 64), chunk_overhead=4).cut(70)
+        [64, 8]
+    """
+
+    widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
+    chunk_overhead: float = 16.0
+    headroom: float = 1.5
+    max_waste: float = 8.0
+
+    def __post_init__(self) -> None:
+        widths = tuple(sorted(set(self.widths)))
+        object.__setattr__(self, "widths", widths)
+        if not widths or widths[0] < 1 or self.chunk_overhead < 0:
+            raise PlanError(
+                f"widths must be positive numbers of rows but are {self.widths};"
+                " give for example widths=(8, 64, 512)"
+            )
+        if self.headroom < 1 or self.max_waste < self.headroom:
+            raise PlanError(
+                "buckets need 1 <= headroom <= max_waste but have headroom"
+                f" {self.headroom} and max_waste {self.max_waste}"
+            )
+
+    def cut(self, rows: int) -> list[int]:
+        """Returns the chunk widths, descending, into which a batch is cut.
+
+        Args:
+            rows: Number of nodes in the batch, at least 1.
+
+        Returns:
+            Widths that sum to at least ``rows``; only the last can exceed what is
+            left.
+        """
+        table = self.cut_table()
+        chunks = []
+        while rows > 0:
+            chunks.append(int(table[min(rows, len(table) - 1)]))
+            rows -= chunks[-1]
+        return chunks
+
+    def cut_table(self) -> np.ndarray:
+        """Returns the first (largest) chunk's width by number of remaining rows.
+
+        Returns:
+            ``[L + 1] int32``; more than L rows start with the largest width.
+        """
+        return _cut_table(self.widths, self.chunk_overhead)
+
+
+@cache
+def _cut_table(widths: tuple[int, ...], overhead: float) -> np.ndarray:
+    """Dynamic programme over the number of rows; ties go to the larger width."""
+    limit = 4 * widths[-1]
+    cost = np.zeros(limit + 1)
+    largest = np.zeros(limit + 1, np.int32)
+    for rows in range(1, limit + 1):
+        options = [
+            (cost[max(0, rows - w)] + overhead + w, -w)
+            for w in widths
+            if rows <= w or largest[rows - w] <= w
+        ]
+        cost[rows], negative = min(options)
+        largest[rows] = -negative
+    largest[limit] = widths[-1]
+    return largest

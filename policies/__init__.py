@@ -1,0 +1,1 @@
+"""Scheduling policies, their training and their file format."""

@@ -1,0 +1,148 @@
+"""Encodings of a frontier: the state that a finite state machine sees.
+
+An encoding is a sequence of types (ED-Batch, Chen et al., ICML 2023, section 2.4):
+
+- `base`: the types on the frontier, ascending.
+- `max`: the type with most frontier nodes (the lowest of equals), then as `base`.
+- `sort`: the types on the frontier by how many nodes they have, most first, the lower
+  of equals first.
+
+Sequences are looked up exactly, in a trie (`edbatch.policies.trie`): two states are
+the same only if their sequences are. Time O(T) for `base` and `max`; O(T + F²) for
+`sort`, F types being on the frontier. No allocation.
+
+A policy numbers types by itself, and its numbers, here called *symbols*, decide ties.
+So a machine trained on one model's recordings chooses alike on those of another run,
+in which the same types were met in another order.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+
+from edbatch.errors import PolicyError, nearest
+from edbatch.schedule.frontier import FrontierState
+
+ENCODINGS = ("base", "max", "sort")
+_BASE, _MAX, _SORT = range(3)
+
+
+def encoding_id(encoding: str) -> int:
+    """Returns the number by which compiled code knows an encoding.
+
+    Args:
+        encoding: One of `ENCODINGS`.
+
+    Returns:
+        Its position.
+
+    Raises:
+        PolicyError: There is no such encoding.
+
+    Example:
+        >>> encoding_id("sort")
+        2
+    """
+    if encoding not in ENCODINGS:
+        hint = nearest(str(encoding), ENCODINGS)
+        raise PolicyError(
+            f"an encoding is one of {', '.join(ENCODINGS)} but this is"
+            f" {encoding!r}; {hint}"
+        )
+    return ENCODINGS.index(encoding)
+
+
+def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
+    """Tells whether a sequence of symbols can stand for any frontier.
+
+    Args:
+        encoding: One of `ENCODINGS`.
+        sequence: The symbols.
+
+    Returns:
+        Whether some frontier has this encoding.
+
+    Example:
+        >>> may_encode("base", [0, 2]), may_encode("base", [2, 0])
+        (True, False)
+        >>> may_encode("max", [2, 0, 2]), may_encode("sort", [2, 0])
+        (True, True)
+    """
+    present = list(sequence)
+    if encoding_id(encoding) == _MAX:
+        present = present[1:]
+        if sequence and sequence[0] not in present:
+            return False
+    if encoding_id(encoding) == _SORT:
+        present = sorted(present)
+    return len(present) > 0 and all(
+        a < b for a, b in zip(present, present[1:], strict=False)
+    )
+
+
+@njit(cache=True, nogil=True)
+def encode(kind, state, type_of, sequence):
+    """Encodes the frontier of an execution.
+
+    Args:
+        kind: `encoding_id` of the encoding.
+        state: A `FrontierState`.
+        type_of: The graph's type of each symbol, negative where the graph has none.
+        sequence: Receives the symbols; at least one longer than there are symbols.
+
+    Returns:
+        The length of the sequence.
+    """
+    length = 0
+    if kind == _MAX:
+        length = 1  # its place is filled below
+    most = 0
+    for symbol in range(len(type_of)):
+        t = type_of[symbol]
+        if t < 0:
+            continue
+        size = state.tail[t] - state.head[t]
+        if size == 0:
+            continue
+        place = length
+        if kind == _SORT:
+            while place > 0:
+                u = type_of[sequence[place - 1]]
+                if state.tail[u] - state.head[u] >= size:
+                    break
+                sequence[place] = sequence[place - 1]
+                place -= 1
+        sequence[place] = symbol
+        length += 1
+        if kind == _MAX and size > most:
+            most = size
+            sequence[0] = symbol
+    return length if most or kind != _MAX else 0
+
+
+def encoded(
+    encoding: str, state: FrontierState, type_of: np.ndarray | None = None
+) -> list[int]:
+    """Encodes the frontier of an execution; for tests and displays.
+
+    Args:
+        encoding: One of `ENCODINGS`.
+        state: The execution.
+        type_of: As for `encode`; symbols are the graph's own types if None.
+
+    Returns:
+        The symbols.
+
+    Example:
+        >>> from edbatch.schedule import start_frontier
+        >>> from edbatch.schedule.examples import from_operands
+        >>> state = start_frontier(from_operands("abb", [[], [], []]))
+        >>> [encoded(each, state) for each in ENCODINGS]
+        [[0, 1], [1, 0, 1], [1, 0]]
+    """
+    if type_of is None:
+        type_of = np.arange(len(state.head), dtype=np.int32)
+    sequence = np.empty(len(type_of) + 1, np.int32)
+    length = encode(encoding_id(encoding), state, type_of, sequence)
+    return [int(each) for each in sequence[:length]]

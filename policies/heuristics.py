@@ -1,0 +1,166 @@
+"""The heuristics of the field: depth, agenda, and greedy by sufficient condition.
+
+Each is one compiled pass. *Depth* (TensorFlow Fold: Looks et al. 2017) runs all nodes
+of one type at one depth together; *agenda* (DyNet: Neubig, Goldberg, Dyer 2017) the
+frontier type whose remaining nodes have the smallest mean depth; *greedy* the type
+with the largest ratio of the sufficient condition (ED-Batch). Ties go to the type
+that was recorded first, so schedules are deterministic.
+"""
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.schedule.frontier import (
+    FrontierState,
+    collect,
+    frontier_size,
+    remaining_size,
+    run_type,
+    start_frontier,
+)
+from edbatch.schedule.schedule import Schedule
+from edbatch.schedule.sufficient_condition import best_ratio, new_heads, update_heads
+
+
+class Depth:
+    """All nodes of one type at one depth form a batch. Time O(N + E).
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> Depth().schedule(tree("((ab)cb)c")).num_batches
+        4
+    """
+
+    name = "depth"
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph by depth, then type."""
+        order, start, kind = _by_depth(
+            structure.node_type, structure.depth, structure.num_types
+        )
+        return Schedule(order, start, kind, self.name)
+
+
+class Agenda:
+    """The type whose remaining nodes have the smallest mean depth. Time O(N + E + ST).
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> Agenda().schedule(tree("((ab)cb)c")).num_batches
+        4
+    """
+
+    name = "agenda"
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph by mean depth of what remains."""
+        state = start_frontier(structure)
+        order, start, kind = _by_agenda(state, structure.depth)
+        return Schedule(order, start, kind, self.name)
+
+
+class Greedy:
+    """The type with the largest ratio of the sufficient condition. Time O(T(N + E)).
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> Greedy().schedule(tree("((ab)cb)c")).num_batches
+        4
+    """
+
+    name = "greedy"
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph greedily."""
+        order, start, kind = _by_ratio(start_frontier(structure))
+        return Schedule(order, start, kind, self.name)
+
+
+@njit(cache=True, nogil=True)
+def _by_depth(node_type, depth, num_types):
+    n = len(node_type)
+    levels = 0
+    for v in range(n):
+        levels = max(levels, depth[v] + 1)
+    # Two stable counting sorts, by type and then by depth.
+    by_type = _counting_sort(np.arange(n).astype(np.int32), node_type, num_types)
+    order = _counting_sort(by_type, depth, levels)
+    start = np.zeros(n + 1, np.int32)
+    kind = np.empty(n, np.int32)
+    batches = 0
+    for place in range(n):
+        v = order[place]
+        if place:
+            u = order[place - 1]
+            same = depth[u] == depth[v] and node_type[u] == node_type[v]
+        else:
+            same = False
+        if not same:
+            start[batches] = place
+            kind[batches] = node_type[v]
+            batches += 1
+    start[batches] = n
+    return order, start[: batches + 1].copy(), kind[:batches].copy()
+
+
+@njit(cache=True, nogil=True)
+def _counting_sort(items, keys, num_keys):
+    place = np.zeros(num_keys + 1, np.int32)
+    for v in items:
+        place[keys[v] + 1] += 1
+    for k in range(num_keys):
+        place[k + 1] += place[k]
+    sorted_items = np.empty(len(items), np.int32)
+    for v in items:
+        sorted_items[place[keys[v]]] = v
+        place[keys[v]] += 1
+    return sorted_items
+
+
+@njit(cache=True, nogil=True)
+def _by_agenda(state: FrontierState, depth):
+    n = len(depth)
+    num_types = len(state.head)
+    depth_sum = np.zeros(num_types, np.int64)
+    for v in range(n):
+        depth_sum[state.node_type[v]] += depth[v]
+    batches = np.empty((n, 3), np.int32)
+    done = 0
+    num_batches = 0
+    while done < n:
+        best = -1
+        best_mean = np.inf
+        for t in range(num_types):
+            if frontier_size(state, t):
+                mean = depth_sum[t] / remaining_size(state, t)
+                if mean < best_mean:
+                    best, best_mean = t, mean
+        first, last = run_type(state, best)
+        for place in range(first, last):
+            depth_sum[best] -= depth[state.queue[place]]
+        batches[num_batches, 0] = best
+        batches[num_batches, 1] = first
+        batches[num_batches, 2] = last
+        num_batches += 1
+        done += last - first
+    return collect(state, batches, num_batches)
+
+
+@njit(cache=True, nogil=True)
+def _by_ratio(state: FrontierState):
+    n = len(state.node_type)
+    heads = new_heads(state)
+    batches = np.empty((n, 3), np.int32)
+    done = 0
+    num_batches = 0
+    while done < n:
+        best = best_ratio(heads, state)
+        first, last = run_type(state, best)
+        update_heads(heads, state, best, first, last)
+        batches[num_batches, 0] = best
+        batches[num_batches, 1] = first
+        batches[num_batches, 2] = last
+        num_batches += 1
+        done += last - first
+    return collect(state, batches, num_batches)

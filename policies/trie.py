@@ -1,0 +1,142 @@
+"""A trie over sequences of symbols, grown inside compiled code.
+
+Children are held in one dense array ``child[trie node, symbol]``, so that a look-up
+reads one number per symbol and compares sequences exactly. The arrays double when they
+are full. Space O(K P) for K trie nodes and P symbols.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+NO_STATE = -1
+_NO_CHILD = 0  # the root is nobody's child
+
+
+class Trie(NamedTuple):
+    """Sequences over ``P`` symbols, numbered in the order of their insertion.
+
+    Attributes:
+        child: Child of each trie node by each symbol; 0 where there is none.
+        number: Number of the sequence that ends at each trie node, or `NO_STATE`.
+        used: How many trie nodes, and how many sequences, there are.
+    """
+
+    child: np.ndarray  # [capacity, P] int32
+    number: np.ndarray  # [capacity] int32
+    used: np.ndarray  # [2] int64
+
+
+@njit(cache=True, nogil=True)
+def new_trie(num_symbols, capacity=64):
+    """Makes an empty trie.
+
+    Args:
+        num_symbols: How many symbols there are, P.
+        capacity: For how many trie nodes there is room at first.
+
+    Returns:
+        The `Trie`.
+    """
+    return Trie(
+        np.zeros((capacity, num_symbols), np.int32),
+        np.full(capacity, NO_STATE, np.int32),
+        np.array([1, 0]),
+    )
+
+
+@njit(cache=True, nogil=True)
+def find(trie, sequence, length):
+    """Looks a sequence up.
+
+    Args:
+        trie: The `Trie`.
+        sequence: The symbols; unknown ones (P and above) are allowed.
+        length: How many of them count.
+
+    Returns:
+        The number of the sequence, or `NO_STATE`.
+    """
+    node = 0
+    for k in range(length):
+        if sequence[k] >= trie.child.shape[1]:
+            return NO_STATE
+        node = trie.child[node, sequence[k]]
+        if node == _NO_CHILD:
+            return NO_STATE
+    return trie.number[node]
+
+
+@njit(cache=True, nogil=True)
+def insert(trie, sequence, length):
+    """Looks a sequence up, and adds it where it is new.
+
+    Args:
+        trie: The `Trie`; its arrays are updated.
+        sequence: The symbols, each below P.
+        length: How many of them count.
+
+    Returns:
+        The trie, whose arrays are new ones if it had to grow, and the number of the
+        sequence.
+    """
+    if trie.used[0] + length > len(trie.number):
+        trie = _grown(trie, 2 * len(trie.number) + length)
+    node = 0
+    for k in range(length):
+        child = trie.child[node, sequence[k]]
+        if child == _NO_CHILD:
+            child = trie.used[0]
+            trie.child[node, sequence[k]] = child
+            trie.used[0] += 1
+        node = child
+    if trie.number[node] == NO_STATE:
+        trie.number[node] = trie.used[1]
+        trie.used[1] += 1
+    return trie, trie.number[node]
+
+
+@njit(cache=True, nogil=True)
+def _grown(trie, capacity):
+    size = len(trie.number)
+    child = np.zeros((capacity, trie.child.shape[1]), np.int32)
+    child[:size] = trie.child
+    number = np.full(capacity, NO_STATE, np.int32)
+    number[:size] = trie.number
+    return Trie(child, number, trie.used)
+
+
+@njit(cache=True, nogil=True)
+def sequences(trie):
+    """Lists the sequences of a trie.
+
+    Args:
+        trie: The `Trie`.
+
+    Returns:
+        Starts ``[S + 1]`` and symbols, flat, of the ``S`` sequences by number.
+    """
+    parent = np.zeros(trie.used[0], np.int32)
+    symbol = np.zeros(trie.used[0], np.int32)
+    end = np.zeros(trie.used[1], np.int32)
+    length = np.zeros(trie.used[0], np.int32)
+    start = np.zeros(trie.used[1] + 1, np.int64)
+    for node in range(trie.used[0]):  # children have larger numbers than parents
+        if trie.number[node] != NO_STATE:
+            end[trie.number[node]] = node
+            start[trie.number[node] + 1] = length[node]
+        for each in range(trie.child.shape[1]):
+            child = trie.child[node, each]
+            if child != _NO_CHILD:
+                parent[child] = node
+                symbol[child] = each
+                length[child] = length[node] + 1
+    start = np.cumsum(start)
+    flat = np.empty(start[-1], np.int32)
+    for s in range(len(end)):
+        node = end[s]
+        for place in range(start[s + 1] - 1, start[s] - 1, -1):
+            flat[place] = symbol[node]
+            node = parent[node]
+    return start, flat

@@ -1,0 +1,79 @@
+"""What every test runs under: strict JAX, an empty folder, and the fixtures."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+import edbatch
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+
+jax.config.update("jax_enable_x64", False)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+IN_CI = "CI" in os.environ
+# No deadline: the first example of a property pays for the compile.
+hypothesis.settings.register_profile(
+    "edbatch",
+    deadline=None,
+    derandomize=IN_CI,
+    print_blob=IN_CI,
+    database=None
+    if IN_CI
+    else DirectoryBasedExampleDatabase(PROJECT_ROOT / ".hypothesis" / "examples"),
+)
+hypothesis.settings.load_profile("edbatch")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shared-data",
+        default=os.environ.get("EDBATCH_SHARED_DATA"),
+        help="folder of public data sets (default: $EDBATCH_SHARED_DATA, then "
+        "shared/data beside the repository); tests that need it skip without it",
+    )
+
+
+def pytest_report_header() -> str:
+    return f"edbatch: {Path(edbatch.__file__).parent}, JAX on {jax.default_backend()}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
+        pytest.skip(f"needs a GPU, but JAX runs on {jax.default_backend()}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runs the tests in an empty folder, where no source tree can be imported."""
+    folder = tmp_path_factory.mktemp("empty")
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    """The folder that holds pyproject.toml."""
+    return PROJECT_ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data(request: pytest.FixtureRequest) -> Path:
+    """The folder of public data sets; skips the test where there is none."""
+    named = request.config.getoption("--shared-data")
+    if named is None:
+        folder = PROJECT_ROOT.parent / "shared" / "data"
+        if not folder.is_dir():
+            pytest.skip("no shared/data beside the repository; see --shared-data")
+        return folder
+    folder = request.config.invocation_params.dir / named
+    if not folder.is_dir():
+        pytest.fail(f"--shared-data names {named}, which is not a folder")
+    return folder

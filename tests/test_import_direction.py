@@ -1,0 +1,201 @@
+"""A stage imports only earlier stages; `__init__.py` files hold no logic.
+
+Both checks read the sources with `ast`, so that an import inside a function or below
+`TYPE_CHECKING` counts like any other.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+
+# Where the sources of a package lie in the repository.
+FOLDERS = {
+    "edbatch": "edbatch",
+    "edbatch.envs": "envs",
+    "edbatch.policies": "policies",
+    "edbatch.memory_planner": "memory_planner",
+}
+# In the order in which data flows.
+STAGES = ("graph", "schedule", "envs", "policies", "memory_planner", "execution")
+FRONT_DOOR = "the front door"  # the modules directly in edbatch/
+INIT = "edbatch/__init__.py"
+
+MAY_IMPORT = {
+    "errors": {"errors"},
+    **{stage: {"errors", *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
+    FRONT_DOOR: {"errors", *STAGES, FRONT_DOOR},
+    "data": {"errors", "data"},
+    "models": {"errors", FRONT_DOOR, "data", "models"},
+    INIT: {"errors", *STAGES, FRONT_DOOR, "data", "models"},
+    "cli": {"errors", *STAGES, FRONT_DOOR, "data", "models", "cli"},
+}
+LAYERS = tuple(layer for layer in MAY_IMPORT if layer not in (FRONT_DOOR, INIT))
+
+
+def module_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Each module's import name and file."""
+    for package, folder in FOLDERS.items():
+        for file in sorted((root / folder).rglob("*.py")):
+            below = file.relative_to(root / folder).with_suffix("").parts
+            yield ".".join((package, *below)).removesuffix(".__init__"), file
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The line and the name of each import; a relative one begins with a dot."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            if base == "edbatch":  # `from edbatch import graph` imports the stage
+                yield from ((node.lineno, f"edbatch.{a.name}") for a in node.names)
+            else:
+                yield node.lineno, base
+
+
+def layer_of(name: str) -> str:
+    first = name.removeprefix("edbatch").lstrip(".").partition(".")[0]
+    if first == "__main__":
+        return "cli"
+    return first if first in LAYERS else FRONT_DOOR
+
+
+def name_violation(name: str) -> str | None:
+    """Why no file of the repository may import by this name, if so."""
+    if name.startswith("."):
+        return "relative import; write the absolute name, edbatch.…"
+    top = name.partition(".")[0]
+    if top in FOLDERS.values() and top != "edbatch":
+        return f"imports {name}; its name is edbatch.{name}"
+    return None
+
+
+def direction_violation(importer: str, imported: str) -> str | None:
+    if imported.partition(".")[0] != "edbatch":
+        return None
+    source = INIT if importer == "edbatch" else layer_of(importer)
+    if layer_of(imported) in MAY_IMPORT[source]:
+        return None
+    allowed = ", ".join(sorted(MAY_IMPORT[source]))
+    return f"{importer} imports {imported}; {source} may import only: {allowed}"
+
+
+def import_violations(root: Path) -> list[str]:
+    found = []
+    for module, file in module_files(root):
+        for line, name in imports(ast.parse(file.read_text())):
+            if wrong := name_violation(name) or direction_violation(module, name):
+                found.append(f"{file.relative_to(root)}:{line}: {wrong}")
+    others = [*root.glob("tests/**/*.py"), *root.glob("experiments/**/*.py")]
+    for file in sorted(others):
+        for line, name in imports(ast.parse(file.read_text())):
+            if wrong := name_violation(name):
+                found.append(f"{file.relative_to(root)}:{line}: {wrong}")
+    return found
+
+
+def is_declaration(statement: ast.stmt) -> bool:
+    """Whether a statement is an import, a docstring or `__all__ = [names]`."""
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(str())):
+            return True
+        case ast.Assign(
+            targets=[ast.Name("__all__")],
+            value=ast.List(elts=names) | ast.Tuple(elts=names),
+        ):
+            return all(isinstance(name, ast.Constant) for name in names)
+    return False
+
+
+def logic_in_init_files(root: Path) -> list[str]:
+    return [
+        f"{file.relative_to(root)}:{statement.lineno}: an __init__.py holds only a "
+        "docstring, imports and __all__"
+        for _, file in module_files(root)
+        if file.name == "__init__.py"
+        for statement in ast.parse(file.read_text()).body
+        if not is_declaration(statement)
+    ]
+
+
+def write(root: Path, file: str, source: str) -> None:
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(source)
+
+
+def test_every_folder_was_read() -> None:
+    read = {layer_of(module) for module, _ in module_files(PROJECT_ROOT)}
+    assert read == {*LAYERS, FRONT_DOOR}
+
+
+def test_stages_import_only_earlier_stages() -> None:
+    violations = import_violations(PROJECT_ROOT)
+    assert not violations, "\n".join(violations)
+
+
+def test_init_files_hold_no_logic() -> None:
+    violations = logic_in_init_files(PROJECT_ROOT)
+    assert not violations, "\n".join(violations)
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "violation"),
+    [
+        ("edbatch/graph/a.py", "import edbatch.schedule", "imports edbatch.sch"),
+        ("edbatch/graph/a.py", "import edbatch", "graph.a imports edbatch;"),
+        ("edbatch/graph/a.py", "from edbatch import batch", "imports edbatch.batch"),
+        ("edbatch/schedule/a.py", "from edbatch import policies", "edbatch.policies"),
+        ("envs/a.py", "def f():\n    import edbatch.policies.b", "envs/a.py:2: "),
+        ("policies/b/a.py", "from edbatch.execution import x", "policies.b.a imports"),
+        ("memory_planner/a.py", "import edbatch.execution", "planner.a imports"),
+        ("edbatch/execution/a.py", "import edbatch.batching", "edbatch.batching"),
+        ("edbatch/errors.py", "import edbatch.graph", "errors may import only"),
+        ("edbatch/data/a.py", "import edbatch.graph", "data may import only"),
+        ("edbatch/models/a.py", "import edbatch.cli", "models may import only"),
+        ("edbatch/batching.py", "import edbatch.models", "the front door may import"),
+        ("edbatch/__init__.py", "import edbatch.cli.main", "edbatch imports edbatch.c"),
+        ("edbatch/graph/a.py", "from . import b", "relative import"),
+        ("edbatch/graph/a.py", "from ..errors import b", "relative import"),
+        ("edbatch/cli/a.py", "import policies", "its name is edbatch.policies"),
+        ("tests/a.py", "from envs.b import c", "its name is edbatch.envs.b"),
+        ("experiments/a.py", "import memory_planner", "edbatch.memory_planner"),
+    ],
+)
+def test_a_wrong_import_is_named(
+    tmp_path: Path, file: str, source: str, violation: str
+) -> None:
+    write(tmp_path, file, source)
+    (found,) = import_violations(tmp_path)
+    assert found.startswith(f"{file}:")
+    assert violation in found
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("edbatch/schedule/a.py", "from edbatch import errors, graph"),
+        ("edbatch/execution/a.py", "import edbatch.memory_planner.pq_tree, numpy"),
+        ("edbatch/batching.py", "from edbatch.execution import run"),
+        ("edbatch/models/a.py", "import edbatch as eb, edbatch.data"),
+        ("edbatch/__init__.py", "from edbatch.batching import batch"),
+        ("edbatch/__main__.py", "from edbatch.cli.main import main"),
+        ("tests/a.py", "import edbatch.cli"),
+    ],
+)
+def test_a_right_import_passes(tmp_path: Path, file: str, source: str) -> None:
+    write(tmp_path, file, source)
+    assert import_violations(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["x = 1", "__all__ = [f()]", "__all__ += ['a']", "if x:\n    import a", "f()"],
+)
+def test_logic_in_an_init_file_is_named(tmp_path: Path, source: str) -> None:
+    write(tmp_path, "envs/__init__.py", f'"""Doc."""\n\nimport a\n\n{source}\n')
+    (found,) = logic_in_init_files(tmp_path)
+    assert found.startswith("envs/__init__.py:5: ")

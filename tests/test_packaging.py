@@ -1,0 +1,60 @@
+"""What pyproject.toml says about packages, against the folders and the install."""
+
+import importlib
+import importlib.metadata
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
+PACKAGES = PROJECT["tool"]["setuptools"]["packages"]
+FOLDERS = PROJECT["tool"]["setuptools"]["package-dir"]
+
+
+def packages_on_disk(folders: dict[str, str]) -> set[str]:
+    """Every folder with Python files below the mapped ones, as a package name."""
+    found = set()
+    for package, folder in folders.items():
+        for file in (PROJECT_ROOT / folder).rglob("*.py"):
+            below = file.parent.relative_to(PROJECT_ROOT / folder)
+            found.add(".".join((package, *below.parts)))
+    return found
+
+
+def is_editable(distribution: importlib.metadata.Distribution) -> bool:
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return origin.get("dir_info", {}).get("editable", False)
+
+
+def test_every_package_is_listed() -> None:
+    assert sorted(packages_on_disk(FOLDERS)) == sorted(PACKAGES), (
+        "list every package in [tool.setuptools] packages of pyproject.toml; "
+        "a package that is missing there is missing in the wheel"
+    )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_is_imported_from_where_it_was_installed(package: str) -> None:
+    distribution = importlib.metadata.distribution("edbatch")
+    if is_editable(distribution):
+        top = max(name for name in FOLDERS if f"{package}.".startswith(f"{name}."))
+        below = package.removeprefix(top).replace(".", "/").lstrip("/")
+        expected = PROJECT_ROOT / FOLDERS[top] / below
+    else:
+        expected = Path(distribution.locate_file(package.replace(".", "/")))
+    module = importlib.import_module(package)
+    assert Path(module.__file__).resolve().parent == expected.resolve()
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    edbatch = importlib.import_module("edbatch")
+    assert (Path(edbatch.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("command", ["edbatch", "train-policy"])
+def test_command_exists(command: str) -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name=command)
+    assert callable(script.load())
