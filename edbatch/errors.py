@@ -8,6 +8,7 @@ import difflib
 import os
 import sys
 from collections.abc import Iterable
+from types import FrameType
 
 
 class EdbatchError(Exception):
@@ -69,11 +70,10 @@ def user_line() -> str:
         >>> user_line().rpartition(":")[2].isdigit()
         True
     """
-    root = os.path.dirname(os.path.abspath(__file__))
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not os.path.abspath(name).startswith(root):
-            return f"{os.path.basename(name)}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in ("edbatch", "jax", "numpy"):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
     return ""

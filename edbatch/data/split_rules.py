@@ -36,7 +36,7 @@ def parsed(num_words: int, which: float, where: float) -> int:
     one_left = _ONE_WORD_LEFT * num_words**-_ONE_WORD_LEFT_DECAY
     if num_words == 2 or which < one_left:
         return 1
-    if num_words == 3 or which < one_left + _ONE_WORD_RIGHT:
+    if which < one_left + _ONE_WORD_RIGHT:
         return num_words - 1
     # P(k) is log((k + 1) / k), about 1/k, over k from 2 to num_words - 2.
     return int(2 * ((num_words - 1) / 2) ** where)

@@ -26,7 +26,7 @@ from edbatch.execution.program import (
     run_loops,
 )
 from edbatch.execution.stream import Pair
-from edbatch.graph.node_type import NodeType, Slots
+from edbatch.graph.node_type import NodeType, Slots, input_specs
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -189,29 +189,18 @@ def _used_parameters(
     types = shape.types
     specs = jax.tree.leaves(types.params_spec)
 
-    def arrays(groups: tuple[Slots, ...], kinds: tuple[int, ...]) -> list[Any]:
-        found = []
-        for group in groups:
-            aval = types.avals[kinds[group.slots[0]]]
-            head = (1, len(group.slots)) if group.stacked else (1,)
-            found.append(jax.ShapeDtypeStruct(head + aval.shape, aval.dtype))
-        return found
-
-    template = node_type.template
-    operands = arrays(template.operands, node_type.operand_kinds)
-    externals = arrays(template.externals, node_type.external_kinds)
-    masks = [
-        jax.ShapeDtypeStruct(
-            (operands if each.kind == "operand" else externals)[each.group].shape[:2],
-            np.bool_,
-        )
-        for each in template.paddings
-    ]
+    inputs = input_specs(
+        node_type.template,
+        node_type.operand_kinds,
+        node_type.external_kinds,
+        types.avals,
+        lanes=(1,),
+    )
 
     def cell(leaves: list[Array], *inputs: Any) -> list[Array]:
         return run_cell(node_type, jax.tree.unflatten(treedef, leaves), *inputs)
 
-    jaxpr = jax.make_jaxpr(cell)(specs, operands, externals, masks).jaxpr
+    jaxpr = jax.make_jaxpr(cell)(specs, *inputs).jaxpr
     read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
     read |= {id(v) for v in jaxpr.outvars}
     return [

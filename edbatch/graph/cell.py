@@ -147,8 +147,9 @@ class Cell:
         Raises:
             CellError: It is not, with the mend.
         """
-        if not isinstance(elements, (list, tuple)) or not elements:
-            found = "an empty list" if not elements else type(elements).__name__
+        is_list = isinstance(elements, (list, tuple))
+        if not is_list or not elements:
+            found = "an empty list" if is_list else type(elements).__name__
             raise CellError(
                 f"cell {self.name!r} takes a list with at least one element as padded"
                 f" argument {name!r} but received {found}; where there is no element,"

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from edbatch.errors import RecordingError
+from edbatch.errors import RecordingError, user_line
 
 if TYPE_CHECKING:
     from edbatch.graph.recorder import Recorder
@@ -45,9 +45,9 @@ class Handle:
 
     def _reject(self, operation: str) -> NoReturn:
         raise RecordingError(
-            f"{operation} outside a cell: the value is {self!r}, which is not computed"
-            " yet while the model is recorded; move the computation into a function"
-            " marked with @eb.cell"
+            f"{operation} outside a cell ({user_line()}): the value is {self!r}, which"
+            " is not computed yet while the model is recorded; move the computation"
+            " into a function marked with @eb.cell"
         )
 
     def __getitem__(self, index: Any) -> NoReturn:
@@ -64,9 +64,6 @@ class Handle:
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._reject("conversion to a NumPy array")
-
-    def __jax_array__(self) -> NoReturn:
-        self._reject("a JAX operation")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in dir(np.ndarray):

@@ -174,3 +174,44 @@ def parameter_names(leaves: Sequence[tuple[str, Any]]) -> str:
     paths = [content for kind, content in leaves if kind == "parameter"]
     assert all(isinstance(each, ParameterPath) for each in paths)
     return ",".join(filter(None, map(path_name, paths)))
+
+
+def input_specs(
+    template: CallTemplate,
+    operand_kinds: Sequence[int],
+    external_kinds: Sequence[int],
+    avals: Sequence[Aval],
+    lanes: tuple[int, ...] = (),
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Describes the arrays that a call takes beside the parameters.
+
+    Args:
+        template: The call.
+        operand_kinds: Array kind per operand slot.
+        external_kinds: Array kind per external slot.
+        avals: The array kinds.
+        lanes: Leading axes of every array; none for one instance.
+
+    Returns:
+        ``jax.ShapeDtypeStruct`` lists of operands, external inputs and masks, as
+        `CallTemplate.call` takes them.
+    """
+
+    def describe(
+        groups: Sequence[Slots], kinds: Sequence[int]
+    ) -> list[jax.ShapeDtypeStruct]:
+        specs = []
+        for group in groups:
+            aval = avals[kinds[group.slots[0]]]
+            head = (*lanes, len(group.slots)) if group.stacked else lanes
+            specs.append(jax.ShapeDtypeStruct(head + aval.shape, aval.dtype))
+        return specs
+
+    operands = describe(template.operands, operand_kinds)
+    externals = describe(template.externals, external_kinds)
+    masks = []
+    for padding in template.paddings:
+        source = operands if padding.kind == "operand" else externals
+        shape = source[padding.group].shape[: len(lanes) + 1]
+        masks.append(jax.ShapeDtypeStruct(shape, np.bool_))
+    return operands, externals, masks

@@ -308,10 +308,7 @@ class _Flat:
             )
         types = self.recorder.types
         try:
-            dtype = jax.dtypes.canonicalize_dtype(
-                result.dtype if hasattr(result, "dtype") else type(result)
-            )
-            kind = types.kind(np.shape(result), dtype)
+            kind = types.kind_of(result)
         except TypeError:
             raise RecordingError(
                 f"the model returns {type(result).__name__}; return a pytree of"

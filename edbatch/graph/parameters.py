@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from edbatch.errors import RecordingError, nearest
+from edbatch.errors import RecordingError, nearest, user_line
 
 # One step from a container to a part of it: ("item", key) or ("attribute", name).
 Step = tuple[str, Any]
@@ -31,10 +31,14 @@ def abstract(tree: Any) -> Any:
         >>> abstract({"w": np.zeros((2, 3), np.float32)})["w"].shape
         (2, 3)
     """
-    return jax.tree.map(_abstract_leaf, tree)
+    if type(tree) is dict:  # jax.tree.map would sort the keys
+        return {key: abstract(value) for key, value in tree.items()}
+    return jax.tree.map(_abstract_leaf, tree, is_leaf=lambda node: type(node) is dict)
 
 
-def _abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
+def _abstract_leaf(leaf: Any) -> Any:
+    if type(leaf) is dict:
+        return abstract(leaf)
     dtype = jax.dtypes.canonicalize_dtype(getattr(leaf, "dtype", type(leaf)))
     return jax.ShapeDtypeStruct(getattr(leaf, "shape", ()), dtype)
 
@@ -71,8 +75,13 @@ class ParameterPath:
         step = ("attribute", name)
         if step in self._children:
             return self._children[step]
-        if name.startswith("__"):
-            raise AttributeError(name)
+        if _is_array(self._spec) and name in ("shape", "dtype", "ndim", "size"):
+            return getattr(self._spec, name)
+        if name.startswith("__") or _is_array(self._spec):
+            raise AttributeError(
+                f"{describe(self._steps)} has no attribute {name!r} while the model is"
+                " recorded"
+            )
         if isinstance(self._spec, Mapping) and name in ("keys", "values", "items"):
             return getattr({key: self[key] for key in self._spec}, name)
         try:
@@ -123,9 +132,9 @@ class ParameterPath:
 
     def _reject(self, operation: str, *_: Any) -> NoReturn:
         raise RecordingError(
-            f"{operation} outside a cell: parameter {describe(self._steps)} has no"
-            " value while the model is recorded; move the computation into a function"
-            " marked with @eb.cell"
+            f"{operation} outside a cell ({user_line()}): {describe(self._steps)} has"
+            " no value while the model is recorded; move the computation into a"
+            " function marked with @eb.cell"
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -138,9 +147,6 @@ class ParameterPath:
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._reject("conversion of a parameter to an array")
-
-    def __jax_array__(self) -> NoReturn:
-        self._reject("a JAX operation on a parameter")
 
 
 def _arithmetic(name: str) -> Any:

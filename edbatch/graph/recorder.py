@@ -5,13 +5,15 @@ node's type by a key built from the arguments' structure alone and appends a few
 integers to flat lists. Only a type's first node is analysed with ``jax.eval_shape``.
 """
 
+import os
+import traceback
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
-from edbatch.errors import CellError, RecordingError, user_line
+from edbatch.errors import CellError, EdbatchError, RecordingError, user_line
 from edbatch.graph.cell import Cell, active
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
 from edbatch.graph.handle import Handle
@@ -322,10 +324,7 @@ class _Call:
                 " .plan outside jit, grad and vmap, with concrete arrays"
             )
         try:
-            dtype = jax.dtypes.canonicalize_dtype(
-                value.dtype if hasattr(value, "dtype") else type(value)
-            )
-            return self.recorder.types.kind(np.shape(value), dtype)
+            return self.recorder.types.kind_of(value)
         except TypeError:
             raise CellError(
                 f"cell {self.cell.name!r} received {type(value).__name__} at"
@@ -417,8 +416,11 @@ def record(
             try:
                 outputs.add(recorder, model(types.params, instance))
             except Exception as error:
-                error.add_note(f"while recording instance {index} of the minibatch")
-                raise
+                reason = _explain(error)
+                reason.add_note(f"while recording instance {index} of the minibatch")
+                if reason is error:
+                    raise
+                raise reason from error
             num_nodes.append(len(tape.node_type) - before)
     finally:
         active.recorder = outer
@@ -434,6 +436,25 @@ def record(
         outputs=outputs.finish(),
         instance_nodes=np.array(num_nodes, np.int32),
         num_values=tape.num_values,
+    )
+
+
+def _explain(error: Exception) -> Exception:
+    """Turns JAX's complaint about a handle into the error that a user can mend."""
+    text = str(error)
+    if isinstance(error, EdbatchError) or not isinstance(error, (TypeError, ValueError)):
+        return error
+    if not ("'Handle'" in text or "graph.handle." in text or "ParameterPath" in text):
+        return error
+    where = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in ("edbatch", "jax", "numpy"):
+            where = f"{os.path.basename(frame.f_code.co_filename)}:{line}"
+    return RecordingError(
+        f"a JAX operation was applied to a handle or a parameter outside a cell"
+        f" ({where}): it has no value while the model is recorded; move the computation"
+        " into a function marked with @eb.cell"
     )
 
 

@@ -1,5 +1,6 @@
 """All node types of one model, in the order in which recordings met them."""
 
+import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -12,6 +13,7 @@ from edbatch.graph.node_type import (
     CallTemplate,
     NodeType,
     TypeKey,
+    input_specs,
     parameter_names,
 )
 from edbatch.graph.parameters import ParameterPath
@@ -41,6 +43,7 @@ class TypeTable:
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
         self._counts: tuple[np.ndarray, ...] | None = None
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self.types)
@@ -52,6 +55,23 @@ class TypeTable:
             self._kinds[aval] = len(self.avals)
             self.avals.append(aval)
         return self._kinds[aval]
+
+    def kind_of(self, value: Any) -> int:
+        """Returns the id of the array kind of a concrete value.
+
+        Args:
+            value: A number or an array.
+
+        Returns:
+            The id; dtypes are those that JAX would give the value.
+
+        Raises:
+            TypeError: The value is neither a number nor an array of numbers.
+        """
+        dtype = getattr(value, "dtype", type(value))
+        if _plain(dtype) and np.dtype(dtype).kind not in "biufcV":
+            raise TypeError
+        return self.kind(np.shape(value), jax.dtypes.canonicalize_dtype(dtype))
 
     @property
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -87,21 +107,32 @@ class TypeTable:
             CellError: The function cannot be traced on these shapes.
         """
         facts = (function, template, operand_kinds, external_kinds)
-        if facts not in self._by_facts:
-            output = self._trace(name, function, template, *facts[2:])
-            leaves, tree = jax.tree.flatten(output)
-            self._by_facts[facts] = NodeType(
-                id=len(self.types),
-                key=self._key(name, template, len(operand_kinds)),
-                function=function,
-                template=template,
-                operand_kinds=operand_kinds,
-                external_kinds=external_kinds,
-                output_kinds=tuple(self.kind(x.shape, x.dtype) for x in leaves),
-                output_tree=tree,
-            )
-            self.types.append(self._by_facts[facts])
-        return self._by_facts[facts]
+        with self._lock:
+            return self._by_facts.get(facts) or self._new(name, *facts)
+
+    def _new(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+    ) -> NodeType:
+        facts = (function, template, operand_kinds, external_kinds)
+        leaves, tree = jax.tree.flatten(self._trace(name, *facts))
+        node_type = NodeType(
+            id=len(self.types),
+            key=self._key(name, template, len(operand_kinds)),
+            function=function,
+            template=template,
+            operand_kinds=operand_kinds,
+            external_kinds=external_kinds,
+            output_kinds=tuple(self.kind(x.shape, x.dtype) for x in leaves),
+            output_tree=tree,
+        )
+        self.types.append(node_type)
+        self._by_facts[facts] = node_type
+        return node_type
 
     def _key(self, name: str, template: CallTemplate, arity: int) -> TypeKey:
         key = TypeKey(name, parameter_names(template.leaves), arity)
@@ -117,36 +148,16 @@ class TypeTable:
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
     ) -> Any:
-        def specs(groups: Any, kinds: tuple[int, ...]) -> list[jax.ShapeDtypeStruct]:
-            found = []
-            for group in groups:
-                aval = self.avals[kinds[group.slots[0]]]
-                head = (len(group.slots),) if group.stacked else ()
-                found.append(jax.ShapeDtypeStruct(head + aval.shape, aval.dtype))
-            return found
-
-        operands = specs(template.operands, operand_kinds)
-        externals = specs(template.externals, external_kinds)
-        masks = [
-            jax.ShapeDtypeStruct(
-                (operands if each.kind == "operand" else externals)[each.group].shape[
-                    :1
-                ],
-                np.bool_,
-            )
-            for each in template.paddings
-        ]
+        inputs = input_specs(template, operand_kinds, external_kinds, self.avals)
         try:
             output = jax.eval_shape(
                 lambda params, *rest: template.call(function, params, *rest),
                 self.params_spec,
-                operands,
-                externals,
-                masks,
+                *inputs,
             )
         except Exception as error:
             shapes = ", ".join(
-                f"{each.dtype}{list(each.shape)}" for each in operands + externals
+                f"{each.dtype}{list(each.shape)}" for each in inputs[0] + inputs[1]
             )
             raise CellError(
                 f"cell {name!r} cannot be traced on inputs ({shapes}): "

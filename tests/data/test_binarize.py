@@ -1,9 +1,10 @@
 from collections.abc import Callable
 
 import pytest
-from edbatch.data import DataError, Tree, binarize, collapse_unary, parse_trees
 from hypothesis import given
 from hypothesis import strategies as st
+
+from edbatch.data import DataError, Tree, binarize, collapse_unary, parse_trees
 
 
 def parse(text: str) -> Tree:
@@ -118,7 +119,7 @@ def test_dependency_trees_are_refused(
 def test_an_unknown_branching_is_refused() -> None:
     with pytest.raises(
         DataError,
-        match="branching must be 'right' or 'left'; found 'rihgt'; usually a "
-        "misspelling; did you mean 'right'?",
+        match=r"branching must be 'right' or 'left'; found 'rihgt'; usually a "
+        r"misspelling; did you mean 'right'\?",
     ):
         binarize(Tree("NN", "dog"), "rihgt")  # type: ignore[arg-type]

@@ -2,6 +2,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from edbatch.data import DataError, Sentence, read_columns
 
 

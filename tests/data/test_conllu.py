@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from edbatch.data import DataError, Sentence, read_dependency_trees, read_sentences
 
 # They're dogs that bark: a comment, a multiword token, an empty node.
@@ -79,9 +80,9 @@ def test_sentences_need_no_heads(tmp_path: Path) -> None:
     [
         (
             line(1, 0) + "2 w _ _ _ _ 1 dep _ _",
-            "line 2, column 23: a line of CoNLL-U must have 10 fields separated by tabs; "
-            "found 1; usually tabs turned into spaces, .*; restore the tabs, or .* "
-            "read_columns",
+            "line 2, column 23: a line of CoNLL-U must have 10 fields separated by "
+            "tabs; found 1; usually tabs turned into spaces, .*; restore the tabs, or "
+            ".* read_columns",
         ),
         ("1\tw\tO\n", "line 1, column 7: a line of CoNLL-U must have 10 .* found 3;"),
         (
@@ -113,8 +114,8 @@ def test_lines_that_are_not_conllu(tmp_path: Path, text: str, message: str) -> N
     [
         (
             line(1, 0) + line(2, "_"),
-            "line 2, column 13: a head must be an integer, 0 or more; found '_'; usually "
-            "a file without syntax, .*; read it with read_sentences, or mend the line",
+            "line 2, column 13: a head must be an integer, 0 or more; found '_'; "
+            "usually a file without syntax, .*; read it with read_sentences, or mend",
         ),
         (line(1, "-1"), "line 1, column 13: a head must be an integer.*; found '-1'"),
         (line(1, "²"), "a head must be an integer.*; found '²'"),
@@ -158,8 +159,8 @@ def test_an_unknown_field(tmp_path: Path) -> None:
     file = write(tmp_path, TEXT)
     with pytest.raises(
         DataError,
-        match="a field must be one of the 10 of CoNLL-U; found 'upso'; usually a "
-        "misspelling; did you mean 'upos'?",
+        match=r"a field must be one of the 10 of CoNLL-U; found 'upso'; usually a "
+        r"misspelling; did you mean 'upos'\?",
     ):
         read_sentences(file, tags="upso")
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from edbatch.data import DataError
 from edbatch.data.files import SourceText, expand_paths, read_sources, read_text
 
@@ -27,7 +28,10 @@ def test_a_list_keeps_its_order_and_takes_any_name(folder: Path) -> None:
     paths = (str(folder / "f.md"), folder / "z", folder / "a.MRG")
     found = [path.name for path in expand_paths(iter(paths), SUFFIXES)]
     assert found == ["f.md", "c.ptb.gz", "a.MRG"]
-    assert [source.text for source in read_sources(paths, SUFFIXES)][0] == "f.md"
+    assert [source.text for source in read_sources(paths[:2], SUFFIXES)] == [
+        "f.md",
+        "z/c.ptb.gz",
+    ]
 
 
 @pytest.mark.parametrize("name", ["a.ptb", "a.ptb.gz"])
@@ -60,14 +64,16 @@ def test_a_missing_path_names_the_nearest(folder: Path) -> None:
 
 
 def test_a_missing_path_names_its_first_missing_part(folder: Path) -> None:
-    with pytest.raises(DataError, match="found no 'y.ptv' in .* did you mean 'y.ptb'"):
+    with pytest.raises(
+        DataError, match=r"found no 'y\.ptv' in .* did you mean 'y\.ptb'\?"
+    ):
         expand_paths([folder / "a.MRG", folder / "y.ptv" / "u" / "d.mrg"], SUFFIXES)
 
 
 @pytest.mark.parametrize("path", ["qqqqq", "a.MRG/qqqqq"])
 def test_a_missing_path_with_nothing_near(folder: Path, path: str) -> None:
     with pytest.raises(
-        DataError, match="found no 'qqqqq' in .*; pass the path of an ex"
+        DataError, match=r"found no 'qqqqq' in .*; pass the path of an ex"
     ):
         expand_paths(folder / path, SUFFIXES)
 
@@ -84,7 +90,7 @@ def test_a_folder_without_matching_files(folder: Path) -> None:
 
 def test_an_empty_list_of_paths(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match="at least one path; found an empty list.*glob pattern.*; print"
+        DataError, match=r"at least one path; found an empty .*glob pattern.*; print"
     ):
         expand_paths(tmp_path.glob("*.ptb"), SUFFIXES)
 
@@ -129,8 +135,8 @@ def test_bytes_that_are_not_utf8(tmp_path: Path, bom: bytes) -> None:
     (tmp_path / "a.ptb").write_bytes(bom + "(A ä)\n(B ".encode() + b"caf\xe9)")
     with pytest.raises(
         DataError,
-        match=r"a\.ptb, line 2, column 7: text must be UTF-8; found the byte 0xe9, which "
-        r"is not; usually a file in another encoding; convert it, .*iconv -f latin1",
+        match=r"a\.ptb, line 2, column 7: text must be UTF-8; found the byte 0xe9, "
+        r"which is not; usually a file in another encoding; convert it, .*iconv -f",
     ):
         read_text(tmp_path / "a.ptb")
 

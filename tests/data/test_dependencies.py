@@ -1,6 +1,7 @@
 from itertools import product
 
 import pytest
+
 from edbatch.data import DataError, Tree, tree_from_heads
 from edbatch.data.dependencies import find_fault
 

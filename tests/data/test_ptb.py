@@ -2,9 +2,10 @@ from pathlib import Path
 from statistics import mean, median
 
 import pytest
-from edbatch.data import DataError, Tree, binarize, parse_trees, read_trees
 from hypothesis import given
 from hypothesis import strategies as st
+
+from edbatch.data import DataError, Tree, binarize, parse_trees, read_trees
 
 
 def parse(text: str) -> Tree:
@@ -112,25 +113,25 @@ def test_what_is_written_is_read(trees: list[Tree]) -> None:
     [
         (
             "(A a)\n(B b))",
-            r"line 2, column 6: every '\)' must close a '\('; found one with no bracket "
-            r"open; usually .*; write the word as -RRB-, or delete the bracket",
+            r"line 2, column 6: every '\)' must close a '\('; found one with no "
+            r"bracket open; usually .*; write the word as -RRB-, or delete the bracket",
         ),
         (
             "(A a)\n (S (B b)\n (C c)\n\n",
             r"line 3, column 7: every '\(' must be closed; found the end of the file "
-            r"with 1 open, in the tree that opens at line 2, column 2; usually .*; fetch "
-            "the file again, or write the word as -LRB-",
+            r"with 1 open, in the tree that opens at line 2, column 2; usually .*; "
+            "fetch the file again, or write the word as -LRB-",
         ),
         ("(S (B b", r"column 8: .* with 2 open, .* line 1, column 1"),
         (
             "(A a)\ndog (B b)",
-            "line 2, column 1: every word must stand inside a tree; found 'dog' outside "
-            "of any; usually .*; leave the file out, or mend the brackets",
+            "line 2, column 1: every word must stand inside a tree; found 'dog' "
+            "outside of any; usually .*; leave the file out, or mend the brackets",
         ),
         (
             "(S\n  ())",
-            r"line 2, column 3: every node must hold a word or other nodes; found '\(\)'; "
-            r"usually .*; write the node as \(NN dog\), or delete it",
+            r"line 2, column 3: every node must hold a word or other nodes; found "
+            r"'\(\)'; usually .*; write the node as \(NN dog\), or delete it",
         ),
         ("(S (NP ) (B b))", r"line 1, column 4: every node must .*; found '\(NP\)'"),
         ("( )", r"line 1, column 1: every node must .*; found '\(\)'"),

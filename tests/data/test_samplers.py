@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from edbatch.data import (
     DataError,
     Tree,
@@ -167,8 +168,8 @@ def test_arities_and_heights_resemble_those_of_ewt(shared_data: Path) -> None:
 def test_a_seed_is_not_a_generator(sample: Callable[..., Any]) -> None:
     with pytest.raises(
         DataError,
-        match=r"rng must be a numpy\.random\.Generator; found 3, a int; usually a seed; "
-        r"pass numpy\.random\.default_rng\(seed\)",
+        match=r"rng must be a numpy\.random\.Generator; found 3, a int; usually a seed"
+        r"; pass numpy\.random\.default_rng\(seed\)",
     ):
         sample(3, 5)
 

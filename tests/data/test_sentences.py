@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+
 from edbatch.data import DataError, Sentence
 
 
@@ -18,6 +19,6 @@ def test_a_sentence_cannot_be_changed() -> None:
 def test_there_is_one_tag_per_word() -> None:
     with pytest.raises(
         DataError,
-        match="one tag per word; found 2 words and 1 tags; usually .*; give two sequenc",
+        match=r"one tag per word; found 2 words and 1 tags; usually .*; give two seq",
     ):
         Sentence(("dogs", "bark"), ("NOUN",))

@@ -3,6 +3,7 @@ import gc
 import pickle
 
 import pytest
+
 from edbatch.data import DataError, Tree, binarize, collapse_unary
 
 DEPTH = 100_000
@@ -90,6 +91,7 @@ def test_trees_compare_and_hash_by_value() -> None:
         Tree("S", "word", children=THE_DOG_BARKS.children),
         Tree("S", children=[THE_DOG_BARKS.left, Tree("VP", "sleeps")]),
         Tree("S", children=[THE_DOG_BARKS.left, Tree("VBZ", "barks")]),
+        Tree("S", children=[Tree("NP", "dogs"), THE_DOG_BARKS.right]),
         "S",
     ],
 )

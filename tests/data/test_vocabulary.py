@@ -1,6 +1,7 @@
 import pickle
 
 import pytest
+
 from edbatch.data import (
     DataError,
     Sentence,
@@ -12,7 +13,7 @@ from edbatch.data import (
 
 
 def test_frequent_tokens_come_first_and_equals_as_they_appear() -> None:
-    vocabulary = Vocabulary("c a b a b d".split())
+    vocabulary = Vocabulary(["c", "a", "b", "a", "b", "d"])
     assert vocabulary.tokens == ("<unk>", "a", "b", "c", "d")
     assert [vocabulary.index(token) for token in "abcdx"] == [1, 2, 3, 4, 0]
     assert len(vocabulary) == 5
@@ -32,7 +33,7 @@ def test_frequent_tokens_come_first_and_equals_as_they_appear() -> None:
     ],
 )
 def test_limits(limits: dict[str, int], tokens: tuple[str, ...]) -> None:
-    assert Vocabulary("c b a b a a".split(), **limits).tokens == tokens
+    assert Vocabulary(["c", "b", "a", "b", "a", "a"], **limits).tokens == tokens
 
 
 def test_unk_among_the_tokens_stays_at_zero() -> None:
@@ -42,7 +43,7 @@ def test_unk_among_the_tokens_stays_at_zero() -> None:
 
 
 def test_a_vocabulary_comes_back_from_its_tokens_and_from_a_pickle() -> None:
-    vocabulary = Vocabulary("c b a b a a".split())
+    vocabulary = Vocabulary(["c", "b", "a", "b", "a", "a"])
     for again in (
         Vocabulary(vocabulary.tokens),
         pickle.loads(pickle.dumps(vocabulary)),

@@ -1,0 +1,124 @@
+"""The bidirectional LSTM tagger: two layers over the words, a tag per token.
+
+Source: Hochreiter, Schmidhuber, "Long Short-Term Memory", 1997, with the forget gate of
+Gers, Schmidhuber, Cummins, 2000; both directions as in Graves, Schmidhuber, 2005; the
+tagger as in Huang, Xu, Yu, "Bidirectional LSTM-CRF Models for Sequence Tagging", 2015,
+without the CRF. The second layer reads both directions of the first. Initial states are
+parameters.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.nn import sigmoid
+
+import edbatch as eb
+from edbatch.data import Sentence
+from edbatch.models.initial_params import affine, embedding
+
+NUM_LAYERS = 2
+
+State = tuple[Array, Array]  # h and c, each [H]
+
+
+@eb.cell
+def embed(params: Any, word: Array) -> Array:
+    """Gives a word's vector, ``[H]``."""
+    return params["embedding"][word]
+
+
+@eb.cell
+def start(params: Any) -> State:
+    """Gives the state before the first word."""
+    return params["h"], params["c"]
+
+
+@eb.cell
+def lstm(params: Any, inputs: list[Array], state: State) -> State:
+    """Gives the next state from the inputs at one word and the state before it."""
+    h, c = state
+    gates = jnp.concatenate([*inputs, h]) @ params["W"] + params["b"]
+    i, f, o, u = jnp.split(gates, 4)
+    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+@eb.cell
+def classify(params: Any, forward: Array, backward: Array) -> Array:
+    """Gives the logits of a word's tag, ``[L]``."""
+    return jnp.concatenate([forward, backward]) @ params["W"] + params["b"]
+
+
+def tag(params: Any, sentence: Sentence) -> list[Any]:
+    """Tags a sentence.
+
+    Args:
+        params: Parameters as from `init_params`.
+        sentence: A sentence of word numbers; its tags are not read.
+
+    Returns:
+        Logits ``[L]`` for each word.
+
+    Example:
+        >>> from edbatch.data import Sentence
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> len(tag(params, Sentence(words=[3, 1, 2], tags=[0, 0, 0])))
+        3
+    """
+    words = [[embed(params, word)] for word in sentence.words]
+    for layer in range(NUM_LAYERS):
+        directions = params["layers"][layer]
+        forward = _run(directions["forward"], words)
+        backward = _run(directions["backward"], reversed(words))[::-1]
+        words = [list(pair) for pair in zip(forward, backward, strict=True)]
+    return [classify(params["classify"], *pair) for pair in words]
+
+
+def _run(params: Any, words: Iterable[list[Any]]) -> list[Any]:
+    """Runs one direction; returns the h at each word, in the order given."""
+    state = start(params["start"])
+    found = []
+    for inputs in words:
+        state = lstm(params["lstm"], inputs, state)
+        found.append(state[0])
+    return found
+
+
+def init_params(
+    key: Array, hidden: int, vocabulary_size: int, *, num_tags: int = 18
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of the states of each direction, and of word vectors, H.
+        vocabulary_size: Number of words.
+        num_tags: Number of tags, L; by default the 17 of Universal Dependencies and
+            the unknown tag.
+
+    Returns:
+        Nested dicts and lists of float32 arrays.
+    """
+    words, output, *layers = jax.random.split(key, 2 + NUM_LAYERS)
+    return {
+        "embedding": embedding(words, vocabulary_size, hidden),
+        "layers": [
+            {
+                "forward": _direction(jax.random.fold_in(each, 0), hidden, 1 + (k > 0)),
+                "backward": _direction(jax.random.fold_in(each, 1), hidden, 1 + (k > 0)),
+            }
+            for k, each in enumerate(layers)
+        ],
+        "classify": affine(output, 2 * hidden, num_tags),
+    }
+
+
+def _direction(key: Array, hidden: int, num_inputs: int) -> dict[str, Any]:
+    zeros = jnp.zeros(hidden, jnp.float32)
+    return {
+        "start": {"h": zeros, "c": zeros},
+        "lstm": affine(key, (num_inputs + 1) * hidden, 4 * hidden),
+    }

@@ -1,0 +1,139 @@
+"""The N-ary tree-LSTM over constituency trees.
+
+Source: Tai, Socher, Manning, "Improved Semantic Representations From Tree-Structured
+Long Short-Term Memory Networks", ACL 2015, section 3.2, equations 9 to 14. Words stand
+at the leaves only, so a leaf has no child terms and an inner node no input term, as in
+their constituency model; the two are cells of their own. The matrices of all gates and
+children stand side by side in one, so a node costs one product.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.nn import sigmoid
+
+import edbatch as eb
+from edbatch.data import Tree
+from edbatch.models.initial_params import affine, embedding
+
+State = tuple[Array, Array]  # h and c, each [H]
+
+
+@eb.cell
+def leaf(params: Any, word: Array) -> State:
+    """Gives the state of a leaf, ``h`` and ``c``, from its word's number."""
+    gates = params["embedding"][word] @ params["leaf"]["W"] + params["leaf"]["b"]
+    i, o, u = jnp.split(gates, 3)
+    c = sigmoid(i) * jnp.tanh(u)
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+@eb.cell
+def compose(params: Any, children: list[State]) -> State:
+    """Gives the state of a node from those of its ``K`` children.
+
+    ``W`` is ``[N H, (3 + N) H]`` for up to ``N`` children: rows for the children in
+    order, columns for the gates i, o, u and a forget gate per child. A node with fewer
+    children uses the first rows and columns.
+    """
+    h = jnp.concatenate([h for h, _ in children])  # [K H]
+    size = len(h) // len(children)
+    used = (3 + len(children)) * size
+    W, b = params["compose"]["W"], params["compose"]["b"]
+    gates = h @ W[: len(h), :used] + b[:used]
+    i, o, u, *f = jnp.split(gates, 3 + len(children))
+    kept = [sigmoid(f_k) * c_k for f_k, (_, c_k) in zip(f, children, strict=True)]
+    c = sigmoid(i) * jnp.tanh(u) + sum(kept)
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+@eb.cell
+def classify(params: Any, h: Array) -> Array:
+    """Gives the logits of a node's label, ``[L]``."""
+    return h @ params["classify"]["W"] + params["classify"]["b"]
+
+
+def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
+    """Encodes a tree and classifies it as a whole.
+
+    Args:
+        params: Parameters as from `init_params`.
+        tree: A tree with word numbers at its leaves, at most ``N`` children per node.
+
+    Returns:
+        ``state``: the root's ``h``, ``[H]``; ``logits``: ``[L]``.
+
+    Example:
+        >>> from edbatch.data import Tree
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> tree = Tree(children=[Tree(word=3), Tree(word=5)])
+        >>> classify_root(params, tree)["logits"].shape
+        (5,)
+    """
+    h, _ = tree.fold(
+        lambda node: leaf(params, node.word),
+        lambda _, children: compose(params, children),
+    )
+    return {"state": h, "logits": classify(params, h)}
+
+
+def classify_nodes(params: Any, tree: Tree) -> dict[str, Any]:
+    """Encodes a tree and classifies every node, as for the Stanford treebank.
+
+    Args:
+        params: Parameters as from `init_params`.
+        tree: A tree as for `classify_root`.
+
+    Returns:
+        ``state``: the root's ``h``, ``[H]``; ``logits``: a list with one ``[L]`` per
+        node, children before their parent.
+
+    Example:
+        >>> from edbatch.data import Tree
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> tree = Tree(children=[Tree(word=3), Tree(word=5)])
+        >>> len(classify_nodes(params, tree)["logits"])
+        3
+    """
+    logits: list[Array] = []
+
+    def classified(state: State) -> State:
+        logits.append(classify(params, state[0]))
+        return state
+
+    h, _ = tree.fold(
+        lambda node: classified(leaf(params, node.word)),
+        lambda _, children: classified(compose(params, children)),
+    )
+    return {"state": h, "logits": logits}
+
+
+def init_params(
+    key: Array,
+    hidden: int,
+    vocabulary_size: int,
+    *,
+    arity: int = 2,
+    num_labels: int = 5,
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of states and word vectors, H.
+        vocabulary_size: Number of words.
+        arity: Largest number of children of a node, N.
+        num_labels: Number of labels, L.
+
+    Returns:
+        Nested dicts of float32 arrays.
+    """
+    keys = jax.random.split(key, 4)
+    return {
+        "embedding": embedding(keys[0], vocabulary_size, hidden),
+        "leaf": affine(keys[1], hidden, 3 * hidden),
+        "compose": affine(keys[2], arity * hidden, (3 + arity) * hidden),
+        "classify": affine(keys[3], hidden, num_labels),
+    }

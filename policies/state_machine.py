@@ -1,0 +1,262 @@
+"""Finite state machines over frontiers: what training makes, files keep and plans use.
+
+A machine maps the encoding of the frontier to the type that runs next (ED-Batch, Chen
+et al., ICML 2023, section 2.4). There, a state that training never saw leads to an
+arbitrary choice; here the machine falls back on the greedy heuristic and counts it.
+The heads that this needs are computed when the first such state is met, so a schedule
+whose states were all seen costs O(N + E + S T) for S batches and T types, and one with
+unseen states O(T (N + E)).
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from edbatch.errors import PolicyError, nearest
+from edbatch.graph.node_type import TypeKey
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.encoding import encode, encoding_id
+from edbatch.policies.training_record import TrainingRecord
+from edbatch.policies.trie import NO_STATE, Trie, find, insert, new_trie
+from edbatch.schedule.frontier import FrontierState, collect, run_type, start_frontier
+from edbatch.schedule.schedule import Schedule
+from edbatch.schedule.sufficient_condition import (
+    HeadState,
+    best_ratio,
+    new_heads,
+    update_heads,
+)
+
+_NO_TYPE = -1
+
+
+@dataclass(frozen=True, order=True)
+class MachineState:
+    """What a machine does on one frontier.
+
+    Attributes:
+        frontier: The encoded frontier; positions in the machine's types.
+        action: The type that runs; a position in the machine's types.
+        visits: How often training chose in this state.
+        value: Return that training expected of the action.
+    """
+
+    frontier: tuple[int, ...]
+    action: int
+    visits: int = 0
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class StateMachine:
+    """A policy that looks the frontier up in a table; see `train_policy`.
+
+    Two machines are equal if their types, encodings, states and training records are.
+    A state whose action is not on its frontier counts as not seen in training.
+
+    Attributes:
+        types: The types that it was trained on.
+        encoding: How it sees the frontier: `"base"`, `"max"` or `"sort"`.
+        states: Its table; kept sorted by frontier.
+        training: How it was trained, if it was.
+
+    Raises:
+        PolicyError: The encoding is unknown, or a state refers to a type by a position
+            that there is not.
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> graph = tree("((ab)cb)c")
+        >>> states = (MachineState((0, 1), 1), MachineState((0,), 0))
+        >>> machine = StateMachine(graph.type_keys, "base", states)
+        >>> schedule = machine.schedule(graph)
+        >>> schedule.batch_type.tolist(), schedule.unseen_states
+        ([1, 0, 2, 2], 2)
+    """
+
+    types: tuple[TypeKey, ...]
+    encoding: str
+    states: tuple[MachineState, ...] = ()
+    training: TrainingRecord | None = None
+    _bindings: dict[tuple[TypeKey, ...], np.ndarray] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        encoding_id(self.encoding)
+        object.__setattr__(self, "types", tuple(self.types))
+        object.__setattr__(self, "states", tuple(sorted(self.states)))
+        for state in self.states:
+            symbols = (*state.frontier, state.action)
+            if min(symbols) < 0 or max(symbols) >= len(self.types):
+                raise PolicyError(
+                    "a state refers to types by position, from 0 to"
+                    f" {len(self.types) - 1} here, but there is {state}; build states"
+                    " from positions in 'types'"
+                )
+
+    @property
+    def name(self) -> str:
+        """Short name for tables, such as ``fsm-sort``."""
+        return f"fsm-{self.encoding}"
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph.
+
+        Args:
+            structure: The graph; its types may stand in another order than ours.
+
+        Returns:
+            The schedule; its `unseen_states` counts the steps in states that are not
+            in the table.
+
+        Raises:
+            PolicyError: The graph has a cell, or parameters for it, that the machine
+                was not trained on.
+        """
+        trie, action = self._table
+        order, start, kind, unseen = run_machine(
+            start_frontier(structure),
+            encoding_id(self.encoding),
+            self.bind(structure.type_keys),
+            trie,
+            action,
+        )
+        return Schedule(order, start, kind, self.name, int(unseen))
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Writes the machine to a file that `load_policy` reads.
+
+        Args:
+            path: The file; replaced as a whole if it exists.
+
+        Returns:
+            The path.
+
+        Raises:
+            PolicyError: The file cannot be written.
+        """
+        # The format is written in terms of this class.
+        from edbatch.policies.policy_file import save_policy
+
+        return save_policy(self, path)
+
+    def bind(self, type_keys: tuple[TypeKey, ...]) -> np.ndarray:
+        """Finds the machine's types among those of a graph.
+
+        A type that agrees in cell and parameters with a known one but has another
+        arity or variant is allowed: frontiers with it were not seen in training.
+
+        Args:
+            type_keys: The graph's types.
+
+        Returns:
+            ``[P + U] int32``: the graph's type for each of the machine's ``P`` types,
+            negative where it has none, and then its ``U`` types that are unknown here.
+
+        Raises:
+            PolicyError: As for `schedule`.
+        """
+        bound = self._bindings.get(type_keys)
+        if bound is None:
+            bound = self._bindings[type_keys] = self._bind(type_keys)
+        return bound
+
+    def _bind(self, type_keys: tuple[TypeKey, ...]) -> np.ndarray:
+        known = {_name(key) for key in self.types}
+        strange = sorted({_name(key) for key in type_keys} - known)
+        if strange:
+            raise PolicyError(
+                "a policy schedules graphs of the cells and parameters that it was"
+                f" trained on but {self.name} was not trained on"
+                f" {', '.join(map(repr, strange))}; {nearest(strange[0], known)} Train"
+                " a policy for this model, or use a heuristic such as 'greedy'"
+            )
+        place = {key: t for t, key in enumerate(type_keys)}
+        bound = [place.pop(key, _NO_TYPE) for key in self.types]
+        return np.array([*bound, *place.values()], np.int32)
+
+    @cached_property
+    def _table(self) -> tuple[Trie, np.ndarray]:
+        """The trie of encodings and, by their numbers, the actions; [S] int32."""
+        lengths = [len(each.frontier) for each in self.states]
+        flat = [symbol for each in self.states for symbol in each.frontier]
+        trie, number = _build(
+            np.cumsum([0, *lengths]), np.array(flat, np.int32), len(self.types)
+        )
+        action = np.full(len(number), _NO_TYPE, np.int32)
+        action[number] = [each.action for each in self.states]
+        return trie, action
+
+
+def _name(key: TypeKey) -> str:
+    return f"{key.cell}@{key.path}" if key.path else key.cell
+
+
+@njit(cache=True, nogil=True)
+def _build(start, flat, num_symbols):
+    trie = new_trie(num_symbols, len(flat) + 1)
+    number = np.empty(len(start) - 1, np.int64)
+    for s in range(len(number)):
+        trie, number[s] = insert(
+            trie, flat[start[s] : start[s + 1]], start[s + 1] - start[s]
+        )
+    return trie, number
+
+
+@njit(cache=True, nogil=True)
+def run_machine(
+    state: FrontierState, kind: int, type_of: np.ndarray, trie: Trie, action: np.ndarray
+):
+    """Runs a whole schedule.
+
+    Args:
+        state: Start of the execution; updated.
+        kind: `encoding_id` of the encoding.
+        type_of: The graph's type of each symbol, as from `StateMachine.bind`.
+        trie: The encodings of the known states.
+        action: The symbol to run in each of them.
+
+    Returns:
+        ``order``, ``batch_start`` and ``batch_type`` of the `Schedule`, and the number
+        of steps in unknown states.
+    """
+    n = len(state.node_type)
+    sequence = np.empty(len(type_of) + 1, np.int32)
+    batches = np.empty((n, 3), np.int32)
+    heads = HeadState(
+        np.empty((0, 0), np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
+    )
+    has_heads = False
+    unseen = 0
+    num_batches = 0
+    done = 0
+    while done < n:
+        length = encode(kind, state, type_of, sequence)
+        found = find(trie, sequence, length)
+        chosen = _NO_TYPE
+        if found != NO_STATE and 0 <= action[found] < len(type_of):
+            chosen = type_of[action[found]]
+            # Only a damaged table names a type that is not on the frontier.
+            if chosen >= 0 and state.tail[chosen] == state.head[chosen]:
+                chosen = _NO_TYPE
+        if chosen < 0:
+            unseen += 1
+            if not has_heads:
+                heads = new_heads(state)
+                has_heads = True
+            chosen = best_ratio(heads, state)
+        first, last = run_type(state, chosen)
+        if has_heads:
+            update_heads(heads, state, chosen, first, last)
+        batches[num_batches, 0] = chosen
+        batches[num_batches, 1] = first
+        batches[num_batches, 2] = last
+        num_batches += 1
+        done += last - first
+    order, start, batch_type = collect(state, batches, num_batches)
+    return order, start, batch_type, unseen

@@ -1,0 +1,109 @@
+"""What is known about how a policy was trained; kept with it and in its file."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """The circumstances and the outcome of a training.
+
+    Counts of batches are means over the held-out minibatches.
+
+    Attributes:
+        workload: What was trained on, in the user's words.
+        encoding: The encoding of frontiers.
+        seed: Seed of the exploration.
+        n_step: Steps before the return is estimated by the table.
+        alpha: Weight of the ratio of the sufficient condition in the reward.
+        learning_rate: Share of a new return in a table entry, at least.
+        epsilon: Share of random actions in the first trial.
+        trials: Trials that were run.
+        max_trials: Trials that were allowed.
+        best_trial: Trial after which the policy was taken; 0 if before the first.
+        minibatches: Number of minibatches trained on.
+        batch_size: Mean number of instances in them.
+        held_out: Number of held-out minibatches.
+        held_out_batches: Batches that the policy runs on them.
+        held_out_lower_bound: No policy runs fewer.
+        held_out_depth: Batches of the depth heuristic.
+        held_out_agenda: Batches of the agenda heuristic.
+        held_out_greedy: Batches of the greedy heuristic.
+        held_out_unseen: Steps on the held-out minibatches, all together, in states that
+            were not seen in training.
+        stopped: Why it ended: `"lower bound"`, `"trials"` or `"interrupted"`.
+        worse_than_greedy: Whether learning never met the greedy heuristic, so that the
+            policy has no states of its own and only follows that.
+        elapsed_s: Seconds that it took.
+        versions: Versions of the packages that could change the outcome.
+    """
+
+    workload: str
+    encoding: str
+    seed: int
+    n_step: int
+    alpha: float
+    learning_rate: float
+    epsilon: float
+    trials: int
+    max_trials: int
+    best_trial: int
+    minibatches: int
+    batch_size: float
+    held_out: int
+    held_out_batches: float
+    held_out_lower_bound: float
+    held_out_depth: float
+    held_out_agenda: float
+    held_out_greedy: float
+    held_out_unseen: int
+    stopped: str
+    worse_than_greedy: bool
+    elapsed_s: float
+    versions: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record as JSON values, in the order of the attributes."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"versions": dict(self.versions)}
+
+    @classmethod
+    def from_json(cls, values: Any) -> "TrainingRecord":
+        """Reads what `to_json` wrote.
+
+        Args:
+            values: JSON values.
+
+        Returns:
+            The record.
+
+        Raises:
+            ValueError: An entry is missing, unknown or of another kind; the text is a
+                clause that names it.
+        """
+        if not isinstance(values, dict):
+            raise ValueError("'training' is not an object")
+        kinds = {field.name: field.type for field in fields(cls)}
+        wrong = sorted(kinds.keys() ^ values.keys())
+        if wrong:
+            how = "has no" if wrong[0] in kinds else "has an unknown"
+            raise ValueError(f"'training' {how} {wrong[0]!r}")
+        for name, kind in kinds.items():
+            if name != "versions" and not _is_a(values[name], kind):
+                raise ValueError(f"{name!r} in 'training' is not of type {_name(kind)}")
+        versions = values["versions"]
+        if not isinstance(versions, dict) or not all(
+            isinstance(each, str) for each in versions.values()
+        ):
+            raise ValueError("'versions' in 'training' is not an object of strings")
+        return cls(**{**values, "versions": tuple(versions.items())})
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is kind
+
+
+def _name(kind: Any) -> str:
+    return {str: "string", int: "integer", float: "number", bool: "boolean"}[kind]

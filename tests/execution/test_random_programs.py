@@ -1,0 +1,79 @@
+"""Batched equals unbatched, outputs and gradients, on random programs."""
+
+import edbatch as eb
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import interpret, make_params, sample_program
+
+
+class RandomChoice(eb.FrontierPolicy):
+    name = "random"
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def choose(self, frontier):
+        return int(self.rng.choice(np.flatnonzero(frontier.sizes)))
+
+
+def policies(seed):
+    return ["depth", "agenda", "greedy", RandomChoice(seed)]
+
+
+def sample_minibatch(seed, instances, length):
+    rng = np.random.default_rng(seed)
+    return [
+        sample_program(rng, int(rng.integers(1, length + 1))) for _ in range(instances)
+    ]
+
+
+# Compiling takes seconds, so one batched function per policy serves all examples, and
+# few widths keep its program small.
+SIZES = eb.Sizes(widths=(2, 8))
+BATCHED = {p: eb.batch(interpret, p, sizes=SIZES) for p in ("depth", "greedy")}
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 12))
+def test_outputs_on_random_programs(seed, instances, length):
+    minibatch = sample_minibatch(seed, instances, length)
+    for batched in BATCHED.values():
+        eb.verify(batched, make_params(seed % 3), minibatch, gradients=False)
+
+
+@pytest.mark.parametrize("policy", policies(3), ids=lambda p: getattr(p, "name", p))
+@pytest.mark.parametrize("seed", range(2))
+def test_outputs_and_gradients_under_every_policy(policy, seed):
+    minibatch = sample_minibatch(seed, 4, 25)
+    batched = eb.batch(interpret, policy, sizes=SIZES)
+    found = eb.verify(batched, make_params(seed), minibatch)
+    assert found.max_gradient_error is not None
+    assert found.outputs > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_outputs_and_gradients_on_many_programs(seed):
+    minibatch = sample_minibatch(seed, 1 + seed % 9, 40)
+    batched = eb.batch(interpret, RandomChoice(seed))
+    eb.verify(batched, make_params(seed), minibatch)
+
+
+def test_the_result_does_not_depend_on_the_schedule():
+    minibatch = sample_minibatch(11, 6, 30)
+    params = make_params()
+    results = [eb.batch(interpret, p, sizes=SIZES)(params, minibatch) for p in
+               ("depth", RandomChoice(1))]
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_padded_lists_of_many_lengths_share_types():
+    programs = [[("word", [1]), ("attend", [0] * k)] for k in (5, 6, 7, 8)]
+    batched = eb.batch(interpret, params=make_params())
+    batched.plan(programs)
+    attend = [t for t in batched.types.types if t.key.cell == "attend"]
+    assert [each.key.arity for each in attend] == [9]  # the query and K = 8 vectors
