@@ -1,7 +1,26 @@
 """Scheduling policies, their training and their file format."""
 
+from edbatch.policies.comparison import Comparison, compare
+from edbatch.policies.encoding import ENCODINGS
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
-from edbatch.policies.policy_file import load_policy
+from edbatch.policies.policy_file import load_policy, save_policy
 from edbatch.policies.registry import get_policy
+from edbatch.policies.state_machine import MachineState, StateMachine
+from edbatch.policies.training import train_policy
+from edbatch.policies.training_record import TrainingRecord
 
-__all__ = ["Agenda", "Depth", "Greedy", "get_policy", "load_policy"]
+__all__ = [
+    "ENCODINGS",
+    "Agenda",
+    "Comparison",
+    "Depth",
+    "Greedy",
+    "MachineState",
+    "StateMachine",
+    "TrainingRecord",
+    "compare",
+    "get_policy",
+    "load_policy",
+    "save_policy",
+    "train_policy",
+]

@@ -17,6 +17,7 @@ in which the same types were met in another order.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -76,13 +77,13 @@ def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
             return False
     if encoding_id(encoding) == _SORT:
         present = sorted(present)
-    return len(present) > 0 and all(
-        a < b for a, b in zip(present, present[1:], strict=False)
-    )
+    return len(present) > 0 and all(a < b for a, b in pairwise(present))
 
 
 @njit(cache=True, nogil=True)
-def encode(kind, state, type_of, sequence):
+def encode(
+    kind: int, state: FrontierState, type_of: np.ndarray, sequence: np.ndarray
+) -> int:
     """Encodes the frontier of an execution.
 
     Args:

@@ -119,7 +119,9 @@ def _counting_sort(items, keys, num_keys):
 
 
 @njit(cache=True, nogil=True)
-def _by_agenda(state: FrontierState, depth):
+def _by_agenda(
+    state: FrontierState, depth: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     n = len(depth)
     num_types = len(state.head)
     depth_sum = np.zeros(num_types, np.int64)
@@ -148,7 +150,7 @@ def _by_agenda(state: FrontierState, depth):
 
 
 @njit(cache=True, nogil=True)
-def _by_ratio(state: FrontierState):
+def _by_ratio(state: FrontierState) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     n = len(state.node_type)
     heads = new_heads(state)
     batches = np.empty((n, 3), np.int32)

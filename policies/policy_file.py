@@ -213,7 +213,7 @@ def parse_policy(text: str, source: str = "this text") -> StateMachine:
 
 def _read_json(text: str, source: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         start = text.lstrip()
         if not start:
@@ -225,6 +225,10 @@ def _read_json(text: str, source: str) -> Any:
     except RecursionError:
         what = f"{source} is nested too deeply; name another file"
     raise PolicyError(_NOT_JSON.format(what))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _build(content: dict[str, Any]) -> StateMachine:

@@ -31,7 +31,7 @@ def new_stream(seed: int) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def next_bits(stream):
+def next_bits(stream: np.ndarray) -> np.uint64:
     """Draws 64 random bits.
 
     Args:
@@ -48,7 +48,7 @@ def next_bits(stream):
 
 
 @njit(cache=True, nogil=True)
-def next_uniform(stream):
+def next_uniform(stream: np.ndarray) -> float:
     """Draws a number that is uniform in [0, 1).
 
     Args:

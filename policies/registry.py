@@ -1,5 +1,6 @@
 """From what a user names as a policy to the policy."""
 
+from collections.abc import Callable
 from os import PathLike, path
 
 from edbatch.errors import PolicyError, nearest
@@ -7,7 +8,11 @@ from edbatch.policies.heuristics import Agenda, Depth, Greedy
 from edbatch.policies.policy_file import load_policy
 from edbatch.schedule.policy import Policy
 
-HEURISTICS = {"depth": Depth, "agenda": Agenda, "greedy": Greedy}
+HEURISTICS: dict[str, Callable[[], Policy]] = {
+    "depth": Depth,
+    "agenda": Agenda,
+    "greedy": Greedy,
+}
 # For policies that may be published with edbatch.
 _RESERVED = "zoo:"
 
@@ -42,10 +47,15 @@ def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
             "a policy is the name of a heuristic or the path of a .json file but this"
             f" is {spec!r}; {nearest(spec, HEURISTICS)}"
         )
-    if isinstance(spec, Policy) and not isinstance(spec, type):
+    if _is_policy(spec):
         return spec
     raise PolicyError(
         "a policy is a name, a path, or an object with a name and a method"
         f" schedule(structure) but this is {spec!r}; pass 'greedy', the path of a .json"
         " file, or an instance of a policy class"
     )
+
+
+def _is_policy(value: object) -> bool:
+    # A policy class has the attributes of the protocol too.
+    return isinstance(value, Policy) and not isinstance(value, type)

@@ -211,7 +211,7 @@ def _build(start, flat, num_symbols):
 @njit(cache=True, nogil=True)
 def run_machine(
     state: FrontierState, kind: int, type_of: np.ndarray, trie: Trie, action: np.ndarray
-):
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Runs a whole schedule.
 
     Args:

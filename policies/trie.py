@@ -29,7 +29,7 @@ class Trie(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def new_trie(num_symbols, capacity=64):
+def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
     """Makes an empty trie.
 
     Args:
@@ -47,7 +47,7 @@ def new_trie(num_symbols, capacity=64):
 
 
 @njit(cache=True, nogil=True)
-def find(trie, sequence, length):
+def find(trie: Trie, sequence: np.ndarray, length: int) -> int:
     """Looks a sequence up.
 
     Args:
@@ -69,7 +69,7 @@ def find(trie, sequence, length):
 
 
 @njit(cache=True, nogil=True)
-def insert(trie, sequence, length):
+def insert(trie: Trie, sequence: np.ndarray, length: int) -> tuple[Trie, int]:
     """Looks a sequence up, and adds it where it is new.
 
     Args:
@@ -108,7 +108,7 @@ def _grown(trie, capacity):
 
 
 @njit(cache=True, nogil=True)
-def sequences(trie):
+def sequences(trie: Trie) -> tuple[np.ndarray, np.ndarray]:
     """Lists the sequences of a trie.
 
     Args:

@@ -82,13 +82,12 @@ def make_params(seed=0):
 def sample_program(rng, length):
     """Draws a program: (operation, numbers) pairs, interpreted by `interpret`."""
     operations = (
-        "source word join join_other split widen total attend attend_pairs index"
-        " power"
+        "source word join join_other split widen total attend attend_pairs index power"
     ).split()
     program = [("word", [int(rng.integers(7))])]
     for _ in range(length - 1):
         name = operations[rng.integers(len(operations))]
-        count = int(rng.integers(1, 6))
+        count = int(rng.integers(1, 4))
         program.append((name, [int(each) for each in rng.integers(0, 99, count + 2)]))
     return program
 
@@ -128,7 +127,7 @@ def interpret(params, program):
         elif name == "index":
             vectors.append(word(params, index_of(pick(first))))
         elif name == "power":
-            vectors.append(raise_to(pick(first), 1 + last % 3))
+            vectors.append(raise_to(pick(first), 2 + last % 2))
     return {
         "last": vectors[-1],
         "all": vectors,

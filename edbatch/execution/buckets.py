@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edbatch.execution.stream import Pair, order_pairs
@@ -48,12 +49,18 @@ class BucketStore:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def fit(self, pairs: set[Pair], needs: Needs) -> Bucket:
+    def fit(
+        self,
+        pairs: set[Pair],
+        needs: Needs,
+        least: Callable[[tuple[Pair, ...]], Needs] = lambda _: {},
+    ) -> Bucket:
         """Returns the smallest bucket that holds a minibatch, or makes one.
 
         Args:
             pairs: (type, width) pairs that it uses.
             needs: Size of each dimension that it needs.
+            least: What a program with given pairs needs even if it never turns.
 
         Returns:
             The bucket.
@@ -67,11 +74,16 @@ class BucketStore:
             ]
             if fitting:
                 return min(fitting, key=lambda each: sum(each.sizes.values()))
-            bucket = self._new(pairs, needs)
+            bucket = self._new(pairs, needs, least)
             self._buckets.append(bucket)
             return bucket
 
-    def _new(self, pairs: set[Pair], needs: Needs) -> Bucket:
+    def _new(
+        self,
+        pairs: set[Pair],
+        needs: Needs,
+        least: Callable[[tuple[Pair, ...]], Needs],
+    ) -> Bucket:
         """A bucket with headroom that also holds what a similar one did before it."""
         sizes = {name: self._round(size) for name, size in needs.items()}
         pairs = set(pairs)
@@ -83,7 +95,10 @@ class BucketStore:
                 pairs |= set(other.pairs)
                 for name, size in other.sizes.items():
                     sizes[name] = max(sizes.get(name, 0), size)
-        return Bucket(self._complete(pairs), sizes)
+        complete = self._complete(pairs)
+        for name, size in least(complete).items():
+            sizes[name] = max(sizes.get(name, 0), size)
+        return Bucket(complete, sizes)
 
     def _complete(self, pairs: set[Pair]) -> tuple[Pair, ...]:
         """Adds what other minibatches of the same kind will use.

@@ -82,6 +82,7 @@ def read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
 
 def run_cell(
     node_type: NodeType,
+    width: int,
     params: Any,
     operands: list[Array],
     externals: list[Array],
@@ -91,6 +92,7 @@ def run_cell(
 
     Args:
         node_type: The type.
+        width: Number of lanes; a cell of parameters alone reads nothing that has it.
         params: The model's parameters, shared by all lanes.
         operands: One ``[width, ...]`` array per operand group.
         externals: One per external group.
@@ -104,7 +106,7 @@ def run_cell(
         output = node_type.template.call(node_type.function, params, *inputs)
         return jax.tree.leaves(output)
 
-    lanes = jax.vmap(one)(operands, externals, masks)
+    lanes = jax.vmap(one, axis_size=width)(operands, externals, masks)
     return [jnp.asarray(each) for each in lanes]
 
 
@@ -113,9 +115,31 @@ def write_outputs(
 ) -> Arenas:
     """Writes a chunk's outputs into the arenas, in place inside a loop."""
     arenas = dict(arenas)
+    outputs = _fence(outputs, chunk.output_rows[0])
     for kind, row, rows in zip(
         node_type.output_kinds, chunk.output_rows, outputs, strict=True
     ):
         start = (row,) + (jnp.int32(0),) * (rows.ndim - 1)
         arenas[kind] = lax.dynamic_update_slice(arenas[kind], rows, start)
     return arenas
+
+
+def _fence(outputs: Sequence[Array], row: Array) -> Sequence[Array]:
+    """Has outputs computed before any of them is written.
+
+    Else XLA may fuse the gather of an operand with the write of an output; the write
+    then cannot be in place and the whole arena is copied. On CPUs XLA drops
+    optimization barriers before it fuses, but it fuses nothing across a loop: this one
+    never turns, which XLA cannot know, and costs one comparison.
+    """
+
+    def loop(row: Array, *outputs: Array) -> tuple[Array, ...]:
+        turns = (row <= ZERO_ROW).astype(jnp.int32)  # 0: no chunk writes the zero row
+        return lax.fori_loop(
+            0, turns, lambda _, arrays: tuple(map(jnp.zeros_like, arrays)), outputs
+        )
+
+    def barrier(row: Array, *outputs: Array) -> tuple[Array, ...]:
+        return lax.optimization_barrier(outputs)
+
+    return lax.platform_dependent(row, *outputs, cpu=loop, default=barrier)

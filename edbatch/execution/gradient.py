@@ -121,7 +121,7 @@ def _backward_body(
             for k, leaf in zip(used, some, strict=True):
                 everything[k] = leaf
             params = jax.tree.unflatten(treedef, everything)
-            return run_cell(node_type, params, operands, externals, masks)
+            return run_cell(node_type, width, params, operands, externals, masks)
 
         outputs, pull = jax.vjp(cell, [leaves[k] for k in used], operands, externals)
         outputs_bar = [
@@ -198,7 +198,7 @@ def _used_parameters(
     )
 
     def cell(leaves: list[Array], *inputs: Any) -> list[Array]:
-        return run_cell(node_type, jax.tree.unflatten(treedef, leaves), *inputs)
+        return run_cell(node_type, 1, jax.tree.unflatten(treedef, leaves), *inputs)
 
     jaxpr = jax.make_jaxpr(cell)(specs, *inputs).jaxpr
     read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}

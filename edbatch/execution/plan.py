@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from edbatch.execution.buckets import BucketStore, Needs
+from edbatch.execution.cell_batch import record_length
 from edbatch.execution.program import ProgramShape
 from edbatch.execution.report import PlanReport, make_report
 from edbatch.execution.result import (
@@ -15,8 +16,9 @@ from edbatch.execution.result import (
     locate_results,
     pad_results,
 )
-from edbatch.execution.stream import Stream, count_trips, encode
+from edbatch.execution.stream import Pair, Stream, count_trips, encode
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout
 from edbatch.schedule.schedule import Schedule
 
@@ -139,7 +141,9 @@ def encode_plan(
     needs = _needs(graph, layout, stream)
     lists: Needs = {}
     pad_results(found, result, lambda name, size: lists.setdefault(name, size))
-    bucket = store.fit(stream.pairs, needs | lists)
+    bucket = store.fit(
+        stream.pairs, needs | lists, lambda pairs: _least(graph.types, pairs)
+    )
     sizes = bucket.sizes
     rows = pad_results(found, result, lambda name, _: sizes[name])
     program = ProgramShape(
@@ -168,6 +172,18 @@ def _needs(graph: DataflowGraph, layout: Layout, stream: Stream) -> Needs:
     for kind, pool in graph.externals.items():
         needs[f"pool {kind}"] = len(pool) + 1
     return needs
+
+
+def _least(types: TypeTable, pairs: tuple[Pair, ...]) -> Needs:
+    """Loops read a record and write a chunk of full width, so both must exist."""
+    least: Needs = {"stream": 0}
+    for type_id, width in pairs:
+        node_type = types.types[type_id]
+        least["stream"] = max(least["stream"], record_length(node_type, width))
+        for kind in node_type.output_kinds:
+            name = f"arena {kind}"
+            least[name] = max(least.get(name, 0), width + 1)
+    return least
 
 
 def _by_kind(prefix: str, sizes: Needs) -> dict[int, int]:

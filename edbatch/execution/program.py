@@ -80,11 +80,8 @@ def execute(
             at, arenas = carry
             record = lax.dynamic_slice(stream, (at,), (length,))
             chunk = Chunk(node_type, pair[1], record)
-            outputs = run_cell(
-                node_type,
-                params,
-                *read_inputs(node_type, chunk, arenas, pools),
-            )
+            inputs = read_inputs(node_type, chunk, arenas, pools)
+            outputs = run_cell(node_type, pair[1], params, *inputs)
             return at + length, write_outputs(arenas, node_type, chunk, outputs)
 
         return body

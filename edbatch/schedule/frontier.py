@@ -57,7 +57,13 @@ def start_frontier(structure: GraphStructure) -> FrontierState:
 
 
 @njit(cache=True, nogil=True)
-def new_frontier(node_type, consumer_start, consumers, indegree, num_types):
+def new_frontier(
+    node_type: np.ndarray,
+    consumer_start: np.ndarray,
+    consumers: np.ndarray,
+    indegree: np.ndarray,
+    num_types: int,
+) -> FrontierState:
     """Compiled part of `start_frontier`; arguments as in `FrontierState`."""
     n = len(node_type)
     type_start = np.zeros(num_types + 1, np.int32)
@@ -84,7 +90,7 @@ def new_frontier(node_type, consumer_start, consumers, indegree, num_types):
 
 
 @njit(cache=True, nogil=True)
-def run_type(state, chosen):
+def run_type(state: FrontierState, chosen: int) -> tuple[int, int]:
     """Runs all frontier nodes of a type as one batch.
 
     Args:
@@ -110,19 +116,21 @@ def run_type(state, chosen):
 
 
 @njit(cache=True, nogil=True)
-def frontier_size(state, t):
+def frontier_size(state: FrontierState, t: int) -> int:
     """Number of frontier nodes of a type."""
     return state.tail[t] - state.head[t]
 
 
 @njit(cache=True, nogil=True)
-def remaining_size(state, t):
+def remaining_size(state: FrontierState, t: int) -> int:
     """Number of nodes of a type that have not run."""
     return state.type_start[t + 1] - state.type_start[t] - state.head[t]
 
 
 @njit(cache=True, nogil=True)
-def collect(state, batches, num_batches):
+def collect(
+    state: FrontierState, batches: np.ndarray, num_batches: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Turns executed batches into the arrays of a `Schedule`.
 
     Args:

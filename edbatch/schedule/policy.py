@@ -4,6 +4,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from edbatch.errors import PolicyError
 from edbatch.graph.structure import GraphStructure
 from edbatch.schedule.frontier import (
     FrontierState,
@@ -87,7 +88,10 @@ class FrontierPolicy:
         Returns:
             A type with at least one node on the frontier.
         """
-        raise TypeError(f"policy {self.name!r} does not define choose(frontier)")
+        raise PolicyError(
+            "a FrontierPolicy chooses a type at each step but policy"
+            f" {self.name!r} does not define choose(frontier); override it"
+        )
 
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by calling `choose` once per batch.
@@ -99,7 +103,7 @@ class FrontierPolicy:
             The schedule.
 
         Raises:
-            ValueError: `choose` named a type that is not on the frontier.
+            PolicyError: `choose` named a type that is not on the frontier.
         """
         state = start_frontier(structure)
         batches: list[tuple[int, int, int]] = []
@@ -109,7 +113,7 @@ class FrontierPolicy:
             if not 0 <= chosen < structure.num_types or not frontier_size(
                 state, chosen
             ):
-                raise ValueError(
+                raise PolicyError(
                     f"policy {self.name!r} chose type {chosen}, which has no node on"
                     " the frontier; choose one with frontier.sizes > 0"
                 )

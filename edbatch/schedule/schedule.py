@@ -45,8 +45,14 @@ def check_schedule(schedule: Schedule, structure: GraphStructure) -> None:
     n = structure.num_nodes
     order = schedule.order
     assert len(order) == n, f"{len(order)} nodes are scheduled but the graph has {n}"
+    known = (order >= 0) & (order < n)
+    assert known.all(), f"there is no node {order[np.argmin(known)]}"
     counts = np.bincount(order, minlength=n) if n else np.zeros(0, int)
     assert (counts == 1).all(), f"node {int(np.argmax(counts != 1))} runs not once"
+    assert len(schedule.batch_start) == schedule.num_batches + 1, (
+        f"{schedule.num_batches} batches have {schedule.num_batches + 1} starts, with"
+        f" the end, but there are {len(schedule.batch_start)}"
+    )
     sizes = np.diff(schedule.batch_start)
     assert schedule.batch_start[0] == 0, "the first batch starts at position 0"
     assert (sizes > 0).all() and sizes.sum() == n, "batches cover all positions"

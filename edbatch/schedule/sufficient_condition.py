@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from edbatch.schedule.frontier import FrontierState
+
 
 class HeadState(NamedTuple):
     """Heads of each of ``T`` types among ``N`` nodes; updated in place.
@@ -32,7 +34,7 @@ class HeadState(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def new_heads(state):
+def new_heads(state: FrontierState) -> HeadState:
     """Computes heads from the present state of an execution.
 
     Args:
@@ -69,7 +71,9 @@ def new_heads(state):
 
 
 @njit(cache=True, nogil=True)
-def update_heads(heads, state, chosen, first, last):
+def update_heads(
+    heads: HeadState, state: FrontierState, chosen: int, first: int, last: int
+) -> None:
     """Follows one call of `run_type`.
 
     Args:
@@ -98,14 +102,14 @@ def update_heads(heads, state, chosen, first, last):
 
 
 @njit(cache=True, nogil=True)
-def ratio(heads, state, t):
+def ratio(heads: HeadState, state: FrontierState, t: int) -> float:
     """Returns |frontier nodes| / |heads| of a type; 0 if none is on the frontier."""
     size = state.tail[t] - state.head[t]
     return size / heads.heads[t] if size else 0.0
 
 
 @njit(cache=True, nogil=True)
-def best_ratio(heads, state):
+def best_ratio(heads: HeadState, state: FrontierState) -> int:
     """Returns the frontier type with the largest ratio, the first of equals."""
     best = -1
     best_value = 0.0

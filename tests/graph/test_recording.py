@@ -170,7 +170,10 @@ def test_a_handle_has_no_value(name):
         (lambda p: p["layers"][2], "have no '2'"),
         (lambda p: p.table, "have no 'table'"),
         (lambda p: p["w"][0], "indexed with .0. outside a cell"),
-        (lambda p: jnp.sum(p["w"]), "applied to a handle or a parameter outside a cell"),
+        (
+            lambda p: jnp.sum(p["w"]),
+            "applied to a handle or a parameter outside a cell",
+        ),
         (lambda p: p["w"](1), "a module was called outside a cell"),
         (lambda p: bool(p["w"]), "branch on a parameter"),
         (lambda p: p["w"], "returns .*ParameterPath"),

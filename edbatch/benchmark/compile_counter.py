@@ -1,0 +1,51 @@
+"""Counting XLA's compilations, whoever asks for them."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+_EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+class CompileCount:
+    """Number of compilations so far.
+
+    Attributes:
+        programs: Programs that XLA compiled, or read from JAX's persistent cache.
+    """
+
+    def __init__(self) -> None:
+        self.programs = 0
+        self._lock = threading.Lock()
+
+    def _listen(self, event: str, _: float, **__: Any) -> None:
+        if event == _EVENT:
+            with self._lock:
+                self.programs += 1
+
+
+@contextmanager
+def count_compiles() -> Iterator[CompileCount]:
+    """Counts the programs that are compiled in this context, in any thread.
+
+    Yields:
+        The count, which goes on growing until the context ends.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> with count_compiles() as count:
+        ...     _ = jax.jit(lambda x: x + 1)(jnp.ones(3))
+        ...     before = count.programs
+        ...     _ = jax.jit(lambda x: x + 2).lower(jnp.ones(3)).compile()
+        >>> count.programs - before
+        1
+    """
+    count = CompileCount()
+    jax.monitoring.register_event_duration_secs_listener(count._listen)
+    try:
+        yield count
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count._listen)

@@ -1,0 +1,89 @@
+"""What a benchmark measures."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edbatch.benchmark.errors import BenchmarkError
+from edbatch.errors import nearest
+
+# The order in which they are measured and shown; `unbatched` is the specification,
+# with which the results of all others are compared.
+SYSTEMS = (
+    "edbatch",
+    "agenda",
+    "depth",
+    "unbatched",
+    "scan",
+    "scan-sorted",
+    "levels",
+    "exact",
+)
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """What a benchmark measures.
+
+    Attributes:
+        workload: Name of a workload.
+        options: Options of the workload, as for `edbatch.models.get_workload`.
+        hidden: Length of the model's states.
+        batch_size: Instances per minibatch.
+        data: Files or folders with the workload's instances; sampled ones if empty.
+        policy: Policy of the system `edbatch`: a name or a policy file; if None, one
+            is trained on other minibatches of the same kind.
+        systems: Systems to compare, of `SYSTEMS`.
+        rounds: How often each minibatch is measured on each system.
+        minibatches: How many different minibatches are measured.
+        seed: Seed of parameters, sampling and shuffling.
+        compiles_only: Run every minibatch once through `edbatch` alone, to count
+            compilations; nothing is compared and times are of single runs.
+
+    Raises:
+        BenchmarkError: A number is too small, or a system does not exist.
+
+    Example:
+        >>> BenchmarkConfig(hidden=256, systems=("edbatch", "exact")).rounds
+        5
+    """
+
+    workload: str = "tree-lstm"
+    options: dict[str, Any] = field(default_factory=dict)
+    hidden: int = 128
+    batch_size: int = 64
+    data: tuple[Path, ...] = ()
+    policy: str | None = None
+    systems: tuple[str, ...] = SYSTEMS
+    rounds: int = 5
+    minibatches: int = 5
+    seed: int = 0
+    compiles_only: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "batch_size", "rounds", "minibatches"):
+            if getattr(self, name) < 1:
+                option = name.replace("_", "-")
+                raise BenchmarkError(
+                    f"--{option} must be 1 or more but is {getattr(self, name)};"
+                    f" leave it out for {getattr(BenchmarkConfig, name)}"
+                )
+        if self.seed < 0:
+            raise BenchmarkError(
+                f"--seed must be 0 or more but is {self.seed}; leave it out for 0"
+            )
+        if not self.systems:
+            raise BenchmarkError(
+                "--systems names no system; leave it out to compare "
+                + ", ".join(SYSTEMS)
+            )
+        for each in self.systems:
+            if each not in SYSTEMS:
+                raise BenchmarkError(
+                    f"there is no system {each!r}; {nearest(each, SYSTEMS)}"
+                )
+        if len(set(self.systems)) < len(self.systems):
+            raise BenchmarkError(
+                f"each system is measured once but --systems is"
+                f" {','.join(self.systems)}; name each once"
+            )

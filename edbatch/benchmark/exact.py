@@ -1,0 +1,121 @@
+"""The system `exact`: one program per minibatch, compiled with its exact widths.
+
+It is the best that XLA can do with these cells when it knows the graph: every width,
+every place and every row that is read is a constant; consecutive rows are read as a
+slice; nothing is padded. Its weakness is that it compiles again, for seconds, for every
+minibatch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from edbatch.benchmark.staged_system import (
+    StagedSystem,
+    instance_results,
+    value_columns,
+)
+from edbatch.benchmark.staging import (
+    ZERO_ROW,
+    Stages,
+    new_arenas,
+    run_nodes,
+    stage,
+    take,
+    write,
+)
+from edbatch.graph import DataflowGraph, merge
+
+
+@dataclass(frozen=True, eq=False)
+class ExactPlan:
+    """A minibatch's own program.
+
+    Attributes:
+        graph: The minibatch.
+        run: The program; it is compiled when it runs first.
+        pools: External inputs by array kind.
+    """
+
+    graph: DataflowGraph
+    run: Callable[[Any, dict[int, Any]], tuple[Array, ...]]
+    pools: dict[int, np.ndarray]
+
+
+class Exact(StagedSystem):
+    """See the module."""
+
+    name = "exact"
+    about = (
+        "the whole minibatch jitted with its exact widths, the best that XLA can do"
+        " when it knows the graph; compiles again for every minibatch"
+    )
+
+    def plan(self, recordings: Sequence[DataflowGraph]) -> ExactPlan:
+        """Wraps the minibatch's own program."""
+        stages = stage(merge(recordings))
+        return ExactPlan(stages.graph, jax.jit(_program(stages)), stages.pools)
+
+    def forward(self, plan: ExactPlan) -> tuple[Array, ...]:
+        """Runs the minibatch's own program."""
+        return plan.run(self.params, plan.pools)
+
+    def results(self, plan: ExactPlan, outcome: tuple[Array, ...]) -> list[Any]:
+        """Returns the outputs per instance."""
+        return instance_results(plan.graph, outcome)
+
+
+def _program(stages: Stages) -> Callable[[Any, Any], tuple[Array, ...]]:
+    graph = stages.graph
+    value_row, sizes = assign_rows(stages)
+
+    def run(params: Any, pools: Any) -> tuple[Array, ...]:
+        arenas = new_arenas(graph.types, sizes)
+        for group in stages.groups:
+            outputs = run_nodes(
+                group.node_type,
+                params,
+                arenas,
+                pools,
+                value_row[stages.operands(group)],
+                stages.externals(group),
+            )
+            first = graph.value_start[group.nodes[0]]
+            for leaf, rows in enumerate(outputs):
+                kind = group.node_type.output_kinds[leaf]
+                arenas = write(arenas, kind, int(value_row[first + leaf]), rows)
+        return tuple(
+            take(arenas[kind], value_row[values])
+            for kind, values in value_columns(graph)
+        )
+
+    return run
+
+
+def assign_rows(
+    stages: Stages, width_of: Callable[[int], int] = int
+) -> tuple[np.ndarray, dict[int, int]]:
+    """Gives each output of each group consecutive rows of its arena.
+
+    Args:
+        stages: The minibatch.
+        width_of: Rows that a group of n nodes takes.
+
+    Returns:
+        The row of each value, ``[V + 1] int32``, whose last entry is the zero row, so
+        that a missing value (-1) finds it; and the rows of each arena.
+    """
+    graph = stages.graph
+    value_row = np.full(graph.num_values + 1, ZERO_ROW, np.int32)
+    sizes: dict[int, int] = {}
+    for group in stages.groups:
+        n = len(group.nodes)
+        for leaf, kind in enumerate(group.node_type.output_kinds):
+            first = sizes.get(kind, ZERO_ROW + 1)
+            value_row[graph.value_start[group.nodes] + leaf] = np.arange(first, first + n)
+            sizes[kind] = first + width_of(n)
+    return value_row, sizes

@@ -1,0 +1,117 @@
+"""Counting the floating-point operations of matrix products.
+
+Only ``dot_general`` counts: products are what a fast program spends its time on, and
+what a processor's peak is about. An embedding's lookup costs none.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.graph import DataflowGraph, NodeType, TypeTable
+from edbatch.graph.node_type import Slots
+
+Product = tuple[int, int, int, int]  # batch, m, n, k: [batch, m, k] @ [batch, k, n]
+
+
+def products(jaxpr: Any) -> Iterator[tuple[Product, int]]:
+    """Finds the matrix products of a jaxpr, those of inner jaxprs included.
+
+    Args:
+        jaxpr: A jaxpr.
+
+    Yields:
+        Each product and how often it runs. Of the branches of a conditional all count;
+        the body of a ``while`` counts once, since its trips are not known.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> jaxpr = jax.make_jaxpr(lambda x, w: x @ w)(jnp.ones(3), jnp.ones((3, 5)))
+        >>> list(products(jaxpr.jaxpr))
+        [((1, 1, 5, 3), 1)]
+    """
+    stack = [(jaxpr, 1)]
+    while stack:
+        current, times = stack.pop()
+        for equation in current.eqns:
+            if equation.primitive.name == "dot_general":
+                yield _product(equation), times
+            trips = equation.params["length"] if equation.primitive.name == "scan" else 1
+            for inner in jax.tree.leaves(
+                list(equation.params.values()), is_leaf=_is_jaxpr
+            ):
+                if _is_jaxpr(inner):
+                    stack.append((getattr(inner, "jaxpr", inner), times * trips))
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
+
+
+def _product(equation: Any) -> Product:
+    left, right = (each.aval.shape for each in equation.invars)
+    (left_sum, _), (left_batch, _) = equation.params["dimension_numbers"]
+    batch = int(np.prod([left[d] for d in left_batch], dtype=np.int64))
+    k = int(np.prod([left[d] for d in left_sum], dtype=np.int64))
+    m = int(np.prod(left, dtype=np.int64)) // max(1, batch * k)
+    n = int(np.prod(right, dtype=np.int64)) // max(1, batch * k)
+    return batch, m, n, k
+
+
+def type_products(types: TypeTable, node_type: NodeType) -> list[tuple[Product, int]]:
+    """Finds the matrix products of one node.
+
+    Args:
+        types: The model's types.
+        node_type: The node's type.
+
+    Returns:
+        Each product and how often it runs.
+    """
+    template = node_type.template
+
+    def specs(
+        groups: tuple[Slots, ...], kinds: tuple[int, ...]
+    ) -> list[jax.ShapeDtypeStruct]:
+        found = []
+        for group in groups:
+            aval = types.avals[kinds[group.slots[0]]]
+            head = (len(group.slots),) if group.stacked else ()
+            found.append(jax.ShapeDtypeStruct(head + aval.shape, aval.dtype))
+        return found
+
+    operands = specs(template.operands, node_type.operand_kinds)
+    externals = specs(template.externals, node_type.external_kinds)
+    masks = [
+        jax.ShapeDtypeStruct(
+            (operands if each.kind == "operand" else externals)[each.group].shape[:1],
+            np.bool_,
+        )
+        for each in template.paddings
+    ]
+    jaxpr = jax.make_jaxpr(
+        lambda params, *rest: template.call(node_type.function, params, *rest)
+    )(types.params_spec, operands, externals, masks)
+    return list(products(jaxpr.jaxpr))
+
+
+def count_flops(graph: DataflowGraph) -> int:
+    """Counts the operations of all matrix products of a minibatch.
+
+    A padded list counts with its padded length: that is what the cell computes.
+
+    Args:
+        graph: The minibatch.
+
+    Returns:
+        Multiplications and additions, unbatched, without any padding of a batch.
+    """
+    nodes = np.bincount(graph.node_type, minlength=len(graph.types))
+    return sum(
+        2 * int(np.prod(product, dtype=np.int64)) * times * int(count)
+        for node_type, count in zip(graph.types.types, nodes, strict=True)
+        if count
+        for product, times in type_products(graph.types, node_type)
+    )

@@ -1,0 +1,159 @@
+"""The system `levels`: one jitted call per level and type, from Python.
+
+Widths are padded to powers of two, so that a call is compiled once per type and width.
+At its best setting: leaves and classifier in one wide call each; the arenas donated, so
+that a call writes in place; all integers of a call in one array. Its weakness: dispatch
+from Python at every level, and padding of up to half the rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from edbatch.benchmark.exact import assign_rows
+from edbatch.benchmark.staged_system import (
+    StagedSystem,
+    instance_results,
+    value_columns,
+)
+from edbatch.benchmark.staging import (
+    Arenas,
+    new_arenas,
+    next_power,
+    pad_to_power,
+    run_nodes,
+    stage,
+    take,
+    write,
+)
+from edbatch.graph import DataflowGraph, NodeType, merge
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a jitted cell.
+
+    Attributes:
+        node_type: The type.
+        width: Nodes, padding included, ``w``.
+        integers: The first row of each output, then ``w`` rows per operand slot, then
+            ``w`` rows per external slot; int32.
+    """
+
+    node_type: NodeType
+    width: int
+    integers: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class LevelsPlan:
+    """The calls of a minibatch.
+
+    Attributes:
+        graph: The minibatch.
+        sizes: (array kind, rows) of each arena.
+        pools: External inputs by array kind, padded.
+        calls: The calls in order.
+        kinds: Array kind of each output of the model.
+        columns: Padded rows of each output of the model.
+    """
+
+    graph: DataflowGraph
+    sizes: tuple[tuple[int, int], ...]
+    pools: dict[int, np.ndarray]
+    calls: list[Call]
+    kinds: tuple[int, ...]
+    columns: list[np.ndarray]
+
+
+class Levels(StagedSystem):
+    """See the module."""
+
+    name = "levels"
+    about = (
+        "one jitted call per level, widths padded to powers of two; pays dispatch at"
+        " every level, and padding"
+    )
+
+    def __init__(self, model: Callable[[Any, Any], Any], params: Any) -> None:
+        super().__init__(model, params)
+        self._sizes: dict[int, int] = {}
+        self._allocate = jax.jit(self._new_arenas, static_argnums=0)
+        self._call = jax.jit(_call, static_argnums=(0, 1), donate_argnums=3)
+        self._gather = jax.jit(_gather, static_argnums=0)
+
+    def plan(self, recordings: Sequence[DataflowGraph]) -> LevelsPlan:
+        """Computes the integers of every call."""
+        stages = stage(merge(recordings))
+        graph = stages.graph
+        value_row, sizes = assign_rows(stages, next_power)
+        for kind, rows in sizes.items():  # sizes only grow, so calls compile once
+            self._sizes[kind] = max(self._sizes.get(kind, 0), next_power(rows))
+        calls = []
+        for group in stages.groups:
+            outputs = len(group.node_type.output_kinds)
+            first = value_row[graph.value_start[group.nodes[0]] + np.arange(outputs)]
+            width = next_power(len(group.nodes))
+            rows = np.concatenate(
+                [value_row[stages.operands(group)], stages.externals(group)]
+            )
+            rows = np.pad(rows, ((0, 0), (0, width - rows.shape[1])), mode="edge")
+            integers = np.concatenate([first, rows.ravel()])
+            calls.append(Call(group.node_type, width, integers))
+        columns = value_columns(graph)
+        return LevelsPlan(
+            graph,
+            tuple(sorted(self._sizes.items())),
+            {kind: pad_to_power(rows) for kind, rows in stages.pools.items()},
+            calls,
+            tuple(kind for kind, _ in columns),
+            [pad_to_power(value_row[values]) for _, values in columns],
+        )
+
+    def forward(self, plan: LevelsPlan) -> tuple[Array, ...]:
+        """Calls the jitted cells one after the other."""
+        arenas = self._allocate(plan.sizes)
+        pools = jax.device_put(plan.pools)
+        for call in plan.calls:
+            arenas = self._call(
+                call.node_type, call.width, self.params, arenas, pools, call.integers
+            )
+        return self._gather(plan.kinds, plan.columns, arenas)
+
+    def results(self, plan: LevelsPlan, outcome: tuple[Array, ...]) -> list[Any]:
+        """Returns the outputs per instance."""
+        return instance_results(plan.graph, outcome)
+
+    def _new_arenas(self, sizes: tuple[tuple[int, int], ...]) -> Arenas:
+        return new_arenas(self._types, dict(sizes))
+
+
+def _call(
+    node_type: NodeType,
+    width: int,
+    params: Any,
+    arenas: Arenas,
+    pools: Arenas,
+    integers: Array,
+) -> Arenas:
+    outputs = len(node_type.output_kinds)
+    rows = integers[outputs:].reshape(-1, width)
+    operands = len(node_type.operand_kinds)
+    found = run_nodes(
+        node_type, params, arenas, pools, rows[:operands], rows[operands:]
+    )
+    for leaf, kind in enumerate(node_type.output_kinds):
+        arenas = write(arenas, kind, integers[leaf], found[leaf])
+    return arenas
+
+
+def _gather(
+    kinds: tuple[int, ...], columns: list[Array], arenas: Arenas
+) -> tuple[Array, ...]:
+    return tuple(
+        take(arenas[kind], rows) for kind, rows in zip(kinds, columns, strict=True)
+    )

@@ -1,0 +1,213 @@
+"""Timing systems against each other on the same minibatches.
+
+All systems run in one process and take turns on each minibatch, the first one moving
+on by one each round, so that what the machine does meanwhile meets all alike. What is
+timed was run before and is awaited with ``jax.block_until_ready``. Recording and
+planning are timed from scratch each time; the forward pass on the plan of the warm-up,
+which is host memory, so its transfer counts.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.benchmark.compile_counter import CompileCount
+from edbatch.benchmark.systems import System
+
+
+@dataclass(frozen=True, eq=False)
+class WarmUp:
+    """The first run of a system on ``M`` minibatches.
+
+    Attributes:
+        plans: The plan of each.
+        first_ms: Time of each first forward pass, compilation included.
+        compiles: Programs that were compiled in it.
+        max_abs_error: Largest difference from the reference, over all outputs of all
+            instances; None without a reference.
+    """
+
+    plans: list[Any]
+    first_ms: np.ndarray  # [M] float64
+    compiles: np.ndarray  # [M] int64
+    max_abs_error: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Times of a system on ``M`` minibatches in ``R`` rounds.
+
+    Attributes:
+        record_ms: Time to record.
+        plan_ms: Time to plan.
+        forward_ms: Time to run.
+    """
+
+    record_ms: np.ndarray  # [M, R] float64
+    plan_ms: np.ndarray  # [M, R] float64
+    forward_ms: np.ndarray  # [M, R] float64
+
+
+def warm_up(
+    system: System,
+    minibatches: Sequence[Sequence[Any]],
+    references: Sequence[list[Any]] | None,
+    count: CompileCount,
+    tick: Callable[[], None] = lambda: None,
+) -> WarmUp:
+    """Runs a system once on each minibatch and checks what it computes.
+
+    Args:
+        system: The system.
+        minibatches: The instances of each.
+        references: What the model returns, per instance of each minibatch.
+        count: Counts compilations.
+        tick: Called after each minibatch.
+
+    Returns:
+        What was seen.
+
+    Raises:
+        UnsupportedError: The system cannot run this workload.
+    """
+    plans, first_ms, compiles, errors = [], [], [], []
+    for k, instances in enumerate(minibatches):
+        plans.append(system.plan(system.record(instances)))
+        before = count.programs
+        outcome, elapsed_ms = _forward(system, plans[-1])
+        first_ms.append(elapsed_ms)
+        compiles.append(count.programs - before)
+        if references is not None:
+            found = system.results(plans[-1], outcome)
+            errors.append(max_abs_error(found, references[k]))
+        tick()
+    return WarmUp(
+        plans,
+        np.array(first_ms),
+        np.array(compiles),
+        max(errors) if errors else None,
+    )
+
+
+def alternate(
+    systems: Sequence[System],
+    warm: Sequence[WarmUp],
+    minibatches: Sequence[Sequence[Any]],
+    rounds: int,
+    tick: Callable[[], None] = lambda: None,
+) -> list[Samples]:
+    """Times systems that are warmed up, in turns.
+
+    Args:
+        systems: The systems.
+        warm: Their first runs.
+        minibatches: The instances of each.
+        rounds: How often to time each system on each minibatch.
+        tick: Called after each turn.
+
+    Returns:
+        The times of each system.
+    """
+    times = np.zeros((len(systems), 3, len(minibatches), rounds))
+    for r in range(rounds):
+        for m, instances in enumerate(minibatches):
+            for turn in range(len(systems)):
+                k = (turn + r) % len(systems)
+                start = time.perf_counter()
+                recordings = systems[k].record(instances)
+                recorded = time.perf_counter()
+                systems[k].plan(recordings)
+                planned = time.perf_counter()
+                _, elapsed_ms = _forward(systems[k], warm[k].plans[m])
+                times[k, :, m, r] = (
+                    1e3 * (recorded - start),
+                    1e3 * (planned - recorded),
+                    elapsed_ms,
+                )
+                tick()
+    return [Samples(*each) for each in times]
+
+
+def _forward(system: System, plan: Any) -> tuple[Any, float]:
+    start = time.perf_counter()
+    outcome = jax.block_until_ready(system.forward(plan))
+    return outcome, 1e3 * (time.perf_counter() - start)
+
+
+def typical(samples: np.ndarray) -> float:
+    """Returns the mean over minibatches of the median over rounds.
+
+    Args:
+        samples: ``[M, R]``.
+
+    Returns:
+        The time.
+
+    Example:
+        >>> typical(np.array([[1.0, 1.0, 9.0], [3.0, 3.0, 3.0]]))
+        2.0
+    """
+    return float(np.median(samples, axis=1).mean())
+
+
+def ratio(samples: np.ndarray, others: np.ndarray) -> float:
+    """Returns the median ratio of times that were measured side by side.
+
+    Args:
+        samples: ``[M, R]``.
+        others: ``[M, R]``.
+
+    Returns:
+        The ratio; medians of ratios of neighbours feel a busy machine less than ratios
+        of medians.
+    """
+    return float(np.median(samples / others))
+
+
+def noise_percent(samples: np.ndarray) -> float:
+    """Returns how far times lie apart: half the middle half of them.
+
+    Args:
+        samples: ``[M, R]``.
+
+    Returns:
+        Half the distance of the quartiles of times relative to their minibatch's
+        median, in percent.
+
+    Example:
+        >>> noise_percent(np.array([[9.0, 9.0, 10.0, 11.0, 11.0]]))
+        10.0
+    """
+    relative = samples / np.median(samples, axis=1, keepdims=True)
+    low, high = np.percentile(relative, (25, 75))
+    return round(float(high - low) * 50, 6)
+
+
+def max_abs_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Compares the outputs of all instances, number by number.
+
+    Args:
+        found: A pytree per instance.
+        expected: Another.
+
+    Returns:
+        The largest absolute difference; infinite where only one is not a number.
+
+    Raises:
+        AssertionError: Structures or shapes differ.
+    """
+    one, other = jax.tree.structure(found), jax.tree.structure(expected)
+    assert one == other, f"the results have structure {one}, not {other}"
+    worst = 0.0
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        assert left.shape == right.shape, "the results differ in shape"
+        same = (left == right) | (np.isnan(left) & np.isnan(right))
+        with np.errstate(invalid="ignore"):
+            gap = np.where(same, 0.0, np.abs(left - right))
+        worst = max(worst, float(np.nan_to_num(gap, nan=np.inf).max(initial=0.0)))
+    return worst

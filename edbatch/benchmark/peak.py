@@ -1,0 +1,63 @@
+"""The fastest matrix product that can be measured here: the peak to compare with."""
+
+import time
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from edbatch.benchmark.flops import Product, type_products
+from edbatch.graph import DataflowGraph
+
+_SQUARES = ((1, 512, 512, 512), (1, 1024, 1024, 1024), (1, 2048, 2048, 2048))
+_ROWS = (64, 512, 2048)
+_BUDGET_S = 0.1  # per shape
+_LEAST_RUNS = 3
+_LARGEST = 1 << 35  # operations; a larger product says nothing new and takes long
+
+
+def peak_gflops(graph: DataflowGraph, key: Array) -> float:
+    """Measures matrix products and returns the speed of the fastest.
+
+    Args:
+        graph: A minibatch: the shapes of its cells' products, over rows of nodes, are
+            measured beside square ones.
+        key: Random key of the matrices.
+
+    Returns:
+        10^9 operations per second, float32.
+    """
+    return max(measure_product(shape, key) for shape in _shapes(graph))
+
+
+def _shapes(graph: DataflowGraph) -> Iterable[Product]:
+    shapes = set(_SQUARES)
+    for node_type in graph.types.types:
+        for (batch, m, n, k), _ in type_products(graph.types, node_type):
+            shapes |= {(1, rows * batch * m, n, k) for rows in _ROWS}
+    return [s for s in sorted(shapes) if 2 * s[0] * s[1] * s[2] * s[3] <= _LARGEST]
+
+
+def measure_product(shape: Product, key: Array) -> float:
+    """Measures one product, at its fastest of several runs.
+
+    Args:
+        shape: Batch, m, n and k.
+        key: Random key of the matrices.
+
+    Returns:
+        10^9 operations per second.
+    """
+    batch, m, n, k = shape
+    one, two = jax.random.split(key)
+    left = jax.random.normal(one, (batch, m, k), jnp.float32)
+    right = jax.random.normal(two, (batch, k, n), jnp.float32)
+    multiply = jax.jit(jnp.matmul)
+    multiply(left, right).block_until_ready()
+    times = [float("inf")]
+    while len(times) <= _LEAST_RUNS or sum(times[1:]) < _BUDGET_S:
+        start = time.perf_counter()
+        multiply(left, right).block_until_ready()
+        times.append(time.perf_counter() - start)
+    return 2 * batch * m * n * k / min(times) / 1e9

@@ -1,0 +1,101 @@
+"""What a benchmark found."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edbatch.benchmark.config import BenchmarkConfig
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system. Times are per minibatch: means of each minibatch's median.
+
+    Attributes:
+        system: Its name.
+        forward_ms: The forward pass, transfers of the plan included.
+        record_ms: Recording all instances anew; 0 where nothing is recorded.
+        plan_ms: Planning anew from kept recordings; 0 where nothing is planned.
+        compile_s: What first runs took longer than later ones, over all minibatches.
+        compiles: Programs compiled over all minibatches.
+        max_abs_error: Largest difference from the unbatched model, over all outputs of
+            all instances; None if nothing was compared.
+        instances_per_s: By the sum of recording, planning and forward.
+        percent_of_peak: Speed of the cells' matrix products, by the forward pass,
+            relative to the fastest product measured.
+        host_percent: ``plan_ms`` in percent of ``forward_ms``.
+        noise_percent: Half the distance between the quartiles of ``forward_ms``.
+        ratio_to_exact: Median ratio to the forward pass of `exact` beside it; None if
+            that was not measured.
+        batches: Batches per minibatch; None where batches are not scheduled.
+        about: What the system is, and its weakness.
+    """
+
+    system: str
+    forward_ms: float
+    record_ms: float
+    plan_ms: float
+    compile_s: float
+    compiles: int
+    max_abs_error: float | None
+    instances_per_s: float
+    percent_of_peak: float | None
+    host_percent: float
+    noise_percent: float
+    ratio_to_exact: float | None
+    batches: float | None
+    about: str
+
+
+@dataclass(frozen=True)
+class MinibatchFacts:
+    """Means over the minibatches.
+
+    Attributes:
+        instances: Instances.
+        nodes: Nodes.
+        lower_bound: Batches that no schedule goes below.
+        gflop: 10^9 operations of the cells' matrix products.
+    """
+
+    instances: int
+    nodes: float
+    lower_bound: float
+    gflop: float
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """What a benchmark found.
+
+    Attributes:
+        config: What was asked for.
+        policy: The policy of the system `edbatch`, and where it comes from.
+        device: What it ran on.
+        versions: Versions of packages.
+        minibatch: What the minibatches are like.
+        peak_gflops: Speed of the fastest matrix product, 10^9 per second; None if it
+            was not measured.
+        rows: The systems.
+        left_out: Systems that cannot run this workload, and why.
+    """
+
+    config: BenchmarkConfig
+    policy: str
+    device: dict[str, Any]
+    versions: dict[str, str]
+    minibatch: MinibatchFacts
+    peak_gflops: float | None
+    rows: tuple[Row, ...]
+    left_out: dict[str, str]
+
+    def row(self, system: str) -> Row:
+        """Returns the row of a system that was measured."""
+        return next(each for each in self.rows if each.system == system)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the result as JSON values."""
+        value = asdict(self)
+        value["config"]["data"] = [str(each) for each in self.config.data]
+        value["config"]["systems"] = list(self.config.systems)
+        value["rows"] = list(value["rows"])
+        return value

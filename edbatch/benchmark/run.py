@@ -1,0 +1,246 @@
+"""Running a benchmark from its configuration to its result."""
+
+import os
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.benchmark.compile_counter import CompileCount, count_compiles
+from edbatch.benchmark.config import BenchmarkConfig
+from edbatch.benchmark.errors import UnsupportedError
+from edbatch.benchmark.flops import count_flops
+from edbatch.benchmark.measure import (
+    Samples,
+    WarmUp,
+    alternate,
+    noise_percent,
+    ratio,
+    typical,
+    warm_up,
+)
+from edbatch.benchmark.minibatches import (
+    choose_policy,
+    draw_minibatches,
+    random_params,
+)
+from edbatch.benchmark.peak import peak_gflops
+from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row
+from edbatch.benchmark.systems import System, Unbatched, make_system
+from edbatch.execution import Plan
+from edbatch.graph import DataflowGraph
+from edbatch.models import get_workload
+from edbatch.schedule.lower_bound import lower_bound
+
+Progress = Callable[[int, int, str], None]
+
+_PACKAGES = ("edbatch", "jax", "jaxlib", "numpy", "numba")
+
+
+class _Clock:
+    """Tells how far a benchmark is."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._done, self._total = 0, total
+        self.what = ""
+
+    def start(self, what: str) -> None:
+        self.what = what
+        self._tell()
+
+    def tick(self) -> None:
+        self._done += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self._done, self._total, self.what)
+
+
+def run_benchmark(
+    config: BenchmarkConfig, progress: Progress | None = None
+) -> BenchmarkResult:
+    """Compares systems on the same minibatches.
+
+    Args:
+        config: What to measure.
+        progress: Called as ``progress(done, total, what)``.
+
+    Returns:
+        The result. A system that cannot run the workload is left out, with the reason.
+
+    Raises:
+        EdbatchError: The workload, the data or the policy cannot be used.
+
+    Example:
+        >>> config = BenchmarkConfig(
+        ...     hidden=4, batch_size=2, minibatches=1, rounds=1, systems=("edbatch",),
+        ...     policy="greedy",
+        ... )
+        >>> result = run_benchmark(config)
+        >>> result.row("edbatch").max_abs_error < 1e-5
+        True
+    """
+    workload = get_workload(config.workload, **config.options)
+    params = random_params(workload, config)
+    drawn = draw_minibatches(workload, config)
+    policy, described = choose_policy(workload, params, config, drawn.training)
+    names = ("edbatch",) if config.compiles_only else config.systems
+    rounds = 1 if config.compiles_only else config.rounds
+    count = len(drawn.measured)
+    clock = _Clock(progress, count * (1 + len(names) * (1 + rounds)))
+    systems = [make_system(each, workload.model, params, policy) for each in names]
+    with count_compiles() as compiles:
+        references = None
+        if not config.compiles_only:
+            reference = Unbatched(workload.model, params)
+            clock.start("the unbatched model")
+            references = []
+            for instances in drawn.measured:
+                references.append(_reference(reference, instances))
+                clock.tick()
+        warm, left_out = _warm_up(systems, drawn.measured, references, compiles, clock)
+    kept = [each for each in systems if each.name in warm]
+    clock.start("measuring")
+    samples = alternate(
+        kept,
+        [warm[each.name] for each in kept],
+        drawn.measured,
+        rounds,
+        clock.tick,
+    )
+    graphs = _graphs(workload.model, params, drawn.measured)
+    peak = None
+    if not config.compiles_only:
+        clock.start("the peak")
+        peak = peak_gflops(graphs[0], jax.random.key(config.seed))
+    facts = _facts(graphs, config)
+    timed = {each.name: one for each, one in zip(kept, samples, strict=True)}
+    exact = timed.get("exact")
+    return BenchmarkResult(
+        config=config,
+        policy=described,
+        device=_device(),
+        versions={each: _version(each) for each in _PACKAGES},
+        minibatch=facts,
+        peak_gflops=peak,
+        rows=tuple(
+            _row(each, warm[each.name], timed[each.name], exact, facts, peak)
+            for each in kept
+        ),
+        left_out=left_out,
+    )
+
+
+def _reference(system: Unbatched, instances: list[Any]) -> list[Any]:
+    plan = system.plan(system.record(instances))
+    return system.results(plan, system.forward(plan))
+
+
+def _warm_up(
+    systems: list[System],
+    minibatches: list[list[Any]],
+    references: list[list[Any]] | None,
+    compiles: CompileCount,
+    clock: _Clock,
+) -> tuple[dict[str, WarmUp], dict[str, str]]:
+    """Runs every system once; also returns why some cannot run."""
+    warm, left_out = {}, {}
+    for system in systems:
+        clock.start(f"warming up {system.name}")
+        try:
+            warm[system.name] = warm_up(
+                system, minibatches, references, compiles, clock.tick
+            )
+        except UnsupportedError as error:
+            left_out[system.name] = str(error)
+    return warm, left_out
+
+
+def _graphs(
+    model: Any, params: Any, minibatches: list[list[Any]]
+) -> list[DataflowGraph]:
+    recorder = eb.batch(model, params=params)
+    return [recorder.graph(each) for each in minibatches]
+
+
+def _facts(graphs: list[DataflowGraph], config: BenchmarkConfig) -> MinibatchFacts:
+    return MinibatchFacts(
+        instances=config.batch_size,
+        nodes=_mean(each.num_nodes for each in graphs),
+        lower_bound=_mean(lower_bound(each.structure) for each in graphs),
+        gflop=_mean(count_flops(each) for each in graphs) / 1e9,
+    )
+
+
+def _row(
+    system: System,
+    warm: WarmUp,
+    samples: Samples,
+    exact: Samples | None,
+    facts: MinibatchFacts,
+    peak: float | None,
+) -> Row:
+    forward_ms, record_ms, plan_ms = (
+        typical(each)
+        for each in (samples.forward_ms, samples.record_ms, samples.plan_ms)
+    )
+    later_ms = np.median(samples.forward_ms, axis=1)
+    waited_ms = np.maximum(warm.first_ms - later_ms, 0)[warm.compiles > 0]
+    reports = [each.report for each in warm.plans if isinstance(each, Plan)]
+    gflops = facts.gflop / (forward_ms / 1e3)
+    return Row(
+        system=system.name,
+        forward_ms=forward_ms,
+        record_ms=record_ms,
+        plan_ms=plan_ms,
+        compile_s=float(waited_ms.sum()) / 1e3,
+        compiles=int(warm.compiles.sum()),
+        max_abs_error=warm.max_abs_error,
+        instances_per_s=facts.instances / (forward_ms + record_ms + plan_ms) * 1e3,
+        percent_of_peak=None if peak is None else 100 * gflops / peak,
+        host_percent=100 * plan_ms / forward_ms,
+        noise_percent=noise_percent(samples.forward_ms),
+        ratio_to_exact=exact and ratio(samples.forward_ms, exact.forward_ms),
+        batches=_mean(each.batches for each in reports if each) if reports else None,
+        about=system.about,
+    )
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean(list(values)))
+
+
+def _device() -> dict[str, Any]:
+    [device, *_] = jax.devices()
+    return {
+        "platform": device.platform,
+        "kind": device.device_kind,
+        "count": jax.device_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0].partition(":")[2].strip() if names else platform.processor()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"

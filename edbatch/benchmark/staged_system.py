@@ -1,0 +1,105 @@
+"""What the systems with a program written for one kind of graph share.
+
+They record the model as edbatch does, since somebody who writes such a program has to
+walk the instances as well, and then arrange arrays with NumPy.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from edbatch.execution.result import (
+    assemble,
+    find_ragged,
+    locate_results,
+    pad_results,
+)
+from edbatch.graph import DataflowGraph, TypeTable, record
+from edbatch.graph.outputs import leaves
+from edbatch.graph.parameters import abstract
+from edbatch.verify import split_instances
+
+
+class StagedSystem(ABC):
+    """A system that plans from recordings; subclasses say how.
+
+    Attributes:
+        model: The model for one instance.
+        params: Its parameters.
+    """
+
+    def __init__(self, model: Callable[[Any, Any], Any], params: Any) -> None:
+        self.model = model
+        self.params = params
+        self._types = TypeTable(abstract(params))
+        self._keys: dict[Hashable, Any] = {}
+
+    def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
+        """Records the model on each instance."""
+        return [
+            record(self.model, self._types, [each], self._keys) for each in instances
+        ]
+
+    @abstractmethod
+    def plan(self, recordings: Sequence[DataflowGraph]) -> Any:
+        """Merges recordings and arranges the minibatch for `forward`, on the host."""
+
+    @abstractmethod
+    def forward(self, plan: Any) -> Any:
+        """Computes a minibatch's outputs."""
+
+    @abstractmethod
+    def results(self, plan: Any, outcome: Any) -> list[Any]:
+        """Returns what the model returns, per instance, from what `forward` gave."""
+
+
+def value_columns(graph: DataflowGraph) -> list[tuple[int, np.ndarray]]:
+    """Lists what has to be computed for a minibatch's outputs.
+
+    Args:
+        graph: The minibatch.
+
+    Returns:
+        The array kind and the values, ``[n] int32``, of each leaf of the model's output
+        that is some node's output.
+    """
+    columns = zip(
+        leaves(graph.outputs.skeleton), graph.outputs.columns, strict=True
+    )
+    return [(kind, values) for (source, kind), values in columns if source == "value"]
+
+
+def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any]:
+    """Takes the outputs of a minibatch apart.
+
+    Args:
+        graph: The minibatch.
+        columns: For each of `value_columns` its values, ``[n or more, ...]``.
+
+    Returns:
+        What the model returns, per instance.
+    """
+    values: dict[int, np.ndarray] = {}
+    for (kind, ids), rows in zip(value_columns(graph), columns, strict=True):
+        shape = (graph.num_values, *rows.shape[1:])
+        values.setdefault(kind, np.zeros(shape, rows.dtype))[ids] = rows[: len(ids)]
+    outputs = graph.outputs
+    ragged = find_ragged(outputs.skeleton, outputs.lengths)
+    identity = np.arange(graph.num_values, dtype=np.int32)
+    shape, found = locate_results(graph, identity, ragged)
+    rows = pad_results(found, shape, lambda _, size: size)
+    result = assemble(
+        shape,
+        tuple(map(jnp.asarray, rows.rows)),
+        tuple(map(jnp.asarray, rows.lengths)),
+        {kind: jnp.asarray(each) for kind, each in values.items()},
+        {
+            kind: jnp.concatenate([jnp.zeros_like(rows[:1]), rows])
+            for kind, rows in graph.externals.items()
+        },
+    )
+    return split_instances(result, graph.num_instances)

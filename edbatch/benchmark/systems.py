@@ -1,0 +1,124 @@
+"""The systems that are compared: what each does with a minibatch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.benchmark.exact import Exact
+from edbatch.benchmark.levels import Levels
+from edbatch.benchmark.scan import Scan, ScanSorted
+from edbatch.execution import Plan
+from edbatch.graph import DataflowGraph
+from edbatch.graph.cell import jitted_cells
+from edbatch.schedule import Policy
+from edbatch.verify import split_instances
+
+Model = Callable[[Any, Any], Any]
+
+
+class System(Protocol):
+    """A way to run a model on minibatches.
+
+    Attributes:
+        name: Its name in `SYSTEMS`.
+        about: What it is, and its weakness, in one line.
+    """
+
+    name: str
+    about: str
+
+    def record(self, instances: Sequence[Any]) -> Any:
+        """Walks instances; what it gives can be kept."""
+
+    def plan(self, recordings: Any) -> Any:
+        """Arranges a minibatch of recordings, on the host, from scratch."""
+
+    def forward(self, plan: Any) -> Any:
+        """Computes the outputs, transfers of the plan included."""
+
+    def results(self, plan: Any, outcome: Any) -> list[Any]:
+        """Takes what `forward` gave apart, per instance."""
+
+
+class Batched:
+    """edbatch under a policy."""
+
+    def __init__(self, name: str, model: Model, params: Any, policy: Policy) -> None:
+        self.name = name
+        self.about = (
+            f"one compiled program that reads its schedule as data; policy"
+            f" {policy.name}; copies the operands that do not lie in order"
+        )
+        self.params = params
+        self.batched = eb.batch(model, policy, params=params, cache_bytes=0)
+
+    def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
+        """Records the model on each instance."""
+        return [self.batched.record(each) for each in instances]
+
+    def plan(self, recordings: Sequence[DataflowGraph]) -> Plan:
+        """Merges, schedules, lays out and encodes; nothing is cached."""
+        return self.batched.plan(recordings)
+
+    def forward(self, plan: Plan) -> Any:
+        """Runs the plan."""
+        return self.batched.apply(self.params, plan)
+
+    def results(self, plan: Plan, outcome: Any) -> list[Any]:
+        """Returns the outputs per instance."""
+        return split_instances(outcome, plan.shape.result.instances)
+
+
+class Unbatched:
+    """The model as written, one instance after the other; the specification."""
+
+    name = "unbatched"
+    about = (
+        "the model as written over jitted cells, one instance after the other; pays"
+        " dispatch at every node"
+    )
+
+    def __init__(self, model: Model, params: Any) -> None:
+        self.model = model
+        self.params = params
+
+    def record(self, instances: Sequence[Any]) -> list[Any]:
+        """Has nothing to record."""
+        return list(instances)
+
+    def plan(self, recordings: list[Any]) -> list[Any]:
+        """Has nothing to plan."""
+        return recordings
+
+    def forward(self, plan: list[Any]) -> list[Any]:
+        """Calls the model on each instance."""
+        with jitted_cells():
+            return [self.model(self.params, each) for each in plan]
+
+    def results(self, plan: list[Any], outcome: list[Any]) -> list[Any]:
+        """Returns the outputs per instance."""
+        return [jax.tree.map(np.asarray, each) for each in outcome]
+
+
+def make_system(name: str, model: Model, params: Any, policy: Policy) -> System:
+    """Makes a system.
+
+    Args:
+        name: Its name, of `SYSTEMS`.
+        model: The model for one instance.
+        params: Its parameters.
+        policy: The policy of the system ``edbatch``.
+
+    Returns:
+        The system.
+    """
+    if name in ("edbatch", "agenda", "depth"):
+        chosen = policy if name == "edbatch" else eb.get_policy(name)
+        return Batched(name, model, params, chosen)
+    for each in (Unbatched, Scan, ScanSorted, Levels, Exact):
+        if each.name == name:
+            return each(model, params)
+    raise AssertionError(f"the configuration knows the systems, so not {name!r}")

@@ -1,0 +1,108 @@
+"""What commands print: results to stdout, progress and messages to stderr."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+
+def stderr() -> Console:
+    """Returns the console for everything that is not the result."""
+    return Console(stderr=True, highlight=False)
+
+
+def say(message: str) -> None:
+    """Tells the user something beside the result."""
+    stderr().print(Text(message), soft_wrap=True)
+
+
+@contextmanager
+def stage(message: str) -> Iterator[None]:
+    """Shows what is being done: a spinner on a terminal, else one line."""
+    console = stderr()
+    if console.is_terminal:
+        with console.status(Text(f"{message} ...")):
+            yield
+    else:
+        say(f"{message} ...")
+        yield
+
+
+def progress_bar(*columns: str) -> Progress:
+    """Makes a progress bar on stderr.
+
+    Args:
+        *columns: More columns, as formats of the task: ``"{task.fields[loss]}"``.
+
+    Returns:
+        The bar, a context manager.
+    """
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *(TextColumn(each) for each in columns),
+        TimeElapsedColumn(),
+        console=stderr(),
+    )
+
+
+def tracked(items: Sequence[Any], description: str) -> Iterator[Any]:
+    """Yields items under a progress bar."""
+    with progress_bar() as bar:
+        yield from bar.track(items, description=description)
+
+
+def print_json(value: Any) -> None:
+    """Prints a result for machines, the only thing on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
+) -> None:
+    """Prints a result for people; the first column is text, the others numbers.
+
+    Args:
+        columns: Heads.
+        rows: Cells; floats are rounded, None is a dash.
+        title: Stands above the table.
+    """
+    table = Table(title=Text(title) if title else None, title_justify="left")
+    for k, column in enumerate(columns):
+        table.add_column(Text(column), justify="right" if k else "left")
+    for row in rows:
+        table.add_row(*(Text(_shown(cell)) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Prints names and values, one pair per line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column()
+    for name, value in fields:
+        table.add_row(Text(name), Text(_shown(value)))
+    Console(highlight=False).print(table)
+
+
+def _shown(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:,.2f}" if abs(cell) >= 1 else f"{cell:.4g}"
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}"
+    return str(cell)

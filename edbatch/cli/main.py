@@ -1,0 +1,65 @@
+"""The commands `edbatch` and `train-policy`.
+
+Commands import what they need when they run, so that ``--help`` does not wait for it.
+"""
+
+from typing import Annotated
+
+import typer
+
+from edbatch.cli.compare import compare
+from edbatch.cli.inspect import inspect
+from edbatch.cli.one_sentence import OneSentenceCommand, OneSentenceGroup
+from edbatch.cli.run import run
+from edbatch.cli.train_policy import train_policy
+
+app = typer.Typer(
+    name="edbatch",
+    cls=OneSentenceGroup,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+train_policy_app = typer.Typer(
+    name="train-policy",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def edbatch(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Automatic batching of dynamic neural networks on JAX.
+
+    New here? `edbatch demo` shows in a minute what this does.
+    """
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"edbatch {installed('edbatch')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+for command in (train_policy, compare, inspect, run):
+    app.command()(command)
+train_policy_app.command(cls=OneSentenceCommand)(train_policy)
+
+
+def main() -> None:
+    """Runs `edbatch`."""
+    app(prog_name="edbatch")
+
+
+def train_policy_main() -> None:
+    """Runs `train-policy`."""
+    train_policy_app(prog_name="train-policy")

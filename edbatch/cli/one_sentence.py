@@ -1,0 +1,70 @@
+"""How commands fail: one sentence on stderr and exit code 2, no traceback."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import Abort, TyperException
+
+from edbatch.cli.console import say
+from edbatch.errors import EdbatchError
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
+DEBUG = "EDBATCH_DEBUG"
+
+
+class CommandError(EdbatchError, ValueError):
+    """A command was asked for something that it cannot do."""
+
+
+class OneSentenceCommand(TyperCommand):
+    """A command that fails as this module says."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Runs the command and exits."""
+        inner = super().main
+        return _exit(lambda: inner(*args, standalone_mode=False, **extra))
+
+
+class OneSentenceGroup(TyperGroup):
+    """A group of commands that fail as this module says."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Runs the command that was named and exits."""
+        inner = super().main
+        return _exit(lambda: inner(*args, standalone_mode=False, **extra))
+
+
+def is_debugging() -> bool:
+    """Whether the user wants tracebacks."""
+    return os.environ.get(DEBUG, "0") not in ("", "0")
+
+
+def _exit(run: Callable[[], Any]) -> NoReturn:
+    try:
+        code = run()
+    except (EdbatchError, TyperException, OSError) as error:
+        if is_debugging():
+            raise
+        say(f"Error: {_sentence(error)}")
+        code = EXIT_ERROR
+    except Abort:
+        code = EXIT_INTERRUPTED
+    if code == EXIT_INTERRUPTED:
+        say("Interrupted.")
+    sys.exit(code or 0)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, TyperException):
+        message = error.format_message().rstrip(".")
+        context: typer.Context | None = getattr(error, "ctx", None)
+        command = context.command_path if context else "edbatch"
+        return f"{message}; see '{command} --help'"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be used: {error.strerror}"
+    return str(error)

@@ -1,0 +1,109 @@
+"""Options that several commands share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_WHAT = "What to batch"
+
+Workload = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="A ready workload: tree-lstm, tree-lstm-childsum or bilstm-tagger.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="PATH",
+        help=(
+            "A file or folder to read instances from; may be given several times."
+            " tree-lstm reads Penn Treebank brackets, tree-lstm-childsum CoNLL-U,"
+            " bilstm-tagger CoNLL-U or columns of tokens and tags; each also .gz."
+            " Without it, instances are sampled."
+        ),
+        rich_help_panel=_WHAT,
+    ),
+]
+Arity = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help=(
+            "tree-lstm only: the largest number of children of a node. 2, the default,"
+            " binarizes the trees."
+        ),
+        rich_help_panel=_WHAT,
+    ),
+]
+Classify = Annotated[
+    str | None,
+    typer.Option(
+        metavar="root|nodes",
+        help="tree-lstm only: what is classified, the root (default) or all nodes.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help=(
+            "Your own model(params, instance) in place of a workload; modules in the"
+            " current folder are found."
+        ),
+        rich_help_panel=_WHAT,
+    ),
+]
+Instances = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help=(
+            "With --model: a function that returns a list of instances. It takes"
+            " nothing, or a numpy.random.Generator and how many to return."
+        ),
+        rich_help_panel=_WHAT,
+    ),
+]
+Params = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help=(
+            "With --model: a function that returns the model's parameters, of which"
+            " only shapes matter here. It takes nothing, or a jax.random key. Without"
+            " it the model gets an empty dict."
+        ),
+        rich_help_panel=_WHAT,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """The options above, which say what to batch."""
+
+    workload: str | None
+    data: list[Path] | None
+    arity: int | None
+    classify: str | None
+    model: str | None
+    instances: str | None
+    params: str | None
+
+
+BatchSize = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Instances per minibatch.")
+]
+Minibatches = Annotated[
+    int, typer.Option(metavar="M", min=1, help="Number of minibatches.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON, for programs, and nothing else.")
+]

@@ -1,0 +1,52 @@
+"""Files that commands write: checked before the work, and replaced as a whole."""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from edbatch.cli.one_sentence import CommandError
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Checks before long work that its result can be written.
+
+    Args:
+        option: The option that names the file.
+        path: The file; None where there is none.
+
+    Raises:
+        CommandError: Its folder is missing or cannot be written, or it is a folder.
+    """
+    if path is None:
+        return
+    folder = path.parent
+    if not folder.is_dir():
+        raise CommandError(
+            f"{option} names a file in an existing folder but {folder} does not exist;"
+            " make it, or name another"
+        )
+    if path.is_dir():
+        raise CommandError(
+            f"{option} names a file but {path} is a folder; add a file name"
+        )
+    if not os.access(folder, os.W_OK):
+        raise CommandError(
+            f"{option} names a file in a writable folder but {folder} cannot be"
+            " written; name another"
+        )
+
+
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Writes a file beside its place, then renames it: no reader sees a part.
+
+    Args:
+        path: The file; replaced if it exists.
+        write: Writes to the path that it is given, which ends like `path`.
+    """
+    beside = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    try:
+        write(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

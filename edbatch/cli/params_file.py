@@ -1,0 +1,109 @@
+"""Parameters of workloads as `.npz` files: one array per dotted path."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.output_file import write_whole
+from edbatch.data import Vocabulary
+from edbatch.errors import nearest
+
+VOCABULARY = "vocabulary"
+
+
+def save_params(path: Path, params: Any, vocabulary: Vocabulary | None) -> None:
+    """Writes parameters, and the words by number if there are any.
+
+    Args:
+        path: The file.
+        params: The parameters.
+        vocabulary: The vocabulary that instances were numbered with.
+    """
+    arrays = {name: np.asarray(leaf) for name, leaf in _named(params)}
+    if vocabulary is not None:
+        arrays[VOCABULARY] = np.array(vocabulary.tokens)
+    save_arrays(path, arrays)
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes named arrays as `.npz`, as a whole."""
+
+    def write(beside: Path) -> None:
+        with open(beside, "xb") as file:  # savez would append a suffix to a name
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    write_whole(path, write)
+
+
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabulary | None]:
+    """Reads what `save_params` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Arrays by dotted path, and the vocabulary if there is one.
+
+    Raises:
+        CommandError: There is no such file, or it is no `.npz` file of plain arrays.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            arrays = {name: content[name] for name in content.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise CommandError(
+            f"--params takes an .npz file of arrays but {path} is not: {error}; write"
+            " one with --save-params, or numpy.savez"
+        ) from error
+    words = arrays.pop(VOCABULARY, None)
+    return arrays, None if words is None else Vocabulary(words.tolist())
+
+
+def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:
+    """Puts arrays into the structure of parameters.
+
+    Args:
+        template: Shapes of the parameters.
+        arrays: Arrays by dotted path.
+        source: The file that they come from, for messages.
+
+    Returns:
+        The parameters.
+
+    Raises:
+        CommandError: An array is missing, unknown, or of another shape.
+    """
+    expected = dict(_named(template))
+    for name in arrays:
+        if name not in expected:
+            raise CommandError(
+                f"{source} has an array {name!r} that the model does not have;"
+                f" {nearest(name, expected)}"
+            )
+    for name, leaf in expected.items():
+        if name not in arrays:
+            raise CommandError(
+                f"{source} has no array {name!r}, which the model needs; it has"
+                f" {', '.join(map(repr, arrays)) or 'none'}"
+            )
+        if arrays[name].shape != leaf.shape:
+            raise CommandError(
+                f"{source} has {name!r} of shape {list(arrays[name].shape)} but the"
+                f" model needs {list(leaf.shape)}; give the options, such as --arity,"
+                " that the parameters were made for"
+            )
+    leaves = [arrays[name].astype(leaf.dtype) for name, leaf in expected.items()]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _named(tree: Any) -> list[tuple[str, Any]]:
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]

@@ -1,0 +1,143 @@
+"""`edbatch run`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edbatch.cli import options
+from edbatch.cli.console import print_fields, print_json, say, stage
+
+if TYPE_CHECKING:
+    from edbatch.data import Vocabulary
+    from edbatch.models import Workload
+
+
+def run(
+    workload: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The workload: tree-lstm, tree-lstm-childsum or bilstm-tagger.",
+        ),
+    ],
+    data: options.Data = None,
+    arity: options.Arity = None,
+    classify: options.Classify = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="A policy file of train-policy; or depth, agenda or greedy.",
+        ),
+    ] = "greedy",
+    batch_size: options.BatchSize = 64,
+    hidden: Annotated[
+        int, typer.Option(metavar="H", min=1, help="Hidden size of random parameters.")
+    ] = 128,
+    params: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Parameters as .npz, as --save-params writes them; random without.",
+        ),
+    ] = None,
+    save_params: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the parameters, and the words by number, to this .npz file.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=(
+                "Write the results to this .npz file: one array per output, a row per"
+                " instance. Lists stand one after the other, with an array of lengths."
+            ),
+        ),
+    ] = None,
+    samples: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Without --data: how many instances to sample."
+        ),
+    ] = 1024,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Run a workload in minibatches under a policy.
+
+    Prints the throughput, from instances to results: recording, planning and running.
+    Minibatches that had to wait for a compilation are left out of it.
+
+    Example: edbatch run --workload tree-lstm --data trees.ptb --policy tree.json --out
+    states.npz
+    """
+    import jax
+    import numpy as np
+
+    from edbatch.cli.batched_run import run_batched
+    from edbatch.cli.output_file import check_writable
+    from edbatch.cli.params_file import fill, read_arrays, save_arrays
+    from edbatch.cli.params_file import save_params as save
+    from edbatch.models import get_workload
+    from edbatch.policies import get_policy
+
+    chosen = get_policy(policy)
+    check_writable("--out", out)
+    check_writable("--save-params", save_params)
+    given: dict[str, Any] = {"arity": arity, "classify": classify}
+    given = {name: value for name, value in given.items() if value is not None}
+    vocabulary = None
+    if params is not None:
+        arrays, vocabulary = read_arrays(params)
+        given |= sizes_of(workload, arrays)
+        hidden = arrays["embedding"].shape[1] if "embedding" in arrays else hidden
+    ready = get_workload(workload, **given)
+    key = jax.random.key(seed)
+    if params is None:
+        values = ready.init_params(key, hidden)
+    else:
+        shapes = jax.eval_shape(lambda key: ready.init_params(key, hidden), key)
+        values = fill(shapes, arrays, params)
+    if data:
+        instances, vocabulary = _read(ready, data, vocabulary)
+    else:
+        instances = ready.sample(np.random.default_rng(seed), samples)
+    if save_params is not None:
+        save(save_params, values, vocabulary)
+    report, results = run_batched(
+        ready, chosen, values, instances, batch_size, keep=out is not None
+    )
+    report |= {"hidden": hidden, "out": None if out is None else str(out)}
+    if out is not None:
+        save_arrays(out, results)
+    if json:
+        print_json(report)
+        return
+    print_fields((name.replace("_", " "), value) for name, value in report.items())
+    if report["instances_per_s"] is None:
+        say("Every minibatch waited for a compilation; a throughput needs more of them.")
+
+
+def sizes_of(workload: str, arrays: "dict[str, Any]") -> dict[str, int]:
+    """Reads a workload's options from the shapes of its parameters."""
+    found = {}
+    if "embedding" in arrays:
+        found["vocabulary_size"] = arrays["embedding"].shape[0]
+    if "classify.b" in arrays:
+        name = "num_tags" if workload == "bilstm-tagger" else "num_labels"
+        found[name] = arrays["classify.b"].shape[0]
+    return found
+
+
+def _read(
+    workload: "Workload", data: list[Path], vocabulary: "Vocabulary | None"
+) -> "tuple[list[Any], Vocabulary]":
+    with stage(f"Reading {' '.join(map(str, data))}"):
+        text = workload.read_text(data)
+        vocabulary = vocabulary or workload.vocabulary(text)
+        return workload.number(text, vocabulary), vocabulary

@@ -1,0 +1,133 @@
+"""Functions of the user's own, named on the command line as package.module:function."""
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from edbatch.cli.one_sentence import DEBUG, CommandError, is_debugging
+from edbatch.errors import EdbatchError, nearest
+
+
+def find(option: str, name: str) -> Any:
+    """Imports what a user named; modules of the current folder can be imported.
+
+    Args:
+        option: The option, for messages.
+        name: ``package.module:function``.
+
+    Returns:
+        The object of that name.
+
+    Raises:
+        CommandError: There is no such module or name in it.
+
+    Example:
+        >>> find("--model", "math:sqrt")(9.0)
+        3.0
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not module_name or not colon or not attribute:
+        raise CommandError(
+            f"{option} takes package.module:function, such as my_models:encode, but"
+            f" received {name!r}"
+        )
+    found: Any = _import(option, module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            known = [each for each in vars(found) if not each.startswith("_")]
+            raise CommandError(
+                f"{option} names {name!r} but {module_name} has no {part!r};"
+                f" {nearest(part, known)}"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _import(option: str, name: str) -> ModuleType:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise CommandError(
+                f"{option} names the module {name!r}, which imports {error.name!r},"
+                " which is not installed"
+            ) from error
+        raise CommandError(
+            f"{option} names the module {name!r} but there is none; it must be"
+            f" installed, or lie in the current folder ({folder})"
+        ) from error
+    except Exception as error:
+        raise _failed(f"importing {name!r}, named by {option},", error) from error
+
+
+def call(option: str, function: Any, *arguments: Any) -> Any:
+    """Calls a user's function with the arguments, or without if it takes none.
+
+    Args:
+        option: The option that named it, for messages.
+        function: The function; anything that cannot be called is returned.
+        *arguments: What it may take.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        CommandError: It takes another number of arguments, or fails.
+
+    Example:
+        >>> call("--instances", lambda: [1], "rng", 2)
+        [1]
+        >>> call("--instances", lambda rng, count: [count], "rng", 2)
+        [2]
+    """
+    if not callable(function):
+        return function
+    with running(f"the function of {option}"):
+        if _takes(function, len(arguments)):
+            return function(*arguments)
+        if _takes(function, 0):
+            return function()
+    raise CommandError(
+        f"the function of {option} takes no argument, or {len(arguments)}, but it is"
+        f" defined with ({', '.join(inspect.signature(function).parameters)})"
+    )
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+@contextmanager
+def running(what: str) -> Iterator[None]:
+    """Turns errors of the user's own code into one sentence that says where."""
+    try:
+        yield
+    except EdbatchError:
+        raise
+    except Exception as error:
+        raise _failed(what, error) from error
+
+
+def _failed(what: str, error: Exception) -> Exception:
+    if is_debugging():
+        return error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = (str(error).splitlines() or ["no message"])[0]
+    return CommandError(
+        f"{what} raised {type(error).__name__}: {text}"
+        f" ({os.path.basename(place.filename)}:{place.lineno}); set {DEBUG}=1 for the"
+        " whole traceback"
+    )

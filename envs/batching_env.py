@@ -1,0 +1,243 @@
+"""The scheduling of sampled graphs as a gymnasium environment.
+
+The transitions and rewards are those that `edbatch.policies.train_policy` learns from;
+this door is for other learners.
+"""
+
+from typing import Any, SupportsInt
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numba import njit
+
+from edbatch.envs.samplers import Sampler, sample_tree_structure
+from edbatch.errors import PlanError
+from edbatch.graph.node_type import TypeKey
+from edbatch.graph.structure import GraphStructure
+from edbatch.schedule.frontier import FrontierState, run_type, start_frontier
+from edbatch.schedule.lower_bound import lower_bound
+from edbatch.schedule.sufficient_condition import (
+    HeadState,
+    new_heads,
+    ratio,
+    update_heads,
+)
+
+INVALID_ACTION_REWARD = -2.0  # less than what any type on the frontier pays
+
+# Nodes are counted with int32.
+_HIGHEST = np.array([2.0**31, 2.0**31, 1], np.float32)
+
+
+class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
+    """Choose which type runs next until every node of a graph has run.
+
+    Action: ``Discrete(T)``, the type whose frontier nodes run as one batch.
+
+    Observation: ``Box [T, 3] float32``, per type the number of nodes on the frontier,
+    the number of nodes that have not run, and the ratio of the sufficient condition: at
+    1, some optimal schedule runs this type next.
+
+    Reward: −1 + `alpha` · (that ratio of the chosen type). A type without nodes on
+    the frontier pays `INVALID_ACTION_REWARD` and changes nothing.
+
+    Episode: terminated when every node has run. Truncated only after
+    `max_invalid_actions` invalid actions in a row, which no masked learner makes.
+
+    Info: ``action_mask`` (``[T] int8``, 1 where a type is on the frontier),
+    ``batches`` (how many ran), ``lower_bound`` (no schedule has fewer).
+
+    ``reset(options={"graph": structure})`` takes a graph in place of a sampled one.
+
+    Args:
+        sampler: Draws the graph of each episode from a random generator; small random
+            trees if None.
+        type_keys: The types of all its graphs; those of a first sample if None.
+        alpha: Weight of the ratio in the reward.
+        max_invalid_actions: See above; None for no limit.
+        render_mode: `"ansi"` or None.
+
+    Example:
+        >>> env = gymnasium.make("edbatch/Batching-v0")
+        >>> observation, info = env.reset(seed=0)
+        >>> done = False
+        >>> while not done:
+        ...     action = env.action_space.sample(info["action_mask"])
+        ...     observation, reward, done, truncated, info = env.step(action)
+        >>> info["batches"] >= info["lower_bound"]
+        True
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(
+        self,
+        sampler: Sampler | None = None,
+        *,
+        type_keys: tuple[TypeKey, ...] | None = None,
+        alpha: float = 0.5,
+        max_invalid_actions: int | None = 1000,
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(
+                f"render_mode is 'ansi' or None but is {render_mode!r}; use 'ansi'"
+            )
+        self._sampler = sample_tree_structure if sampler is None else sampler
+        if type_keys is None:
+            type_keys = self._sampler(np.random.default_rng(0)).type_keys
+        self.type_keys = tuple(type_keys)
+        self.alpha = alpha
+        self.max_invalid_actions = max_invalid_actions
+        self.render_mode = render_mode
+        num_types = len(self.type_keys)
+        self.action_space = spaces.Discrete(num_types)
+        self.observation_space = spaces.Box(
+            low=np.zeros((num_types, 3), np.float32),
+            high=np.tile(_HIGHEST, (num_types, 1)),
+        )
+        self._structure: GraphStructure | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts the execution of a graph.
+
+        Args:
+            seed: Makes the episodes from here on reproducible.
+            options: ``{"graph": structure}``, or nothing to sample one.
+
+        Returns:
+            Observation and info.
+
+        Raises:
+            PlanError: The graph's types are not those of the environment.
+        """
+        super().reset(seed=seed)
+        graph = (options or {}).get("graph")
+        if graph is None:
+            graph = self._sampler(self.np_random)
+        self._check_types(graph)
+        self._structure = graph
+        self._state: FrontierState = start_frontier(graph)
+        self._heads: HeadState = new_heads(self._state)
+        self._done = 0
+        self._batches = 0
+        self._invalid_in_a_row = 0
+        self._bound = lower_bound(graph)
+        self._last = "nothing has run"
+        return self._observation(), self._info()
+
+    def step(
+        self, action: SupportsInt
+    ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Runs the frontier nodes of a type as one batch.
+
+        Args:
+            action: The type.
+
+        Returns:
+            Observation, reward, whether all nodes have run, whether the episode is
+            given up, and info. After the end nothing changes and the reward is 0.
+
+        Raises:
+            ValueError: The action is not in the action space.
+            gymnasium.error.ResetNeeded: No episode has been started.
+        """
+        graph = self._started()
+        chosen = int(action)
+        if not 0 <= chosen < len(self.type_keys):
+            raise ValueError(
+                f"an action is a type from 0 to {len(self.type_keys) - 1} but is"
+                f" {chosen}; choose one where info['action_mask'] is 1"
+            )
+        if self._done == graph.num_nodes:
+            return self._observation(), 0.0, True, False, self._info()
+        key = self.type_keys[chosen]
+        if self._state.tail[chosen] == self._state.head[chosen]:
+            reward = INVALID_ACTION_REWARD
+            self._invalid_in_a_row += 1
+            self._last = f"{key} is not on the frontier; nothing ran"
+        else:
+            reward = float(self.alpha * ratio(self._heads, self._state, chosen) - 1.0)
+            first, last = run_type(self._state, chosen)
+            update_heads(self._heads, self._state, chosen, first, last)
+            self._invalid_in_a_row = 0
+            self._batches += 1
+            self._done += last - first
+            self._last = f"batch {self._batches}: {last - first} of {key}"
+        terminated = bool(self._done == graph.num_nodes)
+        truncated = self._invalid_in_a_row == self.max_invalid_actions
+        return self._observation(), reward, terminated, truncated, self._info()
+
+    def action_masks(self) -> np.ndarray:
+        """Tells which types are on the frontier, as sb3-contrib's MaskablePPO asks.
+
+        Returns:
+            ``[T] bool``.
+        """
+        self._started()
+        return np.asarray(self._state.tail > self._state.head)
+
+    def render(self) -> str | None:
+        """Draws the execution as text.
+
+        Returns:
+            What ran last, and what is on the frontier and remains per type; None if
+            the render mode is None.
+        """
+        if self.render_mode is None:
+            return None
+        graph = self._started()
+        names = [str(key) for key in self.type_keys]
+        width = max(map(len, names))
+        lines = [
+            f"{self._last}; {self._done} of {graph.num_nodes} nodes, lower bound"
+            f" {self._bound} batches",
+            f"{'type':{width}}  frontier  remaining  ratio",
+        ]
+        for name, (ready, left, share) in zip(names, self._observation(), strict=True):
+            lines.append(f"{name:{width}}  {ready:8.0f}  {left:9.0f}  {share:5.2f}")
+        return "\n".join(lines)
+
+    def _started(self) -> GraphStructure:
+        if self._structure is None:
+            raise gymnasium.error.ResetNeeded(
+                "an episode starts with reset() but there was none; call it first"
+            )
+        return self._structure
+
+    def _observation(self) -> np.ndarray:
+        return _observe(self._state, self._heads)
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "action_mask": self.action_masks().astype(np.int8),
+            "batches": self._batches,
+            "lower_bound": self._bound,
+        }
+
+    def _check_types(self, graph: GraphStructure) -> None:
+        if graph.type_keys == self.type_keys:
+            return
+        ours, theirs = (
+            ", ".join(map(str, keys)) for keys in (self.type_keys, graph.type_keys)
+        )
+        raise PlanError(
+            f"an environment is made for one tuple of types, {len(self.type_keys)} here"
+            f" ({ours}), but this graph has {graph.num_types} ({theirs}); make another"
+            " environment for it, with its type_keys"
+        )
+
+
+@njit(cache=True, nogil=True)
+def _observe(state, heads):
+    observation = np.empty((len(state.head), 3), np.float32)
+    for t in range(len(state.head)):
+        observation[t, 0] = state.tail[t] - state.head[t]
+        observation[t, 1] = (
+            state.type_start[t + 1] - state.type_start[t] - state.head[t]
+        )
+        observation[t, 2] = ratio(heads, state, t)
+    return observation

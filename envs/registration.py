@@ -1,0 +1,26 @@
+"""Registers the environment with gymnasium under the name `edbatch/Batching-v0`.
+
+Gymnasium 1.4 loads no plug-ins by itself: import `edbatch.envs` first, or write
+``gymnasium.make("edbatch.envs:edbatch/Batching-v0")``.
+"""
+
+import gymnasium
+
+ENV_ID = "edbatch/Batching-v0"
+
+
+def register() -> None:
+    """Registers the environment, unless it is registered already.
+
+    Example:
+        >>> register()
+        >>> gymnasium.spec(ENV_ID).name
+        'Batching'
+    """
+    if ENV_ID not in gymnasium.registry:
+        gymnasium.register(
+            id=ENV_ID, entry_point="edbatch.envs.batching_env:BatchingEnv"
+        )
+
+
+register()

@@ -1,0 +1,197 @@
+"""Samplers of random graphs, for the environment, for training and for tests.
+
+Each takes a `numpy.random.Generator` first and gives a minibatch of independent
+instances; bind the other arguments with `functools.partial` to make a sampler for
+`BatchingEnv`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from edbatch.graph.dataflow_graph import MISSING
+from edbatch.graph.node_type import TypeKey
+from edbatch.graph.structure import GraphStructure
+
+Sampler = Callable[[np.random.Generator], GraphStructure]
+
+
+def sample_tree_structure(
+    rng: np.random.Generator,
+    *,
+    instances: int = 8,
+    max_leaves: int = 16,
+    kinds: int = 1,
+) -> GraphStructure:
+    """Samples binary trees with a classifier at each root.
+
+    Neighbours are joined in random order until one is left.
+
+    Args:
+        rng: Random numbers.
+        instances: How many trees.
+        max_leaves: Each has from one to so many leaves.
+        kinds: Number of types of inner nodes; each node has a random one.
+
+    Returns:
+        A graph of the types `leaf`, `classify` and `compose` or `compose0`, ….
+
+    Example:
+        >>> graph = sample_tree_structure(np.random.default_rng(0), kinds=2)
+        >>> [str(key) for key in graph.type_keys]
+        ['leaf/0', 'classify/1', 'compose0/2', 'compose1/2']
+    """
+    names = ["compose"] if kinds == 1 else [f"compose{k}" for k in range(kinds)]
+    keys = (
+        TypeKey("leaf", "", 0),
+        TypeKey("classify", "", 1),
+        *(TypeKey(name, "", 2) for name in names),
+    )
+    trees = []
+    for _ in range(instances):
+        leaves = int(rng.integers(1, max_leaves + 1))
+        nodes: list[tuple[int, list[int]]] = [(0, [])] * leaves
+        roots = list(range(leaves))
+        while len(roots) > 1:
+            place = int(rng.integers(len(roots) - 1))
+            nodes.append((2 + int(rng.integers(kinds)), roots[place : place + 2]))
+            roots[place : place + 2] = [len(nodes) - 1]
+        nodes.append((1, roots))
+        trees.append(nodes)
+    return join_instances(keys, trees)
+
+
+def sample_lattice_structure(
+    rng: np.random.Generator,
+    *,
+    instances: int = 8,
+    max_characters: int = 40,
+    words_per_character: float = 0.27,
+    max_words: int = 3,
+) -> GraphStructure:
+    """Samples word lattices over characters, as a lattice-LSTM (Zhang, Yang 2018) has.
+
+    A word reads the character that it begins with, and the character that it ends with
+    reads the character before and all words that end there; each character feeds an
+    output. The share of words is that of Chinese microblogs under the word list of
+    jieba.
+
+    Args:
+        rng: Random numbers.
+        instances: How many lattices.
+        max_characters: Each has from one to so many characters.
+        words_per_character: How many words there are.
+        max_words: At most so many of them end at one character.
+
+    Returns:
+        A graph of the types `character` (by arity), `word` and `out`.
+
+    Example:
+        >>> graph = sample_lattice_structure(np.random.default_rng(0), max_words=1)
+        >>> [str(key) for key in graph.type_keys]
+        ['word/1', 'out/1', 'character/0', 'character/1', 'character/2']
+    """
+    arities = range(max_words + 2)
+    keys = (
+        TypeKey("word", "", 1),
+        TypeKey("out", "", 1),
+        *(TypeKey("character", "", arity) for arity in arities),
+    )
+    lattices = []
+    for _ in range(instances):
+        nodes: list[tuple[int, list[int]]] = []
+        characters: list[int] = []
+        for place in range(int(rng.integers(1, max_characters + 1))):
+            words = min(int(rng.poisson(words_per_character)), max_words)
+            read = characters[-1:]
+            if place:
+                for length in 1 + rng.geometric(0.7, words):
+                    first = max(0, place + 1 - int(length))
+                    read.append(len(nodes))
+                    nodes.append((0, [characters[first]]))
+            characters.append(len(nodes))
+            nodes.append((2 + len(read), read))
+            nodes.append((1, [characters[-1]]))
+        lattices.append(nodes)
+    return join_instances(keys, lattices)
+
+
+def sample_dag_structure(
+    rng: np.random.Generator,
+    *,
+    instances: int = 1,
+    nodes: int = 20,
+    types: int = 3,
+    max_arity: int = 3,
+    missing: float = 0.1,
+) -> GraphStructure:
+    """Samples graphs without any pattern; good for finding mistakes.
+
+    Args:
+        rng: Random numbers.
+        instances: How many instances.
+        nodes: Nodes of each.
+        types: Number of types; each has a random arity.
+        max_arity: The largest arity.
+        missing: Share of operands that are missing; others may occur twice.
+
+    Returns:
+        The graph.
+
+    Example:
+        >>> sample_dag_structure(np.random.default_rng(0), nodes=5).num_nodes
+        5
+    """
+    arities = [int(each) for each in rng.integers(max_arity + 1, size=types)]
+    keys = tuple(TypeKey(f"cell{t}", "", arity) for t, arity in enumerate(arities))
+    graphs = []
+    for _ in range(instances):
+        graph: list[tuple[int, list[int]]] = []
+        for node in range(nodes):
+            t = int(rng.integers(types))
+            operands = [
+                MISSING
+                if node == 0 or rng.random() < missing
+                else int(rng.integers(node))
+                for _ in range(arities[t])
+            ]
+            graph.append((t, operands))
+        graphs.append(graph)
+    return join_instances(keys, graphs)
+
+
+def join_instances(
+    keys: tuple[TypeKey, ...],
+    instances: Sequence[Sequence[tuple[int, Sequence[int]]]],
+) -> GraphStructure:
+    """Builds a minibatch from instances written as lists.
+
+    Args:
+        keys: The types.
+        instances: For each instance its nodes in topological order: the type, and the
+            nodes of the same instance that it reads, or `MISSING`.
+
+    Returns:
+        The graph.
+
+    Example:
+        >>> leaf = TypeKey("leaf", "", 0)
+        >>> join_instances((leaf,), [[(0, [])], [(0, [])]]).instance_nodes.tolist()
+        [1, 1]
+    """
+    node_type: list[int] = []
+    operand_start = [0]
+    operand_node: list[int] = []
+    for nodes in instances:
+        base = len(node_type)
+        for t, operands in nodes:
+            node_type.append(t)
+            operand_node += [u if u == MISSING else base + u for u in operands]
+            operand_start.append(len(operand_node))
+    return GraphStructure(
+        type_keys=keys,
+        node_type=np.array(node_type, np.int32),
+        operand_start=np.array(operand_start, np.int32),
+        operand_node=np.array(operand_node, np.int32),
+        instance_nodes=np.array([len(nodes) for nodes in instances], np.int32),
+    )

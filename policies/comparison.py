@@ -1,0 +1,90 @@
+"""Comparing policies on the same minibatches: batches, and the time to find them."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from edbatch.errors import PolicyError
+from edbatch.graph.structure import GraphStructure
+from edbatch.schedule.lower_bound import lower_bound
+from edbatch.schedule.policy import Policy
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One policy's row.
+
+    Attributes:
+        policy: Its name.
+        mean_batches: Batches per minibatch.
+        mean_lower_bound: No policy runs fewer.
+        worst_ratio: Largest quotient of batches and lower bound in one minibatch.
+        unseen_states: Steps in states that training did not see, all together.
+        schedule_us_per_node: Median time to schedule a minibatch, by its nodes, in
+            microseconds; what the graph keeps once computed is included, compiles are
+            not.
+    """
+
+    policy: str
+    mean_batches: float
+    mean_lower_bound: float
+    worst_ratio: float
+    unseen_states: int
+    schedule_us_per_node: float
+
+
+def compare(
+    policies: Sequence[Policy], structures: Sequence[GraphStructure], repeats: int = 3
+) -> list[Comparison]:
+    """Schedules minibatches by several policies.
+
+    Args:
+        policies: The policies.
+        structures: The minibatches, none of them without nodes.
+        repeats: How often each schedule is timed.
+
+    Returns:
+        One row per policy, in their order.
+
+    Raises:
+        PolicyError: There is no minibatch, or one without nodes.
+
+    Example:
+        >>> from edbatch.policies import Agenda, Depth
+        >>> from edbatch.schedule.examples import tree
+        >>> rows = compare([Depth(), Agenda()], [tree("((ab)cb)c")])
+        >>> [(row.policy, row.mean_batches, row.worst_ratio) for row in rows]
+        [('depth', 4.0, 1.0), ('agenda', 4.0, 1.0)]
+    """
+    if not structures or not all(each.num_nodes for each in structures):
+        raise PolicyError(
+            "a comparison needs minibatches with nodes but there are none, or an empty"
+            " one; leave that out"
+        )
+    bounds = [lower_bound(each) for each in structures]
+    return [_row(policy, structures, bounds, repeats) for policy in policies]
+
+
+def _row(
+    policy: Policy,
+    structures: Sequence[GraphStructure],
+    bounds: Sequence[int],
+    repeats: int,
+) -> Comparison:
+    schedules = [policy.schedule(each) for each in structures]  # compiles, too
+    batches = [each.num_batches for each in schedules]
+    times = []
+    for structure in [*structures] * repeats:
+        fresh = replace(structure)  # without what the graph keeps once it is computed
+        start = time.perf_counter()
+        policy.schedule(fresh)
+        times.append((time.perf_counter() - start) * 1e6 / structure.num_nodes)
+    return Comparison(
+        policy=policy.name,
+        mean_batches=fmean(batches),
+        mean_lower_bound=fmean(bounds),
+        worst_ratio=max(b / low for b, low in zip(batches, bounds, strict=True)),
+        unseen_states=sum(each.unseen_states for each in schedules),
+        schedule_us_per_node=median(times),
+    )

@@ -1,0 +1,114 @@
+"""The lower bound on the batches that remain, kept up to date during execution.
+
+The bound of `edbatch.schedule.lower_bound` for what has not run: the sum over types of
+the most nodes of that type on one remaining path. What remains of a path is always its
+end, so the nodes of its own type from a node on never change; the bound follows from
+how many nodes of each type remain with each such number. A batch lowers it by 0 or 1,
+and a batch that does not lower it is one more than the bound asks for. Time
+O(T (N + E)) for the counts, then O(N) in all; space O(N).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.schedule.frontier import FrontierState
+
+
+class RemainingBound(NamedTuple):
+    """State for an execution of ``N`` nodes of ``T`` types; updated in place.
+
+    Attributes:
+        below: Nodes of its own type on the path from each node that has most of them,
+            itself included.
+        remaining: Remaining nodes of type t whose ``below`` is k, at
+            ``type_start[t] + k - 1``.
+        longest: Largest ``below`` among the remaining nodes of each type.
+    """
+
+    below: np.ndarray  # [N] int32
+    remaining: np.ndarray  # [N] int32
+    longest: np.ndarray  # [T] int32
+
+
+@njit(cache=True, nogil=True)
+def chains_below(
+    node_type: np.ndarray,
+    consumer_start: np.ndarray,
+    consumers: np.ndarray,
+    num_types: int,
+) -> np.ndarray:
+    """Counts, for each node, the nodes of its type on a path that starts there.
+
+    Args:
+        node_type: Type of each node; ``[N]``.
+        consumer_start: First reader of each node, and the end; ``[N + 1]``.
+        consumers: Readers; ``[E]``.
+        num_types: How many types there are.
+
+    Returns:
+        The largest such number; ``[N] int32``.
+    """
+    n = len(node_type)
+    below = np.zeros(n, np.int32)
+    chain = np.empty(n, np.int32)
+    for t in range(num_types):
+        for v in range(n - 1, -1, -1):
+            best = 0
+            for e in range(consumer_start[v], consumer_start[v + 1]):
+                best = max(best, chain[consumers[e]])
+            if node_type[v] == t:
+                best += 1
+                below[v] = best
+            chain[v] = best
+    return below
+
+
+@njit(cache=True, nogil=True)
+def new_bound(state: FrontierState, below: np.ndarray) -> RemainingBound:
+    """Computes the bound for the start of an execution.
+
+    Args:
+        state: A `FrontierState` at its start.
+        below: `chains_below` of the graph.
+
+    Returns:
+        `RemainingBound` for it.
+    """
+    num_types = len(state.head)
+    bound = RemainingBound(
+        below, np.zeros(len(below), np.int32), np.zeros(num_types, np.int32)
+    )
+    for v in range(len(below)):
+        t = state.node_type[v]
+        bound.remaining[state.type_start[t] + below[v] - 1] += 1
+        bound.longest[t] = max(bound.longest[t], below[v])
+    return bound
+
+
+@njit(cache=True, nogil=True)
+def update_bound(
+    bound: RemainingBound, state: FrontierState, chosen: int, first: int, last: int
+) -> int:
+    """Follows one call of `run_type`.
+
+    Args:
+        bound: `RemainingBound`; updated.
+        state: The `FrontierState` after the call.
+        chosen: The type that ran.
+        first: First place of the batch in ``state.queue``.
+        last: Its end.
+
+    Returns:
+        By how much the bound fell: 0 or 1.
+    """
+    base = state.type_start[chosen] - 1
+    for place in range(first, last):
+        bound.remaining[base + bound.below[state.queue[place]]] -= 1
+    before = bound.longest[chosen]
+    after = before
+    while after > 0 and bound.remaining[base + after] == 0:
+        after -= 1
+    bound.longest[chosen] = after
+    return before - after

@@ -1,0 +1,66 @@
+"""Buckets: what is compiled again, and what is not."""
+
+import edbatch as eb
+import pytest
+from edbatch.execution import BucketStore
+
+PAIRS = {(0, 8)}
+
+
+def store(**options):
+    return BucketStore(eb.Sizes(widths=(8, 16, 64), **options))
+
+
+def test_similar_needs_share_a_bucket():
+    buckets = store()
+    first = buckets.fit(PAIRS, {"stream": 1000})
+    assert buckets.fit(PAIRS, {"stream": 1400}) is first
+    assert buckets.fit(PAIRS, {"stream": 500}) is first
+    assert len(buckets) == 1
+
+
+def test_headroom():
+    assert store(headroom=1.0).fit(PAIRS, {"stream": 1024}).sizes["stream"] == 1024
+    assert 1500 <= store().fit(PAIRS, {"stream": 1000}).sizes["stream"] <= 1600
+
+
+def test_a_larger_need_makes_a_bucket_that_holds_both():
+    buckets = store()
+    buckets.fit(PAIRS, {"stream": 1000, "steps": 900})
+    second = buckets.fit({(1, 16)}, {"stream": 4000, "steps": 100})
+    assert second.holds({(0, 8), (1, 16)}, {"stream": 4000, "steps": 900})
+
+
+def test_a_much_smaller_need_gets_a_bucket_of_its_own():
+    buckets = store()
+    big = buckets.fit(PAIRS, {"stream": 1_000_000})
+    small = buckets.fit(PAIRS, {"stream": 1000})
+    assert small is not big
+    assert small.sizes["stream"] < 2000
+
+
+def test_a_new_dimension_makes_a_new_bucket():
+    buckets = store()
+    first = buckets.fit(PAIRS, {"stream": 1000})
+    second = buckets.fit(PAIRS, {"stream": 1000, "pool 3": 5})
+    assert first is not second
+    assert buckets.fit(PAIRS, {"stream": 1000}) in (first, second)
+
+
+def test_narrower_and_next_wider_chunks_are_included():
+    bucket = store().fit({(2, 16)}, {"stream": 10})
+    assert bucket.pairs == ((2, 64), (2, 16), (2, 8))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"widths": ()}, "widths must be positive"),
+        ({"widths": (0, 8)}, "widths must be positive"),
+        ({"headroom": 0.5}, "1 <= headroom <= max_waste"),
+        ({"max_waste": 1.0}, "1 <= headroom <= max_waste"),
+    ],
+)
+def test_wrong_sizes(options, text):
+    with pytest.raises(eb.PlanError, match=text):
+        eb.Sizes(**options)

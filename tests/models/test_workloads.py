@@ -1,0 +1,158 @@
+"""Workloads by name: their options, readers, samplers and errors."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edbatch.data import DataError, Sentence, Vocabulary
+from edbatch.models import WORKLOADS, WorkloadError, get_workload
+
+TREEBANK = "(S (NP (DT the) (JJ big) (NN dog)) (VP (VBZ barks)))"
+CONLLU = "1 Dogs dog NOUN NNS _ 2 nsubj _ _\n2 bark bark VERB VB _ 0 root _ _\n"
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text.replace(" ", "\t") if "conllu" in name else text)
+    return file
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_is_found_by_its_name_and_described(name: str) -> None:
+    workload = get_workload(name)
+    assert workload.name == name
+    assert workload.description.endswith(".")
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_samples_depend_on_the_seed_alone(name: str) -> None:
+    workload = get_workload(name, vocabulary_size=40)
+    first, again, other = (
+        workload.sample(np.random.default_rng(seed), 5) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    words = [word for each in first for word in workload.words(each)]
+    assert len(first) == 5
+    assert all(0 <= word < 40 for word in words)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("tree-lstn", {}, "a workload is one of tree-lstm, .*; did you mean 'tree-l"),
+        ("zzz", {}, "this is 'zzz'; known are 'bilstm-tagger', 'tree-lstm', 'tree-l"),
+        ("tree-lstm", {"arty": 3}, "'tree-lstm' has no option 'arty'; .* 'arity'"),
+        ("bilstm-tagger", {"arity": 3}, "'bilstm-tagger' has no option 'arity'"),
+        ("tree-lstm", {"arity": 1}, "arity of 'tree-lstm' is 2 or more but this is 1"),
+        ("tree-lstm", {"arity": "3"}, "'arity' of 'tree-lstm' is a whole number"),
+        ("tree-lstm", {"classify": "node"}, "'root' or 'nodes' .* mean 'nodes'"),
+        ("tree-lstm-childsum", {"num_labels": 0}, "'num_labels' .* but this is 0"),
+    ],
+)
+def test_what_does_not_exist_is_named(name, options, message) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        get_workload(name, **options)
+
+
+def test_treebanks_are_binarized(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.ptb", TREEBANK)
+    [tree] = get_workload("tree-lstm").read(file)
+    assert str(tree) == "(S (NP (DT 1) (@NP (JJ 2) (NN 3))) (VP 4))"
+
+
+def test_treebanks_keep_their_arity_on_request(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.ptb", TREEBANK)
+    [tree] = get_workload("tree-lstm", arity=3).read(file)
+    assert str(tree) == "(S (NP (DT 1) (JJ 2) (NN 3)) (VP 4))"
+
+
+def test_a_node_with_too_many_children_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.ptb", "(NP (A a) (B b) (C c) (D d))")
+    message = r"arity 3 a node may .* one with 4: <Tree \(NP .* choose arity 4, or 2"
+    with pytest.raises(DataError, match=message):
+        get_workload("tree-lstm", arity=3).read(file)
+
+
+@pytest.mark.parametrize("arity", [3, 5])
+def test_sampled_trees_have_every_arity_up_to_the_limit(arity: int) -> None:
+    trees = get_workload("tree-lstm", arity=arity).sample(np.random.default_rng(0), 30)
+    found = {len(node.children) for tree in trees for node in tree.postorder()}
+    assert found == {0, *range(2, arity + 1)}
+    binary = get_workload("tree-lstm").sample(np.random.default_rng(0), 30)
+    assert [tree.words() for tree in trees] == [tree.words() for tree in binary]
+
+
+def test_dependency_trees_are_read(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.conllu", CONLLU)
+    [tree] = get_workload("tree-lstm-childsum").read(file)
+    assert str(tree) == "(root 1 (nsubj 2))"
+
+
+def test_the_tagger_reads_both_formats(tmp_path: Path) -> None:
+    conllu = write(tmp_path, "a.conllu", CONLLU)
+    columns = write(tmp_path, "b.txt", "In O\nOslo B-LOC\n\nDogs O\n")
+    found = get_workload("bilstm-tagger").read([conllu, columns])
+    assert found == [
+        Sentence((1, 2), (2, 3)),
+        Sentence((3, 4), (1, 4)),
+        Sentence((1,), (1,)),
+    ]
+
+
+def test_of_a_folder_with_conllu_files_the_rest_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "LICENSE.txt", "not a column file\n")
+    write(tmp_path, "a.conllu", CONLLU)
+    assert len(get_workload("bilstm-tagger").read(tmp_path)) == 1
+
+
+def test_a_folder_of_column_files(tmp_path: Path) -> None:
+    write(tmp_path, "a.conll", "In O\nOslo B-LOC\n\nDogs O\n")
+    assert len(get_workload("bilstm-tagger").read(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_missing_data_is_named(name: str, tmp_path: Path) -> None:
+    workload = get_workload(name)
+    with pytest.raises(DataError, match=r"nothing\.here: a path to read must exist"):
+        workload.read(tmp_path / "nothing.here")
+    with pytest.raises(DataError, match="a reader needs at least one path"):
+        workload.read([])
+
+
+def test_rare_words_are_unknown_so_numbers_stay_small(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.ptb", "(S (A x) (B x) (C y) (D y) (E z))")
+    [tree] = get_workload("tree-lstm", vocabulary_size=3).read(file)
+    assert tree.words() == (1, 1, 2, 2, 0)
+
+
+def test_a_given_vocabulary_is_used(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.ptb", "(S (A x) (B y))")
+    [tree] = get_workload("tree-lstm").read(file, Vocabulary(["y", "q"]))
+    assert tree.words() == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "count"),
+    [
+        ("tree-lstm", "gum_const/const", 4063),
+        ("tree-lstm-childsum", "ud_english_ewt", 4078),
+        ("bilstm-tagger", "ud_english_ewt", 4078),
+        ("bilstm-tagger", "wikigold", 1696),
+    ],
+)
+def test_published_data_are_read(
+    shared_data: Path, name: str, path: str, count: int
+) -> None:
+    workload = get_workload(name)
+    instances = workload.read(shared_data / path)
+    assert len(instances) == count
+    words = [word for each in instances for word in workload.words(each)]
+    assert 0 <= min(words) <= max(words) < workload.vocabulary_size
+
+
+def test_workloads_are_named_in_the_documentation() -> None:
+    text = get_workload.__doc__ or ""
+    assert all(re.search(f'``"{name}"``', text) for name in WORKLOADS)

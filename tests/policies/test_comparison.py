@@ -1,0 +1,33 @@
+import numpy as np
+import pytest
+from random_graphs import build
+
+from edbatch.envs import sample_tree_structure
+from edbatch.errors import PolicyError
+from edbatch.policies import Agenda, Depth, Greedy, StateMachine, compare
+from edbatch.schedule import lower_bound
+
+
+def test_rows_say_what_the_schedules_are():
+    rng = np.random.default_rng(0)
+    structures = [sample_tree_structure(rng) for _ in range(5)]
+    machine = StateMachine(structures[0].type_keys, "sort")
+    policies = [Depth(), Agenda(), Greedy(), machine]
+    rows = compare(policies, structures)
+    bounds = [lower_bound(each) for each in structures]
+    assert [row.policy for row in rows] == ["depth", "agenda", "greedy", "fsm-sort"]
+    for policy, row in zip(policies, rows, strict=True):
+        schedules = [policy.schedule(each) for each in structures]
+        batches = [each.num_batches for each in schedules]
+        assert row.mean_batches == pytest.approx(np.mean(batches))
+        assert row.mean_lower_bound == pytest.approx(np.mean(bounds))
+        assert row.worst_ratio == max(np.array(batches) / bounds)
+        assert row.unseen_states == sum(each.unseen_states for each in schedules)
+        assert 0 < row.schedule_us_per_node < 1000
+    assert rows[3].unseen_states > 0 == rows[2].unseen_states
+
+
+@pytest.mark.parametrize("structures", [[], [build([], [], 1)]])
+def test_nothing_to_compare_on(structures):
+    with pytest.raises(PolicyError, match="needs minibatches with nodes but there are"):
+        compare([Greedy()], structures)

@@ -1,0 +1,341 @@
+import json
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edbatch.errors import PolicyError
+from edbatch.graph import TypeKey
+from edbatch.policies import (
+    ENCODINGS,
+    MachineState,
+    StateMachine,
+    TrainingRecord,
+    load_policy,
+    save_policy,
+)
+from edbatch.policies import policy_file as module
+from edbatch.policies.encoding import may_encode
+from edbatch.policies.policy_file import parse_policy, policy_text
+
+RECORD = TrainingRecord(
+    workload="trees, “all” of them",
+    encoding="sort",
+    seed=7,
+    n_step=4,
+    alpha=0.5,
+    learning_rate=0.05,
+    epsilon=0.3,
+    trials=8,
+    max_trials=1000,
+    best_trial=4,
+    minibatches=16,
+    batch_size=32.0,
+    held_out=4,
+    held_out_batches=13.25,
+    held_out_lower_bound=13.0,
+    held_out_depth=30.0,
+    held_out_agenda=17.5,
+    held_out_greedy=14.0,
+    held_out_unseen=0,
+    stopped="trials",
+    worse_than_greedy=False,
+    elapsed_s=0.125,
+    versions=(("edbatch", "0.1.0"), ("numpy", "2.4.6")),
+)
+TYPES = (TypeKey("leaf", "", 0), TypeKey("compose", "enc.0", 4))
+POLICY = StateMachine(
+    TYPES,
+    "sort",
+    (MachineState((1, 0), 1, 3, -1.5), MachineState((0,), 0, 12, -2.25)),
+    RECORD,
+)
+TEXT = """\
+{
+"format": "edbatch-policy",
+"version": 1,
+"encoding": "sort",
+"types": [
+  {"cell": "leaf", "path": "", "arity": 0, "variant": 0},
+  {"cell": "compose", "path": "enc.0", "arity": 4, "variant": 0}
+],
+"states": [
+  {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 12, "value": -2.25},
+  {"frontier": ["compose@enc.0/4", "leaf/0"], "action": "compose@enc.0/4", \
+"visits": 3, "value": -1.5}
+],
+"training": {
+  "workload": "trees, “all” of them",
+  "encoding": "sort",
+"""
+
+
+def test_the_text_of_a_policy():
+    assert policy_text(POLICY).startswith(TEXT)
+    assert policy_text(POLICY).endswith("}\n}\n")
+    assert json.loads(policy_text(POLICY))["training"]["elapsed_s"] == 0.125
+
+
+def test_the_text_of_an_untrained_policy():
+    text = policy_text(StateMachine((), "max"))
+    assert text.endswith('"types": [],\n"states": [],\n"training": null\n}\n')
+    assert parse_policy(text) == StateMachine((), "max")
+
+
+keys = st.builds(
+    TypeKey, st.text(max_size=6), st.text(max_size=6), st.integers(0, 9), st.integers(0)
+)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def policies(draw):
+    types = draw(st.lists(keys, max_size=5, unique=True))
+    encoding = draw(st.sampled_from(ENCODINGS))
+    states = {}
+    if types:
+        symbols = st.lists(st.sampled_from(range(len(types))), min_size=1, max_size=5)
+        for frontier in draw(st.lists(symbols.map(tuple), max_size=8)):
+            if may_encode(encoding, frontier):
+                states[frontier] = MachineState(
+                    frontier,
+                    draw(st.sampled_from(frontier)),
+                    draw(st.integers(0)),
+                    draw(numbers),
+                )
+    training = draw(
+        st.none() | st.builds(replace, st.just(RECORD), workload=st.text(max_size=9))
+    )
+    return StateMachine(tuple(types), encoding, tuple(states.values()), training)
+
+
+@given(policies())
+def test_what_is_written_is_read(policy):
+    text = policy_text(policy)
+    assert parse_policy(text) == policy
+    assert policy_text(parse_policy(text)) == text
+
+
+def test_types_whose_texts_agree_are_told_apart():
+    types = (TypeKey("a@b", "", 0), TypeKey("a", "b", 0))
+    states = (MachineState((0,), 0), MachineState((1,), 1))
+    policy = StateMachine(types, "base", states)
+    assert '"frontier": ["a@b/0#1"]' in policy_text(policy)
+    assert parse_policy(policy_text(policy)) == policy
+
+
+def test_save_and_load(tmp_path):
+    path = tmp_path / "policy.json"
+    assert POLICY.save(path) == path
+    assert load_policy(path) == load_policy(str(path)) == POLICY
+    assert load_policy(path).training == RECORD
+    shuffled = replace(POLICY, states=POLICY.states[::-1])
+    other = shuffled.save(tmp_path / "other.json")
+    assert other.read_bytes() == path.read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["other.json", "policy.json"]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    path = POLICY.save(tmp_path / "policy.json")
+    before = path.read_bytes()
+    mode = path.stat().st_mode
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "fsync", fail)
+        with pytest.raises(PolicyError, match="cannot be written .No space left"):
+            StateMachine(TYPES, "max").save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["policy.json"]
+    StateMachine(TYPES, "max").save(path)
+    assert load_policy(path).encoding == "max"
+    assert path.stat().st_mode == mode
+    assert os.listdir(tmp_path) == ["policy.json"]
+
+
+def test_a_reader_never_sees_a_part(tmp_path):
+    path = POLICY.save(tmp_path / "policy.json")
+    other = StateMachine(TYPES, "max")
+    stop = threading.Event()
+
+    def write():
+        while not stop.is_set():
+            save_policy(other, path)
+            save_policy(POLICY, path)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(100):
+            assert load_policy(path) in (POLICY, other)
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_the_target_of_a_link_is_replaced(tmp_path):
+    target = POLICY.save(tmp_path / "policy.json")
+    link = tmp_path / "link.json"
+    link.symlink_to(target)
+    StateMachine(TYPES, "max").save(link)
+    assert link.is_symlink()
+    assert load_policy(target).encoding == "max"
+
+
+# ---- errors ----
+
+
+def test_a_missing_file_names_the_nearest(tmp_path):
+    POLICY.save(tmp_path / "tree-lstm.json")
+    (tmp_path / "tree-lstm.txt").touch()
+    with pytest.raises(
+        PolicyError,
+        match=r"no policy file .*tree_lstm.json: did you mean 'tree-lstm.json'\?",
+    ):
+        load_policy(tmp_path / "tree_lstm.json")
+
+
+def test_a_missing_file_in_a_folder_without_policies(tmp_path):
+    with pytest.raises(PolicyError, match=r"its folder has no \.json file"):
+        load_policy(tmp_path / "a.json")
+    with pytest.raises(PolicyError, match=r"there is no folder .*nowhere either"):
+        load_policy(tmp_path / "nowhere" / "a.json")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(PolicyError, match=r"cannot be read \(Is a directory\); name a"):
+        load_policy(tmp_path)
+    with pytest.raises(PolicyError, match=r"cannot be written \(Is a directory\); nam"):
+        POLICY.save(tmp_path)
+    with pytest.raises(PolicyError, match="an existing, writable folder but .*nowhere"):
+        POLICY.save(tmp_path / "nowhere" / "a.json")
+    assert os.listdir(tmp_path) == []
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    (tmp_path / "a.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PolicyError, match=r"written by `policy.save`, but .* not text"):
+        load_policy(tmp_path / "a.json")
+
+
+def test_every_truncation_is_an_error_that_says_so(tmp_path):
+    text = policy_text(POLICY)
+    path = tmp_path / "a.json"
+    for length in range(0, len(text) - 2, 7):
+        path.write_text(text[:length], encoding="utf-8")
+        # A text that ends in a brace cannot be told from one that is wrong inside.
+        says = "is not" if text[:length].endswith("}") else "is (empty|truncated); sa"
+        with pytest.raises(PolicyError, match=f"a.json (ends too early and )?{says}"):
+            load_policy(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "this text is empty; save or train the policy again"),
+        ("states: []", "this text is not .Expecting value.*; name another file, or"),
+        ("[1, 2", "this text is not .Expecting ',' delimiter"),
+        ("{,}", "this text is not .Expecting property name"),
+        ("[" * 100_000, "this text is nested too deeply; name another file"),
+        ('{"value": NaN}', "this text is not .NaN is not a JSON number"),
+        ("[]", 'says "format": "edbatch-policy" but this text is other JSON; name a'),
+        ('{"version": 1}', "but this text is other JSON"),
+        ('{"format": "other"}', "but this text is other JSON"),
+    ],
+)
+def test_what_is_no_policy_file(text, message):
+    with pytest.raises(PolicyError, match=message):
+        parse_policy(text)
+
+
+def changed(*path, value=None, delete=False):
+    """The file's JSON with one entry replaced or removed."""
+    content = json.loads(policy_text(POLICY))
+    if not path:
+        return content
+    inner = content
+    for key in path[:-1]:
+        inner = inner[key]
+    if delete:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return content
+
+
+STATE = {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 1, "value": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (changed("version", value=2), "up to version 1 but p has version 2; install a"),
+        (changed("version", value="1"), "in p 'version' is '1'; save or train"),
+        (changed("version", value=True), "in p 'version' is True; save"),
+        (changed("version", value=0), "in p 'version' is 0; save"),
+        (changed("version", delete=True), "in p 'version' is None"),
+        (changed("encoding", value="srot"), "'srot' is unknown, did you mean 'sort'"),
+        (changed("encoding", delete=True), "the file has no 'encoding'; save or train"),
+        (changed("types", delete=True), "the file has no 'types'"),
+        (changed("types", value={}), "'types' of the file is not a JSON array"),
+        (changed("types", 0, value="leaf/0"), "type 0 is not an object"),
+        (changed("types", 1, "arity", delete=True), "type 1 has no 'arity'"),
+        (changed("types", 1, "arity", value=4.0), "'arity' of type 1 is not a JSON in"),
+        (changed("types", 1, "arity", value=True), "'arity' of type 1 is not a JSON"),
+        (changed("types", 1, "cell", value=0), "'cell' of type 1 is not a JSON string"),
+        (changed("types", 1, value=changed()["types"][0]), "type 1 repeats leaf/0"),
+        (changed("states", delete=True), "the file has no 'states'"),
+        (changed("states", 0, value=None), "state 0 is not an object"),
+        (changed("states", 0, "action", delete=True), "state 0 has no 'action'"),
+        (
+            changed("states", 1, "action", value="compos@enc.0/4"),
+            "state 1 refers to an unknown type 'compos@enc.0/4', did you mean 'compose",
+        ),
+        (
+            changed("states", 0, "frontier", value=["leaf/1"]),
+            "state 0 refers to an unknown type 'leaf/1', did you mean 'leaf/0'",
+        ),
+        (changed("states", 0, "frontier", value=[0]), "state 0 refers to an unknown"),
+        (changed("states", 0, "frontier", value=[["a"]]), "state 0 refers to an unkn"),
+        (changed("states", 0, "frontier", value="leaf/0"), "'frontier' of state 0 is"),
+        (changed("states", 0, "frontier", value=[]), "action that is not on its front"),
+        (
+            changed("states", 0, "action", value="compose@enc.0/4"),
+            "state 0 has an action that is not on its frontier",
+        ),
+        (
+            changed("states", 0, "frontier", value=["leaf/0", "leaf/0"]),
+            "state 0 has a frontier that is never the encoding 'sort' of one",
+        ),
+        (changed("states", 1, value=STATE), "state 1 repeats the frontier of another"),
+        (
+            changed("states", 0, "visits", value=1.5),
+            "'visits' of state 0 is not a JSON",
+        ),
+        (changed("states", 0, "value", value="-1"), "'value' of state 0 is not a JSON"),
+        (changed("training", value=[]), "'training' is not an object"),
+        (changed("training", "seed", delete=True), "'training' has no 'seed'"),
+        (changed("training", "sed", value=1), "'training' has an unknown 'sed'"),
+        (changed("training", "seed", value="7"), "'seed' in 'training' is not of type"),
+        (changed("training", "alpha", value=True), "'alpha' in 'training' is not of t"),
+        (changed("training", "versions", value=[]), "'versions' in 'training' is not"),
+        (changed("training", "versions", value={"a": 1}), "'versions' in 'training'"),
+    ],
+)
+def test_a_damaged_file(content, message):
+    with pytest.raises(PolicyError, match=message):
+        parse_policy(json.dumps(content), "p")
+
+
+def test_entries_that_later_versions_may_add_are_ignored():
+    assert parse_policy(json.dumps(changed("comment", value="by hand"))) == POLICY
+
+
+def test_whole_numbers_are_values_too():
+    content = changed("states", 0, "value", value=-2)
+    assert parse_policy(json.dumps(content)).states[0].value == -2.0

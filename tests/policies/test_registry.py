@@ -1,0 +1,63 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from edbatch.errors import PolicyError
+from edbatch.policies import Agenda, Depth, Greedy, StateMachine, get_policy
+from edbatch.schedule import FrontierPolicy
+from edbatch.schedule.examples import chain
+
+MACHINE = StateMachine(chain("ab").type_keys, "max")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("depth", Depth), ("agenda", Agenda), ("greedy", Greedy)]
+)
+def test_heuristics_by_name(name, kind):
+    assert isinstance(get_policy(name), kind)
+
+
+@pytest.mark.parametrize("policy", [Greedy(), MACHINE, FrontierPolicy()])
+def test_a_policy_passes(policy):
+    assert get_policy(policy) is policy
+
+
+def test_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    MACHINE.save("machine.json")
+    MACHINE.save("no-suffix")
+    MACHINE.save("greedy")
+    for spec in ("machine.json", Path("machine.json"), str(tmp_path / "machine.json")):
+        assert get_policy(spec) == MACHINE
+    assert get_policy("no-suffix") == MACHINE
+    # A name means the heuristic; a path is a file.
+    assert isinstance(get_policy("greedy"), Greedy)
+    assert get_policy(Path("greedy")) == MACHINE
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("gredy", "the path of a .json file but this is 'gredy'; did you mean 'greedy"),
+        ("Depth", "but this is 'Depth'; did you mean 'depth'?"),
+        ("", "but this is ''; known are 'agenda', 'depth', 'greedy'"),
+        ("zoo:tree-lstm", "but this is 'zoo:tree-lstm'; known are"),
+        ("zoo:tree-lstm.json", "but this is 'zoo:tree-lstm.json'; known are"),
+        ("missing.json", "there is no policy file missing.json"),
+        (Path("missing"), "there is no policy file missing"),
+        (None, "a policy is a name, a path, or an object .* but this is None; pass"),
+        (3, "but this is 3; pass 'greedy'"),
+        (Greedy, "but this is <class .*Greedy'>; pass .* an instance of a policy"),
+    ],
+)
+def test_what_is_no_policy(spec, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PolicyError, match=message):
+        get_policy(spec)
+
+
+def test_the_heuristics_names_are_those_by_which_they_are_found():
+    for name in ("depth", "agenda", "greedy"):
+        assert get_policy(name).name == name
+    assert re.fullmatch("fsm-max", MACHINE.name)

@@ -1,0 +1,232 @@
+import time
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from random_graphs import build, long_chain
+
+from edbatch.envs import (
+    sample_dag_structure,
+    sample_lattice_structure,
+    sample_tree_structure,
+)
+from edbatch.errors import PolicyError
+from edbatch.policies import ENCODINGS, Agenda, Depth, Greedy, load_policy, train_policy
+from edbatch.policies import training as module
+from edbatch.policies.training import common_types
+from edbatch.schedule import check_schedule, lower_bound
+from edbatch.schedule.examples import chain
+
+
+def sampled(sampler, count, seed):
+    rng = np.random.default_rng(seed)
+    return [sampler(rng) for _ in range(count)]
+
+
+TREES = partial(sample_tree_structure, instances=32, max_leaves=30)
+LATTICES = partial(sample_lattice_structure, instances=16, max_characters=30)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_reach_the_lower_bound(encoding, seed):
+    train, held_out = sampled(TREES, 8, seed), sampled(TREES, 4, 100 + seed)
+    train_policy(train[:1], held_out[:1], trials=1)  # compiles
+    start = time.perf_counter()
+    policy = train_policy(train, held_out, encoding=encoding, seed=seed)
+    assert time.perf_counter() - start < 2
+    record = policy.training
+    assert record.stopped == "lower bound"
+    assert record.held_out_batches == record.held_out_lower_bound
+    assert record.trials == record.best_trial < 1000
+    for structure in held_out:
+        schedule = policy.schedule(structure)
+        check_schedule(schedule, structure)
+        assert schedule.num_batches == lower_bound(structure)
+        assert schedule.unseen_states == 0
+
+
+def test_lattices_run_in_fewer_batches_than_by_any_heuristic():
+    train, held_out = sampled(LATTICES, 16, 0), sampled(LATTICES, 8, 1)
+    record = train_policy(train, held_out, trials=400).training
+    assert record.held_out_lower_bound <= record.held_out_batches
+    assert record.held_out_batches < 0.97 * record.held_out_greedy
+    assert record.held_out_greedy < record.held_out_agenda < record.held_out_depth
+    assert not record.worse_than_greedy
+    # The policy generalizes beyond what selected it.
+    fresh = sampled(LATTICES, 8, 2)
+    policy = train_policy(train, held_out, trials=400)
+    ours, theirs = (
+        sum(each.schedule(structure).num_batches for structure in fresh)
+        for each in (policy, Greedy())
+    )
+    assert ours < theirs
+
+
+def test_the_record_is_what_a_user_would_measure():
+    train, held_out = sampled(LATTICES, 3, 0), sampled(LATTICES, 2, 1)
+    policy = train_policy(
+        train, held_out, encoding="max", trials=20, seed=5, workload="some lattices"
+    )
+    record = policy.training
+    assert (record.workload, record.encoding, record.seed) == (
+        "some lattices",
+        "max",
+        5,
+    )
+    assert (record.minibatches, record.batch_size, record.held_out) == (3, 16.0, 2)
+    assert (record.trials, record.max_trials) == (20, 20)
+    assert record.elapsed_s > 0
+    assert dict(record.versions)["numpy"] == np.__version__
+    schedules = [policy.schedule(each) for each in held_out]
+    assert record.held_out_batches == np.mean([each.num_batches for each in schedules])
+    assert record.held_out_unseen == sum(each.unseen_states for each in schedules)
+    assert record.held_out_lower_bound == np.mean([lower_bound(g) for g in held_out])
+    for name, heuristic in [("depth", Depth()), ("agenda", Agenda())]:
+        mean = np.mean([heuristic.schedule(g).num_batches for g in held_out])
+        assert getattr(record, f"held_out_{name}") == mean
+
+
+def test_a_seed_gives_the_same_policy_bit_for_bit():
+    train, held_out = sampled(LATTICES, 4, 0), sampled(LATTICES, 2, 1)
+    one, same, other = (
+        train_policy(train, held_out, trials=60, seed=seed) for seed in (1, 1, 2)
+    )
+    assert one.states == same.states
+    elapsed_s = one.training.elapsed_s
+    assert replace(same.training, elapsed_s=elapsed_s) == one.training
+    assert one.states != other.states
+
+
+def test_a_trained_policy_survives_its_file(tmp_path):
+    policy = train_policy(sampled(TREES, 2, 0), sampled(TREES, 1, 1))
+    assert load_policy(policy.save(tmp_path / "policy.json")) == policy
+
+
+def test_never_worse_than_greedy_on_the_held_out_minibatches():
+    fell_back = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        sample = partial(sample_dag_structure, types=3, nodes=40, instances=3)
+        first = sample(rng)
+        graphs = [replace(sample(rng), type_keys=first.type_keys) for _ in range(4)]
+        policy = train_policy(graphs[:2], graphs[2:], encoding="base", trials=5)
+        record = policy.training
+        assert record.held_out_batches <= record.held_out_greedy
+        if record.worse_than_greedy:
+            fell_back += 1
+            assert policy.states == ()
+            assert record.best_trial == 0
+            assert record.held_out_batches == record.held_out_greedy
+        else:
+            assert policy.states != ()
+    assert 0 < fell_back < 12
+
+
+def test_progress_and_interruption():
+    train, held_out = sampled(LATTICES, 4, 0), sampled(LATTICES, 2, 1)
+    calls = []
+
+    def interrupt(*call):
+        calls.append(call)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+
+    policy = train_policy(train, held_out, trials=400, progress=interrupt)
+    record = policy.training
+    assert record.stopped == "interrupted"
+    assert [trial for trial, *_ in calls] == [1, 2, 4, 8, 10, 20]
+    assert {trials for _, trials, _, _ in calls} == {400}
+    assert {bound for *_, bound in calls} == {record.held_out_lower_bound}
+    assert record.trials == 20
+    least = min(batches for _, _, batches, _ in calls)
+    assert record.held_out_batches == min(least, record.held_out_greedy)
+
+
+def test_interrupted_before_the_first_judgement(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "run_trial", interrupt)
+    policy = train_policy([chain("ab")], [chain("ab")])
+    assert (policy.states, policy.training.trials) == ((), 0)
+    assert policy.training.stopped == "interrupted"
+    assert not policy.training.worse_than_greedy
+
+
+def test_judgements_are_frequent_at_first_and_end_with_the_last_trial():
+    assert sorted(set(module._judgements(1))) == [1]
+    assert sorted(set(module._judgements(3))) == [1, 2, 3]
+    assert sorted(set(module._judgements(90)))[:5] == [1, 2, 3, 6, 9]
+    assert sorted(set(module._judgements(1000)))[:7] == [1, 2, 4, 8, 16, 25, 50]
+    assert max(module._judgements(999)) == 999
+
+
+# ---- types ----
+
+
+def test_graphs_recorded_at_different_times():
+    early, late = chain("ab"), build([0, 2, 1], [[], [0], [1]], 3)
+    late = replace(late, type_keys=(*early.type_keys, build([], [], 3).type_keys[2]))
+    for train, held_out in (([early, late], [early]), ([early], [late])):
+        policy = train_policy(train, held_out)
+        assert policy.types == late.type_keys
+        assert policy.training.stopped == "lower bound" or held_out == [late]
+        for structure in (early, late):
+            check_schedule(policy.schedule(structure), structure)
+
+
+def test_graphs_of_different_models():
+    with pytest.raises(
+        PolicyError, match="but graph 1 has a/0 where another has t0/0; record all"
+    ):
+        train_policy([build([0], [[]], 2), chain("a")], [chain("a")])
+    assert common_types([build([], [], 0)]) == ()
+
+
+# ---- arguments ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"graphs": []}, "'graphs' and 'held_out' but 'graphs' is empty; sample some"),
+        ({"held_out": ()}, "but 'held_out' is empty"),
+        ({"trials": 0}, "'trials' is between 1 and inf but is 0; leave it out"),
+        ({"n_step": 0}, "'n_step' is between 1 and inf but is 0"),
+        ({"alpha": -0.1}, "'alpha' is between 0 and inf but is -0.1"),
+        ({"learning_rate": 1.5}, "'learning_rate' is between 0 and 1 but is 1.5"),
+        ({"epsilon": float("nan")}, "'epsilon' is between 0 and 1 but is nan"),
+        ({"encoding": "bse"}, "but this is 'bse'; did you mean 'base'"),
+    ],
+)
+def test_arguments_out_of_range(arguments, message):
+    with pytest.raises(PolicyError, match=message):
+        train_policy(**{"graphs": [chain("ab")], "held_out": [chain("ab")]} | arguments)
+
+
+def test_whole_numbers_serve_as_fractions():
+    graph = chain("ab")
+    policy = train_policy([graph], [graph], alpha=1, learning_rate=1, epsilon=1)
+    assert policy.training.stopped == "lower bound"
+
+
+def test_no_node_and_one_node():
+    for graph in (build([], [], 1), chain("a")):
+        policy = train_policy([graph], [graph])
+        assert policy.training.held_out_batches == graph.num_nodes
+        assert policy.training.stopped == "lower bound"
+
+
+def test_many_types():
+    graph = build([k % 100 for k in range(300)], [[]] * 300, 100)
+    for encoding in ENCODINGS:
+        policy = train_policy([graph], [graph], encoding=encoding)
+        assert policy.training.stopped == "lower bound"
+        assert policy.schedule(graph).num_batches == 100
+
+
+def test_a_deep_chain():
+    graph = long_chain(100_000)
+    assert train_policy([graph], [graph]).training.stopped == "lower bound"

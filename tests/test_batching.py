@@ -1,0 +1,382 @@
+"""The front door: calls, recordings, plans, their cache, and what bad input gets."""
+
+import threading
+from collections import namedtuple
+
+import edbatch as eb
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from edbatch.verify import split_instances
+from flax import nnx
+from trees import all_states, encode, join, leaf, make_params, sample_trees
+
+SIZES = eb.Sizes(widths=(4, 16))
+
+
+def assert_equal(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_calling_gives_what_vmap_would_give():
+    params, trees = make_params(), sample_trees(0, 5)
+    hidden, cell = eb.batch(encode, sizes=SIZES)(params, trees)
+    assert hidden.shape == cell.shape == (5, 4)
+    for k, tree in enumerate(trees):
+        assert_equal((hidden[k], cell[k]), encode(params, tree))
+
+
+def test_record_plan_apply_give_the_same_as_calling():
+    params, trees = make_params(), sample_trees(1, 4)
+    batched = eb.batch(encode, "depth", params=params, sizes=SIZES)
+    recordings = [batched.record(each) for each in trees]
+    expected = batched(params, trees)
+    assert_equal(batched.apply(params, batched.plan(recordings)), expected)
+    mixed = [recordings[0], trees[1], recordings[2], trees[3]]
+    assert_equal(batched(params, mixed), expected)
+    assert_equal(jax.jit(batched.apply)(params, batched.plan(trees)), expected)
+
+
+def test_one_recording_may_appear_several_times():
+    params, (tree,) = make_params(), sample_trees(2, 1)
+    batched = eb.batch(encode, params=params, sizes=SIZES)
+    recording = batched.record(tree)
+    hidden, _ = batched(params, [recording] * 3)
+    np.testing.assert_allclose(hidden[0], hidden[2], rtol=1e-5, atol=1e-6)
+
+
+def test_values_of_external_inputs_are_not_cached():
+    params = make_params()
+    batched = eb.batch(encode, sizes=SIZES)
+    for words in ((1, 2), (3, 4), (3, 3)):
+        assert_equal(
+            jax.tree.map(lambda x: x[0], batched(params, [words])),
+            encode(params, words),
+        )
+    assert batched.cache_info.hits == 2
+    assert batched.cache_info.misses == 1
+
+
+def test_a_plan_says_whether_it_came_from_the_cache():
+    batched = eb.batch(encode, params=make_params(), sizes=SIZES)
+    trees = sample_trees(3, 4)
+    first, again = batched.plan(trees), batched.plan(trees)
+    assert not first.report.cached and again.report.cached
+    assert first.report.batches == again.report.batches > 1
+    np.testing.assert_array_equal(first.stream, again.stream)
+
+
+def test_the_cache_is_bounded():
+    batched = eb.batch(encode, params=make_params(), sizes=SIZES, cache_bytes=20_000)
+    for seed in range(30):
+        batched.plan(sample_trees(seed, 4))
+        assert batched.cache_info.num_bytes <= 20_000
+    assert 0 < batched.cache_info.entries < 30
+    assert batched.cache_info.misses == 30
+
+
+def test_no_cache():
+    batched = eb.batch(encode, params=make_params(), cache_bytes=0)
+    for _ in range(2):
+        assert not batched.plan([(1, 2)]).report.cached
+    assert batched.cache_info.entries == 0
+
+
+def test_plans_are_made_in_other_threads():
+    params = make_params()
+    batched = eb.batch(all_states, params=params, sizes=SIZES)
+    minibatches = [sample_trees(seed, 4) for seed in range(8)]
+    plans = [None] * len(minibatches)
+
+    def work(k):
+        plans[k] = batched.plan(minibatches[k])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for trees, plan in zip(minibatches, plans, strict=True):
+        found = split_instances(batched.apply(params, plan), 4)
+        for own, tree in zip(found, trees, strict=True):
+            assert_equal(own, all_states(params, tree))
+
+
+def test_lists_of_differing_length_are_ragged():
+    params, trees = make_params(), [(1, 2), 3, ((4, 5), 6)]
+    result = eb.batch(all_states, sizes=SIZES)(params, trees)
+    assert isinstance(result, eb.Ragged)
+    assert result.lengths.tolist() == [3, 1, 5]
+    assert result.segment_ids[:9].tolist() == [0, 0, 0, 1, 2, 2, 2, 2, 2]
+    assert result.mask.sum() == 9 and not result.mask[9:].any()
+    for own, tree in zip(result.to_list(), trees, strict=True):
+        assert_equal(own, np.stack(all_states(params, tree)))
+    padded, mask = result.to_padded(6)
+    assert padded.shape == (3, 6, 4)
+    assert mask.sum(1).tolist() == [3, 1, 5]
+    assert not padded[~np.asarray(mask)].any()
+
+
+def test_lists_of_one_length_stay_lists_until_they_vary():
+    params = make_params()
+    batched = eb.batch(all_states, sizes=SIZES)
+    same = batched(params, [(1, 2), (3, 4)])
+    assert isinstance(same, list) and [x.shape for x in same] == [(2, 4)] * 3
+    assert isinstance(batched(params, [1, (3, 4)]), eb.Ragged)
+    assert isinstance(batched(params, [(1, 2), (3, 4)]), eb.Ragged)
+
+
+def test_any_pytree_may_be_returned():
+    Both = namedtuple("Both", "hidden rest")
+
+    def model(params, tree):
+        hidden, cell = encode(params, tree)
+        return Both(hidden, {"cell": [cell, cell], "n": 3, "none": None, "t": ()})
+
+    params, trees = make_params(), [(1, 2), 3]
+    result = eb.batch(model, sizes=SIZES)(params, trees)
+    assert isinstance(result, Both)
+    assert isinstance(result.rest["cell"], list)
+    assert result.rest["n"].tolist() == [3, 3]
+    eb.verify(eb.batch(model, sizes=SIZES), params, trees)
+
+
+def test_nested_lists():
+    def model(params, trees):
+        return [
+            {"states": all_states(params, each), "root": encode(params, each)[0]}
+            for each in trees
+        ]
+
+    batched = eb.batch(model, sizes=SIZES)
+    minibatch = [[(1, 2), 3], [4], [((1, 2), 3)]]
+    eb.verify(batched, make_params(), minibatch)
+    assert batched(make_params(), minibatch).lengths.tolist() == [2, 1, 1]
+
+
+def test_50_minibatches_compile_at_most_3_programs():
+    batched = eb.batch(encode, sizes=SIZES)
+    params = make_params()
+    for seed in range(50):
+        batched(params, sample_trees(seed, 64, leaves=40))
+    assert batched.compiles <= 3
+
+
+def test_gradients_under_jit():
+    params, trees = make_params(), sample_trees(4, 3)
+    batched = eb.batch(encode, sizes=SIZES)
+
+    def loss(params, plan):
+        hidden, cell = batched.apply(params, plan)
+        return (hidden**2).sum() + cell.sum()
+
+    plan = batched.bind(params).plan(trees)
+    value, grads = jax.jit(jax.value_and_grad(loss))(params, plan)
+
+    def reference(params):
+        states = [encode(params, each) for each in trees]
+        return sum((h**2).sum() + c.sum() for h, c in states)
+
+    assert_equal((value, grads), jax.value_and_grad(reference)(params))
+
+
+def test_gradients_with_respect_to_external_inputs():
+    @eb.cell
+    def scale(params, x):
+        return params * x
+
+    def model(params, x):
+        return scale(params, x)
+
+    batched = eb.batch(model, params=jnp.float32(2.0))
+    plan = batched.plan([np.float32([1, 2]), np.float32([3, 4])])
+    grads = jax.grad(
+        lambda plan: batched.apply(jnp.float32(2.0), plan).sum(), allow_int=True
+    )(plan)
+    (pool,) = grads.pools.values()
+    assert pool[1:3].tolist() == [[2, 2], [2, 2]]
+
+
+def test_parameters_may_be_an_nnx_module():
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.table = nnx.Embed(10, 3, rngs=rngs)
+            self.layers = nnx.List([nnx.Linear(3, 3, rngs=rngs) for _ in range(2)])
+            self.depth = 2
+
+    @eb.cell
+    def look(table, word):
+        return table(word)
+
+    @eb.cell
+    def dense(layer, x):
+        return jnp.tanh(layer(x))
+
+    def model(params, words):
+        states = [look(params.table, word) for word in words]
+        for k in range(params.depth):
+            states = [dense(params.layers[k], each) for each in states]
+        return states
+
+    module = Model(nnx.Rngs(0))
+    batched = eb.batch(model, sizes=SIZES)
+    found = eb.verify(batched, module, [[1, 2, 3], [4]])
+    assert found.outputs == 12 and found.max_gradient_error is not None
+    assert [str(each.key) for each in batched.types.types] == [
+        "look@table/0",
+        "dense@layers.0/1",
+        "dense@layers.1/1",
+    ]
+
+
+def test_parameters_may_be_linen_variables():
+    module = nn.Dense(3)
+
+    @eb.cell
+    def dense(variables, x):
+        return jnp.tanh(module.apply(variables, x))
+
+    def model(variables, count):
+        x = source(variables)
+        for _ in range(count):
+            x = dense(variables, x)
+        return x
+
+    @eb.cell
+    def source(variables):
+        return variables["params"]["bias"] + 1
+
+    variables = module.init(jax.random.key(0), jnp.ones(3))
+    eb.verify(eb.batch(model, sizes=SIZES), variables, [1, 2, 5])
+
+
+def test_parameters_may_be_any_pytree_class():
+    @jax.tree_util.register_pytree_node_class
+    class Scale:
+        def __init__(self, gain):
+            self.gain = gain
+
+        def tree_flatten(self):
+            return (self.gain,), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    @eb.cell
+    def scale(module, x):
+        return module.gain * x
+
+    def model(module, x):
+        return scale(module, scale(module, x))
+
+    eb.verify(eb.batch(model, sizes=SIZES), Scale(jnp.float32(3)), [1.0, 2.0])
+
+
+def test_parameters_of_other_shapes_get_their_own_program():
+    batched = eb.batch(encode, sizes=SIZES)
+    trees = sample_trees(5, 3)
+    for hidden in (3, 5, 3):
+        eb.verify(batched, make_params(hidden), trees, gradients=False)
+    assert batched.compiles == 2
+
+
+def test_python_numbers_are_strong_arrays_in_both_ways_of_running():
+    @eb.cell
+    def scale(params, x):
+        return params["half"] * x
+
+    def model(params, x):
+        return scale(params, x)
+
+    params = {"half": jnp.bfloat16(0.5)}
+    assert model(params, 3.0).dtype == jnp.float32
+    assert eb.batch(model, sizes=SIZES)(params, [3.0]).dtype == jnp.float32
+
+
+def test_the_compilation_cache_is_switched_on(tmp_path):
+    before = jax.config.jax_compilation_cache_dir
+    try:
+        batched = eb.batch(encode, sizes=SIZES, compilation_cache=tmp_path)
+        batched(make_params(), [(1, 2)])
+        assert any(tmp_path.iterdir())
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_recording_before_the_shapes_are_known():
+    with pytest.raises(eb.PlanError, match="pass params= to eb.batch"):
+        eb.batch(encode).plan([(1, 2)])
+
+
+def test_an_empty_minibatch():
+    with pytest.raises(eb.PlanError, match="at least one instance but is empty"):
+        eb.batch(encode)(make_params(), [])
+
+
+def test_an_instance_without_nodes():
+    def model(params, tree):
+        return [encode(params, tree)] if tree else []
+
+    with pytest.raises(eb.PlanError, match="instance 1 of the minibatch calls no cell"):
+        eb.batch(model)(make_params(), [1, None])
+
+
+def test_a_plan_of_another_model():
+    params = make_params()
+    one, other = (eb.batch(encode, params=params, sizes=SIZES) for _ in range(2))
+    with pytest.raises(eb.PlanError, match="plan was made by another model"):
+        one.apply(params, other.plan([(1, 2)]))
+
+
+def test_a_recording_of_another_model():
+    params = make_params()
+    one, other = (eb.batch(encode, params=params) for _ in range(2))
+    with pytest.raises(eb.PlanError, match="recording was made by another model"):
+        one.plan([other.record((1, 2)), (1, 2)])
+
+
+def test_apply_takes_plans_only():
+    with pytest.raises(eb.PlanError, match="apply takes a plan .* received list"):
+        eb.batch(encode).apply(make_params(), [(1, 2)])
+
+
+def test_apply_with_parameters_of_other_shapes():
+    batched = eb.batch(encode, params=make_params(3), sizes=SIZES)
+    plan = batched.plan([(1, 2)])
+    with pytest.raises(eb.PlanError, match=r"params\['join'\] is float32\[10, 5\] but"):
+        batched.apply(make_params(5), plan)
+    with pytest.raises(eb.PlanError, match=r"differ in params\['more'\]"):
+        batched.apply(make_params(3) | {"more": 1.0}, plan)
+
+
+def test_a_model_that_is_no_function():
+    with pytest.raises(eb.EdbatchError, match="takes a function .* received dict"):
+        eb.batch({})
+
+
+def test_a_minibatch_of_more_rows_than_int32_counts():
+    params = make_params()
+    batched = eb.batch(encode, params=params)
+    recording = batched.record((1, 2))
+    huge = type(recording)(**{**vars_of(recording), "num_values": 2**30})
+    with pytest.raises(eb.PlanError, match="at most 2,147,483,647 values"):
+        batched.plan([huge, huge])
+
+
+def vars_of(recording):
+    return {name: getattr(recording, name) for name in recording.__dataclass_fields__}
+
+
+def test_cells_work_outside_recordings():
+    params = make_params()
+    state = leaf(params, 3)
+    np.testing.assert_allclose(
+        join(params["join"], state, state)[0], encode(params, (3, 3))[0]
+    )
+    jitted = jax.jit(lambda params, word: leaf(params, word))
+    assert_equal(jitted(params, 3), state)

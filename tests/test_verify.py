@@ -1,0 +1,87 @@
+"""`eb.verify` finds every kind of difference."""
+
+import edbatch as eb
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from trees import all_states, encode, make_params, sample_trees
+
+SIZES = eb.Sizes(widths=(4,))
+
+
+class Corrupt:
+    """A batched function whose results are changed before they are returned."""
+
+    def __init__(self, model, change):
+        self._batched = eb.batch(model, sizes=SIZES)
+        self._change = change
+        self.model = model
+
+    def __getattr__(self, name):
+        return getattr(self._batched, name)
+
+    def apply(self, params, plan):
+        return self._change(self._batched.apply(params, plan))
+
+
+def test_equal_results_pass_and_are_counted():
+    found = eb.verify(eb.batch(encode, sizes=SIZES), make_params(), sample_trees(0, 4))
+    assert found.instances == 4
+    assert found.outputs == 4 * 8
+    assert found.max_output_error < 1e-5
+    assert found.max_gradient_error < 1e-4
+
+
+def test_one_wrong_number_is_found_and_located():
+    corrupt = Corrupt(encode, lambda r: (r[0], r[1].at[2, 1].add(1e-3)))
+    with pytest.raises(
+        eb.VerificationError, match=r"instance 2, output\[1\]: .* by 0.000[89]"
+    ):
+        eb.verify(corrupt, make_params(), sample_trees(0, 4))
+
+
+def test_a_nan_is_found():
+    corrupt = Corrupt(encode, lambda r: (r[0].at[1, 0].set(jnp.nan), r[1]))
+    with pytest.raises(eb.VerificationError, match=r"instance 1, output\[0\]"):
+        eb.verify(corrupt, make_params(), sample_trees(0, 4))
+
+
+def test_a_wrong_structure_is_found():
+    corrupt = Corrupt(encode, lambda r: [r[0], r[1]])
+    with pytest.raises(eb.VerificationError, match="instance 0: .* has structure"):
+        eb.verify(corrupt, make_params(), sample_trees(0, 4))
+
+
+def test_a_wrong_shape_is_found():
+    corrupt = Corrupt(encode, lambda r: (r[0][:, :2], r[1]))
+    with pytest.raises(eb.VerificationError, match=r"has shape \(2,\) but the model"):
+        eb.verify(corrupt, make_params(), sample_trees(0, 4))
+
+
+def test_a_wrong_element_of_a_list_is_found():
+    def change(ragged):
+        values = ragged.values.at[int(ragged.lengths[0])].multiply(2)
+        return eb.Ragged(values, ragged.segment_ids, ragged.lengths)
+
+    corrupt = Corrupt(all_states, change)
+    with pytest.raises(eb.VerificationError, match=r"instance 1, output\[0\]"):
+        eb.verify(corrupt, make_params(), [(1, 2), 3, (4, 5)])
+
+
+def test_a_wrong_gradient_is_found():
+    import jax
+
+    @jax.custom_vjp
+    def lose(x):
+        return x
+
+    lose.defvjp(lambda x: (x, None), lambda _, bar: (bar * 1.01,))
+    corrupt = Corrupt(encode, lambda r: (lose(r[0]), r[1]))
+    with pytest.raises(eb.VerificationError, match=r"gradient of params\['"):
+        eb.verify(corrupt, make_params(), sample_trees(0, 4))
+    assert eb.verify(corrupt, make_params(), sample_trees(0, 4), gradients=False)
+
+
+def test_the_tolerance_can_be_set():
+    corrupt = Corrupt(encode, lambda r: (r[0], r[1] + np.float32(1e-3)))
+    eb.verify(corrupt, make_params(), sample_trees(0, 4), tolerance=1e-2)
