@@ -191,7 +191,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             return None
         graph = self._started()
         names = [str(key) for key in self.type_keys]
-        width = max(map(len, names))
+        width = max(map(len, ["type", *names]))
         lines = [
             f"{self._last}; {self._done} of {graph.num_nodes} nodes, lower bound"
             f" {self._bound} batches",

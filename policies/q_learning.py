@@ -9,8 +9,8 @@ many places of a graph, so the return that follows it tells more about how much 
 graph is left than about the action. Hence returns are shaped by a potential, minus the
 lower bound of what remains (Ng, Harada, Russell 1999): they then count batches beyond
 the bound, and which schedule is best stays the same because the potentials of start
-and end are fixed. On word lattices this took the learned policies from 304 batches to
-258 where greedy runs 271.
+and end are fixed. On the word lattices of 32 sentences of Weibo this took the learned
+policies from 305 batches to 258, where greedy runs 271 and the bound is 196.
 
 Also new here: an entry starts as the mean of its first returns (learning rate one over
 visits, until that is less than the given rate), an untried action is taken by chance

@@ -49,7 +49,7 @@ def train_policy(
     rarer. From time to time the table is judged by its number of batches on the
     held-out minibatches, with no random actions, and the best one is kept: of equal
     ones that with fewer unseen states, then the earlier. Training ends when every
-    held-out minibatch meets its lower bound without an unseen state.
+    held-out minibatch meets its lower bound and has no unseen state.
 
     A table that is worse than the greedy heuristic is not returned; instead a machine
     without states is, which follows that heuristic, and its training record says so.
@@ -115,7 +115,7 @@ def train_policy(
                 verdict = judge(table, trial)
                 if best is None or verdict.rank < best.rank:
                     best = verdict
-                if verdict.is_optimal:
+                if verdict.meets_bounds and not verdict.unseen:
                     stopped = "lower bound"
                 if progress is not None:
                     progress(trial, trials, verdict.batches, judge.bound)
@@ -125,6 +125,8 @@ def train_policy(
     worse = best is not None and best.batches > greedy
     if best is None or worse:
         best = judge(new_table(len(types)), 0)
+    if stopped == "trials" and best.meets_bounds:
+        stopped = "lower bound"  # if only with the help of the greedy heuristic
     record = TrainingRecord(
         workload=workload,
         encoding=encoding,
@@ -214,7 +216,7 @@ class _Verdict:
     batches: float
     unseen: int
     trial: int
-    is_optimal: bool
+    meets_bounds: bool
     states: tuple[MachineState, ...]
 
     @property
@@ -249,7 +251,7 @@ class _Judge:
             batches=_mean(batches),
             unseen=unseen,
             trial=trial,
-            is_optimal=batches == self._bounds and not unseen,
+            meets_bounds=batches == self._bounds,
             states=machine_states(table, action),
         )
 

@@ -31,7 +31,8 @@ class TrainingRecord:
         held_out_greedy: Batches of the greedy heuristic.
         held_out_unseen: Steps on the held-out minibatches, all together, in states that
             were not seen in training.
-        stopped: Why it ended: `"lower bound"`, `"trials"` or `"interrupted"`.
+        stopped: `"lower bound"` if every held-out minibatch meets it; else why training
+            ended: `"trials"` or `"interrupted"`.
         worse_than_greedy: Whether learning never met the greedy heuristic, so that the
             policy has no states of its own and only follows that.
         elapsed_s: Seconds that it took.

@@ -308,6 +308,31 @@ def test_the_compilation_cache_is_switched_on(tmp_path):
         jax.config.update("jax_compilation_cache_dir", before)
 
 
+def test_a_chain_of_depth_100000_runs_in_every_stage():
+    @eb.cell
+    def start(x):
+        return x
+
+    @eb.cell
+    def step(gain, state):
+        return gain * state + 1
+
+    def model(gain, x):
+        state = start(x)
+        for _ in range(100_000):
+            state = step(gain, state)
+        return state
+
+    batched = eb.batch(model, sizes=SIZES, params=jnp.float32(1))
+    plan = batched.plan([0.0, 7.0])
+    assert plan.report.batches == 100_001
+    result, grads = jax.value_and_grad(
+        lambda gain: batched.apply(gain, plan)[1] / 100_000
+    )(jnp.float32(1))
+    assert result == pytest.approx(1.00007)
+    assert grads == pytest.approx(7 + 99_999 / 2, rel=1e-4)
+
+
 def test_recording_before_the_shapes_are_known():
     with pytest.raises(eb.PlanError, match="pass params= to eb.batch"):
         eb.batch(encode).plan([(1, 2)])

@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "data": {"errors", "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
     INIT: {"errors", *STAGES, FRONT_DOOR, "data", "models"},
-    "cli": {"errors", *STAGES, FRONT_DOOR, "data", "models", "cli"},
+    "benchmark": {"errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark"},
+    "cli": {"errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark", "cli"},
 }
 LAYERS = tuple(layer for layer in MAY_IMPORT if layer not in (FRONT_DOOR, INIT))
 

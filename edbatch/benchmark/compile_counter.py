@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 
@@ -21,7 +20,7 @@ class CompileCount:
         self.programs = 0
         self._lock = threading.Lock()
 
-    def _listen(self, event: str, _: float, **__: Any) -> None:
+    def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _EVENT:
             with self._lock:
                 self.programs += 1

@@ -3,7 +3,8 @@
 It is the best that XLA can do with these cells when it knows the graph: every width,
 every place and every row that is read is a constant; consecutive rows are read as a
 slice; nothing is padded. Its weakness is that it compiles again, for seconds, for every
-minibatch.
+minibatch. The time to compile grows with the number of levels, so that it is left out
+where there are very many.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from edbatch.benchmark.errors import UnsupportedError
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
@@ -29,6 +31,8 @@ from edbatch.benchmark.staging import (
     write,
 )
 from edbatch.graph import DataflowGraph, merge
+
+MOST_GROUPS = 160  # a chain of 240 took half a minute
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,11 @@ class Exact(StagedSystem):
     def plan(self, recordings: Sequence[DataflowGraph]) -> ExactPlan:
         """Wraps the minibatch's own program."""
         stages = stage(merge(recordings))
+        if len(stages.groups) > MOST_GROUPS:
+            raise UnsupportedError(
+                f"its program would have {len(stages.groups)} levels, more than"
+                f" {MOST_GROUPS}, and take minutes to compile for every minibatch"
+            )
         return ExactPlan(stages.graph, jax.jit(_program(stages)), stages.pools)
 
     def forward(self, plan: ExactPlan) -> tuple[Array, ...]:
@@ -113,9 +122,9 @@ def assign_rows(
     value_row = np.full(graph.num_values + 1, ZERO_ROW, np.int32)
     sizes: dict[int, int] = {}
     for group in stages.groups:
-        n = len(group.nodes)
+        places = np.arange(len(group.nodes))
         for leaf, kind in enumerate(group.node_type.output_kinds):
             first = sizes.get(kind, ZERO_ROW + 1)
-            value_row[graph.value_start[group.nodes] + leaf] = np.arange(first, first + n)
-            sizes[kind] = first + width_of(n)
+            value_row[graph.value_start[group.nodes] + leaf] = first + places
+            sizes[kind] = first + width_of(len(places))
     return value_row, sizes

@@ -38,10 +38,9 @@ def products(jaxpr: Any) -> Iterator[tuple[Product, int]]:
         for equation in current.eqns:
             if equation.primitive.name == "dot_general":
                 yield _product(equation), times
-            trips = equation.params["length"] if equation.primitive.name == "scan" else 1
-            for inner in jax.tree.leaves(
-                list(equation.params.values()), is_leaf=_is_jaxpr
-            ):
+            parameters = equation.params
+            trips = parameters["length"] if equation.primitive.name == "scan" else 1
+            for inner in jax.tree.leaves(list(parameters.values()), is_leaf=_is_jaxpr):
                 if _is_jaxpr(inner):
                     stack.append((getattr(inner, "jaxpr", inner), times * trips))
 

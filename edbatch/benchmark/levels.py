@@ -91,24 +91,24 @@ class Levels(StagedSystem):
         stages = stage(merge(recordings))
         graph = stages.graph
         value_row, sizes = assign_rows(stages, next_power)
-        for kind, rows in sizes.items():  # sizes only grow, so calls compile once
-            self._sizes[kind] = max(self._sizes.get(kind, 0), next_power(rows))
+        for kind, size in sizes.items():  # sizes only grow, so calls compile once
+            self._sizes[kind] = max(self._sizes.get(kind, 0), next_power(size))
         calls = []
         for group in stages.groups:
-            outputs = len(group.node_type.output_kinds)
-            first = value_row[graph.value_start[group.nodes[0]] + np.arange(outputs)]
-            width = next_power(len(group.nodes))
+            n, width = len(group.nodes), next_power(len(group.nodes))
             rows = np.concatenate(
                 [value_row[stages.operands(group)], stages.externals(group)]
             )
-            rows = np.pad(rows, ((0, 0), (0, width - rows.shape[1])), mode="edge")
-            integers = np.concatenate([first, rows.ravel()])
+            lanes = np.minimum(np.arange(width), n - 1)  # padding repeats the last
+            outputs = np.arange(len(group.node_type.output_kinds))
+            first = value_row[graph.value_start[group.nodes[0]] + outputs]
+            integers = np.concatenate([first, rows[:, lanes].ravel()])
             calls.append(Call(group.node_type, width, integers))
         columns = value_columns(graph)
         return LevelsPlan(
             graph,
             tuple(sorted(self._sizes.items())),
-            {kind: pad_to_power(rows) for kind, rows in stages.pools.items()},
+            {kind: pad_to_power(pool) for kind, pool in stages.pools.items()},
             calls,
             tuple(kind for kind, _ in columns),
             [pad_to_power(value_row[values]) for _, values in columns],

@@ -121,10 +121,11 @@ def random_params(workload: Workload, config: BenchmarkConfig) -> Any:
     """
     first, second = jax.random.split(jax.random.key(config.seed))
     leaves, treedef = jax.tree.flatten(workload.init_params(first, config.hidden))
+    keys = jax.random.split(second, len(leaves))
     filled = [
-        leaf
-        if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.any()
-        else 0.1 * jax.random.normal(jax.random.fold_in(second, k), leaf.shape, leaf.dtype)
-        for k, leaf in enumerate(leaves)
+        0.1 * jax.random.normal(key, leaf.shape, leaf.dtype)
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not leaf.any()
+        else leaf
+        for leaf, key in zip(leaves, keys, strict=True)
     ]
     return jax.tree.unflatten(treedef, filled)

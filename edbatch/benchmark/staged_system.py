@@ -67,9 +67,7 @@ def value_columns(graph: DataflowGraph) -> list[tuple[int, np.ndarray]]:
         The array kind and the values, ``[n] int32``, of each leaf of the model's output
         that is some node's output.
     """
-    columns = zip(
-        leaves(graph.outputs.skeleton), graph.outputs.columns, strict=True
-    )
+    columns = zip(leaves(graph.outputs.skeleton), graph.outputs.columns, strict=True)
     return [(kind, values) for (source, kind), values in columns if source == "value"]
 
 
@@ -84,22 +82,22 @@ def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any
         What the model returns, per instance.
     """
     values: dict[int, np.ndarray] = {}
-    for (kind, ids), rows in zip(value_columns(graph), columns, strict=True):
-        shape = (graph.num_values, *rows.shape[1:])
-        values.setdefault(kind, np.zeros(shape, rows.dtype))[ids] = rows[: len(ids)]
+    for (kind, ids), found in zip(value_columns(graph), columns, strict=True):
+        space = np.zeros((graph.num_values, *found.shape[1:]), found.dtype)
+        values.setdefault(kind, space)[ids] = found[: len(ids)]
     outputs = graph.outputs
     ragged = find_ragged(outputs.skeleton, outputs.lengths)
     identity = np.arange(graph.num_values, dtype=np.int32)
-    shape, found = locate_results(graph, identity, ragged)
-    rows = pad_results(found, shape, lambda _, size: size)
+    shape, located = locate_results(graph, identity, ragged)
+    rows = pad_results(located, shape, lambda _, size: size)
     result = assemble(
         shape,
         tuple(map(jnp.asarray, rows.rows)),
         tuple(map(jnp.asarray, rows.lengths)),
         {kind: jnp.asarray(each) for kind, each in values.items()},
         {
-            kind: jnp.concatenate([jnp.zeros_like(rows[:1]), rows])
-            for kind, rows in graph.externals.items()
+            kind: jnp.concatenate([jnp.zeros_like(pool[:1]), pool])
+            for kind, pool in graph.externals.items()
         },
     )
     return split_instances(result, graph.num_instances)

@@ -162,7 +162,7 @@ def run_node(
     operands: Rows,
     externals: Rows,
 ) -> list[Array]:
-    """Runs one node: as `run_nodes` with rows ``[slots]``, without the axis of nodes."""
+    """Runs one node: `run_nodes` with rows ``[slots]``, without the axis of nodes."""
     inputs = _read_inputs(node_type, arenas, pools, operands, externals)
     return _call(node_type, params, *inputs)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -26,6 +26,11 @@ def stderr() -> Console:
 def say(message: str) -> None:
     """Tells the user something beside the result."""
     stderr().print(Text(message), soft_wrap=True)
+
+
+def print_out(message: str) -> None:
+    """Prints a part of the result for people."""
+    Console(highlight=False).print(Text(message))
 
 
 @contextmanager
@@ -73,7 +78,7 @@ def print_json(value: Any) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
 ) -> None:
-    """Prints a result for people; the first column is text, the others numbers.
+    """Prints a result for people.
 
     Args:
         columns: Heads.
@@ -81,8 +86,11 @@ def print_table(
         title: Stands above the table.
     """
     table = Table(title=Text(title) if title else None, title_justify="left")
+    rows = list(rows)
     for k, column in enumerate(columns):
-        table.add_column(Text(column), justify="right" if k else "left")
+        is_text = all(isinstance(row[k], str) for row in rows)
+        justify: JustifyMethod = "left" if is_text else "right"
+        table.add_column(Text(column), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))
     Console(highlight=False).print(table)
@@ -91,8 +99,8 @@ def print_table(
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Prints names and values, one pair per line."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column()
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in fields:
         table.add_row(Text(name), Text(_shown(value)))
     Console(highlight=False).print(table)

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from edbatch.cli.bench import bench
 from edbatch.cli.compare import compare
+from edbatch.cli.demo import demo
 from edbatch.cli.inspect import inspect
 from edbatch.cli.one_sentence import OneSentenceCommand, OneSentenceGroup
 from edbatch.cli.run import run
@@ -50,7 +52,7 @@ def edbatch(
         typer.echo(context.get_help())
 
 
-for command in (train_policy, compare, inspect, run):
+for command in (demo, train_policy, compare, inspect, run, bench):
     app.command()(command)
 train_policy_app.command(cls=OneSentenceCommand)(train_policy)
 

@@ -10,7 +10,7 @@ from edbatch.cli import user_code
 from edbatch.cli.console import progress_bar
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.task import Task
-from edbatch.errors import RecordingError
+from edbatch.errors import EdbatchError
 from edbatch.graph import DataflowGraph, GraphStructure
 
 HELD_OUT_SHARE = 0.2
@@ -100,8 +100,8 @@ def record(task: Task, *groups: Drawn) -> list[list[GraphStructure]]:
 def _record(batched: eb.Batched, task: Task, k: int) -> DataflowGraph:
     try:
         return batched.record(task.instances[k])
-    except RecordingError as error:
-        if task.params:
+    except EdbatchError as error:
+        if task.params != {}:
             raise
         raise CommandError(
             f"{error} (the model was given no parameters; name a function that returns"

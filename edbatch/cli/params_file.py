@@ -51,16 +51,18 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabulary | None]:
     Raises:
         CommandError: There is no such file, or it is no `.npz` file of plain arrays.
     """
+    wrong = (
+        f"--params takes an .npz file of arrays, as --save-params writes it, but {path}"
+    )
+    if not path.is_file():
+        raise CommandError(f"{wrong} does not exist; check the name")
+    if not zipfile.is_zipfile(path):  # which an .npz file is
+        raise CommandError(f"{wrong} is another kind of file, or cut short")
     try:
         with np.load(path, allow_pickle=False) as content:
-            if not isinstance(content, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            arrays = {name: content[name] for name in content.files}
+            arrays = {name: np.asarray(content[name]) for name in content.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise CommandError(
-            f"--params takes an .npz file of arrays but {path} is not: {error}; write"
-            " one with --save-params, or numpy.savez"
-        ) from error
+        raise CommandError(f"{wrong} cannot be read: {error}") from error
     words = arrays.pop(VOCABULARY, None)
     return arrays, None if words is None else Vocabulary(words.tolist())
 

@@ -18,6 +18,12 @@ SUFFIXES = (".png", ".pdf", ".svg")
 _READY, _RUNS = "#B9DCF2", "#D55E00"
 _BARS = "#5F5F5F"
 
+_NUMBERS = {
+    "base": "",
+    "max": "1: the type with most operations ready",
+    "sort": "numbers: rank by how many operations are ready",
+}
+
 
 def draw_policy(policy: StateMachine, path: Path, limit: int) -> None:
     """Draws which types are ready in each state, and which one runs.
@@ -53,14 +59,14 @@ def draw_policy(policy: StateMachine, path: Path, limit: int) -> None:
     shown = ranked[:limit]
     labels = type_labels(policy.types)
     figure = Figure(
-        figsize=(4.5 + 0.45 * len(labels), 1.9 + 0.24 * len(shown)),
+        figsize=(4.5 + 0.45 * len(labels), 2.2 + 0.24 * len(shown)),
         layout="constrained",
     )
     FigureCanvasAgg(figure)
     grid, bars = figure.subplots(
         1, 2, sharey=True, width_ratios=[1 + 0.45 * len(labels), 2]
     )
-    _draw_grid(grid, shown, labels)
+    _draw_grid(grid, shown, labels, policy.encoding)
     _draw_visits(bars, [state.visits for state in shown])
     more = f" ({len(shown)} most visited of {len(ranked)})" if ranked[limit:] else ""
     figure.suptitle(f"Policy with encoding {policy.encoding!r}: {len(ranked)} states")
@@ -68,8 +74,9 @@ def draw_policy(policy: StateMachine, path: Path, limit: int) -> None:
     figure.legend(
         handles=[
             grid.scatter([], [], s=110, marker="s", color=_READY, label="ready"),
-            grid.scatter([], [], s=45, marker="o", color=_RUNS, label="ready, runs"),
+            grid.scatter([], [], s=70, marker="o", color=_RUNS, label="ready, runs"),
         ],
+        title=_NUMBERS[policy.encoding] or None,
         loc="outside lower center",
         ncols=2,
         frameon=False,
@@ -77,13 +84,26 @@ def draw_policy(policy: StateMachine, path: Path, limit: int) -> None:
     write_whole(path, lambda beside: figure.savefig(beside, dpi=150))
 
 
-def _draw_grid(axes: Any, states: Any, labels: list[str]) -> None:
+def _draw_grid(axes: Any, states: Any, labels: list[str], encoding: str) -> None:
     ready = [(k, t) for k, state in enumerate(states) for t in set(state.frontier)]
     rows, columns = np.array(ready).T
     axes.scatter(columns, rows, s=110, marker="s", color=_READY)
     actions = [state.action for state in states]
-    axes.scatter(actions, range(len(states)), s=45, marker="o", color=_RUNS)
+    axes.scatter(actions, range(len(states)), s=70, marker="o", color=_RUNS)
+    for row, state in enumerate(states):
+        numbered = {"base": 0, "max": 1, "sort": len(state.frontier)}[encoding]
+        for rank, column in enumerate(state.frontier[:numbered], start=1):
+            color = "white" if column == state.action else "black"
+            axes.annotate(
+                rank,
+                (column, row),
+                ha="center",
+                va="center_baseline",
+                fontsize=6,
+                color=color,
+            )
     axes.set_xticks(range(len(labels)), labels, rotation=60, ha="right")
+    axes.set_yticks(range(len(states)), range(1, len(states) + 1), fontsize="small")
     axes.set_xlim(-0.6, len(labels) - 0.4)
     axes.set_ylim(len(states) - 0.4, -0.6)
     axes.set_xlabel("type of operation")
@@ -94,8 +114,8 @@ def _draw_grid(axes: Any, states: Any, labels: list[str]) -> None:
 
 def _draw_visits(axes: Any, visits: list[int]) -> None:
     axes.barh(range(len(visits)), visits, color=_BARS)
-    if max(visits) > 100 * max(1, min(visits)):
-        axes.set_xscale("symlog")
+    if min(visits) and max(visits) > 100 * min(visits):
+        axes.set_xscale("log")
     axes.set_xlabel("visits in training")
     axes.set_title("How often", fontsize="medium")
     axes.grid(axis="x", color="#E6E6E6")

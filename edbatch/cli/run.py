@@ -7,6 +7,7 @@ import typer
 
 from edbatch.cli import options
 from edbatch.cli.console import print_fields, print_json, say, stage
+from edbatch.cli.one_sentence import CommandError
 
 if TYPE_CHECKING:
     from edbatch.data import Vocabulary
@@ -94,8 +95,8 @@ def run(
     vocabulary = None
     if params is not None:
         arrays, vocabulary = read_arrays(params)
-        given |= sizes_of(workload, arrays)
-        hidden = arrays["embedding"].shape[1] if "embedding" in arrays else hidden
+        sizes, hidden = sizes_of(workload, arrays, hidden)
+        given |= sizes
     ready = get_workload(workload, **given)
     key = jax.random.key(seed)
     if params is None:
@@ -123,15 +124,27 @@ def run(
         say("Every minibatch waited for a compilation; a throughput needs more of them.")
 
 
-def sizes_of(workload: str, arrays: "dict[str, Any]") -> dict[str, int]:
-    """Reads a workload's options from the shapes of its parameters."""
+def sizes_of(
+    workload: str, arrays: "dict[str, Any]", hidden: int
+) -> tuple[dict[str, int], int]:
+    """Reads a workload's options and the hidden size from the shapes of parameters.
+
+    Args:
+        workload: Name of the workload.
+        arrays: Its parameters by dotted path.
+        hidden: The hidden size if they do not tell.
+
+    Returns:
+        Options, and the hidden size.
+    """
     found = {}
-    if "embedding" in arrays:
-        found["vocabulary_size"] = arrays["embedding"].shape[0]
-    if "classify.b" in arrays:
+    embedding, output = arrays.get("embedding"), arrays.get("classify.b")
+    if embedding is not None and embedding.ndim == 2:
+        found["vocabulary_size"], hidden = embedding.shape
+    if output is not None and output.ndim == 1:
         name = "num_tags" if workload == "bilstm-tagger" else "num_labels"
-        found[name] = arrays["classify.b"].shape[0]
-    return found
+        [found[name]] = output.shape
+    return found, hidden
 
 
 def _read(
@@ -140,4 +153,9 @@ def _read(
     with stage(f"Reading {' '.join(map(str, data))}"):
         text = workload.read_text(data)
         vocabulary = vocabulary or workload.vocabulary(text)
+        if len(vocabulary) > workload.vocabulary_size:
+            raise CommandError(
+                f"the parameters have vectors for {workload.vocabulary_size} words but"
+                f" their vocabulary has {len(vocabulary)}; save them together"
+            )
         return workload.number(text, vocabulary), vocabulary

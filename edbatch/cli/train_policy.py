@@ -85,7 +85,7 @@ def train_policy(
     task_options = options.TaskOptions(
         workload, data, arity, classify, model, instances, params
     )
-    task = load_task(task_options, seed, batch_size * minibatches)
+    task = load_task(task_options, seed, 2 * batch_size * minibatches)
     rng = np.random.default_rng(seed)
     to_train, held_out = split(len(task.instances), rng)
     groups = [
@@ -127,14 +127,17 @@ def _train(
     seed: int,
     description: str,
 ) -> "StateMachine":
+    from edbatch.cli.interrupt import deferred_interrupt
     from edbatch.policies import train_policy as train
 
-    with progress_bar("{task.fields[found]}") as bar:
+    columns = "{task.fields[found]}"
+    with progress_bar(columns) as bar, deferred_interrupt() as check_interrupt:
         shown = bar.add_task("Training", total=trials, found="")
 
         def progress(trial: int, trials: int, batches: float, bound: float) -> None:
             found = f"{batches:.1f} batches, lower bound {bound:.1f}"
             bar.update(shown, completed=trial, found=found)
+            check_interrupt()
 
         return train(
             graphs,

@@ -115,7 +115,7 @@ def write_outputs(
 ) -> Arenas:
     """Writes a chunk's outputs into the arenas, in place inside a loop."""
     arenas = dict(arenas)
-    outputs = _fence(outputs, chunk.output_rows[0])
+    outputs = fence(outputs, chunk.output_rows[0])
     for kind, row, rows in zip(
         node_type.output_kinds, chunk.output_rows, outputs, strict=True
     ):
@@ -124,22 +124,29 @@ def write_outputs(
     return arenas
 
 
-def _fence(outputs: Sequence[Array], row: Array) -> Sequence[Array]:
-    """Has outputs computed before any of them is written.
+def fence(arrays: Sequence[Array], row: Array) -> Sequence[Array]:
+    """Has arrays computed before anything that is written later.
 
     Else XLA may fuse the gather of an operand with the write of an output; the write
     then cannot be in place and the whole arena is copied. On CPUs XLA drops
     optimization barriers before it fuses, but it fuses nothing across a loop: this one
     never turns, which XLA cannot know, and costs one comparison.
+
+    Args:
+        arrays: The arrays.
+        row: A row that the chunk writes; never the zero row.
+
+    Returns:
+        The arrays.
     """
 
-    def loop(row: Array, *outputs: Array) -> tuple[Array, ...]:
-        turns = (row <= ZERO_ROW).astype(jnp.int32)  # 0: no chunk writes the zero row
+    def loop(row: Array, *arrays: Array) -> tuple[Array, ...]:
+        turns = (row <= ZERO_ROW).astype(jnp.int32)
         return lax.fori_loop(
-            0, turns, lambda _, arrays: tuple(map(jnp.zeros_like, arrays)), outputs
+            0, turns, lambda _, each: tuple(map(jnp.zeros_like, each)), arrays
         )
 
-    def barrier(row: Array, *outputs: Array) -> tuple[Array, ...]:
-        return lax.optimization_barrier(outputs)
+    def barrier(row: Array, *arrays: Array) -> tuple[Array, ...]:
+        return lax.optimization_barrier(arrays)
 
-    return lax.platform_dependent(row, *outputs, cpu=loop, default=barrier)
+    return lax.platform_dependent(row, *arrays, cpu=loop, default=barrier)

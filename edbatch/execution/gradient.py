@@ -18,7 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from edbatch.execution.cell_batch import Arenas, Chunk, record_length, run_cell
+from edbatch.execution.cell_batch import (
+    Arenas,
+    Chunk,
+    fence,
+    record_length,
+    run_cell,
+)
 from edbatch.execution.program import (
     ProgramShape,
     execute,
@@ -130,7 +136,10 @@ def _backward_body(
                 node_type.output_kinds, chunk.output_rows, outputs, strict=True
             )
         ]
-        some_bar, operands_bar, externals_bar = pull(outputs_bar)
+        bars = pull(outputs_bar)
+        some_bar, operands_bar, externals_bar = _fence_floats(
+            bars, chunk.output_rows[0]
+        )
         params_bar = list(params_bar)
         for k, bar in zip(used, some_bar, strict=True):
             params_bar[k] = params_bar[k] + bar
@@ -152,6 +161,17 @@ def _backward_body(
         return at, params_bar, pools_bar, arenas_bar
 
     return body
+
+
+def _fence_floats(bars: Any, row: Array) -> Any:
+    """As `fence`, for a pytree of cotangents, of which some may be float0."""
+    leaves, treedef = jax.tree.flatten(bars)
+    real = [k for k, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0]
+    if not real:
+        return bars
+    for k, leaf in zip(real, fence([leaves[k] for k in real], row), strict=True):
+        leaves[k] = leaf
+    return jax.tree.unflatten(treedef, leaves)
 
 
 def _read_cotangent(arenas_bar: Arenas, kind: int, row: Array, output: Array) -> Any:

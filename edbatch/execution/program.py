@@ -163,23 +163,28 @@ def run_loops(
 
 
 def compiled_copies(
-    compiled: jax.stages.Compiled, shape: ProgramShape
+    compiled: jax.stages.Compiled, shape: ProgramShape, *, entry: bool = True
 ) -> list[str]:
     """Lists the copies of whole arenas in compiled HLO.
 
     Args:
         compiled: A compiled function that runs the program.
         shape: The program.
+        entry: Also list copies that happen once per call, outside all loops.
 
     Returns:
         The offending lines; empty for a good program.
     """
-    sizes = {
+    sizes = [
         f"[{','.join(map(str, (rows, *shape.types.avals[kind].shape)))}]"
         for kind, rows in shape.arena_rows
-    }
-    return [
-        line.strip()
-        for line in compiled.as_text().splitlines()
-        if " copy(" in line and any(size in line.split(" copy(")[0] for size in sizes)
     ]
+    found = []
+    in_entry = False
+    for line in compiled.as_text().splitlines():
+        if line and not line[0].isspace():
+            in_entry = line.startswith("ENTRY")
+        result, is_copy, _ = line.partition(" copy(")
+        if is_copy and (entry or not in_entry) and any(x in result for x in sizes):
+            found.append(line.strip())
+    return found

@@ -22,6 +22,7 @@ import numpy as np
 from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.merge import check_rows
 from edbatch.memory_planner.layout import Layout
 
 Pair = tuple[int, int]  # type id, width
@@ -68,10 +69,14 @@ def encode(graph: DataflowGraph, layout: Layout) -> Stream:
 
     Returns:
         The stream. Time O(C + E) for C chunks and E slots, padding included.
+
+    Raises:
+        PlanError: The stream would be longer than int32 can count.
     """
     operands, externals, outputs = graph.types.counts
     types = graph.node_type[layout.order[layout.chunk_start]]
-    lengths = outputs[types] + layout.chunk_width * (operands + externals)[types]
+    lengths = outputs[types].astype(np.int64) + layout.chunk_width * (operands + externals)[types]
+    check_rows(int(lengths.sum()), "operands of padded batches")
     records = _write(
         layout.order, layout.chunk_start, layout.chunk_size, layout.chunk_width,
         layout.value_row, graph.value_start, graph.operand_start, graph.operands,

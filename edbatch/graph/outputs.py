@@ -314,6 +314,6 @@ class _Flat:
                 f"the model returns {type(result).__name__}; return a pytree of"
                 " handles, numbers and arrays"
             ) from None
-        row = self.recorder._external_row(kind, result)
+        row = self.recorder.array_row(kind, result)
         self.columns.append([row])
         return ("external", kind)

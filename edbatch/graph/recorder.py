@@ -7,7 +7,8 @@ integers to flat lists. Only a type's first node is analysed with ``jax.eval_sha
 
 import os
 import traceback
-from collections.abc import Callable, Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from edbatch.errors import CellError, EdbatchError, RecordingError, user_line
 from edbatch.graph.cell import Cell, active
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
-from edbatch.graph.handle import Handle
+from edbatch.graph.handle import Handle, new_handle
 from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
 from edbatch.graph.outputs import OutputColumns
 from edbatch.graph.parameters import ParameterPath
@@ -36,8 +37,9 @@ class Tape:
         self.node_type: list[int] = []
         self.operands: list[int] = []  # value ids, counted over the whole tape
         self.external_rows: list[int] = []
-        self.externals: dict[int, list[Any]] = {}  # array kind -> rows
-        self.shared_rows: dict[int, int] = {}  # id of a kept array -> its row
+        # Array kind -> rows
+        self.externals: defaultdict[int, list[Any]] = defaultdict(list)
+        self.shared_rows: dict[int, tuple[Any, int]] = {}  # id -> array, its row
         self.num_values = 0
 
 
@@ -90,10 +92,17 @@ class Recorder:
         if operands:
             tape.operands += operands
         if externals:
-            for kind, value in zip(known.external_kinds, externals, strict=True):
-                tape.external_rows.append(self._external_row(kind, value))
+            self._append_externals(known.external_kinds, externals)
         first = tape.num_values
         tape.num_values = first + known.num_outputs
+        pair = known.pair
+        if pair is not None:
+            one, other = Handle(), Handle()
+            one._recorder = other._recorder = self
+            one._value = first
+            other._value = first + 1
+            one._kind, other._kind = pair
+            return one, other
         return known.outputs(self, first)
 
     def _scan(
@@ -177,22 +186,31 @@ class Recorder:
             operands += absent
         return True
 
-    def _external_row(self, kind: int, value: Any) -> int:
-        if value is _ABSENT:
-            return MISSING
+    def _append_externals(self, kinds: Sequence[int], values: list[Any]) -> None:
         tape = self.tape
-        rows = tape.externals.get(kind)
-        if rows is None:
-            rows = tape.externals[kind] = []
-        if type(value) in _NUMBERS or not np.ndim(value):
-            rows.append(value)
-            return len(rows) - 1
-        # An array that many nodes read is kept once. The list keeps it alive, so
-        # its id stays its own.
-        row: int = tape.shared_rows.setdefault(id(value), len(rows))
-        if row == len(rows):
-            rows.append(value)
-        return row
+        for kind, value in zip(kinds, values, strict=True):
+            if type(value) in _NUMBERS:
+                rows = tape.externals[kind]
+                tape.external_rows.append(len(rows))
+                rows.append(value)
+            elif value is _ABSENT:
+                tape.external_rows.append(MISSING)
+            else:
+                tape.external_rows.append(self.array_row(kind, value))
+
+    def array_row(self, kind: int, value: Any) -> int:
+        """Returns the row of an array in its pool; an array seen before is shared."""
+        rows = self.tape.externals[kind]
+        known, row = self.tape.shared_rows.get(id(value), (None, -1))
+        # The owner of a NumPy array may have changed it since.
+        if known is value and (
+            not _is_writable(value) or np.array_equal(rows[row], value, equal_nan=True)
+        ):
+            return row
+        # Keeping the array alive keeps its id its own.
+        self.tape.shared_rows[id(value)] = (value, len(rows))
+        rows.append(value.copy() if _is_writable(value) else value)
+        return len(rows) - 1
 
     def _analyse(
         self, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -220,7 +238,7 @@ class Recorder:
 class _Known:
     """What `Recorder.call` needs of a type, and how to build its output handles."""
 
-    __slots__ = ("external_kinds", "id", "num_outputs", "outputs")
+    __slots__ = ("external_kinds", "id", "num_outputs", "outputs", "pair")
 
     def __init__(self, node_type: NodeType) -> None:
         self.id = node_type.id
@@ -228,19 +246,15 @@ class _Known:
         kinds = node_type.output_kinds
         self.num_outputs = len(kinds)
         tree = node_type.output_tree
+        # A pair such as (h, c) is so common that `call` builds it itself.
+        self.pair = kinds if tree == jax.tree.structure((0, 0)) else None
         self.outputs: Callable[[Recorder, int], Any]
         if jax.tree_util.treedef_is_leaf(tree):
             kind = kinds[0]
-            self.outputs = lambda rec, first: Handle(rec, first, kind)
-        elif tree == jax.tree.structure((0, 0)):
-            kind, other = kinds
-            self.outputs = lambda rec, first: (
-                Handle(rec, first, kind),
-                Handle(rec, first + 1, other),
-            )
+            self.outputs = lambda rec, first: new_handle(rec, first, kind)
         else:
             self.outputs = lambda rec, first: jax.tree.unflatten(
-                tree, [Handle(rec, first + k, kind) for k, kind in enumerate(kinds)]
+                tree, [new_handle(rec, first + k, kind) for k, kind in enumerate(kinds)]
             )
 
 
@@ -381,6 +395,10 @@ class _Leaf:
 
     def __init__(self, content: tuple[str, Any]) -> None:
         self.content = content
+
+
+def _is_writable(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.flags.writeable
 
 
 def record(

@@ -19,6 +19,9 @@ from edbatch.graph.node_type import (
 from edbatch.graph.parameters import ParameterPath
 
 
+_MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
+
+
 class TypeTable:
     """The types, array kinds and parameter structure of one model.
 
@@ -43,6 +46,7 @@ class TypeTable:
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
         self._counts: tuple[np.ndarray, ...] | None = None
+        self._functions: dict[Any, set[Callable[..., Any]]] = {}
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -119,6 +123,7 @@ class TypeTable:
         external_kinds: tuple[int, ...],
     ) -> NodeType:
         facts = (function, template, operand_kinds, external_kinds)
+        self._check_not_anew(name, function)
         leaves, tree = jax.tree.flatten(self._trace(name, *facts))
         node_type = NodeType(
             id=len(self.types),
@@ -133,6 +138,17 @@ class TypeTable:
         self.types.append(node_type)
         self._by_facts[facts] = node_type
         return node_type
+
+    def _check_not_anew(self, name: str, function: Callable[..., Any]) -> None:
+        code = getattr(function, "__code__", None)
+        functions = self._functions.setdefault(code, set())
+        functions.add(function)
+        if code is not None and len(functions) > _MOST_COPIES:
+            raise CellError(
+                f"cell {name!r} was made anew {len(functions)} times, each time as a"
+                " type of its own that shares no batch with the others; define the"
+                " cell once, outside the model, and pass what differs as an argument"
+            )
 
     def _key(self, name: str, template: CallTemplate, arity: int) -> TypeKey:
         key = TypeKey(name, parameter_names(template.leaves), arity)

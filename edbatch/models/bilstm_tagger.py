@@ -32,7 +32,7 @@ def embed(params: Any, word: Array) -> Array:
 
 @eb.cell
 def start(params: Any) -> State:
-    """Gives the state before the first word."""
+    """Gives the state of a direction before its first word."""
     return params["h"], params["c"]
 
 
@@ -49,7 +49,8 @@ def lstm(params: Any, inputs: list[Array], state: State) -> State:
 @eb.cell
 def classify(params: Any, forward: Array, backward: Array) -> Array:
     """Gives the logits of a word's tag, ``[L]``."""
-    return jnp.concatenate([forward, backward]) @ params["W"] + params["b"]
+    h = jnp.concatenate([forward, backward])
+    return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def tag(params: Any, sentence: Sentence) -> list[Any]:
@@ -74,15 +75,15 @@ def tag(params: Any, sentence: Sentence) -> list[Any]:
         forward = _run(directions["forward"], words)
         backward = _run(directions["backward"], reversed(words))[::-1]
         words = [list(pair) for pair in zip(forward, backward, strict=True)]
-    return [classify(params["classify"], *pair) for pair in words]
+    return [classify(params, *pair) for pair in words]
 
 
 def _run(params: Any, words: Iterable[list[Any]]) -> list[Any]:
     """Runs one direction; returns the h at each word, in the order given."""
-    state = start(params["start"])
+    state = start(params)
     found = []
     for inputs in words:
-        state = lstm(params["lstm"], inputs, state)
+        state = lstm(params, inputs, state)
         found.append(state[0])
     return found
 
@@ -117,8 +118,5 @@ def init_params(
 
 
 def _direction(key: Array, hidden: int, num_inputs: int) -> dict[str, Any]:
-    zeros = jnp.zeros(hidden, jnp.float32)
-    return {
-        "start": {"h": zeros, "c": zeros},
-        "lstm": affine(key, (num_inputs + 1) * hidden, 4 * hidden),
-    }
+    start = {"h": jnp.zeros(hidden, jnp.float32), "c": jnp.zeros(hidden, jnp.float32)}
+    return start | affine(key, (num_inputs + 1) * hidden, 4 * hidden)

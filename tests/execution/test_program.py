@@ -67,6 +67,23 @@ def test_no_arena_is_copied(name):
     assert any(re.search(rf"f32\[{rows},{HIDDEN}\]", text) for rows in arenas)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_no_arena_is_copied_in_the_loops_of_the_gradient(name):
+    model, params = MODELS[name]
+    batched = eb.batch(model, params=params, sizes=eb.Sizes(widths=(4, 16)))
+    plan = batched.plan(sample_trees(0, 16))
+
+    def loss(params):
+        return sum(
+            x.sum()
+            for x in jax.tree.leaves(batched.apply(params, plan))
+            if jnp.issubdtype(x.dtype, jnp.floating)
+        )
+
+    program = jax.jit(jax.grad(lambda p: loss(p) * 1.0)).lower(params).compile()
+    assert compiled_copies(program, plan.shape.program, entry=False) == []
+
+
 def test_the_search_for_copies_finds_one():
     model, params = MODELS["two types"]
     batched = eb.batch(model, sizes=eb.Sizes(widths=(4,)))
@@ -82,6 +99,7 @@ def test_the_search_for_copies_finds_one():
 
     program = jax.jit(copying).lower(jnp.ones((rows, HIDDEN))).compile()
     assert compiled_copies(program, plan.shape.program)
+    assert compiled_copies(program, plan.shape.program, entry=False)
 
 
 @pytest.mark.parametrize("pairs", [1, 3, 8, 9, 10, 40])

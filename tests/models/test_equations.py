@@ -76,12 +76,12 @@ def childsum_tree_lstm(params, tree):
 
 def lstm_states(params, inputs):
     """The h at each step; gates i, f, o, u."""
-    h, c = params["start"]["h"], params["start"]["c"]
+    h, c = params["h"], params["c"]
     found = []
     for x in inputs:
         joined = np.concatenate([x, h])
         i, f, o, u = (
-            joined @ W + b for W, b in (gate(params["lstm"], k) for k in range(4))
+            joined @ W + b for W, b in (gate(params, k) for k in range(4))
         )
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
         h = sigmoid(o) * np.tanh(c)

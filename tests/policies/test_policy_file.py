@@ -148,7 +148,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(module.os, "fsync", fail)
-        with pytest.raises(PolicyError, match="cannot be written .No space left"):
+        with pytest.raises(PolicyError, match=r"cannot be written \(No space left"):
             StateMachine(TYPES, "max").save(path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["policy.json"]
@@ -212,7 +212,9 @@ def test_a_folder_is_no_file(tmp_path):
         load_policy(tmp_path)
     with pytest.raises(PolicyError, match=r"cannot be written \(Is a directory\); nam"):
         POLICY.save(tmp_path)
-    with pytest.raises(PolicyError, match="an existing, writable folder but .*nowhere"):
+    with pytest.raises(
+        PolicyError, match=r"an existing, writable folder but .*nowhere"
+    ):
         POLICY.save(tmp_path / "nowhere" / "a.json")
     assert os.listdir(tmp_path) == []
 

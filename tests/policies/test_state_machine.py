@@ -197,9 +197,8 @@ def test_the_order_of_the_graphs_types_does_not_matter(policy, structure, new):
 
 
 def test_a_graph_may_lack_types_and_have_known_cells_with_other_arities():
-    leaf, two, three = (TypeKey("leaf", "", 0), TypeKey("join", "p", 2)) + (
-        TypeKey("join", "p", 3),
-    )
+    leaf = TypeKey("leaf", "", 0)
+    two, three = TypeKey("join", "p", 2), TypeKey("join", "p", 3)
     policy = machine("base", {}, (TypeKey("other", "", 1), two, leaf))
     policy = replace(policy, states=(MachineState((2,), 2), MachineState((1,), 1)))
     assert policy.bind((leaf, three, two)).tolist() == [-1, 2, 0, 1]

@@ -1,0 +1,176 @@
+"""`edbatch bench`."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edbatch.cli import options
+from edbatch.cli.console import print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from edbatch.benchmark import BenchmarkConfig, BenchmarkResult
+
+# Two tables, of which each fits a narrow terminal: fields of a row, and their heads.
+_SPEED = {
+    "system": "system",
+    "forward_ms": "forward ms",
+    "noise_percent": "± %",
+    "ratio_to_exact": "to exact",
+    "record_ms": "record ms",
+    "plan_ms": "plan ms",
+    "instances_per_s": "instances/s",
+}
+_COST = {
+    "system": "system",
+    "compiles": "compiles",
+    "compile_s": "in s",
+    "batches": "batches",
+    "host_percent": "plan % of forward",
+    "percent_of_peak": "% of peak",
+    "max_abs_error": "max error",
+}
+
+
+def bench(
+    workload: options.Workload = "tree-lstm",
+    data: options.Data = None,
+    arity: options.Arity = None,
+    classify: options.Classify = None,
+    hidden: Annotated[
+        int, typer.Option(metavar="H", min=1, help="Length of the model's states.")
+    ] = 128,
+    batch_size: options.BatchSize = 64,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help=(
+                "The policy of the system 'edbatch': depth, agenda, greedy, or a file"
+                " of train-policy. Without it one is trained first, on minibatches"
+                " that are not measured."
+            ),
+        ),
+    ] = None,
+    systems: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help=(
+                "What to compare, of: edbatch, agenda, depth, unbatched, scan,"
+                " scan-sorted, levels, exact. All by default."
+            ),
+        ),
+    ] = None,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            metavar="R", min=1, help="How often to time each system on a minibatch."
+        ),
+    ] = 5,
+    minibatches: options.Minibatches = 5,
+    seed: options.Seed = 0,
+    compiles_only: Annotated[
+        bool,
+        typer.Option(
+            "--compiles-only",
+            help=(
+                "Only run all minibatches through edbatch and count how often it"
+                " compiles; nothing is compared. Try it with --minibatches 50."
+            ),
+        ),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Compare the speed of edbatch with other ways to batch.
+
+    All systems run the same minibatches of one model, taking turns, warmed up, with
+    random parameters, and their outputs are compared with the unbatched model. Times
+    are per minibatch; 'to exact' is the forward pass relative to a program that was
+    compiled for that very minibatch, 'max error' is over every output of every
+    instance. Keep the machine otherwise idle.
+
+    Example: edbatch bench --workload tree-lstm --hidden 128 --batch-size 64
+    """
+    from edbatch.benchmark import SYSTEMS, BenchmarkConfig
+
+    given = {"arity": arity, "classify": classify}
+    config = BenchmarkConfig(
+        workload=workload or "tree-lstm",
+        options={name: value for name, value in given.items() if value is not None},
+        hidden=hidden,
+        batch_size=batch_size,
+        data=tuple(data or ()),
+        policy=policy,
+        systems=_names(systems) if systems is not None else SYSTEMS,
+        rounds=rounds,
+        minibatches=minibatches,
+        seed=seed,
+        compiles_only=compiles_only,
+    )
+    result = _run(config)
+    if json:
+        print_json(result.to_json())
+    else:
+        _print(result)
+
+
+def _names(systems: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in systems.split(",") if each.strip())
+
+
+def _run(config: "BenchmarkConfig") -> "BenchmarkResult":
+    from edbatch.benchmark import run_benchmark
+
+    with progress_bar() as bar:
+        shown = bar.add_task("Preparing", total=None)
+
+        def progress(done: int, total: int, what: str) -> None:
+            what = what.capitalize()
+            bar.update(shown, completed=done, total=total, description=what)
+
+        return run_benchmark(config, progress)
+
+
+def _print(result: "BenchmarkResult") -> None:
+    config, facts = result.config, result.minibatch
+    title = (
+        f"{config.workload}, hidden {config.hidden}: {config.minibatches} minibatches"
+        f" of {facts.instances} instances, {facts.nodes:,.0f} nodes,"
+        f" {facts.gflop:.3g} Gflop, lower bound {facts.lower_bound:.1f} batches"
+    )
+    _print_columns(result, _SPEED, title)
+    _print_columns(result, _COST, "Programs compiled, and the rest")
+    for row in result.rows:
+        typer.echo(f"{row.system}: {row.about}.")
+    for name, reason in result.left_out.items():
+        typer.echo(f"{name}: left out, because {reason}.")
+    typer.echo(f"Policy of edbatch: {result.policy}.")
+    if result.peak_gflops is not None:
+        typer.echo(
+            f"Peak: {result.peak_gflops:.0f} Gflop/s, the fastest matrix"
+            f" product measured on this {result.device['kind']} with"
+            f" {result.device['cores']} cores."
+        )
+
+
+def _print_columns(
+    result: "BenchmarkResult", columns: dict[str, str], title: str
+) -> None:
+    """Prints those columns in which some system has a value."""
+    used = [
+        name
+        for name in columns
+        if any(getattr(row, name) is not None for row in result.rows)
+    ]
+    rows = [[_cell(name, getattr(row, name)) for name in used] for row in result.rows]
+    print_table([columns[name] for name in used], rows, title)
+
+
+def _cell(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name == "max_abs_error":
+        return f"{value:.1e}"
+    if name in ("noise_percent", "host_percent", "instances_per_s"):
+        return round(value)
+    return round(value, 2) if isinstance(value, float) else value

@@ -1,0 +1,82 @@
+"""`edbatch demo`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edbatch.cli import options
+from edbatch.cli.console import print_json, print_out, say
+
+
+def demo(
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where to save the policy; a new temporary folder without.",
+        ),
+    ] = None,
+    hidden: Annotated[
+        int, typer.Option(metavar="H", min=1, help="Hidden size of the model.")
+    ] = 64,
+    batch_size: options.BatchSize = 64,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Show what edbatch does, in about a minute.
+
+    Trains a policy for a tree-LSTM on generated trees, saves it, compares it with the
+    heuristics, runs the model in minibatches under it, and checks the results against
+    the model itself.
+    """
+    from edbatch.cli.demo_tour import Tour
+    from edbatch.cli.rows import print_rows
+
+    tell: Callable[[str], None] = say if json else print_out
+    tour = Tour.start(out, hidden, batch_size, seed)
+    tell(
+        "A tree-LSTM reads a sentence along its parse tree. Each tree has another"
+        " shape, so a minibatch of trees cannot simply be stacked. edbatch runs such a"
+        " model, written for one tree, on whole minibatches.\n"
+    )
+    tell(
+        f"1. Train a policy on {tour.num_trees} generated trees: it learns which"
+        f" operations of {batch_size} trees to run together."
+    )
+    policy = tour.train()
+    assert policy.training is not None, "train_policy keeps a record"
+    tell(
+        f"   {policy.training.trials} trials, {policy.training.elapsed_s:.1f} s,"
+        f" {len(policy.states)} states; saved as {tour.path}\n"
+    )
+    tell(
+        "2. Compare it with the heuristics of other systems, on trees that it was not"
+        " trained on. Fewer batches are better; none can have fewer than the lower"
+        " bound."
+    )
+    rows = tour.compare()
+    if not json:
+        print_rows(rows, f"Batches per minibatch of {batch_size} trees")
+    tell(f"\n3. Load the saved policy and run the model under it, hidden size {hidden}.")
+    speed = tour.run()
+    ratio = speed["instances_per_s"] / speed["unbatched_per_s"]
+    tell(
+        f"   one tree at a time {speed['unbatched_per_s']:,.0f} trees/s; batched"
+        f" {speed['instances_per_s']:,.0f} trees/s, {ratio:.1f} times as fast;"
+        f" {speed['compiles']} programs compiled in {speed['compile_s']:.1f} s\n"
+    )
+    tell("4. Check every number, and the gradients, against the model of one tree.")
+    checked = tour.verify()
+    tell(
+        f"   {checked['outputs']:,} outputs of {checked['instances']} trees: largest"
+        f" difference {checked['max_output_error']:.1e}; gradients:"
+        f" {checked['max_gradient_error']:.1e}\n"
+    )
+    tell(
+        "Next: train-policy --workload tree-lstm --data YOUR_TREEBANK --out tree.json,"
+        f" or in Python: eb.batch(model, '{tour.path}')"
+    )
+    if json:
+        print_json({"policy": str(tour.path), "rows": rows, **speed, **checked})

@@ -1,0 +1,139 @@
+"""The steps of `edbatch demo`."""
+
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.cli.console import stage
+from edbatch.cli.interrupt import deferred_interrupt
+from edbatch.cli.minibatches import draw, record, split
+from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.rows import compare_rows
+from edbatch.cli.task import Task
+from edbatch.graph import GraphStructure
+from edbatch.graph.cell import jitted_cells
+from edbatch.models import Workload, get_workload
+from edbatch.policies import StateMachine, train_policy
+
+_TREES = 1000
+_MINIBATCHES = 8
+_CHECKED_GRADIENTS = 4  # trees; their unbatched gradients are slow
+
+
+@dataclass(frozen=True)
+class Tour:
+    """What the steps share.
+
+    Attributes:
+        path: Where the policy is saved.
+        workload: The model.
+        params: Its parameters.
+        trees: Generated trees.
+        graphs: Graphs of minibatches: to train on, to judge by, to compare on.
+        batch_size: Trees per minibatch.
+    """
+
+    path: Path
+    workload: Workload
+    params: Any
+    trees: list[Any]
+    graphs: list[list[GraphStructure]]
+    batch_size: int
+
+    @classmethod
+    def start(
+        cls, folder: Path | None, hidden: int, batch_size: int, seed: int
+    ) -> "Tour":
+        """Generates trees and records the model on them."""
+        if folder is not None and not folder.is_dir():
+            raise CommandError(
+                f"--out names an existing folder but {folder} is none; make it first"
+            )
+        folder = folder or Path(tempfile.mkdtemp(prefix="edbatch-demo-"))
+        rng = np.random.default_rng(seed)
+        workload = get_workload("tree-lstm", vocabulary_size=1000)
+        params = workload.init_params(jax.random.key(seed), hidden)
+        trees = workload.sample(rng, _TREES)
+        task = Task("demo", workload.model, params, trees)
+        to_train, held_out = split(len(trees), rng)
+        groups = [
+            draw(indices, batch_size, _MINIBATCHES, rng)
+            for indices in (to_train, held_out, held_out)
+        ]
+        graphs = record(task, *groups)
+        path = folder / "tree-lstm.json"
+        return cls(path, workload, params, trees, graphs, batch_size)
+
+    @property
+    def num_trees(self) -> int:
+        """Number of generated trees."""
+        return len(self.trees)
+
+    def train(self) -> StateMachine:
+        """Trains a policy and saves it."""
+        with stage("Training"), deferred_interrupt() as check_interrupt:
+            policy = train_policy(
+                self.graphs[0],
+                self.graphs[1],
+                workload="edbatch demo",
+                progress=lambda *_: check_interrupt(),
+            )
+        policy.save(self.path)
+        assert policy.training is not None, "train_policy keeps a record"
+        if policy.training.stopped == "interrupted":
+            raise KeyboardInterrupt
+        return policy
+
+    def compare(self) -> list[dict[str, Any]]:
+        """Compares the saved policy with the heuristics."""
+        with stage("Comparing"):
+            return compare_rows(eb.load_policy(self.path), self.graphs[2])
+
+    def run(self) -> dict[str, Any]:
+        """Runs minibatches batched, and a few trees unbatched; returns throughputs."""
+        batched = eb.batch(self.workload.model, self.path)
+        size = self.batch_size
+        chunks = [self.trees[k : k + size] for k in range(0, self.num_trees, size)]
+        with stage("Compiling"):
+            began = time.perf_counter()
+            for chunk in chunks[:2]:
+                jax.block_until_ready(batched(self.params, chunk))
+            compile_s = time.perf_counter() - began
+        with stage("Running"):
+            batched_s = [
+                _timed(lambda chunk=chunk: batched(self.params, chunk))
+                for chunk in chunks[2:]
+            ]
+            few = self.trees[:8]
+            with jitted_cells():
+                unbatched_s = [
+                    _timed(lambda: [self.workload.model(self.params, t) for t in few])
+                    for _ in range(3)
+                ]
+        return {
+            "instances_per_s": size / float(np.median(batched_s)),
+            "unbatched_per_s": len(few) / float(np.median(unbatched_s)),
+            "compiles": batched.compiles,
+            "compile_s": compile_s,
+        }
+
+    def verify(self) -> dict[str, Any]:
+        """Compares batched with unbatched results."""
+        batched = eb.batch(self.workload.model, self.path)
+        minibatch = self.trees[: self.batch_size]
+        with stage("Comparing with the model of one tree"):
+            outputs = eb.verify(batched, self.params, minibatch, gradients=False)
+            few = eb.verify(batched, self.params, minibatch[:_CHECKED_GRADIENTS])
+        return asdict(outputs) | {"max_gradient_error": few.max_gradient_error}
+
+
+def _timed(run: Any) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - start

@@ -1,0 +1,220 @@
+import json
+from dataclasses import replace
+
+import edbatch as eb
+import jax
+import numpy as np
+import pytest
+from edbatch.benchmark import SYSTEMS, BenchmarkConfig, BenchmarkError, run_benchmark
+from edbatch.benchmark.compile_counter import count_compiles
+from edbatch.benchmark.measure import warm_up
+from edbatch.benchmark.minibatches import draw_minibatches, random_params
+from edbatch.benchmark.systems import Batched, Unbatched
+from edbatch.data import Tree
+from edbatch.errors import EdbatchError
+from edbatch.models import get_workload
+
+KEYS = {
+    "system",
+    "forward_ms",
+    "record_ms",
+    "plan_ms",
+    "compile_s",
+    "compiles",
+    "max_abs_error",
+    "instances_per_s",
+}
+SMALL = BenchmarkConfig(
+    hidden=8, batch_size=3, rounds=2, minibatches=2, policy="greedy"
+)
+
+
+@pytest.fixture(scope="module")
+def brackets(tmp_path_factory):
+    """A treebank of short trees, which compile fast."""
+    tree = "(S (A a) (B (C b) (D {})))"
+    lines = [tree.format(word) for word in "cdefgh"] + ["(S (A (B a) (C b)) (D d))"]
+    file = tmp_path_factory.mktemp("trees") / "trees.ptb"
+    file.write_text("\n".join(lines * 3))
+    return file
+
+
+def test_all_systems(brackets):
+    seen = []
+    result = run_benchmark(
+        replace(SMALL, data=(brackets,), policy=None), lambda *each: seen.append(each)
+    )
+    assert [row.system for row in result.rows] == list(SYSTEMS)
+    assert result.left_out == {}
+    for row in result.rows:
+        assert row.max_abs_error < 1e-6, row.system
+        assert row.forward_ms > 0
+        assert row.instances_per_s > 0
+        assert row.percent_of_peak > 0
+        total_ms = row.record_ms + row.plan_ms + row.forward_ms
+        assert row.instances_per_s == pytest.approx(3e3 / total_ms)
+        assert row.host_percent == pytest.approx(100 * row.plan_ms / row.forward_ms)
+        assert row.percent_of_peak == pytest.approx(
+            100 * result.minibatch.gflop / (row.forward_ms / 1e3) / result.peak_gflops
+        )
+    assert result.row("exact").ratio_to_exact == 1
+    assert result.row("exact").compiles == 2
+    assert result.row("edbatch").compiles == 1
+    assert result.row("edbatch").batches == result.minibatch.lower_bound == 4
+    assert result.row("scan").batches is None
+    unbatched = result.row("unbatched")
+    assert (unbatched.record_ms, unbatched.plan_ms) == (0, 0)
+    assert unbatched.max_abs_error == 0
+    assert unbatched.compiles == 3  # its cells
+    assert "trained on the spot" in result.policy
+    done, totals, _ = zip(*seen, strict=True)
+    assert sorted(done) == list(done)
+    assert done[-1] == totals[-1]
+    assert len(set(totals)) == 1
+
+
+def test_json_has_the_keys_that_were_promised(brackets):
+    config = replace(SMALL, data=(brackets,), systems=("edbatch", "exact"))
+    value = json.loads(json.dumps(run_benchmark(config).to_json(), allow_nan=False))
+    assert [row["system"] for row in value["rows"]] == ["edbatch", "exact"]
+    for row in value["rows"]:
+        assert set(row) >= KEYS
+    assert value["peak_gflops"] > 0
+    assert value["config"]["data"] == [str(brackets)]
+    assert value["device"]["platform"] == jax.default_backend()
+    assert value["versions"]["jax"] == jax.__version__
+    assert value["minibatch"]["instances"] == 3
+
+
+def test_what_cannot_run_is_left_out_with_the_reason(tmp_path):
+    file = tmp_path / "tags.tsv"
+    file.write_text("a\tO\nb\tO\n\nc\tO\n\nd\tO\ne\tO\nf\tO\n")
+    config = replace(
+        SMALL,
+        workload="bilstm-tagger",
+        data=(file,),
+        systems=("scan", "edbatch"),
+    )
+    result = run_benchmark(config)
+    assert [row.system for row in result.rows] == ["edbatch"]
+    assert "4 types (lstm@" in result.left_out["scan"]
+    assert result.row("edbatch").ratio_to_exact is None
+
+
+def test_compiles_only_runs_edbatch_alone(brackets):
+    config = replace(SMALL, data=(brackets,), minibatches=7, compiles_only=True)
+    result = run_benchmark(config)
+    [row] = result.rows
+    assert (row.system, row.max_abs_error, result.peak_gflops) == ("edbatch", None, None)
+    assert 1 <= row.compiles <= 3
+
+
+def test_options_reach_the_workload(brackets):
+    config = replace(
+        SMALL,
+        data=(brackets,),
+        systems=("edbatch",),
+        options={"classify": "nodes"},
+        policy="depth",
+    )
+    result = run_benchmark(config)
+    assert result.policy == "depth, as asked for by --policy depth"
+    assert result.minibatch.nodes == 10  # five of the tree, a classifier for each
+    assert result.row("edbatch").max_abs_error < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden": 0}, "--hidden must be 1 or more but is 0; leave it out for 128"),
+        ({"batch_size": 0}, "--batch-size must be 1 or more but is 0"),
+        ({"rounds": -1}, "--rounds must be 1 or more but is -1"),
+        ({"minibatches": 0}, "--minibatches must be 1 or more but is 0"),
+        ({"seed": -1}, "--seed must be 0 or more but is -1"),
+        ({"systems": ()}, "--systems names no system; leave it out to compare edbatch"),
+        ({"systems": ("exakt",)}, "no system 'exakt'; did you mean 'exact'?"),
+        ({"systems": ("scan", "scan")}, "measured once but --systems is scan,scan"),
+    ],
+)
+def test_a_wrong_configuration(changes, message):
+    with pytest.raises(BenchmarkError) as caught:
+        replace(SMALL, **changes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workload": "tree-lstn"}, "did you mean 'tree-lstm'"),
+        ({"policy": "gredy"}, "did you mean 'greedy'"),
+    ],
+)
+def test_a_name_that_does_not_exist(changes, message):
+    with pytest.raises(EdbatchError, match=message):
+        run_benchmark(replace(SMALL, **changes))
+
+
+def test_data_without_an_instance():
+    workload = replace(get_workload("tree-lstm"), read_text=lambda _: [])
+    with pytest.raises(BenchmarkError, match="at least one instance but the data hold"):
+        draw_minibatches(workload, replace(SMALL, data=("empty",)))
+
+
+def test_minibatches_share_no_instance():
+    config = replace(SMALL, policy=None)
+    drawn = draw_minibatches(get_workload("tree-lstm"), config)
+    measured = [id(each) for batch in drawn.measured for each in batch]
+    training = {id(each) for batch in drawn.training for each in batch}
+    assert [len(each) for each in drawn.measured] == [3, 3]
+    assert len(set(measured)) == 6
+    assert not training & set(measured)
+    again = draw_minibatches(get_workload("tree-lstm"), config)
+    assert again.measured == drawn.measured
+
+
+def test_few_instances_are_used_again(brackets):
+    config = replace(SMALL, data=(brackets,), batch_size=30)
+    drawn = draw_minibatches(get_workload("tree-lstm"), config)
+    assert [len(each) for each in drawn.measured] == [30, 30]
+    assert len({id(each) for each in drawn.measured[0]}) == 21
+
+
+def test_no_parameter_is_zero():
+    for name in ("tree-lstm", "tree-lstm-childsum", "bilstm-tagger"):
+        params = random_params(get_workload(name), SMALL)
+        for leaf in jax.tree.leaves(params):
+            assert (np.asarray(leaf) != 0).all()
+            assert 0.01 < np.abs(leaf).max() < 10
+
+
+def test_compiles_of_edbatch_are_those_that_it_counts():
+    workload = get_workload("tree-lstm", vocabulary_size=9)
+    params = workload.init_params(jax.random.key(0), 4)
+    system = Batched("edbatch", workload.model, params, eb.get_policy("greedy"))
+    pair = Tree(children=(Tree(word=1), Tree(word=2)))
+    deep = pair
+    for _ in range(40):
+        deep = Tree(children=(deep, pair))
+    with count_compiles() as count:
+        warm = warm_up(system, [[pair], [pair, pair], [deep] * 9], None, count)
+    assert warm.compiles.sum() == system.batched.compiles
+    assert warm.compiles[0] == 1
+
+
+def test_plans_are_made_afresh():
+    workload = get_workload("tree-lstm", vocabulary_size=9)
+    params = workload.init_params(jax.random.key(0), 4)
+    system = Batched("edbatch", workload.model, params, eb.get_policy("greedy"))
+    recordings = system.record([Tree(word=1)])
+    system.plan(recordings)
+    assert not system.plan(recordings).report.cached
+
+
+def test_unbatched_compiles_its_cells_only():
+    workload = get_workload("tree-lstm", vocabulary_size=9)
+    params = workload.init_params(jax.random.key(0), 5)
+    trees = [Tree(children=(Tree(word=1), Tree(word=2)))] * 2
+    system = Unbatched(workload.model, params)
+    with count_compiles() as count:
+        warm = warm_up(system, [trees, trees], None, count)
+    assert warm.compiles.tolist() == [3, 0]

@@ -1,0 +1,107 @@
+"""`edbatch inspect`."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import edbatch as eb
+from edbatch.policies import MachineState, StateMachine
+from edbatch.schedule.examples import chain
+
+MAGIC = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+
+
+def test_states_actions_and_the_training_record(edbatch, policy_file: Path) -> None:
+    result = edbatch("inspect", policy_file)
+    assert result.exit_code == 0, result.output
+    for text in (
+        *("encoding", "sort", "leaf/0, compose/4, classify/1", "types that are ready"),
+        *("runs", "visits", "compose/4 > classify/1", "held out lower bound"),
+        *("stopped", "tree-lstm on sampled instances", "numba"),
+    ):
+        assert text in result.stdout
+
+
+def test_json_holds_what_the_file_holds(edbatch, policy_file: Path) -> None:
+    result = edbatch("inspect", policy_file, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == json.loads(policy_file.read_text())
+
+
+def test_the_most_visited_states_come_first(edbatch, policy_file: Path) -> None:
+    policy = eb.load_policy(policy_file)
+    assert isinstance(policy, StateMachine)
+    most = max(state.visits for state in policy.states)
+    result = edbatch("inspect", policy_file, "--states", 1)
+    assert f"{len(policy.states) - 1} more states; --states N shows more." in (
+        result.stderr
+    )
+    assert f" {most} " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("encoding", "frontier", "text"),
+    [
+        ("base", (0, 1), "a/0, b/0"),
+        ("max", (1, 0, 1), "a/0, b/0 (most: b/0)"),
+        ("sort", (1, 0), "b/0 > a/0"),
+    ],
+)
+def test_a_policy_made_by_hand(
+    edbatch, tmp_path: Path, encoding: str, frontier: tuple[int, ...], text: str
+) -> None:
+    states = (MachineState(frontier, 1, visits=7),)
+    policy = StateMachine(chain("ab").type_keys, encoding, states)
+    file = policy.save(tmp_path / "hand.json")
+    picture = tmp_path / "hand.svg"
+    result = edbatch("inspect", file, "--plot", picture)
+    assert result.exit_code == 0, result.output
+    assert text in result.stdout
+    assert "The file has no training record." in result.stderr
+    assert f"Policy with encoding '{encoding}'" in picture.read_text()
+
+
+@pytest.mark.parametrize("suffix", MAGIC)
+def test_a_picture(edbatch, policy_file: Path, tmp_path: Path, suffix: str) -> None:
+    picture = tmp_path / f"tree{suffix}"
+    result = edbatch("inspect", policy_file, "--plot", picture, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["encoding"] == "sort"
+    assert picture.read_bytes().startswith(MAGIC[suffix])
+    assert picture.stat().st_size > 5000
+    assert [*tmp_path.iterdir()] == [picture]
+
+
+def test_matplotlib_may_be_missing(
+    edbatch, assert_fails, policy_file: Path, tmp_path: Path, monkeypatch
+) -> None:
+    for name in [each for each in sys.modules if each.startswith("matplotlib")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert_fails(
+        r"needs matplotlib, .* pip install 'edbatch\[plot\]'",
+        *("inspect", policy_file, "--plot", tmp_path / "tree.png"),
+    )
+    assert edbatch("inspect", policy_file).exit_code == 0
+
+
+def test_a_picture_of_another_format(assert_fails, policy_file: Path) -> None:
+    assert_fails(
+        "writes .png, .pdf, .svg files but this is 'tree.pgn'; did you mean '.png'",
+        *("inspect", policy_file, "--plot", "tree.pgn"),
+    )
+
+
+def test_a_policy_without_states_has_no_picture(assert_fails, tmp_path: Path) -> None:
+    file = StateMachine(chain("ab").type_keys, "sort").save(tmp_path / "empty.json")
+    assert_fails(
+        "this one has none: it follows the greedy heuristic",
+        *("inspect", file, "--plot", tmp_path / "tree.png"),
+    )
+
+
+def test_a_file_must_be_named(assert_fails) -> None:
+    assert_fails("Missing argument 'FILE'; see 'edbatch inspect --help'", "inspect")
+    assert_fails("there is no policy file", "inspect", "no.json")

@@ -1,0 +1,115 @@
+"""What all commands have in common."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edbatch.cli.main import app, train_policy_app
+from edbatch.models import WorkloadError
+
+COMMANDS = ("demo", "train-policy", "compare", "inspect", "run")
+
+
+def run_script(function: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as its script does, in a process of its own."""
+    code = f"from edbatch.cli.main import {function}; {function}()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(edbatch, command: str) -> None:
+    result = edbatch(command, "--help")
+    assert result.exit_code == 0
+    assert "--json" in result.stdout
+    assert "│" in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS[1:])
+def test_help_shows_an_example(edbatch, command: str) -> None:
+    text = " ".join(edbatch(command, "--help").stdout.split())
+    assert f"Example: {'' if command == 'train-policy' else 'edbatch '}{command}" in text
+
+
+def test_without_a_command_all_are_listed(edbatch) -> None:
+    result = edbatch()
+    assert result.exit_code == 0
+    assert all(command in result.stdout for command in COMMANDS)
+
+
+def test_a_misspelt_command(assert_fails) -> None:
+    assert_fails("'train-polcy'.*'train-policy'.*see 'edbatch --help'", "train-polcy")
+
+
+def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["compare", "--workload", "x", "--policy", "greedy"]
+    monkeypatch.setenv("EDBATCH_DEBUG", "1")
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, WorkloadError)
+    monkeypatch.setenv("EDBATCH_DEBUG", "0")
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_train_policy_is_a_command_of_its_own() -> None:
+    own = CliRunner().invoke(train_policy_app, ["--help"]).stdout
+    sub = CliRunner().invoke(app, ["train-policy", "--help"]).stdout
+    assert own.replace("root ", "") == sub.replace("root train-policy ", "")
+
+
+def test_scripts() -> None:
+    version = run_script("main", "--version")
+    assert (version.returncode, version.stderr) == (0, "")
+    assert version.stdout.startswith("edbatch ")
+    wrong = run_script("train_policy_main", "--workload", "tree-lst")
+    assert wrong.returncode == 2
+    assert wrong.stdout == ""
+    assert wrong.stderr == (
+        "Error: a workload is one of tree-lstm, tree-lstm-childsum, bilstm-tagger but"
+        " this is 'tree-lst'; did you mean 'tree-lstm'?\n"
+    )
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = "from edbatch.cli.main import main; main()"
+    done = subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -c "{code}" --help | head -n 1'],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unreadable_file_is_named(
+    assert_fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "some.npz")
+
+    monkeypatch.setattr("edbatch.cli.params_file.zipfile.is_zipfile", refuse)
+    (tmp_path / "some.npz").touch()
+    assert_fails(
+        "some.npz cannot be used: Permission denied",
+        *("run", "--workload", "tree-lstm", "--params", tmp_path / "some.npz"),
+    )
+
+
+def test_help_does_not_wait_for_what_commands_need() -> None:
+    code = (
+        "import sys; from edbatch.cli import main;"
+        "print([m for m in ('matplotlib', 'edbatch.models') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
+    )
+    assert done.stdout == "[]\n", done.stderr

@@ -1,0 +1,60 @@
+"""Parts of the commands that have rules of their own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edbatch.cli.interrupt import deferred_interrupt
+from edbatch.cli.minibatches import draw, split
+from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.output_file import check_writable, write_whole
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 101])
+def test_held_out_instances_are_never_trained_on(count: int) -> None:
+    train, held_out = split(count, np.random.default_rng(0))
+    assert sorted([*train, *held_out]) == list(range(count))
+    assert len(held_out) == max(1, round(count / 5))
+
+
+def test_minibatches_hold_an_instance_once_where_there_are_enough() -> None:
+    rng = np.random.default_rng(0)
+    for batch in draw(np.array([3, 5, 7, 9]), 3, 20, rng):
+        assert len({*batch}) == 3
+        assert {*batch} <= {3, 5, 7, 9}
+    assert [len(batch) for batch in draw(np.array([3, 5]), 6, 2, rng)] == [6, 6]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "result.txt"
+    file.write_text("old")
+
+    def fail(beside: Path) -> None:
+        beside.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_whole(file, fail)
+    assert file.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [file]
+    write_whole(file, lambda beside: None if beside.write_text("new") else None)
+    assert file.read_text() == "new"
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(CommandError, match="writable folder but .* cannot be written"):
+        check_writable("--out", tmp_path / "a.json")
+
+
+def test_a_second_ctrl_c_acts_at_once() -> None:
+    import signal
+
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt() as check:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            check()
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second was held back as well")

@@ -1,0 +1,156 @@
+"""`edbatch run`."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from edbatch.models import get_workload
+
+SMALL = ("--hidden", 3, "--batch-size", 4)
+
+
+def numbers(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as content:
+        return {name: content[name] for name in content.files}
+
+
+def test_results_are_those_of_the_model(
+    edbatch, treebank: Path, policy_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.npz"
+    result = edbatch(
+        *("run", "--workload", "tree-lstm", "--data", treebank, "--data", treebank),
+        *("--policy", policy_file, "--out", out, "--json", "--hidden", 3),
+        *("--batch-size", 3, "--seed", 5),
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["instances"], report["minibatches"]) == (8, 3)
+    assert report["policy"] == "fsm-sort"
+    assert report["out"] == str(out)
+    assert report["hidden"] == 3
+    assert report["compiles"] >= 1
+    workload = get_workload("tree-lstm")
+    params = workload.init_params(jax.random.key(5), 3)
+    found = numbers(out)
+    assert set(found) == {"state", "logits"}
+    assert found["state"].shape == (8, 3)
+    for k, tree in enumerate(workload.read([treebank, treebank])):
+        expected = workload.model(params, tree)
+        np.testing.assert_allclose(found["state"][k], expected["state"], atol=1e-6)
+        np.testing.assert_allclose(found["logits"][k], expected["logits"], atol=1e-6)
+
+
+def test_lists_stand_one_after_the_other_and_parameters_come_back(
+    edbatch, tmp_path: Path
+) -> None:
+    data = tmp_path / "a.conll"
+    data.write_text("In O\nOslo B-LOC\n\nDogs O\n\nWe O\nbark O\nat O\nnight O\n")
+    params, out = tmp_path / "params.npz", tmp_path / "out.npz"
+    tagger = ("run", "--workload", "bilstm-tagger", "--data", data, *SMALL)
+    result = edbatch(*tagger, "--out", out, "--save-params", params)
+    assert result.exit_code == 0, result.output
+    assert "instances         3" in result.stdout
+    assert "Every minibatch waited for a compilation" in result.stderr
+    found = numbers(out)
+    assert found["output.lengths"].tolist() == [2, 1, 4]
+    assert found["output"].shape == (7, 18)
+    assert numbers(params)["layers.1.forward.W"].shape == (9, 12)
+
+    # Fewer data number the words otherwise; the saved vocabulary prevents that.
+    data.write_text("We O\nbark O\nat O\nnight O\n")
+    again = tmp_path / "again.npz"
+    fewer = (*tagger[:-4], "--batch-size", 4, "--seed", 9)
+    result = edbatch(*fewer, "--out", again, "--params", params)
+    assert result.exit_code == 0, result.output
+    np.testing.assert_allclose(numbers(again)["output"][:, 0], found["output"][3:])
+
+
+def test_every_node_can_be_classified(edbatch, treebank: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    result = edbatch(
+        *("run", "--workload", "tree-lstm", "--classify", "nodes", "--out", out),
+        *("--data", treebank, *SMALL, "--policy", "depth"),
+    )
+    assert result.exit_code == 0, result.output
+    trees = get_workload("tree-lstm").read(treebank)
+    lengths = [tree.num_nodes() for tree in trees]
+    assert numbers(out)["logits.lengths"].tolist() == lengths
+    assert numbers(out)["logits"].shape == (sum(lengths), 5)
+
+
+def test_throughput_leaves_compilations_out(edbatch) -> None:
+    result = edbatch(
+        *("run", "--workload", "tree-lstm", "--samples", 40, *SMALL, "--json")
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["minibatches"] == 10
+    assert report["instances_per_s"] > 0
+    steady = report["record_s"] + report["plan_s"] + report["run_s"]
+    assert steady + report["compile_s"] < report["seconds"]
+    assert report["out"] is None
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("Missing option '--workload'", ()),
+        ("workload is one of", ("--workload", "x")),
+        ("did you mean 'greedy'", ("--workload", "tree-lstm", "--policy", "gredy")),
+        ("--out names a file", ("--workload", "tree-lstm", "--out", "no/x.npz")),
+        ("--save-params names", ("--workload", "tree-lstm", "--save-params", "no/x")),
+        ("none.npz does not exist", ("--workload", "tree-lstm", "--params", "none.npz")),
+    ],
+)
+def test_what_cannot_be_done_is_said(assert_fails, message, arguments) -> None:
+    assert_fails(message, "run", *arguments)
+
+
+def tree_params(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
+    params = get_workload("tree-lstm", vocabulary_size=9).init_params(
+        jax.random.key(0), 3
+    )
+    arrays: dict[str, np.ndarray | None] = {
+        f"{group}.{name}": np.asarray(params[group][name])
+        for group in ("leaf", "compose", "classify")
+        for name in "Wb"
+    }
+    arrays |= {"embedding": np.asarray(params["embedding"])} | {
+        name.replace("_", "."): value for name, value in changes.items()
+    }
+    return {name: value for name, value in arrays.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("has no array 'leaf.b', which the model needs", {"leaf_b": None}),
+        ("an array 'leaf.bias' .* mean 'leaf.b'", {"leaf_bias": np.zeros(3)}),
+        (
+            r"'compose.W' of shape \[6, 2\] but the model needs \[6, 15\]",
+            {"compose_W": np.zeros((6, 2))},
+        ),
+        ("vectors for 9 words but .* vocabulary has 21", {
+            "vocabulary": np.array([f"w{k}" for k in range(20)])
+        }),
+        ("cannot be read: Object arrays", {"leaf_b": np.array([None, {}])}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_parameters_is_said(
+    assert_fails, treebank: Path, tmp_path: Path, message, changes
+) -> None:
+    file = tmp_path / "params.npz"
+    np.savez(file, **tree_params(**changes))
+    arguments = ("run", "--workload", "tree-lstm", "--data", treebank)
+    assert_fails(message, *arguments, "--params", file)
+
+
+def test_a_file_of_another_kind_is_no_parameters(assert_fails, tmp_path: Path) -> None:
+    file = tmp_path / "params.npz"
+    file.write_text("hello")
+    arguments = ("run", "--workload", "tree-lstm", "--params", file)
+    assert_fails("params.npz is another kind of file, or cut short", *arguments)

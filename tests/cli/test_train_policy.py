@@ -1,0 +1,224 @@
+"""`edbatch train-policy`."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from rich.progress import Progress
+
+import edbatch as eb
+from edbatch.policies import StateMachine
+
+SMALL = ("--batch-size", 4, "--minibatches", 2)
+TREES = ("train-policy", "--workload", "tree-lstm", *SMALL)
+POLICIES = ["learned", "agenda", "depth", "greedy"]
+KEYS = [
+    "policy",
+    "batches",
+    "lower_bound",
+    "worst_ratio",
+    "unseen_states",
+    "schedule_us_per_node",
+]
+
+
+def load(path: Path) -> StateMachine:
+    policy = eb.load_policy(path)
+    assert isinstance(policy, StateMachine)
+    return policy
+
+
+def test_a_policy_is_trained_on_a_treebank(edbatch, treebank, tmp_path) -> None:
+    out = tmp_path / "tree.json"
+    result = edbatch(*TREES, "--data", treebank, "--out", out, "--encoding", "max")
+    assert result.exit_code == 0, result.output
+    for name in (*POLICIES, "lower bound", "batches per minibatch of 4"):
+        assert name in result.stdout
+    assert f"The policy is in {out}." in result.stderr
+    policy = load(out)
+    assert policy.encoding == "max"
+    assert {key.cell for key in policy.types} == {"leaf", "compose", "classify"}
+    assert policy.training is not None
+    assert policy.training.workload == f"tree-lstm on {treebank}"
+    assert policy.training.minibatches == policy.training.held_out == 2
+    assert policy.training.batch_size == 4
+
+
+def test_json_is_all_that_is_on_stdout(edbatch, treebank, tmp_path) -> None:
+    out = tmp_path / "tree.json"
+    data = ("--data", treebank / "a.ptb", "--data", treebank)
+    result = edbatch(*TREES, *data, "--out", out, "--json", "--seed", 3)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["out"] == str(out)
+    assert found["states"] == len(load(out).states)
+    assert found["training"]["seed"] == 3
+    assert [row["policy"] for row in found["rows"]] == POLICIES
+    for row in found["rows"]:
+        assert list(row) == KEYS
+        assert row["batches"] >= row["lower_bound"] > 0
+        assert row["worst_ratio"] >= 1
+    learned = found["rows"][0]
+    assert learned["batches"] == learned["lower_bound"]
+    assert "Training met the lower bound" in result.stderr
+
+
+def test_without_data_instances_are_sampled_by_seed(edbatch, tmp_path) -> None:
+    found = []
+    for seed in (1, 1, 2):
+        out = tmp_path / "tagger.json"
+        result = edbatch(
+            *("train-policy", "--workload", "bilstm-tagger", *SMALL, "--trials", 3),
+            *("--out", out, "--seed", seed),
+        )
+        assert result.exit_code == 0, result.output
+        found.append(load(out).states)
+    assert found[0] == found[1] != found[2]
+
+
+def test_trials_are_limited_and_the_rest_is_told(edbatch) -> None:
+    result = edbatch(
+        *("train-policy", "--workload", "tree-lstm-childsum", "--trials", 1),
+        *("--batch-size", 8, "--minibatches", 2),
+    )
+    assert result.exit_code == 0, result.output
+    assert "used all trials without meeting every lower bound: 1 trials" in (
+        result.stderr
+    )
+    assert "The policy was not saved; --out FILE saves it." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("instances", "params"), [("trees", "params"), ("sampled", "params_of_key")]
+)
+def test_a_policy_for_ones_own_model(
+    edbatch, own_module: str, tmp_path: Path, instances: str, params: str
+) -> None:
+    out = tmp_path / "own.json"
+    result = edbatch(
+        *("train-policy", *SMALL, "--out", out, "--model", f"{own_module}:encode"),
+        *("--instances", f"{own_module}:{instances}"),
+        *("--params", f"{own_module}:{params}"),
+    )
+    assert result.exit_code == 0, result.output
+    assert {key.cell for key in load(out).types} == {"leaf", "join"}
+
+
+def test_instances_may_be_a_list(edbatch, own_module: str) -> None:
+    result = edbatch(
+        *("train-policy", *SMALL, "--model", f"{own_module}:encode"),
+        *("--instances", f"{own_module}:TREES", "--params", f"{own_module}:params"),
+    )
+    assert result.exit_code == 0, result.output
+
+
+def test_ctrl_c_keeps_the_best_policy_so_far(edbatch, tmp_path, monkeypatch) -> None:
+    update = Progress.update
+
+    def press_ctrl_c(bar, task, **fields):
+        os.kill(os.getpid(), signal.SIGINT)
+        update(bar, task, **fields)
+
+    monkeypatch.setattr(Progress, "update", press_ctrl_c)
+    before = signal.getsignal(signal.SIGINT)
+    out = tmp_path / "tagger.json"
+    result = edbatch(
+        *("train-policy", "--workload", "tree-lstm-childsum", *SMALL),
+        *("--trials", 50, "--out", out, "--json"),
+    )
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["training"]["stopped"] == "interrupted"
+    assert "was interrupted; this is the best policy so far: 1 trials" in result.stderr
+    training = load(out).training
+    assert training is not None
+    assert training.stopped == "interrupted"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_before_training_writes_nothing(edbatch, tmp_path, monkeypatch) -> None:
+    def press_ctrl_c(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edbatch.cli.minibatches.record", press_ctrl_c)
+    out = tmp_path / "tree.json"
+    result = edbatch(*TREES, "--out", out)
+    assert result.exit_code == 130
+    assert result.stderr.endswith("Interrupted.\n")
+    assert result.stdout == ""
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("needs a model: give --workload with one of tree-lstm, ", ()),
+        ("workload is one of .* did you mean 'tree-lstm'", ("--workload", "treelstm")),
+        ("encoding is one of base, max, sort .* 'sort'", (*TREES[1:], "--encoding", "s")),
+        ("'bilstm-tagger' has no option 'arity'", ("--workload", "bilstm-tagger", "--arity", 3)),
+        ("--params belongs to your own model", (*TREES[1:], "--params", "a:b")),
+        ("--instances belongs to your own model", (*TREES[1:], "--instances", "a:b")),
+        ("--out names a file in an existing folder", (*TREES[1:], "--out", "no/x.json")),
+        ("--out names a file but . is a folder", (*TREES[1:], "--out", ".")),
+        ("no-such.ptb: a path to read must exist", (*TREES[1:], "--data", "no-such.ptb")),
+        ("Invalid value for '--batch-size'", (*TREES[1:], "--batch-size", 0)),
+        ("Invalid value for '--trials'.*--help'", (*TREES[1:], "--trials", "many")),
+        ("No such option: --trails.*--trials.*train-policy --help", ("--trails", 3)),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said(assert_fails, message, arguments) -> None:
+    assert_fails(message, "train-policy", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("a.ptb, line 2, column 3: every '\\(' must be closed", "(S (A a)\n(B"),
+        ("a.ptb, line 1, column 1: every word must stand inside a tree", "oops"),
+        ("a.ptb: a file must hold some text; found an empty file", ""),
+        ("needs 2 instances or more, .* but there is 1", "(S (A a) (B b))"),
+    ],
+)
+def test_what_is_wrong_with_data_is_said(
+    assert_fails, tmp_path: Path, message: str, text: str
+) -> None:
+    (tmp_path / "a.ptb").write_text(text)
+    assert_fails(message, *TREES, "--data", tmp_path / "a.ptb")
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("--workload belongs to the ready workloads", {"workload": "tree-lstm"}),
+        ("--data belongs to the ready workloads", {"data": "a.ptb"}),
+        ("needs --instances: a function", {"instances": None}),
+        ("takes package.module:function, such as", {"model": "own"}),
+        ("module 'no_such_module' but there is none", {"model": "no_such_module:f"}),
+        ("has no 'encod'; did you mean 'encode'", {"model": "{}:encod"}),
+        ("--model names a function .* is a list", {"model": "{}:TREES"}),
+        ("takes no argument, or 2, .* with .one, two", {"instances": "{}:of_three"}),
+        ("returned no instance", {"instances": "{}:nothing"}),
+        ("returns a list .* but it returned int", {"instances": "{}:number"}),
+        ("raised ValueError: forgot the data .own_.*py:5", {"instances": "{}:forgetful"}),
+        ("the model raised KeyError: 'oh' .own_.*EDBATCH_DEBUG=1", {"model": "{}:broken"}),
+        ("arithmetic .add. outside a cell .own_", {"model": "{}:outside"}),
+        ("KeyError: 'embedding'.*no parameters.*--params", {"params": None}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_ones_own_model_is_said(
+    assert_fails, own_module: str, message: str, options: dict[str, str | None]
+) -> None:
+    given: dict[str, str | None] = {
+        "model": "{}:encode",
+        "instances": "{}:trees",
+        "params": "{}:params",
+    }
+    given |= options
+    arguments = [
+        text
+        for name, value in given.items()
+        if value is not None
+        for text in (f"--{name}", value.format(own_module))
+    ]
+    assert_fails(message, "train-policy", *SMALL, *arguments)
