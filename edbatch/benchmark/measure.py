@@ -212,5 +212,6 @@ def max_abs_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
         same = (left == right) | (np.isnan(left) & np.isnan(right))
         with np.errstate(invalid="ignore"):
             gap = np.where(same, 0.0, np.abs(left - right))
-        worst = max(worst, float(np.nan_to_num(gap, nan=np.inf, posinf=np.inf).max(initial=0.0)))
+        gap[np.isnan(gap)] = np.inf
+        worst = max(worst, float(gap.max(initial=0.0)))
     return worst

@@ -9,7 +9,6 @@ import numpy as np
 
 import edbatch as eb
 from edbatch.benchmark.config import BenchmarkConfig
-from edbatch.benchmark.errors import BenchmarkError
 from edbatch.models import Workload
 from edbatch.policies import train_policy
 from edbatch.schedule import Policy
@@ -43,7 +42,6 @@ def draw_minibatches(workload: Workload, config: BenchmarkConfig) -> Minibatches
         enough.
 
     Raises:
-        BenchmarkError: There is no instance.
         DataError: A file is missing or malformed.
     """
     rng = np.random.default_rng(config.seed)
@@ -53,11 +51,7 @@ def draw_minibatches(workload: Workload, config: BenchmarkConfig) -> Minibatches
         instances = workload.read(list(config.data))
     else:
         instances = workload.sample(rng, wanted + spare)
-    if not instances:
-        raise BenchmarkError(
-            "a benchmark needs at least one instance but the data hold none; give"
-            " --data another file"
-        )
+    assert instances, "readers reject data without an instance"
     order = rng.permutation(len(instances)).tolist()
     measured = [
         [instances[order[(first + k) % len(order)]] for k in range(config.batch_size)]

@@ -119,7 +119,7 @@ def run_benchmark(
     peak = None
     if not config.compiles_only:
         clock.start("the peak")
-        peak = peak_gflops(graphs[0], jax.random.key(config.seed))
+        peak = peak_gflops(graphs[0], config.seed)
     facts = _facts(graphs, config)
     timed = {each.name: one for each, one in zip(kept, samples, strict=True)}
     exact = timed.get("exact")

@@ -251,13 +251,13 @@ def next_power(size: int) -> int:
 
 
 def pad_to_power(rows: np.ndarray) -> np.ndarray:
-    """Pads the first axis with zeros to a power of two.
+    """Pads the first axis with zeros to a power of two, at least 64.
 
     Args:
         rows: ``[n, ...]``.
 
     Returns:
-        ``[next_power(n), ...]``.
+        ``[next_power(max(64, n)), ...]``.
     """
-    missing = next_power(max(1, len(rows))) - len(rows)
+    missing = next_power(max(64, len(rows))) - len(rows)
     return np.pad(rows, ((0, missing),) + ((0, 0),) * (rows.ndim - 1))

@@ -3,6 +3,7 @@
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from edbatch.policies import StateMachine, train_policy
 
 _TREES = 1000
 _MINIBATCHES = 8
+_SIZES = eb.Sizes()
 _CHECKED_GRADIENTS = 4  # trees; their unbatched gradients are slow
 
 
@@ -95,9 +97,14 @@ class Tour:
         with stage("Comparing"):
             return compare_rows(eb.load_policy(self.path), self.graphs[2])
 
+    @cached_property
+    def batched(self) -> eb.Batched:
+        """The model under the saved policy."""
+        return eb.batch(self.workload.model, self.path, sizes=_SIZES)
+
     def run(self) -> dict[str, Any]:
         """Runs minibatches batched, and a few trees unbatched; returns throughputs."""
-        batched = eb.batch(self.workload.model, self.path)
+        batched = self.batched
         size = self.batch_size
         chunks = [self.trees[k : k + size] for k in range(0, self.num_trees, size)]
         with stage("Compiling"):
@@ -125,11 +132,10 @@ class Tour:
 
     def verify(self) -> dict[str, Any]:
         """Compares batched with unbatched results."""
-        batched = eb.batch(self.workload.model, self.path)
         minibatch = self.trees[: self.batch_size]
         with stage("Comparing with the model of one tree"):
-            outputs = eb.verify(batched, self.params, minibatch, gradients=False)
-            few = eb.verify(batched, self.params, minibatch[:_CHECKED_GRADIENTS])
+            outputs = eb.verify(self.batched, self.params, minibatch, gradients=False)
+            few = eb.verify(self.batched, self.params, minibatch[:_CHECKED_GRADIENTS])
         return asdict(outputs) | {"max_gradient_error": few.max_gradient_error}
 
 

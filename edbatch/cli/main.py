@@ -44,9 +44,12 @@ def edbatch(
     New here? `edbatch demo` shows in a minute what this does.
     """
     if version:
-        from importlib.metadata import version as installed
+        from importlib import metadata
 
-        typer.echo(f"edbatch {installed('edbatch')}")
+        try:
+            typer.echo(f"edbatch {metadata.version('edbatch')}")
+        except metadata.PackageNotFoundError:
+            typer.echo("edbatch (not installed, run from its sources)")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

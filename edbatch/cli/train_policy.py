@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from edbatch.graph import GraphStructure
     from edbatch.policies import StateMachine
 
+_LEAST_SAMPLES = 500  # a fifth of fewer may be all alike
+
 
 def train_policy(
     workload: options.Workload = None,
@@ -85,7 +87,8 @@ def train_policy(
     task_options = options.TaskOptions(
         workload, data, arity, classify, model, instances, params
     )
-    task = load_task(task_options, seed, 2 * batch_size * minibatches)
+    samples = max(_LEAST_SAMPLES, 2 * batch_size * minibatches)
+    task = load_task(task_options, seed, samples)
     rng = np.random.default_rng(seed)
     to_train, held_out = split(len(task.instances), rng)
     groups = [
@@ -158,12 +161,13 @@ def _tell_outcome(policy: "StateMachine", out: Path | None) -> None:
         "trials": "used all trials without meeting every lower bound",
         "interrupted": "was interrupted; this is the best policy so far",
     }[record.stopped]
+    if record.worse_than_greedy:
+        how = {"interrupted": "was interrupted; it had"}.get(record.stopped, "had")
+        how += " not met the greedy heuristic, so the policy follows that"
     say(
         f"Training {how}: {record.trials:,} trials, {record.elapsed_s:.1f} s,"
         f" {len(policy.states):,} states."
     )
-    if record.worse_than_greedy:
-        say("It never met the greedy heuristic, so the policy follows that.")
     if out is None:
         say("The policy was not saved; --out FILE saves it.")
     else:

@@ -1,8 +1,9 @@
-import edbatch as eb
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import edbatch as eb
 from edbatch.benchmark.flops import count_flops, products
 from edbatch.data import Tree
 from edbatch.models import get_workload

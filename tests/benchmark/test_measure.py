@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from edbatch.benchmark.compile_counter import count_compiles
 from edbatch.benchmark.measure import (
     alternate,
@@ -132,4 +133,4 @@ def test_compiles_are_counted_inside_the_context_only():
 
 
 def test_a_product_is_measured():
-    assert 0 < measure_product((1, 8, 8, 8), jax.random.key(0)) < np.inf
+    assert 0 < measure_product((1, 8, 8, 8), seed=0) < np.inf

@@ -15,17 +15,26 @@ SMALL = ("--hidden", 4, "--batch-size", 4)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_tour, "_TREES", 24)
     monkeypatch.setattr(demo_tour, "_MINIBATCHES", 2)
+    monkeypatch.setattr(demo_tour, "_SIZES", eb.Sizes(widths=(16,)))
     monkeypatch.setattr(demo_tour, "_CHECKED_GRADIENTS", 1)
 
 
-def test_the_tour(edbatch, tmp_path: Path) -> None:
+def test_the_tour(edbatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is measured and verified is the subject of the next test.
+    speed = {"instances_per_s": 1200.0, "unbatched_per_s": 100.0}
+    speed |= {"compiles": 1, "compile_s": 2.0}
+    monkeypatch.setattr(demo_tour.Tour, "run", lambda _: speed)
+    checked = {"outputs": 36, "instances": 4}
+    checked |= {"max_output_error": 1e-7, "max_gradient_error": 2e-7}
+    monkeypatch.setattr(demo_tour.Tour, "verify", lambda _: checked)
     result = edbatch("demo", *SMALL, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     for step in (
         *("1. Train a policy on 24 generated trees", "tree-lstm.json"),
         *("2. Compare it", "learned", "agenda", "depth", "greedy", "lower bound"),
-        *("3. Load the saved policy", "trees/s", "4. Check every number", "Next: "),
+        *("3. Load the saved policy", "1,200 trees/s, 12.0 times as fast"),
+        *("4. Check every number", "36 outputs of 4 trees", "1.0e-07", "Next: "),
     ):
         assert step in text
     assert eb.load_policy(tmp_path / "tree-lstm.json").name == "fsm-sort"

@@ -1,5 +1,7 @@
 """Batched equals unbatched, outputs and gradients, on random programs."""
 
+import functools
+
 import edbatch as eb
 import jax
 import numpy as np
@@ -7,6 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import interpret, make_params, sample_program
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compiles():
+    """Programs of twenty types compile for long; other tests compile for speed."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 class RandomChoice(eb.FrontierPolicy):
@@ -30,28 +40,34 @@ def sample_minibatch(seed, instances, length):
     ]
 
 
-# Compiling takes seconds, so one batched function per policy serves all examples, and
-# few widths keep its program small.
-SIZES = eb.Sizes(widths=(3,))
-BATCHED = {p: eb.batch(interpret, p, sizes=SIZES) for p in ("depth", "greedy")}
+# Compiling takes seconds. A large minibatch meets (nearly) all types first, and its
+# bucket may be wasted on all others, so that each policy compiles about one program.
+SIZES = eb.Sizes(widths=(3,), max_waste=1e9)
 
 
-@settings(max_examples=10)
+@functools.cache
+def batched_with_all_types(policy):
+    batched = eb.batch(interpret, policy, sizes=SIZES, params=make_params())
+    batched.plan(sample_minibatch(0, 12, 40))
+    return batched
+
+
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 12))
 def test_outputs_on_random_programs(seed, instances, length):
     minibatch = sample_minibatch(seed, instances, length)
-    for batched in BATCHED.values():
-        eb.verify(batched, make_params(seed % 3), minibatch, gradients=False)
+    batched = batched_with_all_types("greedy")
+    eb.verify(batched, make_params(seed % 3), minibatch, gradients=False)
 
 
 @pytest.mark.parametrize("policy", policies(3), ids=lambda p: getattr(p, "name", p))
-@pytest.mark.parametrize("seed", range(2))
-def test_outputs_and_gradients_under_every_policy(policy, seed):
-    minibatch = sample_minibatch(seed, 4, 25)
-    batched = eb.batch(interpret, policy, sizes=SIZES)
-    found = eb.verify(batched, make_params(seed), minibatch)
-    assert found.max_gradient_error is not None
-    assert found.outputs > 100
+def test_outputs_and_gradients_under_every_policy(policy):
+    for seed in (1, 2):
+        minibatch = sample_minibatch(seed, 4, 25)
+        batched = batched_with_all_types(policy)
+        found = eb.verify(batched, make_params(seed), minibatch)
+        assert found.max_gradient_error is not None
+        assert found.outputs > 100
 
 
 @pytest.mark.slow

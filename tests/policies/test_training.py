@@ -163,6 +163,15 @@ def test_judgements_are_frequent_at_first_and_end_with_the_last_trial():
     assert max(module._judgements(999)) == 999
 
 
+def test_every_minibatch_takes_its_turn():
+    # In graph t all nodes have type t, so each gives the table one state.
+    graphs = [build([t] * 2, [[], [0]], 4) for t in range(4)]
+    policy = train_policy(graphs, graphs, trials=10)
+    visits = {state.frontier: state.visits for state in policy.states}
+    assert visits == {(t,): 2 for t in range(4)}
+    assert policy.training.trials == 4
+
+
 # ---- types ----
 
 

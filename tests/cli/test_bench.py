@@ -1,0 +1,156 @@
+"""`edbatch bench`, with measuring itself replaced where only the words matter."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import edbatch.benchmark
+from edbatch.benchmark import BenchmarkConfig, BenchmarkResult, MinibatchFacts, Row
+from edbatch.cli.bench import bench
+from edbatch.cli.one_sentence import OneSentenceCommand
+
+APP = typer.Typer()
+APP.command(cls=OneSentenceCommand)(bench)
+
+
+def run(*arguments):
+    return CliRunner().invoke(APP, [str(each) for each in arguments])
+
+
+def row_of(system, **changes):
+    values = {
+        "system": system,
+        "forward_ms": 12.345,
+        "record_ms": 1.0,
+        "plan_ms": 0.5,
+        "compile_s": 2.5,
+        "compiles": 3,
+        "max_abs_error": 1.25e-7,
+        "instances_per_s": 4567.0,
+        "percent_of_peak": 33.3,
+        "host_percent": 4.4,
+        "noise_percent": 2.2,
+        "ratio_to_exact": 1.25,
+        "batches": 17.0,
+        "about": f"what {system} is; and its weakness",
+    }
+    return Row(**values | changes)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The configurations that were asked for; a result is made up for each."""
+    configs = []
+
+    def made_up(config, progress):
+        configs.append(config)
+        progress(1, 2, "measuring")
+        return BenchmarkResult(
+            config=config,
+            policy="greedy, as asked for",
+            device={"kind": "cpu", "cores": 2},
+            versions={},
+            minibatch=MinibatchFacts(64, 2345.0, 26.0, 0.5),
+            peak_gflops=None if config.compiles_only else 250.0,
+            rows=(
+                row_of("edbatch"),
+                row_of("exact", batches=None, ratio_to_exact=1.0),
+            ),
+            left_out={"scan": "its inner nodes are of 4 types"},
+        )
+
+    monkeypatch.setattr(edbatch.benchmark, "run_benchmark", made_up)
+    return configs
+
+
+def test_defaults(asked):
+    assert run().exit_code == 0
+    assert asked == [BenchmarkConfig()]
+
+
+def test_options(asked, tmp_path):
+    result = run(
+        *("--workload", "tree-lstm", "--data", tmp_path, "--classify", "nodes"),
+        *("--hidden", 256, "--batch-size", 16, "--policy", "agenda"),
+        *("--systems", "edbatch, exact", "--rounds", 7, "--minibatches", 3),
+        *("--seed", 9, "--arity", 3, "--compiles-only"),
+    )
+    assert result.exit_code == 0, result.output
+    assert asked == [
+        BenchmarkConfig(
+            workload="tree-lstm",
+            options={"arity": 3, "classify": "nodes"},
+            data=(tmp_path,),
+            hidden=256,
+            batch_size=16,
+            policy="agenda",
+            systems=("edbatch", "exact"),
+            rounds=7,
+            minibatches=3,
+            seed=9,
+            compiles_only=True,
+        )
+    ]
+
+
+def test_table(asked):
+    shown = run("--hidden", 256).stdout
+    for words in (
+        "hidden 256",
+        "lower bound 26.0 batches",
+        "12.35",
+        "1.2e-07",
+        "what edbatch is; and its weakness.",
+        "scan: left out, because its inner nodes are of 4 types.",
+        "Policy of edbatch: greedy, as asked for.",
+        "Peak: 250 Gflop/s",
+    ):
+        assert words in shown
+    assert "Peak" not in run("--compiles-only").stdout
+
+
+def test_table_fits_a_narrow_terminal(asked, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    tables = [line for line in run().stdout.splitlines() if line[:1] in "┃│"]
+    assert len(tables) >= 6
+    assert max(map(len, tables)) <= 80
+
+
+@pytest.mark.usefixtures("asked")
+def test_json_is_all_that_is_printed():
+    value = json.loads(run("--json").stdout)
+    assert [each["system"] for each in value["rows"]] == ["edbatch", "exact"]
+    assert value["rows"][0]["forward_ms"] == 12.345
+    assert value["peak_gflops"] == 250
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--systems", "edbatch,exakt"], "did you mean 'exact'?"),
+        (["--systems", ","], "--systems names no system"),
+        (["--workload", "tree-lstn"], "did you mean 'tree-lstm'?"),
+        (["--policy", "gredy"], "did you mean 'greedy'?"),
+        (["--data", "no-such-file.ptb"], "no-such-file.ptb"),
+        (["--hidden", "0"], "--hidden"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence_and_exit_code_2(arguments, message):
+    result = run("--hidden", 2, "--batch-size", 2, "--minibatches", 1, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("Error") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_real_run():
+    result = run(
+        *("--hidden", 4, "--batch-size", 2, "--minibatches", 1, "--rounds", 1),
+        *("--policy", "greedy", "--systems", "unbatched,scan", "--json"),
+    )
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    assert [each["system"] for each in rows] == ["unbatched", "scan"]
+    assert rows[1]["max_abs_error"] < 1e-6
