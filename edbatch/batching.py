@@ -128,9 +128,7 @@ class Batched:
             EdbatchError: The model does something outside cells, or a cell fails.
         """
         session = self._session()
-        return _check_nodes(
-            record(self.model, session.types, [instance], session.keys)
-        )
+        return _check_nodes(record(self.model, session.types, [instance], session.keys))
 
     def graph(self, instances: Iterable[Any]) -> DataflowGraph:
         """Records a minibatch, or merges recordings.

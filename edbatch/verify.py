@@ -13,6 +13,7 @@ from edbatch.errors import VerificationError
 from edbatch.execution.ragged import Ragged
 from edbatch.graph.cell import jitted_cells
 
+finfo: Any = jnp.finfo
 _ROUNDING = 512  # tolerance in units of the dtype's rounding error
 
 
@@ -138,7 +139,8 @@ def _compare(
 ) -> tuple[float, int]:
     own, own_tree = jax.tree.flatten(found)
     paths, tree = jax.tree_util.tree_flatten_with_path(expected)
-    if own_tree != tree:
+    trees: tuple[Any, Any] = (own_tree, tree)
+    if trees[0] != trees[1]:
         raise VerificationError(
             f"{where}: the batched result has structure {own_tree} but the model"
             f" returns {tree}; please report this as a defect of edbatch"
@@ -164,7 +166,7 @@ def _error(found: Any, expected: Any, where: str, tolerance: float | None) -> fl
         difference = float((own != reference).max())
         allowed = 0.0
     else:
-        rounding = float(jnp.finfo(own.dtype).eps)
+        rounding = float(finfo(own.dtype).eps)
         wide = np.complex128 if np.iscomplexobj(own) else np.float64
         own, reference = own.astype(wide), reference.astype(wide)
         same = (own == reference) | (np.isnan(own) & np.isnan(reference))
@@ -201,18 +203,20 @@ def _compare_gradients(
         ),
         batched.apply(params, plan),
     )
-    own = _grad_float(lambda some: _weighted(batched.apply(some, plan), weights), params)
+    own = _grad_float(
+        lambda some: _weighted(batched.apply(some, plan), weights), params
+    )
+
+    def one_gradient(one: Any, share: Any) -> list[Any]:
+        return _grad_float(
+            lambda some: _weighted(batched.model(some, one), share), params
+        )
+
+    shares = split_instances(weights, len(instances))
     with jitted_cells():
         parts = [
-            _grad_float(
-                lambda some, one=one, share=share: _weighted(
-                    batched.model(some, one), share
-                ),
-                params,
-            )
-            for one, share in zip(
-                instances, split_instances(weights, len(instances)), strict=True
-            )
+            one_gradient(one, share)
+            for one, share in zip(instances, shares, strict=True)
         ]
     reference = [
         np.sum([np.asarray(part[j], np.float64) for part in parts], axis=0).astype(

@@ -25,7 +25,7 @@ ZERO_ROW = 0  # the row of each arena and pool that is zero
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Rows of ``V`` values, ``C`` chunks of ``S`` batches over ``N`` nodes, ``K`` kinds.
+    """Rows of ``V`` values of ``K`` kinds; ``N`` nodes in ``S`` batches, ``C`` chunks.
 
     Attributes:
         order: Nodes in the order in which they run.
@@ -105,7 +105,7 @@ def plan_layout(graph: DataflowGraph, schedule: Schedule, sizes: Sizes) -> Layou
 
 
 def output_kind_table(graph: DataflowGraph) -> np.ndarray:
-    """Returns the array kind of each output of each type; ``[T, most outputs] int32``."""
+    """Returns the array kind of each type's outputs; ``[T, most outputs] int32``."""
     kinds = [each.output_kinds for each in graph.types.types]
     table = np.zeros((len(kinds), max(map(len, kinds), default=0)), np.int32)
     for row, each in zip(table, kinds, strict=True):

@@ -10,8 +10,8 @@ Measured on a CPU, tree-LSTM composition at hidden 128: a chunk of w rows takes 
 *Buckets.* Arrays whose length depends on the minibatch are padded to a bucket, so that
 one compiled program serves many minibatches. A model keeps the buckets that it has
 compiled: a plan goes into the smallest one that holds it unless that wastes more than
-``max_waste`` times its own size. A new bucket adds ``headroom`` to what is needed and is
-at least as large as the one it replaces, so a stream of similar minibatches settles
+``max_waste`` times its own size. A new bucket adds ``headroom`` to what is needed and
+is at least as large as the one it replaces, so a stream of similar minibatches settles
 after one or two compilations. What is paid for an oversized bucket is memory and a
 longer transfer of indices, not time on the device: padding is never executed.
 """

@@ -1,9 +1,10 @@
 """Random programs over cells of many kinds, for tests of batched against unbatched."""
 
-import edbatch as eb
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+import edbatch as eb
 
 
 @eb.cell
@@ -81,9 +82,19 @@ def make_params(seed=0):
 
 def sample_program(rng, length):
     """Draws a program: (operation, numbers) pairs, interpreted by `interpret`."""
-    operations = (
-        "source word join join_other split widen total attend attend_pairs index power"
-    ).split()
+    operations = [
+        "source",
+        "word",
+        "join",
+        "join_other",
+        "split",
+        "widen",
+        "total",
+        "attend",
+        "attend_pairs",
+        "index",
+        "power",
+    ]
     program = [("word", [int(rng.integers(7))])]
     for _ in range(length - 1):
         name = operations[rng.integers(len(operations))]

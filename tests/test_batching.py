@@ -3,15 +3,16 @@
 import threading
 from collections import namedtuple
 
-import edbatch as eb
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from edbatch.verify import split_instances
 from flax import nnx
 from trees import all_states, encode, join, leaf, make_params, sample_trees
+
+import edbatch as eb
+from edbatch.verify import split_instances
 
 SIZES = eb.Sizes(widths=(4, 16))
 
@@ -334,7 +335,7 @@ def test_a_chain_of_depth_100000_runs_in_every_stage():
 
 
 def test_recording_before_the_shapes_are_known():
-    with pytest.raises(eb.PlanError, match="pass params= to eb.batch"):
+    with pytest.raises(eb.PlanError, match=r"pass params= to eb\.batch"):
         eb.batch(encode).plan([(1, 2)])
 
 
@@ -366,7 +367,7 @@ def test_a_recording_of_another_model():
 
 
 def test_apply_takes_plans_only():
-    with pytest.raises(eb.PlanError, match="apply takes a plan .* received list"):
+    with pytest.raises(eb.PlanError, match=r"apply takes a plan .* received list"):
         eb.batch(encode).apply(make_params(), [(1, 2)])
 
 
@@ -380,7 +381,7 @@ def test_apply_with_parameters_of_other_shapes():
 
 
 def test_a_model_that_is_no_function():
-    with pytest.raises(eb.EdbatchError, match="takes a function .* received dict"):
+    with pytest.raises(eb.EdbatchError, match=r"takes a function .* received dict"):
         eb.batch({})
 
 

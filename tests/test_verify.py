@@ -1,10 +1,11 @@
 """`eb.verify` finds every kind of difference."""
 
-import edbatch as eb
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from trees import all_states, encode, make_params, sample_trees
+
+import edbatch as eb
 
 SIZES = eb.Sizes(widths=(4,))
 
@@ -48,7 +49,7 @@ def test_a_nan_is_found():
 
 def test_a_wrong_structure_is_found():
     corrupt = Corrupt(encode, lambda r: [r[0], r[1]])
-    with pytest.raises(eb.VerificationError, match="instance 0: .* has structure"):
+    with pytest.raises(eb.VerificationError, match=r"instance 0: .* has structure"):
         eb.verify(corrupt, make_params(), sample_trees(0, 4))
 
 

@@ -1,9 +1,10 @@
 """A small tree model for tests: trees are nested pairs of word numbers."""
 
-import edbatch as eb
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+import edbatch as eb
 
 HIDDEN = 4
 

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 # Two tables, of which each fits a narrow terminal: fields of a row, and their heads.
 _SPEED = {
     "system": "system",
-    "forward_ms": "forward ms",
+    "forward_ms": "forward",
     "noise_percent": "± %",
     "ratio_to_exact": "to exact",
-    "record_ms": "record ms",
-    "plan_ms": "plan ms",
+    "record_ms": "record",
+    "plan_ms": "plan",
     "instances_per_s": "instances/s",
 }
 _COST = {
     "system": "system",
     "compiles": "compiles",
-    "compile_s": "in s",
+    "compile_s": "seconds",
     "batches": "batches",
-    "host_percent": "plan % of forward",
-    "percent_of_peak": "% of peak",
+    "host_percent": "plan %",
+    "percent_of_peak": "peak %",
     "max_abs_error": "max error",
 }
 
@@ -136,10 +136,16 @@ def _print(result: "BenchmarkResult") -> None:
     title = (
         f"{config.workload}, hidden {config.hidden}: {config.minibatches} minibatches"
         f" of {facts.instances} instances, {facts.nodes:,.0f} nodes,"
-        f" {facts.gflop:.3g} Gflop, lower bound {facts.lower_bound:.1f} batches"
+        f" {facts.gflop:.3g} Gflop, lower bound {facts.lower_bound:.1f} batches;"
+        " milliseconds per minibatch"
     )
     _print_columns(result, _SPEED, title)
-    _print_columns(result, _COST, "Programs compiled, and the rest")
+    _print_columns(
+        result,
+        _COST,
+        "Programs and the seconds to compile them, batches, plan in percent of forward,"
+        " speed in percent of the peak, difference from the unbatched model",
+    )
     for row in result.rows:
         typer.echo(f"{row.system}: {row.about}.")
     for name, reason in result.left_out.items():

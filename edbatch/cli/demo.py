@@ -59,7 +59,9 @@ def demo(
     rows = tour.compare()
     if not json:
         print_rows(rows, f"Batches per minibatch of {batch_size} trees")
-    tell(f"\n3. Load the saved policy and run the model under it, hidden size {hidden}.")
+    tell(
+        f"\n3. Load the saved policy and run the model under it, hidden size {hidden}."
+    )
     speed = tour.run()
     ratio = speed["instances_per_s"] / speed["unbatched_per_s"]
     tell(

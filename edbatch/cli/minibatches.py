@@ -1,7 +1,5 @@
 """Minibatches to train and to compare policies on: drawn by seed, recorded once."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -92,7 +90,10 @@ def record(task: Task, *groups: Drawn) -> list[list[GraphStructure]]:
         for k in bar.track(used, description="Recording instances"):
             recordings[k] = _record(batched, task, k)
     return [
-        [batched.graph([recordings[int(k)] for k in batch]).structure for batch in group]
+        [
+            batched.graph([recordings[int(k)] for k in batch]).structure
+            for batch in group
+        ]
         for group in groups
     ]
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import typer
@@ -27,7 +28,7 @@ class OneSentenceCommand(TyperCommand):
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Runs the command and exits."""
         inner = super().main
-        return _exit(lambda: inner(*args, standalone_mode=False, **extra))
+        return _exit(partial(inner, *args, **{**extra, "standalone_mode": False}))
 
 
 class OneSentenceGroup(TyperGroup):
@@ -36,7 +37,7 @@ class OneSentenceGroup(TyperGroup):
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Runs the command that was named and exits."""
         inner = super().main
-        return _exit(lambda: inner(*args, standalone_mode=False, **extra))
+        return _exit(partial(inner, *args, **{**extra, "standalone_mode": False}))
 
 
 def is_debugging() -> bool:

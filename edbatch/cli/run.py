@@ -121,7 +121,7 @@ def run(
         return
     print_fields((name.replace("_", " "), value) for name, value in report.items())
     if report["instances_per_s"] is None:
-        say("Every minibatch waited for a compilation; a throughput needs more of them.")
+        say("All minibatches waited for a compilation; a throughput needs more.")
 
 
 def sizes_of(

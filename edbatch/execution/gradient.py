@@ -115,9 +115,7 @@ def _backward_body(
     def body(_: Any, carry: Any) -> Any:
         at, params_bar, pools_bar, arenas_bar = carry
         at = at - length
-        chunk = Chunk(
-            node_type, width, lax.dynamic_slice(stream, (at,), (length,))
-        )
+        chunk = Chunk(node_type, width, lax.dynamic_slice(stream, (at,), (length,)))
         operands, externals, masks = read_inputs(node_type, chunk, arenas, pools)
 
         def cell(
@@ -196,9 +194,7 @@ def _add_groups(
             continue
         first, last = group.slots[0], group.slots[-1] + 1
         where = rows[first:last].T if group.stacked else rows[first]
-        arenas_bar[kind] = (
-            arenas_bar[kind].at[where].add(bar, mode="promise_in_bounds")
-        )
+        arenas_bar[kind] = arenas_bar[kind].at[where].add(bar, mode="promise_in_bounds")
     return arenas_bar
 
 
@@ -226,8 +222,7 @@ def _used_parameters(
     return [
         k
         for k in range(count)
-        if id(jaxpr.invars[k]) in read
-        and jnp.issubdtype(specs[k].dtype, jnp.floating)
+        if id(jaxpr.invars[k]) in read and jnp.issubdtype(specs[k].dtype, jnp.floating)
     ]
 
 

@@ -101,9 +101,7 @@ def read_inputs(
     """Reads a chunk's operands, external inputs and masks."""
     template = node_type.template
     return (
-        read_groups(
-            arenas, node_type.operand_kinds, template.operands, chunk.operands
-        ),
+        read_groups(arenas, node_type.operand_kinds, template.operands, chunk.operands),
         read_groups(
             pools, node_type.external_kinds, template.externals, chunk.externals
         ),
@@ -181,7 +179,7 @@ def compiled_copies(
     ]
     found = []
     in_entry = False
-    for line in compiled.as_text().splitlines():
+    for line in (compiled.as_text() or "").splitlines():
         if line and not line[0].isspace():
             in_entry = line.startswith("ENTRY")
         result, is_copy, _ = line.partition(" copy(")

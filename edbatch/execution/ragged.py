@@ -47,7 +47,9 @@ class Ragged:
         ends = np.cumsum(np.asarray(self.lengths))
         starts = ends - np.asarray(self.lengths)
         nested = jax.tree.map(
-            lambda each: each.to_list() if isinstance(each, Ragged) else np.asarray(each),
+            lambda each: (
+                each.to_list() if isinstance(each, Ragged) else np.asarray(each)
+            ),
             self.values,
             is_leaf=lambda each: isinstance(each, Ragged),
         )

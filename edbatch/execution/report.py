@@ -42,9 +42,7 @@ class PlanReport:
     cached: bool = False
 
 
-def make_report(
-    graph: DataflowGraph, schedule: Schedule, layout: Layout
-) -> PlanReport:
+def make_report(graph: DataflowGraph, schedule: Schedule, layout: Layout) -> PlanReport:
     """Counts what a laid out schedule costs.
 
     Args:

@@ -75,7 +75,10 @@ def encode(graph: DataflowGraph, layout: Layout) -> Stream:
     """
     operands, externals, outputs = graph.types.counts
     types = graph.node_type[layout.order[layout.chunk_start]]
-    lengths = outputs[types].astype(np.int64) + layout.chunk_width * (operands + externals)[types]
+    lengths = (
+        outputs[types].astype(np.int64)
+        + layout.chunk_width * (operands + externals)[types]
+    )
     check_rows(int(lengths.sum()), "operands of padded batches")
     records = _write(
         layout.order, layout.chunk_start, layout.chunk_size, layout.chunk_width,

@@ -59,7 +59,7 @@ class Cell:
         lengths: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
     ) -> None:
         self.function = function
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name: str = name if name else getattr(function, "__name__", "cell")
         self.padded = tuple(padded)
         self.static = tuple(static)
         self._lengths = sorted(lengths)
@@ -95,6 +95,7 @@ class Cell:
         return -(-length // self._lengths[-1]) * self._lengths[-1]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function, or records a node while a model is recorded."""
         recorder = active.recorder
         if recorder is None:
             return self._run(args, kwargs)

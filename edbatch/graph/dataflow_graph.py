@@ -14,8 +14,10 @@ MISSING = -1  # an operand, or a row of an external input, that a padded list la
 
 @dataclass(frozen=True, eq=False)
 class DataflowGraph:
-    """A recorded minibatch: ``N`` nodes, ``E`` operands, ``X`` external slots, ``V``
-    values (output arrays of nodes), ``B`` instances, ``T`` types.
+    """A recorded minibatch of ``B`` instances.
+
+    It has ``N`` nodes of ``T`` types, ``E`` operand slots, ``X`` external slots and
+    ``V`` values (output arrays of nodes).
 
     Nodes stand in topological order: an operand's node comes before its reader. A
     node's slots and values stand together, in the order of its type's slots; how many

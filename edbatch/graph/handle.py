@@ -103,9 +103,44 @@ def _forbid(name: str) -> Any:
     return operation
 
 
-for _name in (
-    "add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv"
-    " mod rmod divmod pow rpow lshift rshift and rand or ror xor rxor neg pos abs"
-    " invert lt le gt ge float int complex index round"
-).split():
+for _name in [
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "matmul",
+    "rmatmul",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "divmod",
+    "pow",
+    "rpow",
+    "lshift",
+    "rshift",
+    "and",
+    "rand",
+    "or",
+    "ror",
+    "xor",
+    "rxor",
+    "neg",
+    "pos",
+    "abs",
+    "invert",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "float",
+    "int",
+    "complex",
+    "index",
+    "round",
+]:
     setattr(Handle, f"__{_name}__", _forbid(_name))

@@ -8,6 +8,7 @@ from numba import njit
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.outputs import Outputs, leaves, spread, unify_outputs
+from edbatch.graph.type_table import TypeTable
 
 _LIMIT = np.iinfo(np.int32).max
 
@@ -96,7 +97,7 @@ def _merge_externals(
     return externals, first_row
 
 
-def _external_slots(types: "TypeTable") -> tuple[np.ndarray, np.ndarray]:  # noqa: F821
+def _external_slots(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
     kinds = [each.external_kinds for each in types.types]
     starts = np.concatenate([[0], np.cumsum([len(each) for each in kinds])])
     flat = np.array([kind for each in kinds for kind in each], np.int64)
@@ -123,8 +124,7 @@ def _merge_outputs(
         shift = np.repeat(offsets, [len(each) for each in column])
         columns.append((np.concatenate(column) + shift).astype(np.int32))
     lengths = [
-        np.concatenate(each)
-        for each in zip(*(part[1] for part in parts), strict=True)
+        np.concatenate(each) for each in zip(*(part[1] for part in parts), strict=True)
     ]
     return Outputs(skeleton, tuple(columns), tuple(lengths))
 

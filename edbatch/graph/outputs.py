@@ -189,26 +189,26 @@ class OutputColumns:
             column.extend(values)
 
     def _widen(self, flat: "_Flat", skeleton: Skeleton) -> None:
-        own = Outputs(
-            self._skeleton or EMPTY, tuple(self._columns), tuple(self._lengths)
-        )  # type: ignore[arg-type]
-        new = Outputs(skeleton, tuple(flat.columns), tuple(flat.lengths))  # type: ignore
+        own = self.finish()
+        new = Outputs(skeleton, _arrays(flat.columns), _arrays(flat.lengths))
         common = unify_outputs(own.skeleton, skeleton)
         columns, lengths = spread(own, common)
-        self._columns = [list(each) for each in columns]
-        self._lengths = [list(each) for each in lengths]
+        self._columns = [each.tolist() for each in columns]
+        self._lengths = [each.tolist() for each in lengths]
         columns, lengths = spread(new, common)
-        flat.columns = [list(each) for each in columns]
-        flat.lengths = [list(each) for each in lengths]
+        flat.columns = [each.tolist() for each in columns]
+        flat.lengths = [each.tolist() for each in lengths]
         self._skeleton = common
 
     def finish(self) -> Outputs:
         """Returns everything collected, as arrays."""
         return Outputs(
-            self._skeleton or EMPTY,
-            tuple(np.array(each, np.int32) for each in self._columns),
-            tuple(np.array(each, np.int32) for each in self._lengths),
+            self._skeleton or EMPTY, _arrays(self._columns), _arrays(self._lengths)
         )
+
+
+def _arrays(columns: list[list[int]]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array(each, np.int32) for each in columns)
 
 
 def unify_outputs(first: Skeleton, second: Skeleton) -> Skeleton:
@@ -254,7 +254,7 @@ class _Flat:
     def describe(self, result: Any) -> Skeleton:
         if type(result) is Handle:
             if result._recorder is not self.recorder:
-                self.recorder._reject_foreign(result)
+                self.recorder.reject_foreign(result)
             self.columns.append([result._value])
             return ("value", result._kind)
         if type(result) is list:
@@ -262,7 +262,7 @@ class _Flat:
         if jax.tree_util.all_leaves([result]) and result is not None:
             return self._external(result)
         treedef = jax.tree.structure(result, is_leaf=lambda node: node is not result)
-        children = treedef.flatten_up_to(result)
+        children = jax.tree.leaves(result, is_leaf=lambda node: node is not result)
         return ("node", treedef, tuple(self.describe(each) for each in children))
 
     def _describe_list(self, result: list[Any]) -> Skeleton:

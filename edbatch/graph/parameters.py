@@ -138,6 +138,7 @@ class ParameterPath:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises: a module has no values to compute with while recording."""
         self._reject("a module was called")
 
     def __bool__(self) -> bool:
@@ -156,10 +157,33 @@ def _arithmetic(name: str) -> Any:
     return operation
 
 
-for _name in (
-    "add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv"
-    " mod rmod pow rpow neg pos abs lt le gt ge float int"
-).split():
+for _name in [
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "matmul",
+    "rmatmul",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "pow",
+    "rpow",
+    "neg",
+    "pos",
+    "abs",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "float",
+    "int",
+]:
     setattr(ParameterPath, f"__{_name}__", _arithmetic(_name))
 
 

@@ -9,16 +9,17 @@ import os
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
-from edbatch.errors import CellError, EdbatchError, RecordingError, user_line
+from edbatch.errors import EdbatchError, RecordingError, user_line
+from edbatch.graph.call_analysis import ABSENT, CallAnalysis
 from edbatch.graph.cell import Cell, active
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
 from edbatch.graph.handle import Handle, new_handle
-from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
+from edbatch.graph.node_type import NodeType
 from edbatch.graph.outputs import OutputColumns
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.type_table import TypeTable
@@ -26,7 +27,6 @@ from edbatch.graph.type_table import TypeTable
 _NUMBERS = frozenset(
     (bool, int, float, complex, np.int32, np.int64, np.float32, np.float64, np.bool_)
 )
-_ABSENT: Any = object()  # an external input that a padded list lacks
 
 
 class Tape:
@@ -129,7 +129,7 @@ class Recorder:
                         return False
             elif kind is Handle:
                 if arg._recorder is not self:
-                    self._reject_foreign(arg)
+                    self.reject_foreign(arg)
                 key.append(arg._kind)
                 operands.append(arg._value)
             elif kind is ParameterPath:
@@ -193,7 +193,7 @@ class Recorder:
                 rows = tape.externals[kind]
                 tape.external_rows.append(len(rows))
                 rows.append(value)
-            elif value is _ABSENT:
+            elif value is ABSENT:
                 tape.external_rows.append(MISSING)
             else:
                 tape.external_rows.append(self.array_row(kind, value))
@@ -215,7 +215,7 @@ class Recorder:
     def _analyse(
         self, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple["_Known", list[int], list[Any]]:
-        call = _Call(self, cell)
+        call = CallAnalysis(self, cell)
         template = call.template(args, kwargs)
         node_type = self.types.intern(
             cell.name,
@@ -227,7 +227,8 @@ class Recorder:
         known = self._keys.setdefault(node_type, _Known(node_type))
         return known, call.operands, call.externals
 
-    def _reject_foreign(self, handle: Handle) -> None:
+    def reject_foreign(self, handle: Handle) -> NoReturn:
+        """Raises the error for a handle of another recording."""
         raise RecordingError(
             f"a handle from another recording was passed to a cell ({user_line()}):"
             f" {handle!r} belongs to another instance, or to an earlier recording;"
@@ -256,145 +257,6 @@ class _Known:
             self.outputs = lambda rec, first: jax.tree.unflatten(
                 tree, [new_handle(rec, first + k, kind) for k, kind in enumerate(kinds)]
             )
-
-
-class _Call:
-    """The general analysis of one call: any pytrees, padded and static arguments."""
-
-    def __init__(self, recorder: Recorder, cell: Cell) -> None:
-        self.recorder = recorder
-        self.cell = cell
-        self.operands: list[int] = []
-        self.operand_kinds: list[int] = []
-        self.externals: list[Any] = []
-        self.external_kinds: list[int] = []
-        self._groups: dict[str, list[Slots]] = {"operand": [], "external": []}
-        self._paddings: list[Padding] = []
-
-    def template(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> CallTemplate:
-        named = dict(zip(self.cell.positions, args, strict=False))
-        rest = args[len(named) :]
-        self._check_arguments(kwargs)
-        positional = [self._argument(each, named[each]) for each in named]
-        positional += [self._argument(None, each) for each in rest]
-        keyword = {
-            each: self._argument(each, kwargs[each]) for each in sorted(kwargs)
-        }
-        structure = (tuple(positional), keyword)
-        leaves, treedef = jax.tree.flatten(
-            structure, is_leaf=lambda node: isinstance(node, _Leaf)
-        )
-        return CallTemplate(
-            treedef,
-            tuple(each.content for each in leaves),
-            tuple(self._groups["operand"]),
-            tuple(self._groups["external"]),
-            tuple(self._paddings),
-        )
-
-    def _check_arguments(self, kwargs: dict[str, Any]) -> None:
-        for mask in self.cell.masks.values():
-            if mask in kwargs:
-                raise CellError(
-                    f"cell {self.cell.name!r} received {mask!r}, which edbatch fills"
-                    " in for the padded list; leave it out"
-                )
-
-    def _argument(self, name: str | None, value: Any) -> Any:
-        if name in self.cell.static:
-            return _Leaf(("static", value))
-        if name in self.cell.masks:
-            return self._padded(name, value)
-        return jax.tree.map(self._leaf, value)
-
-    def _leaf(self, value: Any) -> "_Leaf":
-        if isinstance(value, ParameterPath):
-            return _Leaf(("parameter", value))
-        if isinstance(value, str) or callable(value):
-            return _Leaf(("static", value))
-        source, slot = self._slot(value)
-        self._groups[source].append(Slots((slot,)))
-        return _Leaf((source, len(self._groups[source]) - 1))
-
-    def _slot(self, value: Any) -> tuple[str, int]:
-        """Takes one value in; returns where it comes from and its slot there."""
-        if isinstance(value, Handle):
-            if value._recorder is not self.recorder:
-                self.recorder._reject_foreign(value)
-            self.operands.append(value._value)
-            self.operand_kinds.append(value._kind)
-            return "operand", len(self.operands) - 1
-        self.externals.append(value)
-        self.external_kinds.append(self._external_kind(value))
-        return "external", len(self.externals) - 1
-
-    def _external_kind(self, value: Any) -> int:
-        if isinstance(value, jax.core.Tracer):
-            raise RecordingError(
-                f"cell {self.cell.name!r} received a traced array as an external input"
-                f" ({user_line()}); recording happens on the host, so call .record and"
-                " .plan outside jit, grad and vmap, with concrete arrays"
-            )
-        try:
-            return self.recorder.types.kind_of(value)
-        except TypeError:
-            raise CellError(
-                f"cell {self.cell.name!r} received {type(value).__name__} at"
-                f" {user_line()}; arguments are pytrees of handles, parameters, numbers"
-                " and arrays, or are declared with @eb.cell(static=...)"
-            ) from None
-
-    def _padded(self, name: str, elements: Any) -> Any:
-        self.cell.check_padded(elements, name)
-        flat = [jax.tree.flatten(each) for each in elements]
-        structure = flat[0][1]
-        if any(tree != structure for _, tree in flat):
-            raise CellError(
-                f"cell {self.cell.name!r} received a padded list {name!r} whose"
-                f" elements differ in structure ({user_line()}); all elements of one"
-                " list must be alike"
-            )
-        length = self.cell.padded_length(len(elements))
-        stacks = [
-            self._stack(name, [leaves[k] for leaves, _ in flat], length)
-            for k in range(structure.num_leaves)
-        ]
-        source, group = stacks[0].content
-        self._paddings.append(Padding(self.cell.masks[name], source, group))
-        return jax.tree.unflatten(structure, stacks)
-
-    def _stack(self, name: str, values: list[Any], length: int) -> "_Leaf":
-        found = [self._slot(each) for each in values]
-        source = found[0][0]
-        kinds, rows, absent = (
-            (self.operand_kinds, self.operands, MISSING)
-            if source == "operand"
-            else (self.external_kinds, self.externals, _ABSENT)
-        )
-        first = found[0][1]
-        same_source = all(each == source for each, _ in found)
-        if not same_source or len({kinds[slot] for _, slot in found}) > 1:
-            raise CellError(
-                f"cell {self.cell.name!r} received a padded list {name!r} whose"
-                f" elements differ in shape, dtype or origin ({user_line()}); all"
-                " elements of one list must be alike"
-            )
-        padding = length - len(values)
-        rows.extend([absent] * padding)
-        kinds.extend([kinds[first]] * padding)
-        self._groups[source].append(Slots(tuple(range(first, first + length)), True))
-        return _Leaf((source, len(self._groups[source]) - 1))
-
-
-class _Leaf:
-    """A classified leaf of a call's arguments."""
-
-    __slots__ = ("content",)
-
-    def __init__(self, content: tuple[str, Any]) -> None:
-        self.content = content
 
 
 def _is_writable(value: Any) -> bool:
@@ -460,7 +322,9 @@ def record(
 def _explain(error: Exception) -> Exception:
     """Turns JAX's complaint about a handle into the error that a user can mend."""
     text = str(error)
-    if isinstance(error, EdbatchError) or not isinstance(error, (TypeError, ValueError)):
+    if isinstance(error, EdbatchError) or not isinstance(
+        error, (TypeError, ValueError)
+    ):
         return error
     if not ("'Handle'" in text or "graph.handle." in text or "ParameterPath" in text):
         return error

@@ -41,8 +41,10 @@ class GraphStructure:
 
     @cached_property
     def consumers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Readers of each node: starts ``[N + 1]``, nodes ``[E]``, and indegrees
-        ``[N]`` (operands that are not missing); all int32."""
+        """Readers of each node: their starts, the readers, and the nodes' indegrees.
+
+        ``[N + 1]``, ``[E]`` and ``[N] int32``; missing operands do not count.
+        """
         return _invert(self.operand_start, self.operand_node)
 
     @cached_property

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from edbatch.errors import CellError, PlanError
@@ -17,7 +18,6 @@ from edbatch.graph.node_type import (
     parameter_names,
 )
 from edbatch.graph.parameters import ParameterPath
-
 
 _MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
 
@@ -37,9 +37,7 @@ class TypeTable:
 
     def __init__(self, params_spec: Any) -> None:
         self.params_spec = params_spec
-        self.params: Any = (
-            None if params_spec is None else ParameterPath(params_spec)
-        )
+        self.params: Any = None if params_spec is None else ParameterPath(params_spec)
         self.types: list[NodeType] = []
         self.avals: list[Aval] = []
         self._kinds: dict[Aval, int] = {}
@@ -205,7 +203,7 @@ class TypeTable:
 
 
 def _plain(dtype: Any) -> bool:
-    return not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    return not jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def _first_line(error: Exception) -> str:

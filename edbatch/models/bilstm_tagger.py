@@ -108,15 +108,17 @@ def init_params(
         "embedding": embedding(words, vocabulary_size, hidden),
         "layers": [
             {
-                "forward": _direction(jax.random.fold_in(each, 0), hidden, 1 + (k > 0)),
-                "backward": _direction(jax.random.fold_in(each, 1), hidden, 1 + (k > 0)),
+                name: _direction(direction, num_inputs * hidden, hidden)
+                for name, direction in zip(
+                    ("forward", "backward"), jax.random.split(layer), strict=True
+                )
             }
-            for k, each in enumerate(layers)
+            for layer, num_inputs in zip(layers, (1, 2), strict=True)
         ],
         "classify": affine(output, 2 * hidden, num_tags),
     }
 
 
-def _direction(key: Array, hidden: int, num_inputs: int) -> dict[str, Any]:
+def _direction(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
     start = {"h": jnp.zeros(hidden, jnp.float32), "c": jnp.zeros(hidden, jnp.float32)}
-    return start | affine(key, (num_inputs + 1) * hidden, 4 * hidden)
+    return start | affine(key, inputs + hidden, 4 * hidden)

@@ -62,8 +62,7 @@ def get_workload(name: str, **options: Any) -> Workload:
     for option, value in options.items():
         if option not in known:
             raise WorkloadError(
-                f"workload {name!r} has no option {option!r};"
-                f" {nearest(option, known)}"
+                f"workload {name!r} has no option {option!r}; {nearest(option, known)}"
             )
         if isinstance(known[option].default, int):
             _check_count(name, option, value)
@@ -108,9 +107,7 @@ def _tree_lstm(
     )
 
 
-def _tree_lstm_childsum(
-    vocabulary_size: int = 10_000, num_labels: int = 5
-) -> Workload:
+def _tree_lstm_childsum(vocabulary_size: int = 10_000, num_labels: int = 5) -> Workload:
     return Workload(
         name="tree-lstm-childsum",
         description=(

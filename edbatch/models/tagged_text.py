@@ -9,7 +9,7 @@ from edbatch.data.files import PathLike, Paths
 
 
 def read_tagged(path: Paths) -> list[Sentence]:
-    """Reads tagged sentences from CoNLL-U files and from column files.
+    r"""Reads tagged sentences from CoNLL-U files and from column files.
 
     Args:
         path: A file, a folder, or several of them. Files named ``.conllu`` or

@@ -42,10 +42,8 @@ def head(params: Any, word: Array, children: State, mask: Array) -> State:
     h_sum = jnp.sum(h, axis=0, where=exists)
     i, o, u = jnp.split(h_sum @ params["sum"]["W"], 3)
     f = h @ params["forget"]["W"]  # [K, H]
-    kept = sigmoid(f + word_f[None]) * c
-    c = sigmoid(i + word_i) * jnp.tanh(u + word_u) + jnp.sum(
-        kept, axis=0, where=exists
-    )
+    kept = jnp.sum(sigmoid(f + word_f[None]) * c, axis=0, where=exists)
+    c = sigmoid(i + word_i) * jnp.tanh(u + word_u) + kept
     return sigmoid(o + word_o) * jnp.tanh(c), c
 
 

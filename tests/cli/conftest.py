@@ -13,7 +13,7 @@ Command = Callable[..., Result]
 
 TREEBANK = """(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT a) (JJ big) (NN cat))))
 (S (NP (PRP it)) (VP (VBZ barks)))
-(S (NP (NNS dogs)) (VP (VBP run) (ADVP (RB very) (RB fast)) (PP (IN at) (NP (NN night)))))
+(S (NP (NNS dogs)) (VP (VBP run) (ADVP (RB very) (RB fast)) (PP (IN at) (NN night))))
 (FRAG (UH yes))
 """
 

@@ -53,4 +53,6 @@ def test_the_tour_as_json(edbatch, tmp_path: Path) -> None:
 
 
 def test_the_folder_must_exist(assert_fails) -> None:
-    assert_fails("--out names an existing folder but nowhere", "demo", "--out", "nowhere")
+    assert_fails(
+        "--out names an existing folder but nowhere", "demo", "--out", "nowhere"
+    )

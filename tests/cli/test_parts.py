@@ -1,5 +1,6 @@
 """Parts of the commands that have rules of their own."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -38,20 +39,22 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
         write_whole(file, fail)
     assert file.read_text() == "old"
     assert [*tmp_path.iterdir()] == [file]
-    write_whole(file, lambda beside: None if beside.write_text("new") else None)
+
+    def write(beside: Path) -> None:
+        beside.write_text("new")
+
+    write_whole(file, write)
     assert file.read_text() == "new"
     assert [*tmp_path.iterdir()] == [file]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(CommandError, match="writable folder but .* cannot be written"):
+    with pytest.raises(CommandError, match=r"writable folder but .* cannot be written"):
         check_writable("--out", tmp_path / "a.json")
 
 
 def test_a_second_ctrl_c_acts_at_once() -> None:
-    import signal
-
     with pytest.raises(KeyboardInterrupt), deferred_interrupt() as check:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):

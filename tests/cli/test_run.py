@@ -54,7 +54,7 @@ def test_lists_stand_one_after_the_other_and_parameters_come_back(
     result = edbatch(*tagger, "--out", out, "--save-params", params)
     assert result.exit_code == 0, result.output
     assert "instances 3 minibatches 1" in " ".join(result.stdout.split())
-    assert "Every minibatch waited for a compilation" in result.stderr
+    assert "All minibatches waited for a compilation" in result.stderr
     found = numbers(out)
     assert found["output.lengths"].tolist() == [2, 1, 4]
     assert found["output"].shape == (7, 18)
@@ -104,7 +104,10 @@ def test_throughput_leaves_compilations_out(edbatch) -> None:
         ("did you mean 'greedy'", ("--workload", "tree-lstm", "--policy", "gredy")),
         ("--out names a file", ("--workload", "tree-lstm", "--out", "no/x.npz")),
         ("--save-params names", ("--workload", "tree-lstm", "--save-params", "no/x")),
-        ("none.npz does not exist", ("--workload", "tree-lstm", "--params", "none.npz")),
+        (
+            "none.npz does not exist",
+            ("--workload", "tree-lstm", "--params", "none.npz"),
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(assert_fails, message, arguments) -> None:

@@ -1,7 +1,8 @@
 """Buckets: what is compiled again, and what is not."""
 
-import edbatch as eb
 import pytest
+
+import edbatch as eb
 from edbatch.execution import BucketStore
 
 PAIRS = {(0, 8)}

@@ -2,14 +2,15 @@
 
 import re
 
-import edbatch as eb
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from trees import all_states, encode, make_params, sample_trees
+
+import edbatch as eb
 from edbatch.execution import compiled_copies
 from edbatch.execution.program import run_loops
-from trees import all_states, encode, make_params, sample_trees
 
 HIDDEN = 24
 

@@ -2,13 +2,14 @@
 
 import functools
 
-import edbatch as eb
 import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import interpret, make_params, sample_program
+
+import edbatch as eb
 
 
 @pytest.fixture(autouse=True, scope="module")

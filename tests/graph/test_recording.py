@@ -2,11 +2,12 @@
 
 import re
 
-import edbatch as eb
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import edbatch as eb
 from edbatch.graph import MISSING, TypeTable, merge, record
 from edbatch.graph.parameters import abstract
 

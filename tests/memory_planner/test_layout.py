@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
-import edbatch as eb
 import numpy as np
 import pytest
-from edbatch.memory_planner import check_layout, plan_layout
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import interpret, make_params, sample_program
 from trees import encode, sample_trees
 from trees import make_params as make_tree_params
+
+import edbatch as eb
+from edbatch.memory_planner import check_layout, plan_layout
 
 SIZES = eb.Sizes(widths=(2, 4), chunk_overhead=1)
 RANDOM = eb.batch(interpret, params=make_params())

@@ -2,10 +2,11 @@
 
 from itertools import combinations_with_replacement
 
-import edbatch as eb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import edbatch as eb
 
 
 def cheapest(rows, sizes):

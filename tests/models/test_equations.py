@@ -80,9 +80,7 @@ def lstm_states(params, inputs):
     found = []
     for x in inputs:
         joined = np.concatenate([x, h])
-        i, f, o, u = (
-            joined @ W + b for W, b in (gate(params, k) for k in range(4))
-        )
+        i, f, o, u = (joined @ W + b for W, b in (gate(params, k) for k in range(4)))
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
         h = sigmoid(o) * np.tanh(c)
         found.append(h)

@@ -1,0 +1,165 @@
+"""The general analysis of one call of a cell: any pytrees, padded and static arguments.
+
+It classifies every leaf of the arguments (operand, external input, parameter, static)
+and numbers the slots of the node. The recorder takes this way for the first node of a
+type, and for calls that its fast way does not cover.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from edbatch.errors import CellError, RecordingError, user_line
+from edbatch.graph.cell import Cell
+from edbatch.graph.dataflow_graph import MISSING
+from edbatch.graph.handle import Handle
+from edbatch.graph.node_type import CallTemplate, Padding, Slots
+from edbatch.graph.parameters import ParameterPath
+
+if TYPE_CHECKING:
+    from edbatch.graph.recorder import Recorder
+
+ABSENT: Any = object()  # an external input that a padded list lacks
+
+
+class CallAnalysis:
+    """Slots and structure of one call.
+
+    Attributes:
+        operands: Value per operand slot.
+        operand_kinds: Array kind per operand slot.
+        externals: Number or array per external slot, or `ABSENT`.
+        external_kinds: Array kind per external slot.
+    """
+
+    def __init__(self, recorder: Recorder, cell: Cell) -> None:
+        self.recorder = recorder
+        self.cell = cell
+        self.operands: list[int] = []
+        self.operand_kinds: list[int] = []
+        self.externals: list[Any] = []
+        self.external_kinds: list[int] = []
+        self._groups: dict[str, list[Slots]] = {"operand": [], "external": []}
+        self._paddings: list[Padding] = []
+
+    def template(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallTemplate:
+        """Analyses the arguments; fills the slots and says how to call again."""
+        named = dict(zip(self.cell.positions, args, strict=False))
+        rest = args[len(named) :]
+        self._check_arguments(kwargs)
+        positional = [self._argument(each, named[each]) for each in named]
+        positional += [self._argument(None, each) for each in rest]
+        keyword = {each: self._argument(each, kwargs[each]) for each in sorted(kwargs)}
+        structure = (tuple(positional), keyword)
+        leaves, treedef = jax.tree.flatten(
+            structure, is_leaf=lambda node: isinstance(node, _Leaf)
+        )
+        return CallTemplate(
+            treedef,
+            tuple(each.content for each in leaves),
+            tuple(self._groups["operand"]),
+            tuple(self._groups["external"]),
+            tuple(self._paddings),
+        )
+
+    def _check_arguments(self, kwargs: dict[str, Any]) -> None:
+        for mask in self.cell.masks.values():
+            if mask in kwargs:
+                raise CellError(
+                    f"cell {self.cell.name!r} received {mask!r}, which edbatch fills"
+                    " in for the padded list; leave it out"
+                )
+
+    def _argument(self, name: str | None, value: Any) -> Any:
+        if name in self.cell.static:
+            return _Leaf(("static", value))
+        if name in self.cell.masks:
+            return self._padded(name, value)
+        return jax.tree.map(self._leaf, value)
+
+    def _leaf(self, value: Any) -> "_Leaf":
+        if isinstance(value, ParameterPath):
+            return _Leaf(("parameter", value))
+        if isinstance(value, str) or callable(value):
+            return _Leaf(("static", value))
+        source, slot = self._slot(value)
+        self._groups[source].append(Slots((slot,)))
+        return _Leaf((source, len(self._groups[source]) - 1))
+
+    def _slot(self, value: Any) -> tuple[str, int]:
+        """Takes one value in; returns where it comes from and its slot there."""
+        if isinstance(value, Handle):
+            if value._recorder is not self.recorder:
+                self.recorder.reject_foreign(value)
+            self.operands.append(value._value)
+            self.operand_kinds.append(value._kind)
+            return "operand", len(self.operands) - 1
+        self.externals.append(value)
+        self.external_kinds.append(self._external_kind(value))
+        return "external", len(self.externals) - 1
+
+    def _external_kind(self, value: Any) -> int:
+        if isinstance(value, jax.core.Tracer):
+            raise RecordingError(
+                f"cell {self.cell.name!r} received a traced array as an external input"
+                f" ({user_line()}); recording happens on the host, so call .record and"
+                " .plan outside jit, grad and vmap, with concrete arrays"
+            )
+        try:
+            return self.recorder.types.kind_of(value)
+        except TypeError:
+            raise CellError(
+                f"cell {self.cell.name!r} received {type(value).__name__} at"
+                f" {user_line()}; arguments are pytrees of handles, parameters, numbers"
+                " and arrays, or are declared with @eb.cell(static=...)"
+            ) from None
+
+    def _padded(self, name: str, elements: Any) -> Any:
+        self.cell.check_padded(elements, name)
+        flat: list[tuple[list[Any], Any]] = [jax.tree.flatten(x) for x in elements]
+        structure = flat[0][1]
+        if any(tree != structure for _, tree in flat):
+            raise CellError(
+                f"cell {self.cell.name!r} received a padded list {name!r} whose"
+                f" elements differ in structure ({user_line()}); all elements of one"
+                " list must be alike"
+            )
+        length = self.cell.padded_length(len(elements))
+        stacks = [
+            self._stack(name, [leaves[k] for leaves, _ in flat], length)
+            for k in range(structure.num_leaves)
+        ]
+        source, group = stacks[0].content
+        self._paddings.append(Padding(self.cell.masks[name], source, group))
+        return jax.tree.unflatten(structure, stacks)
+
+    def _stack(self, name: str, values: list[Any], length: int) -> "_Leaf":
+        found = [self._slot(each) for each in values]
+        source = found[0][0]
+        kinds, rows, absent = (
+            (self.operand_kinds, self.operands, MISSING)
+            if source == "operand"
+            else (self.external_kinds, self.externals, ABSENT)
+        )
+        first = found[0][1]
+        same_source = all(each == source for each, _ in found)
+        if not same_source or len({kinds[slot] for _, slot in found}) > 1:
+            raise CellError(
+                f"cell {self.cell.name!r} received a padded list {name!r} whose"
+                f" elements differ in shape, dtype or origin ({user_line()}); all"
+                " elements of one list must be alike"
+            )
+        padding = length - len(values)
+        rows.extend([absent] * padding)
+        kinds.extend([kinds[first]] * padding)
+        self._groups[source].append(Slots(tuple(range(first, first + length)), True))
+        return _Leaf((source, len(self._groups[source]) - 1))
+
+
+class _Leaf:
+    """A classified leaf of a call's arguments."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: tuple[str, Any]) -> None:
+        self.content = content
