@@ -84,20 +84,18 @@ def run(
     from edbatch.cli.output_file import check_writable
     from edbatch.cli.params_file import fill, read_arrays, save_arrays
     from edbatch.cli.params_file import save_params as save
-    from edbatch.models import get_workload
+    from edbatch.cli.task import find_workload
     from edbatch.policies import get_policy
 
     chosen = get_policy(policy)
     check_writable("--out", out)
     check_writable("--save-params", save_params)
-    given: dict[str, Any] = {"arity": arity, "classify": classify}
-    given = {name: value for name, value in given.items() if value is not None}
     vocabulary = None
+    sizes: dict[str, int] = {}
     if params is not None:
         arrays, vocabulary = read_arrays(params)
         sizes, hidden = sizes_of(workload, arrays, hidden)
-        given |= sizes
-    ready = get_workload(workload, **given)
+    ready = find_workload(workload, arity=arity, classify=classify, **sizes)
     key = jax.random.key(seed)
     if params is None:
         values = ready.init_params(key, hidden)

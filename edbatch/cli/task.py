@@ -32,10 +32,9 @@ class Task:
     instances: Sequence[Any]
 
 
-def find_workload(name: str, arity: int | None, classify: str | None) -> Workload:
-    """Finds a ready workload with the options that were given for it."""
-    given = {"arity": arity, "classify": classify}
-    return get_workload(name, **{k: v for k, v in given.items() if v is not None})
+def find_workload(name: str, **options: Any) -> Workload:
+    """Finds a ready workload with those of its options that are not None."""
+    return get_workload(name, **{k: v for k, v in options.items() if v is not None})
 
 
 def load_task(options: TaskOptions, seed: int, count: int) -> Task:
@@ -73,7 +72,9 @@ def load_task(options: TaskOptions, seed: int, count: int) -> Task:
             "this command needs a model: give --workload with one of"
             f" {', '.join(WORKLOADS)}, or your own with --model and --instances"
         )
-    workload = find_workload(options.workload, options.arity, options.classify)
+    workload = find_workload(
+        options.workload, arity=options.arity, classify=options.classify
+    )
     return _ready_task(workload, options.data, seed, count)
 
 

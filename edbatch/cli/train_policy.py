@@ -1,7 +1,7 @@
 """`edbatch train-policy`, also installed as `train-policy`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from edbatch.cli.one_sentence import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from edbatch.graph import GraphStructure
-    from edbatch.policies import StateMachine
+    from edbatch.policies import StateMachine, TrainingRecord
 
 _LEAST_SAMPLES = 500  # a fifth of fewer may be all alike
 
@@ -117,7 +117,11 @@ def train_policy(
             f" mean of {len(reported)} held out"
         )
         print_rows(rows, title)
-    _tell_outcome(policy, out)
+    say(describe_outcome(training, len(policy.states)))
+    if out is None:
+        say("The policy was not saved; --out FILE saves it.")
+    else:
+        say(f"The policy is in {out}.")
     if training.stopped == "interrupted":
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -153,22 +157,23 @@ def _train(
         )
 
 
-def _tell_outcome(policy: "StateMachine", out: Path | None) -> None:
-    """Says on stderr how training ended and where the policy is."""
-    record: Any = policy.training
+def describe_outcome(record: "TrainingRecord", states: int) -> str:
+    """Says in a sentence how training ended.
+
+    Args:
+        record: The record of the training.
+        states: Number of states of the policy.
+
+    Returns:
+        The sentence.
+    """
     how = {
         "lower bound": "met the lower bound on every minibatch that it was judged by",
         "trials": "used all trials without meeting every lower bound",
         "interrupted": "was interrupted; this is the best policy so far",
     }[record.stopped]
     if record.worse_than_greedy:
-        how = {"interrupted": "was interrupted; it had"}.get(record.stopped, "had")
-        how += " not met the greedy heuristic, so the policy follows that"
-    say(
-        f"Training {how}: {record.trials:,} trials, {record.elapsed_s:.1f} s,"
-        f" {len(policy.states):,} states."
-    )
-    if out is None:
-        say("The policy was not saved; --out FILE saves it.")
-    else:
-        say(f"The policy is in {out}.")
+        how = {"interrupted": "was interrupted and "}.get(record.stopped, "")
+        how += "did not meet the greedy heuristic, so the policy follows that"
+    trials = "1 trial" if record.trials == 1 else f"{record.trials:,} trials"
+    return f"Training {how}: {trials}, {record.elapsed_s:.1f} s, {states:,} states."

@@ -32,7 +32,7 @@ class CallAnalysis:
         external_kinds: Array kind per external slot.
     """
 
-    def __init__(self, recorder: Recorder, cell: Cell) -> None:
+    def __init__(self, recorder: "Recorder", cell: Cell) -> None:
         self.recorder = recorder
         self.cell = cell
         self.operands: list[int] = []

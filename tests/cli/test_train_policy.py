@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.progress import Progress
 
 import edbatch as eb
+from edbatch.cli.train_policy import describe_outcome
 from edbatch.policies import StateMachine
 
 SMALL = ("--batch-size", 4, "--minibatches", 2)
@@ -78,16 +80,33 @@ def test_without_data_instances_are_sampled_by_seed(edbatch, tmp_path) -> None:
     assert found[0] == found[1] != found[2]
 
 
-def test_trials_are_limited_and_the_rest_is_told(edbatch) -> None:
-    result = edbatch(
-        *("train-policy", "--workload", "tree-lstm-childsum", "--trials", 1),
-        *("--batch-size", 8, "--minibatches", 2),
-    )
+def test_trials_are_limited_and_the_policy_need_not_be_saved(edbatch) -> None:
+    result = edbatch(*TREES[:3], *SMALL, "--trials", 1, "--json")
     assert result.exit_code == 0, result.output
-    assert "used all trials without meeting every lower bound: 1 trials" in (
-        result.stderr
-    )
+    found = json.loads(result.stdout)
+    assert found["out"] is None
+    assert found["training"]["trials"] == found["training"]["max_trials"] == 1
+    assert ": 1 trial, " in result.stderr
     assert "The policy was not saved; --out FILE saves it." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("stopped", "worse", "text"),
+    [
+        ("lower bound", False, "Training met the lower bound on every minibatch"),
+        ("trials", False, "used all trials without meeting every lower bound: 1,234"),
+        ("trials", True, "Training did not meet the greedy heuristic, so the policy"),
+        ("interrupted", False, "was interrupted; this is the best policy so far: 1,2"),
+        ("interrupted", True, "was interrupted and did not meet the greedy heuris"),
+    ],
+)
+def test_how_training_ended_is_said(policy_file, stopped, worse, text) -> None:
+    record = load(policy_file).training
+    assert record is not None
+    record = replace(record, stopped=stopped, worse_than_greedy=worse, trials=1234)
+    sentence = describe_outcome(record, 7)
+    assert text in sentence
+    assert sentence.endswith(" s, 7 states.")
 
 
 @pytest.mark.parametrize(
@@ -131,8 +150,8 @@ def test_ctrl_c_keeps_the_best_policy_so_far(edbatch, tmp_path, monkeypatch) -> 
     )
     assert result.exit_code == 130
     assert json.loads(result.stdout)["training"]["stopped"] == "interrupted"
-    assert "Training was interrupted; " in result.stderr
-    assert ": 1 trials, " in result.stderr
+    assert "Training was interrupted" in result.stderr
+    assert ": 1 trial, " in result.stderr
     training = load(out).training
     assert training is not None
     assert training.stopped == "interrupted"

@@ -35,10 +35,10 @@ def test_batched_equals_unbatched(name, options):
     workload = get_workload(name, vocabulary_size=30, **options)
     instances = workload.sample(np.random.default_rng(1), 12)
     # Short ones, for fewer types to compile.
-    instances = sorted(instances, key=lambda each: len([*workload.words(each)]))[2:6]
+    instances = sorted(instances, key=lambda each: len([*workload.words(each)]))[1:4]
     batched = eb.batch(workload.model, sizes=SIZES)
     found = eb.verify(batched, random_params(workload, 7), instances)
-    assert found.instances == 4
+    assert found.instances == 3
     assert found.max_output_error < 1e-5
     assert found.max_gradient_error is not None
     assert found.max_gradient_error < 1e-5
