@@ -5,6 +5,7 @@ wide operations in one compiled program.
 """
 
 from edbatch.batching import Batched, batch
+from edbatch.envs import BatchingEnv
 from edbatch.errors import (
     CellError,
     EdbatchError,
@@ -22,6 +23,7 @@ from edbatch.verify import Verification, verify
 
 __all__ = [
     "Batched",
+    "BatchingEnv",
     "Cell",
     "CellError",
     "DataflowGraph",

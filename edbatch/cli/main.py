@@ -36,12 +36,15 @@ train_policy_app = typer.Typer(
 def edbatch(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.")
+        bool, typer.Option("--version", metavar="", help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Automatic batching of dynamic neural networks on JAX.
 
     New here? `edbatch demo` shows in a minute what this does.
+
+    A command that cannot do what was asked says so in a sentence and exits with code 2;
+    with EDBATCH_DEBUG=1 in the environment it also shows where.
     """
     if version:
         from importlib import metadata

@@ -103,7 +103,12 @@ BatchSize = Annotated[
 Minibatches = Annotated[
     int, typer.Option(metavar="M", min=1, help="Number of minibatches.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same result.")]
+Seed = Annotated[
+    int, typer.Option(metavar="N", min=0, help="The same seed gives the same result.")
+]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON, for programs, and nothing else.")
+    bool,
+    typer.Option(
+        "--json", metavar="", help="Print JSON, for programs, and nothing else."
+    ),
 ]

@@ -59,9 +59,11 @@ class Frontier:
     def nodes(self, chosen: int) -> np.ndarray:
         """Frontier nodes of a type, in the order in which they became ready."""
         first = self._state.type_start[chosen]
-        return self._state.queue[
+        nodes = self._state.queue[
             first + self._state.head[chosen] : first + self._state.tail[chosen]
         ]
+        nodes.flags.writeable = False
+        return nodes
 
 
 class FrontierPolicy:

@@ -1,6 +1,7 @@
 """Commands, run in this process, and small inputs for them."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def own_module(
     name = f"own_model_{abs(hash(request.node.nodeid))}"
     (tmp_path / f"{name}.py").write_text(OWN_MODEL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder
     return name
 
 

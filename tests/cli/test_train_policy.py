@@ -244,3 +244,15 @@ def test_what_is_wrong_with_ones_own_model_is_said(
         for text in (f"--{name}", value.format(own_module))
     ]
     assert_fails(message, "train-policy", *SMALL, *arguments)
+
+
+def test_on_a_real_treebank_the_lower_bound_is_met(edbatch, shared_data: Path) -> None:
+    data = shared_data / "gum_const" / "const"
+    result = edbatch(
+        "train-policy", "--workload", "tree-lstm", "--data", data, "--json"
+    )
+    assert result.exit_code == 0, result.output
+    learned, agenda, *_ = json.loads(result.stdout)["rows"]
+    assert learned["worst_ratio"] == 1
+    assert learned["unseen_states"] == 0
+    assert agenda["batches"] > 1.1 * learned["batches"]
