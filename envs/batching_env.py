@@ -19,8 +19,8 @@ from edbatch.schedule.frontier import FrontierState, run_type, start_frontier
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.sufficient_condition import (
     HeadState,
-    new_heads,
     ratio,
+    start_heads,
     update_heads,
 )
 
@@ -121,7 +121,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self._check_types(graph)
         self._structure = graph
         self._state: FrontierState = start_frontier(graph)
-        self._heads: HeadState = new_heads(self._state)
+        self._heads: HeadState = start_heads(self._state)
         self._done = 0
         self._batches = 0
         self._invalid_in_a_row = 0

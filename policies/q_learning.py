@@ -28,7 +28,7 @@ from numba import njit
 from edbatch.policies.encoding import encode
 from edbatch.policies.random_stream import next_uniform
 from edbatch.policies.remaining_bound import new_bound, update_bound
-from edbatch.policies.trie import Trie, insert, new_trie
+from edbatch.policies.trie import Trie, insert, new_trie_arrays
 from edbatch.schedule.frontier import FrontierState, run_type
 from edbatch.schedule.sufficient_condition import (
     best_ratio,
@@ -74,7 +74,7 @@ class Episode(NamedTuple):
 def new_table(num_types: int) -> QTable:
     """Makes a table without states."""
     return QTable(
-        new_trie(num_types),
+        Trie(*new_trie_arrays(num_types, 64)),
         np.zeros((64, num_types)),
         np.zeros((64, num_types), np.int64),
     )
@@ -207,7 +207,6 @@ def learn(
         table.value[number, chosen] += rate * (target - table.value[number, chosen])
 
 
-@njit(cache=True, nogil=True)
 def run_trial(
     table: QTable,
     state: FrontierState,
@@ -224,11 +223,23 @@ def run_trial(
     Returns:
         The table, whose arrays are new ones where they had to grow.
     """
+    # Plain tuples cross to Python, see `new_frontier`.
+    *trie, value, visits = _run_trial(
+        table, state, below, kind, alpha, epsilon, stream, n_step, learning_rate
+    )
+    return QTable(Trie(*trie), value, visits)
+
+
+@njit(cache=True, nogil=True)
+def _run_trial(
+    table, state, below, kind, alpha, epsilon, stream, n_step, learning_rate
+):
     table, episode, steps = run_episode(
         table, state, below, kind, alpha, epsilon, stream
     )
     learn(table, episode, steps, n_step, learning_rate)
-    return table
+    trie = table.trie
+    return trie.child, trie.number, trie.used, table.value, table.visits
 
 
 @njit(cache=True, nogil=True)

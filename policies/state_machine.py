@@ -185,9 +185,10 @@ class StateMachine:
         """The trie of encodings and, by their numbers, the actions; [S] int32."""
         lengths = [len(each.frontier) for each in self.states]
         flat = [symbol for each in self.states for symbol in each.frontier]
-        trie, number = _build(
+        *arrays, number = _build(
             np.cumsum([0, *lengths]), np.array(flat, np.int32), len(self.types)
         )
+        trie = Trie(*arrays)
         action = np.full(len(number), _NO_TYPE, np.int32)
         action[number] = [each.action for each in self.states]
         return trie, action
@@ -205,7 +206,7 @@ def _build(start, flat, num_symbols):
         trie, number[s] = insert(
             trie, flat[start[s] : start[s + 1]], start[s + 1] - start[s]
         )
-    return trie, number
+    return trie.child, trie.number, trie.used, number
 
 
 @njit(cache=True, nogil=True)

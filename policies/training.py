@@ -13,6 +13,7 @@ from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.encoding import encoding_id
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
+from edbatch.policies.interrupt import deferred_interrupt
 from edbatch.policies.q_learning import QTable, best_actions, new_table, run_trial
 from edbatch.policies.random_stream import new_stream
 from edbatch.policies.remaining_bound import chains_below
@@ -97,28 +98,30 @@ def train_policy(
     trial = 0
     stopped = "trials"
     try:
-        while trial < trials and stopped == "trials":
-            start = starts[trial % len(starts)]
-            table = run_trial(
-                table,
-                start.state(),
-                start.below,
-                kind,
-                float(alpha),
-                epsilon * (1 - trial / trials),
-                stream,
-                int(n_step),
-                float(learning_rate),
-            )
-            trial += 1
-            if trial in judged_after:
-                verdict = judge(table, trial)
-                if best is None or verdict.rank < best.rank:
-                    best = verdict
-                if verdict.meets_bounds and not verdict.unseen:
-                    stopped = "lower bound"
-                if progress is not None:
-                    progress(trial, trials, verdict.batches, judge.bound)
+        with deferred_interrupt() as check_interrupt:
+            while trial < trials and stopped == "trials":
+                start = starts[trial % len(starts)]
+                table = run_trial(
+                    table,
+                    start.state(),
+                    start.below,
+                    kind,
+                    float(alpha),
+                    epsilon * (1 - trial / trials),
+                    stream,
+                    int(n_step),
+                    float(learning_rate),
+                )
+                trial += 1
+                check_interrupt()
+                if trial in judged_after:
+                    verdict = judge(table, trial)
+                    if best is None or verdict.rank < best.rank:
+                        best = verdict
+                    if verdict.meets_bounds and not verdict.unseen:
+                        stopped = "lower bound"
+                    if progress is not None:
+                        progress(trial, trials, verdict.batches, judge.bound)
     except KeyboardInterrupt:
         stopped = "interrupted"
     greedy = judge.heuristic(Greedy())

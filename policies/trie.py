@@ -29,6 +29,15 @@ class Trie(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
+def new_trie_arrays(
+    num_symbols: int, capacity: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `new_trie`, as a plain tuple, for callers in Python."""
+    trie = new_trie(num_symbols, capacity)
+    return trie.child, trie.number, trie.used
+
+
+@njit(cache=True, nogil=True)
 def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
     """Makes an empty trie.
 

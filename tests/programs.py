@@ -13,6 +13,11 @@ def source(params, vector):
 
 
 @eb.cell
+def initial(params):
+    return jnp.tanh(params["mix"]["a"][0])
+
+
+@eb.cell
 def word(params, index):
     return params["table"][index]
 
@@ -83,6 +88,7 @@ def make_params(seed=0):
 def sample_program(rng, length):
     """Draws a program: (operation, numbers) pairs, interpreted by `interpret`."""
     operations = [
+        "initial",
         "source",
         "word",
         "join",
@@ -114,6 +120,8 @@ def interpret(params, program):
         first, last = numbers[0], numbers[-1]
         if name == "word" or not vectors:
             vectors.append(word(params, first % 7))
+        elif name == "initial":
+            vectors.append(initial(params))
         elif name == "source":
             vectors.append(source(params, np.float32([first % 5, 1, -0.5])))
         elif name == "join":

@@ -5,6 +5,11 @@ every place and every row that is read is a constant; consecutive rows are read 
 slice; nothing is padded. Its weakness is that it compiles again, for seconds, for every
 minibatch. The time to compile grows with the number of levels, so that it is left out
 where there are very many.
+
+There is one arena per array kind. An arena per state, one joint write of all outputs of
+a level, or no arenas but concatenations of the levels that are read were all within the
+noise or slower (tree-LSTM, CPU, hidden 128 and 256); XLA copies the arena twice, at the
+lowest levels, for about 3% of the time.
 """
 
 from collections.abc import Callable, Sequence

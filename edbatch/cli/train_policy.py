@@ -134,17 +134,15 @@ def _train(
     seed: int,
     description: str,
 ) -> "StateMachine":
-    from edbatch.cli.interrupt import deferred_interrupt
     from edbatch.policies import train_policy as train
 
     columns = "{task.fields[found]}"
-    with progress_bar(columns) as bar, deferred_interrupt() as check_interrupt:
+    with progress_bar(columns) as bar:
         shown = bar.add_task("Training", total=trials, found="")
 
         def progress(trial: int, trials: int, batches: float, bound: float) -> None:
             found = f"{batches:.1f} batches, lower bound {bound:.1f}"
             bar.update(shown, completed=trial, found=found)
-            check_interrupt()
 
         return train(
             graphs,

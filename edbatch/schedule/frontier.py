@@ -56,7 +56,6 @@ def start_frontier(structure: GraphStructure) -> FrontierState:
     )
 
 
-@njit(cache=True, nogil=True)
 def new_frontier(
     node_type: np.ndarray,
     consumer_start: np.ndarray,
@@ -64,29 +63,40 @@ def new_frontier(
     indegree: np.ndarray,
     num_types: int,
 ) -> FrontierState:
-    """Compiled part of `start_frontier`; arguments as in `FrontierState`."""
+    """As `start_frontier`, from arrays; arguments as in `FrontierState`."""
+    # Compiled functions return plain tuples to Python: Numba crashes the process if a
+    # signal (Ctrl-C) arrives while it builds a named one.
+    return FrontierState(
+        *_start(node_type, consumer_start, consumers, indegree, num_types)
+    )
+
+
+@njit(cache=True, nogil=True)
+def _start(node_type, consumer_start, consumers, indegree, num_types):
     n = len(node_type)
     type_start = np.zeros(num_types + 1, np.int32)
     for v in range(n):
         type_start[node_type[v] + 1] += 1
     for t in range(num_types):
         type_start[t + 1] += type_start[t]
-    state = FrontierState(
+    queue = np.empty(n, np.int32)
+    head = np.zeros(num_types, np.int32)
+    tail = np.zeros(num_types, np.int32)
+    for v in range(n):
+        if indegree[v] == 0:
+            t = node_type[v]
+            queue[type_start[t] + tail[t]] = v
+            tail[t] += 1
+    return (
         node_type,
         consumer_start,
         consumers,
         indegree.copy(),
-        np.empty(n, np.int32),
+        queue,
         type_start,
-        np.zeros(num_types, np.int32),
-        np.zeros(num_types, np.int32),
+        head,
+        tail,
     )
-    for v in range(n):
-        if indegree[v] == 0:
-            t = node_type[v]
-            state.queue[type_start[t] + state.tail[t]] = v
-            state.tail[t] += 1
-    return state
 
 
 @njit(cache=True, nogil=True)

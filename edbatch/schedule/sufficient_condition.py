@@ -35,7 +35,7 @@ class HeadState(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def new_heads(state: FrontierState) -> HeadState:
-    """Computes heads from the present state of an execution.
+    """Computes heads from the present state of an execution; for compiled callers.
 
     Args:
         state: A `FrontierState`, at its start or later.
@@ -68,6 +68,24 @@ def new_heads(state: FrontierState) -> HeadState:
                 for e in range(state.consumer_start[v], state.consumer_start[v + 1]):
                     heads.blocked[a, state.consumers[e]] += 1
     return heads
+
+
+def start_heads(state: FrontierState) -> HeadState:
+    """As `new_heads`, for callers in Python.
+
+    Args:
+        state: A `FrontierState`, at its start or later.
+
+    Returns:
+        `HeadState` for it.
+    """
+    return HeadState(*_new_heads_arrays(state))
+
+
+@njit(cache=True, nogil=True)
+def _new_heads_arrays(state):
+    heads = new_heads(state)
+    return heads.blocked, heads.heads, heads.stack
 
 
 @njit(cache=True, nogil=True)

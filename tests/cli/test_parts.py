@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edbatch.cli.interrupt import deferred_interrupt
 from edbatch.cli.minibatches import draw, split
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import check_writable, write_whole
+from edbatch.policies.interrupt import deferred_interrupt
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 101])

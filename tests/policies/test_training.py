@@ -1,3 +1,4 @@
+import signal
 import time
 from dataclasses import replace
 from functools import partial
@@ -241,3 +242,20 @@ def test_many_types():
 def test_a_deep_chain():
     graph = long_chain(100_000)
     assert train_policy([graph], [graph]).training.stopped == "lower bound"
+
+
+def test_ctrl_c_at_any_moment_keeps_a_policy():
+    rng = np.random.default_rng(0)
+    graphs = [sample_lattice_structure(rng) for _ in range(2)]
+    train_policy(graphs, graphs, trials=3)  # compiles
+    before = signal.signal(
+        signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT)
+    )
+    try:
+        for k in range(8):
+            signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.007 * k)
+            machine = train_policy(graphs, graphs, trials=10**6)
+            assert machine.training.stopped == "interrupted"
+            check_schedule(machine.schedule(graphs[0]), graphs[0])
+    finally:
+        signal.signal(signal.SIGALRM, before)
