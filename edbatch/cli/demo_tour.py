@@ -12,7 +12,6 @@ import numpy as np
 
 import edbatch as eb
 from edbatch.cli.console import stage
-from edbatch.cli.interrupt import deferred_interrupt
 from edbatch.cli.minibatches import draw, record, split
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.rows import compare_rows
@@ -79,12 +78,9 @@ class Tour:
 
     def train(self) -> StateMachine:
         """Trains a policy and saves it."""
-        with stage("Training"), deferred_interrupt() as check_interrupt:
+        with stage("Training"):
             policy = train_policy(
-                self.graphs[0],
-                self.graphs[1],
-                workload="edbatch demo",
-                progress=lambda *_: check_interrupt(),
+                self.graphs[0], self.graphs[1], workload="edbatch demo"
             )
         policy.save(self.path)
         assert policy.training is not None, "train_policy keeps a record"
