@@ -35,6 +35,7 @@ class _Session:
     store: BucketStore
     keys: dict[Hashable, Any] = field(default_factory=dict)
     ragged: set[tuple[int, ...]] = field(default_factory=set)
+    list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
 
 
 class Batched:
@@ -178,7 +179,9 @@ class Batched:
         """
         session = self._session()
         graph = self.graph(instances)
-        new = find_ragged(graph.outputs.skeleton, graph.outputs.lengths)
+        new = find_ragged(
+            graph.outputs.skeleton, graph.outputs.lengths, session.list_lengths
+        )
         session.ragged |= new
         ragged = set(session.ragged)
         key = structure_key(graph, id(session), frozenset(ragged))

@@ -131,6 +131,15 @@ def test_lists_of_one_length_stay_lists_until_they_vary():
     assert isinstance(batched(params, [(1, 2), (3, 4)]), eb.Ragged)
 
 
+def test_lists_become_ragged_once_lengths_differ_between_minibatches():
+    params = make_params()
+    batched = eb.batch(all_states, sizes=SIZES)
+    for tree in (1, (1, 2), (1, (2, 3)), ((1, 2), (3, 4))):
+        (found,) = split_instances(batched(params, [tree]), 1)
+        assert_equal(found, all_states(params, tree))
+    assert batched.compiles <= 3
+
+
 def test_any_pytree_may_be_returned():
     Both = namedtuple("Both", "hidden rest")
 

@@ -54,9 +54,7 @@ def make_report(graph: DataflowGraph, schedule: Schedule, layout: Layout) -> Pla
         The counts. Time O(S) in the number of batches.
     """
     types = graph.types
-    kind_bytes = np.array(
-        [int(np.prod(a.shape)) * a.dtype.itemsize for a in types.avals], np.int64
-    )
+    kind_bytes = np.array([each.num_bytes for each in types.avals], np.int64)
     slot_bytes = np.zeros((len(types), layout.in_place.shape[1]), np.int64)
     for row, each in zip(slot_bytes, types.types, strict=True):
         row[: len(each.operand_kinds)] = kind_bytes[list(each.operand_kinds)]

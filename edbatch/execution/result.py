@@ -1,8 +1,8 @@
 """From rows in arenas back to what the model returned.
 
 A list stays a list where it has the same length in every instance, and becomes
-`Ragged` where lengths differ; it stays ragged for that model from then on, so that
-later minibatches do not change the structure of the result.
+`Ragged` where lengths differ, in one minibatch or between two; it stays ragged for that
+model from then on, so that the structure of the result changes at most once.
 """
 
 from collections.abc import Callable
@@ -49,12 +49,15 @@ class ResultRows:
     lengths: tuple[np.ndarray, ...]
 
 
-def find_ragged(skeleton: Skeleton, lengths: tuple[np.ndarray, ...]) -> set[Path]:
+def find_ragged(
+    skeleton: Skeleton, lengths: tuple[np.ndarray, ...], seen: dict[Path, int]
+) -> set[Path]:
     """Finds the lists whose length differs, and those around them.
 
     Args:
         skeleton: Structure of a graph's outputs.
         lengths: Its columns of lengths.
+        seen: Length of each list in earlier minibatches; updated.
 
     Returns:
         Their positions.
@@ -66,6 +69,7 @@ def find_ragged(skeleton: Skeleton, lengths: tuple[np.ndarray, ...]) -> set[Path
         if node[0] == "list":
             own = next(columns)
             varies = len(own) == 0 or bool((own != own[0]).any())
+            varies = varies or seen.setdefault(path, int(own[0])) != own[0]
             inner = walk(node[1], (*path, 0))
             if varies or inner:
                 ragged.add(path)

@@ -109,11 +109,11 @@ def _merge_outputs(
 ) -> Outputs:
     skeleton = graphs[0].outputs.skeleton
     for graph in graphs[1:]:
-        if graph.outputs.skeleton != skeleton:
+        if graph.outputs.skeleton is not skeleton:
             skeleton = unify_outputs(skeleton, graph.outputs.skeleton)
     parts = [
         (each.outputs.columns, each.outputs.lengths)
-        if each.outputs.skeleton == skeleton
+        if each.outputs.skeleton is skeleton
         else spread(each.outputs, skeleton)
         for each in graphs
     ]

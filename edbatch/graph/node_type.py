@@ -5,6 +5,7 @@ parameters, on arguments of the same structure, shapes and dtypes. Types are com
 by these facts themselves, never by a hash alone.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,11 @@ class Aval:
 
     shape: tuple[int, ...]
     dtype: np.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of one array of this kind, in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"

@@ -107,7 +107,7 @@ def unify(first: Skeleton, second: Skeleton) -> Skeleton:
         >>> unify(("list", EMPTY), ("list", ("value", 0)))
         ('list', ('value', 0))
     """
-    if first == second or second == EMPTY:
+    if first is second or first == second or second == EMPTY:
         return first
     if first == EMPTY:
         return second
@@ -200,11 +200,20 @@ class OutputColumns:
         flat.lengths = [each.tolist() for each in lengths]
         self._skeleton = common
 
-    def finish(self) -> Outputs:
-        """Returns everything collected, as arrays."""
-        return Outputs(
-            self._skeleton or EMPTY, _arrays(self._columns), _arrays(self._lengths)
-        )
+    def finish(self, known: dict[Skeleton, Skeleton] | None = None) -> Outputs:
+        """Returns everything collected, as arrays.
+
+        Args:
+            known: Structures met before; equal ones become one object, so that merging
+                can compare them by identity.
+
+        Returns:
+            The outputs.
+        """
+        skeleton = self._skeleton or EMPTY
+        if known is not None:
+            skeleton = known.setdefault(skeleton, skeleton)
+        return Outputs(skeleton, _arrays(self._columns), _arrays(self._lengths))
 
 
 def _arrays(columns: list[list[int]]) -> tuple[np.ndarray, ...]:

@@ -313,7 +313,7 @@ def record(
             kind: _stack_externals(types, kind, rows)
             for kind, rows in tape.externals.items()
         },
-        outputs=outputs.finish(),
+        outputs=outputs.finish(types.skeletons),
         instance_nodes=np.array(num_nodes, np.int32),
         num_values=tape.num_values,
     )

@@ -33,6 +33,7 @@ class TypeTable:
         params: The stand-in that models see while they are recorded.
         types: Known types.
         avals: Known array kinds.
+        skeletons: Known structures of outputs.
     """
 
     def __init__(self, params_spec: Any) -> None:
@@ -40,6 +41,7 @@ class TypeTable:
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
         self.types: list[NodeType] = []
         self.avals: list[Aval] = []
+        self.skeletons: dict[Any, Any] = {}
         self._kinds: dict[Aval, int] = {}
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
