@@ -86,7 +86,7 @@ def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any
         space = np.zeros((graph.num_values, *found.shape[1:]), found.dtype)
         values.setdefault(kind, space)[ids] = found[: len(ids)]
     outputs = graph.outputs
-    ragged = find_ragged(outputs.skeleton, outputs.lengths)
+    ragged = find_ragged(outputs.skeleton, outputs.lengths, seen={})
     identity = np.arange(graph.num_values, dtype=np.int32)
     shape, located = locate_results(graph, identity, ragged)
     rows = pad_results(located, shape, lambda _, size: size)

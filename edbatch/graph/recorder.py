@@ -114,24 +114,26 @@ class Recorder:
     ) -> bool:
         """Reads common arguments fast; False if some need the general analysis.
 
-        Handles add their kind (>= 0) to the key, tuples and lists a negative number
-        that tells them and their length, all else an object of its own.
+        Handles add their kind to the key, tuples and lists their class and length, all
+        else an object of its own.
         """
         for arg in args:
             kind = type(arg)
-            if kind is tuple or kind is list:
-                key.append(-2 * len(arg) - (2 if kind is tuple else 3))
-                for each in arg:
-                    if type(each) is Handle and each._recorder is self:
-                        key.append(each._kind)
-                        operands.append(each._value)
-                    elif not self._scan((each,), key, operands, externals):
-                        return False
-            elif kind is Handle:
+            if kind is Handle:
                 if arg._recorder is not self:
                     self.reject_foreign(arg)
                 key.append(arg._kind)
                 operands.append(arg._value)
+            elif kind is tuple or kind is list:
+                key.append(kind)
+                key.append(len(arg))
+                for each in arg:  # as the recursion would, without its calls
+                    if type(each) is not Handle or each._recorder is not self:
+                        if not self._scan((each,), key, operands, externals):
+                            return False
+                    else:
+                        key.append(each._kind)
+                        operands.append(each._value)
             elif kind is ParameterPath:
                 key.append(arg)
             elif kind in _NUMBERS:

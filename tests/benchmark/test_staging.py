@@ -64,6 +64,17 @@ def test_a_lone_leaf_has_no_levels():
     assert names(stages.groups) == [("leaf", 1), ("classify", 1)]
 
 
+def test_a_source_that_no_node_reads_is_still_a_source():
+    @eb.cell
+    def look_up(table, word):
+        return table[word]
+
+    batched = eb.batch(look_up, params=jax.ShapeDtypeStruct((4, 2), jnp.float32))
+    stages = stage(batched.graph([0, 3, 1]))
+    assert names(stages.sources) == [("look_up", 3)]
+    assert stages.sinks == ()
+
+
 @pytest.mark.parametrize("rows", [[2, 3, 4], [3], [4, 3], [1, 1], [0, 2]])
 def test_take_reads_constant_rows(rows):
     table = jnp.arange(10.0).reshape(5, 2)
