@@ -184,8 +184,12 @@ class Batched:
         )
         session.ragged |= new
         ragged = set(session.ragged)
-        key = structure_key(graph, id(session), frozenset(ragged))
-        encoded = self._cache.get(key)
+        key = (
+            structure_key(graph, id(session), frozenset(ragged))
+            if self._cache.max_bytes
+            else None
+        )
+        encoded = None if key is None else self._cache.get(key)
         if encoded is not None:
             plan = encoded.with_externals(graph.externals)
             assert plan.report is not None, "plans are made with a report"
@@ -193,7 +197,8 @@ class Batched:
         schedule = self.policy.schedule(graph.structure)
         layout = plan_layout(graph, schedule, self.sizes)
         encoded = encode_plan(graph, schedule, layout, session.store, ragged)
-        self._cache.put(key, encoded)
+        if key is not None:
+            self._cache.put(key, encoded)
         return encoded.with_externals(graph.externals)
 
     def apply(self, params: Any, plan: Plan) -> Any:

@@ -41,7 +41,7 @@ class Sizes:
 
     widths: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
     chunk_overhead: float = 16.0
-    headroom: float = 1.5
+    headroom: float = 1.25
     max_waste: float = 8.0
 
     def __post_init__(self) -> None:

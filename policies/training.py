@@ -113,7 +113,6 @@ def train_policy(
                     float(learning_rate),
                 )
                 trial += 1
-                check_interrupt()
                 if trial in judged_after:
                     verdict = judge(table, trial)
                     if best is None or verdict.rank < best.rank:
@@ -122,6 +121,7 @@ def train_policy(
                         stopped = "lower bound"
                     if progress is not None:
                         progress(trial, trials, verdict.batches, judge.bound)
+                check_interrupt()
     except KeyboardInterrupt:
         stopped = "interrupted"
     greedy = judge.heuristic(Greedy())

@@ -115,7 +115,8 @@ def write_outputs(
 ) -> Arenas:
     """Writes a chunk's outputs into the arenas, in place inside a loop."""
     arenas = dict(arenas)
-    outputs = fence(outputs, chunk.output_rows[0])
+    if set(node_type.operand_kinds) & set(node_type.output_kinds):
+        outputs = fence(outputs, chunk.output_rows[0])
     for kind, row, rows in zip(
         node_type.output_kinds, chunk.output_rows, outputs, strict=True
     ):

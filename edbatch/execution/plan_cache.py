@@ -54,10 +54,14 @@ def structure_key(graph: DataflowGraph, *more: object) -> Key:
 
 
 class PlanCache:
-    """Least recently used plans, bounded by the bytes that they take."""
+    """Least recently used plans, bounded by the bytes that they take.
+
+    Attributes:
+        max_bytes: Memory that the plans may take; 0 keeps none.
+    """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._plans: OrderedDict[Key, Encoded] = OrderedDict()
         self._num_bytes = 0
         self._hits = 0
@@ -78,11 +82,11 @@ class PlanCache:
     def put(self, key: Key, plan: Encoded) -> None:
         """Keeps a plan, and drops those used longest ago if there is no room."""
         with self._lock:
-            if key in self._plans or self._size(key, plan) > self._max_bytes:
+            if key in self._plans or self._size(key, plan) > self.max_bytes:
                 return
             self._plans[key] = plan
             self._num_bytes += self._size(key, plan)
-            while self._num_bytes > self._max_bytes:
+            while self._num_bytes > self.max_bytes:
                 self._num_bytes -= self._size(*self._plans.popitem(last=False))
 
     @staticmethod
@@ -100,5 +104,5 @@ class PlanCache:
                 self._misses,
                 len(self._plans),
                 self._num_bytes,
-                self._max_bytes,
+                self.max_bytes,
             )

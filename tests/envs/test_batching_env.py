@@ -175,8 +175,13 @@ def test_a_seed_gives_the_same_roll_out():
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_vectorized(mode):
+    # A fork of a process in which JAX runs threads may hang.
+    options = {"context": "spawn"} if mode == "async" else {}
     envs = gymnasium.make_vec(
-        "edbatch.envs:edbatch/Batching-v0", num_envs=2, vectorization_mode=mode
+        "edbatch.envs:edbatch/Batching-v0",
+        num_envs=2,
+        vectorization_mode=mode,
+        vector_kwargs=options,
     )
     single = [BatchingEnv() for _ in range(2)]
     try:
