@@ -17,7 +17,7 @@ from edbatch.execution.run import run_plan
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge
 from edbatch.graph.parameters import abstract
-from edbatch.graph.recorder import record
+from edbatch.graph.recorder import CallMemory, record
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import plan_layout
 from edbatch.memory_planner.sizes import Sizes
@@ -33,7 +33,7 @@ class _Session:
 
     types: TypeTable
     store: BucketStore
-    keys: dict[Hashable, Any] = field(default_factory=dict)
+    memory: CallMemory = field(default_factory=CallMemory)
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
 
@@ -129,7 +129,9 @@ class Batched:
             EdbatchError: The model does something outside cells, or a cell fails.
         """
         session = self._session()
-        return _check_nodes(record(self.model, session.types, [instance], session.keys))
+        return _check_nodes(
+            record(self.model, session.types, [instance], session.memory)
+        )
 
     def graph(self, instances: Iterable[Any]) -> DataflowGraph:
         """Records a minibatch, or merges recordings.
@@ -154,7 +156,7 @@ class Batched:
         kept = [isinstance(each, DataflowGraph) for each in instances]
         if not any(kept):
             return _check_nodes(
-                record(self.model, session.types, instances, session.keys)
+                record(self.model, session.types, instances, session.memory)
             )
         graphs = [
             each if known else self.record(each)

@@ -12,6 +12,7 @@ the lists around it) one after the other, so merging graphs concatenates columns
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -252,6 +253,14 @@ def _describe(skeleton: Skeleton) -> str:
     return "*" if skeleton == EMPTY else f"{skeleton[0]} of kind {skeleton[1]}"
 
 
+_CONTAINERS = (tuple, dict, type(None))
+
+
+@cache
+def _tuple_structure(length: int) -> Any:
+    return jax.tree.structure((0,) * length)
+
+
 class _Flat:
     """Describes one result and collects its leaves."""
 
@@ -268,11 +277,15 @@ class _Flat:
             return ("value", result._kind)
         if type(result) is list:
             return self._describe_list(result)
-        if jax.tree_util.all_leaves([result]) and result is not None:
+        if type(result) not in _CONTAINERS and jax.tree_util.all_leaves([result]):
             return self._external(result)
-        treedef = jax.tree.structure(result, is_leaf=lambda node: node is not result)
-        children = jax.tree.leaves(result, is_leaf=lambda node: node is not result)
-        return ("node", treedef, tuple(self.describe(each) for each in children))
+        if type(result) is tuple:
+            children, treedef = result, _tuple_structure(len(result))
+        else:
+            children, treedef = jax.tree.flatten(
+                result, is_leaf=lambda node: node is not result
+            )
+        return ("node", treedef, tuple([self.describe(each) for each in children]))
 
     def _describe_list(self, result: list[Any]) -> Skeleton:
         place = len(self.lengths)

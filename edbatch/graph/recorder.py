@@ -1,14 +1,14 @@
 """Recording: running a model on one instance with handles instead of arrays.
 
-`Recorder.call` runs once per node, in Python, while the user waits: it looks up the
-node's type by a key built from the arguments' structure alone and appends a few
-integers to flat lists. Only a type's first node is analysed with ``jax.eval_shape``.
+`Recorder.call` runs once per node, in Python, while the user waits: it finds the node's
+type by the arguments' structure alone, following a tree of the calls met before, and
+appends a few integers to flat lists. Only a type's first node is analysed with ``jax.eval_shape``.
 """
 
 import os
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -43,13 +43,38 @@ class Tape:
         self.num_values = 0
 
 
+Branch = defaultdict[Any, Any]
+_CLOSE = None  # the end of a tuple or a list
+_END = "end"  # the end of the arguments
+
+
+def _new_branch() -> Branch:
+    return defaultdict(_new_branch)
+
+
+class CallMemory:
+    """Calls met before, as a tree: by cell, then by the structure of the arguments.
+
+    Attributes:
+        root: Branches by cell.
+    """
+
+    def __init__(self) -> None:
+        self.root = _new_branch()
+        self._known: dict[NodeType, _Known] = {}
+
+    def known(self, node_type: NodeType) -> "_Known":
+        """Returns what recording needs of a type."""
+        return self._known.setdefault(node_type, _Known(node_type))
+
+
 class Recorder:
     """Records one instance onto a tape."""
 
-    def __init__(self, tape: Tape, keys: dict[Hashable, "_Known"]) -> None:
+    def __init__(self, tape: Tape, memory: "CallMemory") -> None:
         self.tape = tape
         self.types = tape.types
-        self._keys = keys
+        self._memory = memory
 
     def cell_of_value(self, value: int) -> str:
         """Names the cell whose node has an output; for messages."""
@@ -71,21 +96,20 @@ class Recorder:
         Returns:
             The structure of the cell's output, with handles as leaves.
         """
-        key: list[Any] = [cell]
         operands: list[int] = []
         externals: list[Any] = []
-        if kwargs:
-            scanned = False
-        elif cell.plain:
-            scanned = self._scan(args, key, operands, externals)
-        else:
-            scanned = self._scan_special(args, key, operands, externals)
-        if scanned:
-            key_tuple = tuple(key)
-            known = self._keys.get(key_tuple)
-            if known is None:
-                known = self._keys[key_tuple] = self._analyse(cell, args, kwargs)[0]
-        else:
+        known = None
+        if not kwargs:
+            branch = self._memory.root[cell]
+            if cell.plain:
+                branch = self._scan(args, branch, operands, externals)
+            else:
+                branch = self._scan_special(cell, args, branch, operands, externals)
+            if branch is not None:
+                known = branch.get(_END)
+                if known is None:
+                    known = branch[_END] = self._analyse(cell, args, kwargs)[0]
+        if known is None:
             known, operands, externals = self._analyse(cell, args, kwargs)
         tape = self.tape
         tape.node_type.append(known.id)
@@ -108,85 +132,82 @@ class Recorder:
     def _scan(
         self,
         args: Iterable[Any],
-        key: list[Any],
+        branch: Branch,
         operands: list[int],
         externals: list[Any],
-    ) -> bool:
-        """Reads common arguments fast; False if some need the general analysis.
+    ) -> Branch | None:
+        """Reads common arguments fast; None if some need the general analysis.
 
-        Handles add their kind to the key, tuples and lists their class and length, all
-        else an object of its own.
+        Follows one branch per argument: the kind of a handle, the class of a number, a
+        parameter itself; a tuple or a list opens with its class and ends with `_CLOSE`.
         """
         for arg in args:
             kind = type(arg)
             if kind is Handle:
                 if arg._recorder is not self:
                     self.reject_foreign(arg)
-                key.append(arg._kind)
+                branch = branch[arg._kind]
                 operands.append(arg._value)
             elif kind is tuple or kind is list:
-                key.append(kind)
-                key.append(len(arg))
-                for each in arg:  # as the recursion would, without its calls
-                    if type(each) is not Handle or each._recorder is not self:
-                        if not self._scan((each,), key, operands, externals):
-                            return False
-                    else:
-                        key.append(each._kind)
-                        operands.append(each._value)
+                inner = self._scan(arg, branch[kind], operands, externals)
+                if inner is None:
+                    return None
+                branch = inner[_CLOSE]
             elif kind is ParameterPath:
-                key.append(arg)
+                branch = branch[arg]
             elif kind in _NUMBERS:
-                key.append(kind)
+                branch = branch[kind]
                 externals.append(arg)
             elif kind is np.ndarray:
-                key.append((arg.shape, arg.dtype))
+                branch = branch[arg.shape, arg.dtype]
                 externals.append(arg)
             else:
-                return False
-        return True
+                return None
+        return branch
 
     def _scan_special(
         self,
+        cell: Cell,
         args: tuple[Any, ...],
-        key: list[Any],
+        branch: Branch,
         operands: list[int],
         externals: list[Any],
-    ) -> bool:
+    ) -> Branch | None:
         """As `_scan`, for a cell that has padded or static arguments."""
-        cell: Cell = key[0]
+        found: Branch | None = branch
         for position, arg in enumerate(args):
             if position not in cell.special:
-                if not self._scan((arg,), key, operands, externals):
-                    return False
+                found = self._scan((arg,), branch, operands, externals)
             elif position in cell.static_positions:
-                key.append(("static", arg))
-            elif not self._scan_padded(cell, arg, key, operands):
-                return False
-        return True
+                found = branch["static", arg]
+            else:
+                found = self._scan_padded(cell, arg, branch, operands)
+            if found is None:
+                return None
+            branch = found
+        return branch
 
     def _scan_padded(
-        self, cell: Cell, elements: Any, key: list[Any], operands: list[int]
-    ) -> bool:
+        self, cell: Cell, elements: Any, branch: Branch, operands: list[int]
+    ) -> Branch | None:
         if type(elements) is not list or not elements:
-            return False
-        found: list[int] = []
-        keys: list[list[Any]] = []
-        none: list[Any] = []
-        for element in elements:
-            keys.append([])
-            if not self._scan((element,), keys[-1], found, none) or none:
-                return False
-        if any(each != keys[0] for each in keys):
-            return False
+            return None
         length = cell.padded_length(len(elements))
-        key.append(("padded", length, tuple(keys[0])))
+        start = branch["padded", length]
+        found: list[int] = []
+        none: list[Any] = []
+        end: Branch | None = None
+        for element in elements:
+            ended = self._scan((element,), start, found, none)
+            if ended is None or none or (end is not None and ended is not end):
+                return None  # elements that differ: the analysis says how
+            end = ended
         width = len(found) // len(elements)
         absent = [MISSING] * (length - len(elements))
         for leaf in range(width):
             operands += found[leaf::width]
             operands += absent
-        return True
+        return end
 
     def _append_externals(self, kinds: Sequence[int], values: list[Any]) -> None:
         tape = self.tape
@@ -226,8 +247,7 @@ class Recorder:
             tuple(call.operand_kinds),
             tuple(call.external_kinds),
         )
-        known = self._keys.setdefault(node_type, _Known(node_type))
-        return known, call.operands, call.externals
+        return self._memory.known(node_type), call.operands, call.externals
 
     def reject_foreign(self, handle: Handle) -> NoReturn:
         """Raises the error for a handle of another recording."""
@@ -269,7 +289,7 @@ def record(
     model: Callable[[Any, Any], Any],
     types: TypeTable,
     instances: Iterable[Any],
-    keys: dict[Hashable, Any] | None = None,
+    memory: CallMemory | None = None,
 ) -> DataflowGraph:
     """Records a model on instances, one after the other, into one graph.
 
@@ -277,7 +297,7 @@ def record(
         model: Called as ``model(params, instance)``; ``params`` is the stand-in.
         types: The model's table of types; it grows.
         instances: Inputs of the model.
-        keys: Memory of calls seen before; pass the same dict again to record faster.
+        memory: Memory of calls met before; pass it again to record faster.
 
     Returns:
         The dataflow graph of all instances, topologically ordered.
@@ -287,14 +307,14 @@ def record(
         CellError: A cell cannot be traced.
     """
     tape = Tape(types)
-    keys = {} if keys is None else keys
+    memory = CallMemory() if memory is None else memory
     outputs = OutputColumns()
     num_nodes: list[int] = []
     outer = active.recorder
     try:
         for index, instance in enumerate(instances):
             before = len(tape.node_type)
-            recorder = active.recorder = Recorder(tape, keys)
+            recorder = active.recorder = Recorder(tape, memory)
             try:
                 outputs.add(recorder, model(types.params, instance))
             except Exception as error:
