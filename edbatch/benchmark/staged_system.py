@@ -5,7 +5,7 @@ walk the instances as well, and then arrange arrays with NumPy.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from edbatch.execution.result import (
 from edbatch.graph import DataflowGraph, TypeTable, record
 from edbatch.graph.outputs import leaves
 from edbatch.graph.parameters import abstract
+from edbatch.graph.recorder import CallMemory
 from edbatch.verify import split_instances
 
 
@@ -36,12 +37,12 @@ class StagedSystem(ABC):
         self.model = model
         self.params = params
         self._types = TypeTable(abstract(params))
-        self._keys: dict[Hashable, Any] = {}
+        self._memory = CallMemory()
 
     def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
         """Records the model on each instance."""
         return [
-            record(self.model, self._types, [each], self._keys) for each in instances
+            record(self.model, self._types, [each], self._memory) for each in instances
         ]
 
     @abstractmethod

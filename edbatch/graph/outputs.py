@@ -11,6 +11,7 @@ Every leaf has a column that holds its values for all instances (and all element
 the lists around it) one after the other, so merging graphs concatenates columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -279,6 +280,7 @@ class _Flat:
             return self._describe_list(result)
         if type(result) not in _CONTAINERS and jax.tree_util.all_leaves([result]):
             return self._external(result)
+        children: Sequence[Any]
         if type(result) is tuple:
             children, treedef = result, _tuple_structure(len(result))
         else:

@@ -2,7 +2,8 @@
 
 `Recorder.call` runs once per node, in Python, while the user waits: it finds the node's
 type by the arguments' structure alone, following a tree of the calls met before, and
-appends a few integers to flat lists. Only a type's first node is analysed with ``jax.eval_shape``.
+appends a few integers to flat lists. Only a type's first node is analysed with
+``jax.eval_shape``.
 """
 
 import os
