@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numba import njit
 
 from edbatch.graph.outputs import Outputs
 from edbatch.graph.structure import GraphStructure
@@ -55,41 +56,58 @@ class DataflowGraph:
         return len(self.instance_nodes)
 
     @cached_property
+    def _starts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return _slot_starts(self.node_type, *self.types.counts)
+
+    @property
     def operand_start(self) -> np.ndarray:
         """First operand slot of each node, and the end; ``[N + 1] int32``."""
-        return self._starts(0)
+        return self._starts[0]
 
-    @cached_property
+    @property
     def external_start(self) -> np.ndarray:
         """First external slot of each node, and the end; ``[N + 1] int32``."""
-        return self._starts(1)
+        return self._starts[1]
 
-    @cached_property
+    @property
     def value_start(self) -> np.ndarray:
         """First value of each node, and the end; ``[N + 1] int32``."""
-        return self._starts(2)
-
-    def _starts(self, which: int) -> np.ndarray:
-        starts = np.zeros(self.num_nodes + 1, np.int32)
-        np.cumsum(self.types.counts[which][self.node_type], out=starts[1:])
-        return starts
+        return self._starts[2]
 
     @cached_property
     def structure(self) -> GraphStructure:
         """Who reads whom: all that scheduling looks at."""
-        value_node = np.repeat(
-            np.arange(self.num_nodes, dtype=np.int32), np.diff(self.value_start)
-        )
-        if len(self.operands) and len(value_node):
-            operand_node = value_node[self.operands]
-            if self.operands.min() == MISSING:
-                operand_node[self.operands == MISSING] = MISSING
-        else:
-            operand_node = np.zeros(0, np.int32)
         return GraphStructure(
             type_keys=tuple(each.key for each in self.types.types),
             node_type=self.node_type,
             operand_start=self.operand_start,
-            operand_node=operand_node,
+            operand_node=_operand_nodes(self.value_start, self.operands),
             instance_nodes=self.instance_nodes,
         )
+
+
+@njit(cache=True, nogil=True)
+def _slot_starts(node_type, num_operands, num_externals, num_outputs):
+    n = len(node_type)
+    operand = np.zeros(n + 1, np.int32)
+    external = np.zeros(n + 1, np.int32)
+    value = np.zeros(n + 1, np.int32)
+    for v in range(n):
+        t = node_type[v]
+        operand[v + 1] = operand[v] + num_operands[t]
+        external[v + 1] = external[v] + num_externals[t]
+        value[v + 1] = value[v] + num_outputs[t]
+    return operand, external, value
+
+
+@njit(cache=True, nogil=True)
+def _operand_nodes(value_start, operands):
+    n = len(value_start) - 1
+    node_of = np.empty(value_start[n], np.int32)
+    for v in range(n):
+        for value in range(value_start[v], value_start[v + 1]):
+            node_of[value] = v
+    nodes = np.empty(len(operands), np.int32)
+    for e in range(len(operands)):
+        nodes[e] = node_of[operands[e]] if operands[e] >= 0 else operands[e]
+    return nodes
