@@ -4,9 +4,9 @@
 is cut into chunks whose widths come from a short list; only the last chunk can hold
 padding. Running a chunk costs about as much as ``chunk_overhead`` rows more than its
 width (weights are read again, loops and dispatch are paid); the cut minimises the sum.
-Measured on a CPU with two cores, tree-LSTM at hidden 128 and 256 on parse trees, the
-forward pass relative to a program with exact widths: powers of two from 8 to 512 with an
-overhead of 16 rows 1.15 and 1.07; the default below 1.10 and 1.04. More widths cost
+Measured on a CPU with two cores, tree-LSTM at hidden 128 and 256 on parse trees, as the
+forward pass relative to a program with exact widths: powers of two from 8 to 512 with
+an overhead of 16 rows 1.15 and 1.07; the default below 1.10 and 1.04. More widths cost
 compile time.
 
 *Buckets.* Arrays whose length depends on the minibatch are padded to a bucket, so that
