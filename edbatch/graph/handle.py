@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from edbatch.errors import RecordingError, user_line
+from edbatch.graph.no_arithmetic import no_arithmetic
 
 if TYPE_CHECKING:
     from edbatch.graph.recorder import Recorder
 
 
+@no_arithmetic
 class Handle:
     """One output array of one recorded node.
 
@@ -94,53 +96,3 @@ def new_handle(recorder: "Recorder", value: int, kind: int) -> Handle:
     handle._value = value
     handle._kind = kind
     return handle
-
-
-def _forbid(name: str) -> Any:
-    def operation(self: Handle, *args: Any) -> NoReturn:
-        self._reject(f"arithmetic ({name})")
-
-    return operation
-
-
-for _name in [
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "matmul",
-    "rmatmul",
-    "truediv",
-    "rtruediv",
-    "floordiv",
-    "rfloordiv",
-    "mod",
-    "rmod",
-    "divmod",
-    "pow",
-    "rpow",
-    "lshift",
-    "rshift",
-    "and",
-    "rand",
-    "or",
-    "ror",
-    "xor",
-    "rxor",
-    "neg",
-    "pos",
-    "abs",
-    "invert",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "float",
-    "int",
-    "complex",
-    "index",
-    "round",
-]:
-    setattr(Handle, f"__{_name}__", _forbid(_name))

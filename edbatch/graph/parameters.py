@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import jax
 
 from edbatch.errors import RecordingError, nearest, user_line
+from edbatch.graph.no_arithmetic import no_arithmetic
 
 # One step from a container to a part of it: ("item", key) or ("attribute", name).
 Step = tuple[str, Any]
@@ -47,6 +48,7 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
+@no_arithmetic
 class ParameterPath:
     """A part of the parameters, named by the path that leads to it.
 
@@ -148,43 +150,6 @@ class ParameterPath:
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._reject("conversion of a parameter to an array")
-
-
-def _arithmetic(name: str) -> Any:
-    def operation(self: ParameterPath, *args: Any) -> NoReturn:
-        self._reject(f"arithmetic ({name}) on a parameter")
-
-    return operation
-
-
-for _name in [
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "matmul",
-    "rmatmul",
-    "truediv",
-    "rtruediv",
-    "floordiv",
-    "rfloordiv",
-    "mod",
-    "rmod",
-    "pow",
-    "rpow",
-    "neg",
-    "pos",
-    "abs",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "float",
-    "int",
-]:
-    setattr(ParameterPath, f"__{_name}__", _arithmetic(_name))
 
 
 def _reject_call(where: str, name: str) -> NoReturn:

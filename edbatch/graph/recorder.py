@@ -150,10 +150,17 @@ class Recorder:
                 branch = branch[arg._kind]
                 operands.append(arg._value)
             elif kind is tuple or kind is list:
-                inner = self._scan(arg, branch[kind], operands, externals)
-                if inner is None:
-                    return None
-                branch = inner[_CLOSE]
+                branch = branch[kind]
+                for each in arg:  # handles as the recursion would, without its calls
+                    if type(each) is Handle and each._recorder is self:
+                        branch = branch[each._kind]
+                        operands.append(each._value)
+                        continue
+                    inner = self._scan((each,), branch, operands, externals)
+                    if inner is None:
+                        return None
+                    branch = inner
+                branch = branch[_CLOSE]
             elif kind is ParameterPath:
                 branch = branch[arg]
             elif kind in _NUMBERS:

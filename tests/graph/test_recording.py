@@ -202,7 +202,10 @@ def test_a_handle_has_no_value(name):
 @pytest.mark.parametrize(
     ("use", "text"),
     [
-        (lambda p: p["w"] * 2, r"arithmetic \(mul\) on a parameter outside a cell"),
+        (
+            lambda p: p["w"] * 2,
+            r"arithmetic \(mul\) outside a cell .*params\['w'\] has",
+        ),
         (lambda p: p["tabel"], "have no 'tabel'; did you mean 'table'"),
         (lambda p: p["layers"][2], "have no '2'"),
         (lambda p: p.table, "have no 'table'"),
