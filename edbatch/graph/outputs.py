@@ -262,6 +262,11 @@ def _tuple_structure(length: int) -> Any:
     return jax.tree.structure((0,) * length)
 
 
+@cache
+def _dict_structure(keys: tuple[str, ...]) -> Any:
+    return jax.tree.structure(dict.fromkeys(keys, 0))
+
+
 class _Flat:
     """Describes one result and collects its leaves."""
 
@@ -283,6 +288,9 @@ class _Flat:
         children: Sequence[Any]
         if type(result) is tuple:
             children, treedef = result, _tuple_structure(len(result))
+        elif type(result) is dict and all(type(key) is str for key in result):
+            keys = tuple(sorted(result))  # the order of JAX
+            children, treedef = [result[key] for key in keys], _dict_structure(keys)
         else:
             children, treedef = jax.tree.flatten(
                 result, is_leaf=lambda node: node is not result

@@ -117,7 +117,12 @@ class Recorder:
         if operands:
             tape.operands += operands
         if externals:
-            self._append_externals(known.external_kinds, externals)
+            if len(externals) == 1 and type(externals[0]) in _NUMBERS:  # a word
+                rows = tape.externals[known.external_kinds[0]]
+                tape.external_rows.append(len(rows))
+                rows.append(externals[0])
+            else:
+                self._append_externals(known.external_kinds, externals)
         first = tape.num_values
         tape.num_values = first + known.num_outputs
         pair = known.pair
