@@ -1,5 +1,6 @@
 """The gymnasium environment in which graphs are scheduled."""
 
+from edbatch.envs.agent_policy import Agent, AgentPolicy
 from edbatch.envs.batching_env import INVALID_ACTION_REWARD, BatchingEnv
 from edbatch.envs.registration import ENV_ID, register
 from edbatch.envs.samplers import (
@@ -13,6 +14,8 @@ from edbatch.envs.samplers import (
 __all__ = [
     "ENV_ID",
     "INVALID_ACTION_REWARD",
+    "Agent",
+    "AgentPolicy",
     "BatchingEnv",
     "Sampler",
     "join_instances",

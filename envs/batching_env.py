@@ -1,7 +1,7 @@
 """The scheduling of sampled graphs as a gymnasium environment.
 
 The transitions and rewards are those that `edbatch.policies.train_policy` learns from;
-this door is for other learners.
+this door is for other learners; `AgentPolicy` makes a policy of what they learn.
 """
 
 from typing import Any, SupportsInt
@@ -9,8 +9,8 @@ from typing import Any, SupportsInt
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from numba import njit
 
+from edbatch.envs.observation import action_masks, observation_space, observe
 from edbatch.envs.samplers import Sampler, sample_tree_structure
 from edbatch.errors import PlanError
 from edbatch.graph.node_type import TypeKey
@@ -25,9 +25,6 @@ from edbatch.schedule.sufficient_condition import (
 )
 
 INVALID_ACTION_REWARD = -2.0  # less than what any type on the frontier pays
-
-# Nodes are counted with int32.
-_HIGHEST = np.array([2.0**31, 2.0**31, 1], np.float32)
 
 
 class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
@@ -91,12 +88,8 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self.alpha = alpha
         self.max_invalid_actions = max_invalid_actions
         self.render_mode = render_mode
-        num_types = len(self.type_keys)
-        self.action_space = spaces.Discrete(num_types)
-        self.observation_space = spaces.Box(
-            low=np.zeros((num_types, 3), np.float32),
-            high=np.tile(_HIGHEST, (num_types, 1)),
-        )
+        self.action_space = spaces.Discrete(len(self.type_keys))
+        self.observation_space = observation_space(len(self.type_keys))
         self._structure: GraphStructure | None = None
 
     def reset(
@@ -178,7 +171,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             ``[T] bool``.
         """
         self._started()
-        return np.asarray(self._state.tail > self._state.head)
+        return action_masks(self._state)
 
     def render(self) -> str | None:
         """Draws the execution as text.
@@ -209,7 +202,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         return self._structure
 
     def _observation(self) -> np.ndarray:
-        return _observe(self._state, self._heads)
+        return observe(self._state, self._heads)
 
     def _info(self) -> dict[str, Any]:
         return {
@@ -229,15 +222,3 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             f" ({ours}), but this graph has {graph.num_types} ({theirs}); make another"
             " environment for it, with its type_keys"
         )
-
-
-@njit(cache=True, nogil=True)
-def _observe(state, heads):
-    observation = np.empty((len(state.head), 3), np.float32)
-    for t in range(len(state.head)):
-        observation[t, 0] = state.tail[t] - state.head[t]
-        observation[t, 1] = (
-            state.type_start[t + 1] - state.type_start[t] - state.head[t]
-        )
-        observation[t, 2] = ratio(heads, state, t)
-    return observation

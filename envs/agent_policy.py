@@ -1,0 +1,179 @@
+"""From an agent that was trained in the environment to a policy that schedules.
+
+An agent is whatever has the method `predict` of stable-baselines3, with masks: a
+MaskablePPO of sb3-contrib, or an object around a model of another library.
+"""
+
+import inspect
+import operator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from edbatch.envs.observation import action_masks, observation_space, observe
+from edbatch.errors import PolicyError
+from edbatch.graph.node_type import TypeKey
+from edbatch.graph.structure import GraphStructure
+from edbatch.schedule.frontier import collect, frontier_size, new_frontier, run_type
+from edbatch.schedule.schedule import Schedule
+from edbatch.schedule.sufficient_condition import start_heads, update_heads
+
+_NO_TYPE = -1
+
+
+class Agent(Protocol):
+    """What chooses actions in `BatchingEnv`."""
+
+    def predict(
+        self, observation: np.ndarray, *, action_masks: np.ndarray, deterministic: bool
+    ) -> tuple[Any, Any]:
+        """Chooses the type to run next.
+
+        Args:
+            observation: ``[T, 3] float32``, as in `BatchingEnv`.
+            action_masks: ``[T] bool``, True where a type is on the frontier.
+            deterministic: Whether to take the best action; True when scheduling.
+
+        Returns:
+            The type, and a state that is not used.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class AgentPolicy:
+    """A policy that asks an agent at each step: one call of `predict` per batch.
+
+    The agent sees the types in the order of its environment, whatever their order in
+    the graph; types that the graph lacks have no nodes.
+
+    Attributes:
+        agent: The agent.
+        type_keys: The types of the environment in which it was trained,
+            ``env.unwrapped.type_keys``.
+        name: Short name for tables.
+
+    Raises:
+        PolicyError: The agent cannot be asked with masks, or was trained for another
+            number of types.
+
+    Example:
+        >>> class Largest:
+        ...     def predict(self, observation, *, action_masks, deterministic):
+        ...         return observation[:, 0].argmax(), None
+        >>> from edbatch.schedule.examples import tree
+        >>> graph = tree("((ab)cb)c")
+        >>> AgentPolicy(Largest(), graph.type_keys).schedule(graph).num_batches
+        4
+    """
+
+    agent: Agent
+    type_keys: tuple[TypeKey, ...]
+    name: str = "agent"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type_keys", tuple(self.type_keys))
+        _check_agent(self.agent, len(self.type_keys))
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph by asking the agent once per batch.
+
+        Args:
+            structure: The graph; its types may stand in another order than ours.
+
+        Returns:
+            The schedule.
+
+        Raises:
+            PolicyError: The graph has nodes of a type that the environment did not
+                have, or the agent chose a type that is not on the frontier.
+        """
+        type_of = self._bind(structure)
+        state = new_frontier(
+            type_of[structure.node_type], *structure.consumers, len(self.type_keys)
+        )
+        heads = start_heads(state)
+        batches = np.empty((structure.num_nodes, 3), np.int32)
+        done = num_batches = 0
+        while done < structure.num_nodes:
+            chosen = self._ask(observe(state, heads), action_masks(state))
+            if not 0 <= chosen < len(self.type_keys) or not frontier_size(
+                state, chosen
+            ):
+                raise self._illegal(chosen, np.flatnonzero(action_masks(state)))
+            first, last = run_type(state, chosen)
+            update_heads(heads, state, chosen, first, last)
+            batches[num_batches] = chosen, first, last
+            num_batches += 1
+            done += last - first
+        order, start, kind = collect(state, batches, num_batches)
+        graph_type = np.full(len(self.type_keys), _NO_TYPE, np.int32)
+        known = np.flatnonzero(type_of != _NO_TYPE)
+        graph_type[type_of[known]] = known
+        return Schedule(order, start, graph_type[kind], self.name)
+
+    def _bind(self, structure: GraphStructure) -> np.ndarray:
+        """Finds the graph's types among the environment's; ``[T] int32``."""
+        place = {key: t for t, key in enumerate(self.type_keys)}
+        keys = structure.type_keys
+        type_of = np.array([place.get(key, _NO_TYPE) for key in keys], np.int32)
+        nodes = np.bincount(structure.node_type, minlength=structure.num_types)
+        strange = np.flatnonzero((type_of == _NO_TYPE) & (nodes > 0))
+        if len(strange):
+            raise PolicyError(
+                "an agent schedules graphs of the types that its environment had, for"
+                f" {self.name!r} {', '.join(map(str, self.type_keys))}, but this graph"
+                f" has nodes of {', '.join(str(keys[t]) for t in strange)}; train an"
+                " agent in an environment with the type_keys of this graph, or use a"
+                " heuristic such as 'greedy'"
+            )
+        return type_of
+
+    def _ask(self, observation: np.ndarray, masks: np.ndarray) -> int:
+        answer = self.agent.predict(observation, action_masks=masks, deterministic=True)
+        try:
+            action, _ = answer
+            return operator.index(action)
+        except (TypeError, ValueError):
+            raise PolicyError(
+                "an agent's predict returns the pair (type, state), the type a whole"
+                f" number, but that of {self.name!r} returned {answer!r}; return"
+                " (type, None)"
+            ) from None
+
+    def _illegal(self, chosen: int, legal: np.ndarray) -> PolicyError:
+        return PolicyError(
+            "an agent chooses a type where action_masks is True, here"
+            f" {legal.tolist()}, but {self.name!r} chose {chosen}; an agent that"
+            " ignores the masks does so, use one that was trained with them, such as"
+            " sb3-contrib's MaskablePPO"
+        )
+
+
+def _check_agent(agent: object, num_types: int) -> None:
+    predict = getattr(agent, "predict", None)
+    wanted = "predict(observation, action_masks=..., deterministic=True)"
+    if not callable(predict):
+        raise PolicyError(
+            f"an agent is an object with a method {wanted} but this is {agent!r}; pass"
+            " the trained agent itself"
+        )
+    signature = inspect.signature(predict)
+    try:
+        signature.bind(None, action_masks=None, deterministic=True)
+    except TypeError:
+        raise PolicyError(
+            f"an agent is asked by {wanted} but that of {type(agent).__name__} is"
+            f" predict{signature}, which agents without masks have; train one with"
+            " masks, or pass an object with such a method"
+        ) from None
+    # Agents of stable-baselines3 know what they were trained on; others need not.
+    taken = getattr(getattr(agent, "observation_space", None), "shape", None)
+    shown = observation_space(num_types).shape
+    if taken not in (None, shown):
+        raise PolicyError(
+            f"an agent is shown observations of shape {shown} for {num_types} types but"
+            f" this agent takes {taken}, as after training with other types or behind a"
+            " wrapper; pass the type_keys of its environment, or an object whose"
+            " predict wraps observations in the same way"
+        )
