@@ -3,6 +3,7 @@
 from edbatch.policies.comparison import Comparison, compare
 from edbatch.policies.encoding import ENCODINGS
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
+from edbatch.policies.machine_trace import MachineTrace, trace_machine
 from edbatch.policies.policy_file import load_policy, save_policy
 from edbatch.policies.registry import get_policy
 from edbatch.policies.state_machine import MachineState, StateMachine
@@ -16,11 +17,13 @@ __all__ = [
     "Depth",
     "Greedy",
     "MachineState",
+    "MachineTrace",
     "StateMachine",
     "TrainingRecord",
     "compare",
     "get_policy",
     "load_policy",
     "save_policy",
+    "trace_machine",
     "train_policy",
 ]

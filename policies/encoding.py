@@ -6,10 +6,13 @@ An encoding is a sequence of types (ED-Batch, Chen et al., ICML 2023, section 2.
 - `max`: the type with most frontier nodes (the lowest of equals), then as `base`.
 - `sort`: the types on the frontier by how many nodes they have, most first, the lower
   of equals first.
+- `fall`, new here: the type whose batch would lower the soft bound of what remains most
+  (`edbatch.policies.soft_bound`), and the runner-up. The first is a good choice by
+  itself; a machine learns where to take the second.
 
 Sequences are looked up exactly, in a trie (`edbatch.policies.trie`): two states are
 the same only if their sequences are. Time O(T) for `base` and `max`; O(T + F²) for
-`sort`, F types being on the frontier. No allocation.
+`sort`, F types being on the frontier; O(T) for `fall`. No allocation.
 
 A policy numbers types by itself, and its numbers, here called *symbols*, decide ties.
 So a machine trained on one model's recordings chooses alike on those of another run,
@@ -23,10 +26,14 @@ import numpy as np
 from numba import njit
 
 from edbatch.errors import PolicyError, nearest
+from edbatch.policies.soft_bound import SoftBound, falls
 from edbatch.schedule.frontier import FrontierState
 
-ENCODINGS = ("base", "max", "sort")
-_BASE, _MAX, _SORT = range(3)
+ENCODINGS = ("base", "max", "sort", "fall")
+_BASE, _MAX, _SORT, FALL = range(4)
+
+# Falls are equal if they differ by less than rounding might make of equal ones.
+_EQUAL = 1e-9
 
 
 def encoding_id(encoding: str) -> int:
@@ -71,6 +78,8 @@ def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
         (True, True)
     """
     present = list(sequence)
+    if encoding_id(encoding) == FALL:
+        return len(present) in (1, 2) and len({*present}) == len(present)
     if encoding_id(encoding) == _MAX:
         present = present[1:]
         if sequence and sequence[0] not in present:
@@ -82,19 +91,26 @@ def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
 
 @njit(cache=True, nogil=True)
 def encode(
-    kind: int, state: FrontierState, type_of: np.ndarray, sequence: np.ndarray
+    kind: int,
+    state: FrontierState,
+    soft: SoftBound,
+    type_of: np.ndarray,
+    sequence: np.ndarray,
 ) -> int:
     """Encodes the frontier of an execution.
 
     Args:
         kind: `encoding_id` of the encoding.
         state: A `FrontierState`.
+        soft: The `SoftBound` of what remains; read for `fall` only.
         type_of: The graph's type of each symbol, negative where the graph has none.
         sequence: Receives the symbols; at least one longer than there are symbols.
 
     Returns:
         The length of the sequence.
     """
+    if kind == FALL:
+        return _best_two(state, soft, type_of, sequence)
     length = 0
     if kind == _MAX:
         length = 1  # its place is filled below
@@ -122,28 +138,59 @@ def encode(
     return length if most or kind != _MAX else 0
 
 
+@njit(cache=True, nogil=True)
+def _best_two(state, soft, type_of, sequence):
+    """Finds the types on the frontier that lower the soft bound most."""
+    value = soft.scratch
+    falls(soft, state, value)
+    length = 0
+    most = 0.0
+    second = 0.0
+    for symbol in range(len(type_of)):
+        t = type_of[symbol]
+        if t < 0 or state.tail[t] == state.head[t]:
+            continue
+        if length == 0 or value[t] > most + _EQUAL:
+            sequence[1] = sequence[0]
+            second = most
+            sequence[0] = symbol
+            most = value[t]
+        elif length == 1 or value[t] > second + _EQUAL:
+            sequence[1] = symbol
+            second = value[t]
+        length += 1
+    return min(length, 2)
+
+
 def encoded(
-    encoding: str, state: FrontierState, type_of: np.ndarray | None = None
+    encoding: str,
+    state: FrontierState,
+    soft: SoftBound,
+    type_of: np.ndarray | None = None,
 ) -> list[int]:
     """Encodes the frontier of an execution; for tests and displays.
 
     Args:
         encoding: One of `ENCODINGS`.
         state: The execution.
+        soft: Its `SoftBound`.
         type_of: As for `encode`; symbols are the graph's own types if None.
 
     Returns:
         The symbols.
 
     Example:
+        >>> from edbatch.policies.soft_bound import start_soft_bound
         >>> from edbatch.schedule import start_frontier
         >>> from edbatch.schedule.examples import from_operands
-        >>> state = start_frontier(from_operands("abb", [[], [], []]))
-        >>> [encoded(each, state) for each in ENCODINGS]
-        [[0, 1], [1, 0, 1], [1, 0]]
+        >>> graph = from_operands("abb", [[], [], []])
+        >>> state = start_frontier(graph)
+        >>> soft = start_soft_bound(state, graph.instance_nodes, np.ones(3), 3)
+        >>> [encoded(each, state, soft) for each in ENCODINGS]
+        [[0, 1], [1, 0, 1], [1, 0], [0, 1]]
     """
     if type_of is None:
         type_of = np.arange(len(state.head), dtype=np.int32)
     sequence = np.empty(len(type_of) + 1, np.int32)
-    length = encode(encoding_id(encoding), state, type_of, sequence)
+    length = encode(encoding_id(encoding), state, soft, type_of, sequence)
     return [int(each) for each in sequence[:length]]

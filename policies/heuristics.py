@@ -131,13 +131,7 @@ def _by_agenda(
     done = 0
     num_batches = 0
     while done < n:
-        best = -1
-        best_mean = np.inf
-        for t in range(num_types):
-            if frontier_size(state, t):
-                mean = depth_sum[t] / remaining_size(state, t)
-                if mean < best_mean:
-                    best, best_mean = t, mean
+        best = smallest_mean_depth(state, depth_sum)
         first, last = run_type(state, best)
         for place in range(first, last):
             depth_sum[best] -= depth[state.queue[place]]
@@ -147,6 +141,27 @@ def _by_agenda(
         num_batches += 1
         done += last - first
     return collect(state, batches, num_batches)
+
+
+@njit(cache=True, nogil=True)
+def smallest_mean_depth(state: FrontierState, depth_sum: np.ndarray) -> int:
+    """Returns the frontier type whose remaining nodes have the smallest mean depth.
+
+    Args:
+        state: A `FrontierState`.
+        depth_sum: ``[T] int64``: the sum of the depths of each type's remaining nodes.
+
+    Returns:
+        The type, the first of equals.
+    """
+    best = -1
+    best_mean = np.inf
+    for t in range(len(depth_sum)):
+        if frontier_size(state, t):
+            mean = depth_sum[t] / remaining_size(state, t)
+            if mean < best_mean:
+                best, best_mean = t, mean
+    return best
 
 
 @njit(cache=True, nogil=True)

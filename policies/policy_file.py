@@ -15,12 +15,13 @@ from typing import Any
 
 from edbatch.errors import PolicyError, nearest
 from edbatch.graph.node_type import TypeKey
+from edbatch.policies.bound_weights import BoundWeights
 from edbatch.policies.encoding import ENCODINGS, may_encode
 from edbatch.policies.state_machine import MachineState, StateMachine
 from edbatch.policies.training_record import TrainingRecord
 
 FORMAT = "edbatch-policy"
-VERSION = 1
+VERSION = 2
 
 
 def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
@@ -135,6 +136,7 @@ def policy_text(policy: StateMachine) -> str:
         f'"version": {VERSION}',
         f'"encoding": {_json(policy.encoding)}',
         f'"types": {_lines("[]", [_json(each) for each in types])}',
+        f'"soft_bound": {_json(policy.weights.to_json(labels))}',
         f'"states": {_lines("[]", [_json(each) for each in states])}',
     ]
     if policy.training is None:
@@ -269,6 +271,7 @@ def _build(content: dict[str, Any]) -> StateMachine:
         types=tuple(types),
         encoding=encoding,
         states=tuple(states.values()),
+        weights=BoundWeights.from_json(content.get("soft_bound"), [*position]),
         training=None if training is None else TrainingRecord.from_json(training),
     )
 

@@ -14,8 +14,9 @@ policies from 305 batches to 258, where greedy runs 271 and the bound is 196.
 
 Also new here: an entry starts as the mean of its first returns (learning rate one over
 visits, until that is less than the given rate), an untried action is taken by chance
-only, or as the greedy heuristic's choice in a state without tried ones, and the steps
-of an episode are learned from last to first, so news travels through it at once.
+only, or as the fallback's choice in a state without tried ones, and the steps of an
+episode are learned from last to first, so news travels through it at once. With the
+encoding `fall` chance chooses among the two types that the machine sees.
 
 An episode costs O(T (N + E)), for the heads, plus O(T) per step.
 """
@@ -25,9 +26,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from edbatch.policies.encoding import encode
+from edbatch.policies.encoding import FALL, encode
 from edbatch.policies.random_stream import next_uniform
 from edbatch.policies.remaining_bound import new_bound, update_bound
+from edbatch.policies.soft_bound import (
+    new_soft_bound,
+    no_soft_bound,
+    update_soft_bound,
+)
 from edbatch.policies.trie import Trie, insert, new_trie_arrays
 from edbatch.schedule.frontier import FrontierState, run_type
 from edbatch.schedule.sufficient_condition import (
@@ -94,8 +100,11 @@ def _grown(table):
 def run_episode(
     table: QTable,
     state: FrontierState,
+    instance_nodes: np.ndarray,
     below: np.ndarray,
     kind: int,
+    weight: np.ndarray,
+    squarings: int,
     alpha: float,
     epsilon: float,
     stream: np.ndarray,
@@ -105,8 +114,11 @@ def run_episode(
     Args:
         table: `QTable`; its trie grows by the states that are new.
         state: `FrontierState` at its start; updated.
+        instance_nodes: Number of nodes of each instance; ``[B]``.
         below: `chains_below` of the graph.
         kind: `encoding_id` of the encoding.
+        weight: Weights of the soft bound, see `BoundWeights.arrays`.
+        squarings: Its power is two to this.
         alpha: Weight of the ratio in the reward.
         epsilon: Probability of a random action.
         stream: Random numbers; updated.
@@ -120,6 +132,10 @@ def run_episode(
     sequence = np.empty(len(type_of) + 1, np.int32)
     heads = new_heads(state)
     bound = new_bound(state, below)
+    if kind == FALL:
+        soft = new_soft_bound(state, instance_nodes, weight, squarings)
+    else:
+        soft = no_soft_bound()
     episode = Episode(
         np.empty(n, np.int32),
         np.empty(n, np.int32),
@@ -129,23 +145,28 @@ def run_episode(
     steps = 0
     done = 0
     while done < n:
-        length = encode(kind, state, type_of, sequence)
+        length = encode(kind, state, soft, type_of, sequence)
         trie, number = insert(table.trie, sequence, length)
         table = QTable(trie, table.value, table.visits)
         if number >= len(table.value):
             table = _grown(table)
         if next_uniform(stream) < epsilon:
-            chosen = _random_type(state, stream)
+            if kind == FALL:
+                chosen = sequence[int(next_uniform(stream) * length)]
+            else:
+                chosen = _random_type(state, stream)
         else:
             chosen = best_action(table, number)
             if chosen == _NO_ACTION:
-                chosen = best_ratio(heads, state)
+                chosen = sequence[0] if kind == FALL else best_ratio(heads, state)
         episode.state[steps] = number
         episode.action[steps] = chosen
         episode.reward[steps] = alpha * ratio(heads, state, chosen) - 1.0
         first, last = run_type(state, chosen)
         update_heads(heads, state, chosen, first, last)
         episode.fall[steps] = update_bound(bound, state, chosen, first, last)
+        if kind == FALL:
+            update_soft_bound(soft, state, chosen, first, last)
         steps += 1
         done += last - first
     return table, episode, steps
@@ -210,8 +231,11 @@ def learn(
 def run_trial(
     table: QTable,
     state: FrontierState,
+    instance_nodes: np.ndarray,
     below: np.ndarray,
     kind: int,
+    weight: np.ndarray,
+    squarings: int,
     alpha: float,
     epsilon: float,
     stream: np.ndarray,
@@ -225,17 +249,48 @@ def run_trial(
     """
     # Plain tuples cross to Python, see `new_frontier`.
     *trie, value, visits = _run_trial(
-        table, state, below, kind, alpha, epsilon, stream, n_step, learning_rate
+        table,
+        state,
+        instance_nodes,
+        below,
+        kind,
+        weight,
+        squarings,
+        alpha,
+        epsilon,
+        stream,
+        n_step,
+        learning_rate,
     )
     return QTable(Trie(*trie), value, visits)
 
 
 @njit(cache=True, nogil=True)
 def _run_trial(
-    table, state, below, kind, alpha, epsilon, stream, n_step, learning_rate
+    table,
+    state,
+    instance_nodes,
+    below,
+    kind,
+    weight,
+    squarings,
+    alpha,
+    epsilon,
+    stream,
+    n_step,
+    learning_rate,
 ):
     table, episode, steps = run_episode(
-        table, state, below, kind, alpha, epsilon, stream
+        table,
+        state,
+        instance_nodes,
+        below,
+        kind,
+        weight,
+        squarings,
+        alpha,
+        epsilon,
+        stream,
     )
     learn(table, episode, steps, n_step, learning_rate)
     trie = table.trie

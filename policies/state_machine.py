@@ -2,16 +2,19 @@
 
 A machine maps the encoding of the frontier to the type that runs next (ED-Batch, Chen
 et al., ICML 2023, section 2.4). There, a state that training never saw leads to an
-arbitrary choice; here the machine falls back on the greedy heuristic and counts it.
-The heads that this needs are computed when the first such state is met, so a schedule
+arbitrary choice; here the machine falls back on a heuristic and counts it: with the
+encoding `fall` on the first type of the encoded frontier, else on the greedy ratio. The
+heads that the ratio needs are computed when the first such state is met, so a schedule
 whose states were all seen costs O(N + E + S T) for S batches and T types, and one with
-unseen states O(T (N + E)).
+unseen states O(T (N + E)). The soft bound of `fall` costs as much, with a small
+constant.
 """
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -19,7 +22,13 @@ from numba import njit
 from edbatch.errors import PolicyError, nearest
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
-from edbatch.policies.encoding import encode, encoding_id
+from edbatch.policies.bound_weights import EQUAL_WEIGHTS, BoundWeights
+from edbatch.policies.encoding import FALL, encode, encoding_id
+from edbatch.policies.soft_bound import (
+    new_soft_bound,
+    no_soft_bound,
+    update_soft_bound,
+)
 from edbatch.policies.training_record import TrainingRecord
 from edbatch.policies.trie import NO_STATE, Trie, find, insert, new_trie
 from edbatch.schedule.frontier import FrontierState, collect, run_type, start_frontier
@@ -51,6 +60,21 @@ class MachineState:
     value: float = 0.0
 
 
+class Binding(NamedTuple):
+    """A machine of ``P`` types in terms of a graph's ``T`` types.
+
+    Attributes:
+        type_of: The graph's type of each of the machine's types, negative where it has
+            none, and then its ``U`` types that the machine does not know.
+        weight: Weights of the soft bound, see `BoundWeights.arrays`.
+        squarings: Its power is two to this.
+    """
+
+    type_of: np.ndarray  # [P + U] int32
+    weight: np.ndarray  # [T + 1] float64
+    squarings: int
+
+
 @dataclass(frozen=True)
 class StateMachine:
     """A policy that looks the frontier up in a table; see `train_policy`.
@@ -60,13 +84,14 @@ class StateMachine:
 
     Attributes:
         types: The types that it was trained on.
-        encoding: How it sees the frontier: `"base"`, `"max"` or `"sort"`.
+        encoding: How it sees the frontier: `"base"`, `"max"`, `"sort"` or `"fall"`.
         states: Its table; kept sorted by frontier.
         training: How it was trained, if it was.
+        weights: Of the soft bound, for `"fall"` and for search.
 
     Raises:
-        PolicyError: The encoding is unknown, or a state refers to a type by a position
-            that there is not.
+        PolicyError: The encoding is unknown, a state refers to a type by a position
+            that there is not, or there are other weights than types.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -82,7 +107,11 @@ class StateMachine:
     encoding: str
     states: tuple[MachineState, ...] = ()
     training: TrainingRecord | None = None
-    _bindings: dict[tuple[TypeKey, ...], np.ndarray] = field(
+    weights: BoundWeights = EQUAL_WEIGHTS
+    _bindings: dict[tuple[TypeKey, ...], Binding] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _latest: dict[str, tuple[tuple[TypeKey, ...], Binding]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -90,6 +119,12 @@ class StateMachine:
         encoding_id(self.encoding)
         object.__setattr__(self, "types", tuple(self.types))
         object.__setattr__(self, "states", tuple(sorted(self.states)))
+        if self.weights.types and len(self.weights.types) != len(self.types):
+            raise PolicyError(
+                "a machine has one weight per type, or none, but there are"
+                f" {len(self.weights.types)} weights and {len(self.types)} types; give"
+                " as many"
+            )
         for state in self.states:
             symbols = (*state.frontier, state.action)
             if min(symbols) < 0 or max(symbols) >= len(self.types):
@@ -119,10 +154,14 @@ class StateMachine:
                 was not trained on.
         """
         trie, action = self._table
+        type_of, weight, squarings = self.bind(structure.type_keys)
         order, start, kind, unseen = run_machine(
             start_frontier(structure),
+            structure.instance_nodes,
             encoding_id(self.encoding),
-            self.bind(structure.type_keys),
+            weight,
+            squarings,
+            type_of,
             trie,
             action,
         )
@@ -145,7 +184,7 @@ class StateMachine:
 
         return save_policy(self, path)
 
-    def bind(self, type_keys: tuple[TypeKey, ...]) -> np.ndarray:
+    def bind(self, type_keys: tuple[TypeKey, ...]) -> Binding:
         """Finds the machine's types among those of a graph.
 
         A type that agrees in cell and parameters with a known one but has another
@@ -155,15 +194,21 @@ class StateMachine:
             type_keys: The graph's types.
 
         Returns:
-            ``[P + U] int32``: the graph's type for each of the machine's ``P`` types,
-            negative where it has none, and then its ``U`` types that are unknown here.
+            The machine in terms of the graph's types.
 
         Raises:
             PolicyError: As for `schedule`.
         """
+        # Hashing many types costs as much as scheduling a small graph.
+        latest = self._latest.get("binding")
+        if latest is not None and latest[0] is type_keys:
+            return latest[1]
         bound = self._bindings.get(type_keys)
         if bound is None:
-            bound = self._bindings[type_keys] = self._bind(type_keys)
+            type_of = self._bind(type_keys)
+            bound = Binding(type_of, *self.weights.arrays(type_of, len(type_keys)))
+            self._bindings[type_keys] = bound
+        self._latest["binding"] = type_keys, bound
         return bound
 
     def _bind(self, type_keys: tuple[TypeKey, ...]) -> np.ndarray:
@@ -211,13 +256,23 @@ def _build(start, flat, num_symbols):
 
 @njit(cache=True, nogil=True)
 def run_machine(
-    state: FrontierState, kind: int, type_of: np.ndarray, trie: Trie, action: np.ndarray
+    state: FrontierState,
+    instance_nodes: np.ndarray,
+    kind: int,
+    weight: np.ndarray,
+    squarings: int,
+    type_of: np.ndarray,
+    trie: Trie,
+    action: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Runs a whole schedule.
 
     Args:
         state: Start of the execution; updated.
+        instance_nodes: Number of nodes of each instance; ``[B]``.
         kind: `encoding_id` of the encoding.
+        weight: Weights of the soft bound, see `BoundWeights.arrays`.
+        squarings: Its power is two to this.
         type_of: The graph's type of each symbol, as from `StateMachine.bind`.
         trie: The encodings of the known states.
         action: The symbol to run in each of them.
@@ -229,6 +284,10 @@ def run_machine(
     n = len(state.node_type)
     sequence = np.empty(len(type_of) + 1, np.int32)
     batches = np.empty((n, 3), np.int32)
+    if kind == FALL:
+        soft = new_soft_bound(state, instance_nodes, weight, squarings)
+    else:
+        soft = no_soft_bound()
     heads = HeadState(
         np.empty((0, 0), np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
     )
@@ -237,7 +296,7 @@ def run_machine(
     num_batches = 0
     done = 0
     while done < n:
-        length = encode(kind, state, type_of, sequence)
+        length = encode(kind, state, soft, type_of, sequence)
         found = find(trie, sequence, length)
         chosen = _NO_TYPE
         if found != NO_STATE and 0 <= action[found] < len(type_of):
@@ -247,13 +306,18 @@ def run_machine(
                 chosen = _NO_TYPE
         if chosen < 0:
             unseen += 1
-            if not has_heads:
-                heads = new_heads(state)
-                has_heads = True
-            chosen = best_ratio(heads, state)
+            if kind == FALL:
+                chosen = type_of[sequence[0]]
+            else:
+                if not has_heads:
+                    heads = new_heads(state)
+                    has_heads = True
+                chosen = best_ratio(heads, state)
         first, last = run_type(state, chosen)
         if has_heads:
             update_heads(heads, state, chosen, first, last)
+        if kind == FALL:
+            update_soft_bound(soft, state, chosen, first, last)
         batches[num_batches, 0] = chosen
         batches[num_batches, 1] = first
         batches[num_batches, 2] = last

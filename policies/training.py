@@ -1,28 +1,42 @@
-"""Training: from sampled minibatches to a state machine, judged on others."""
+"""Training: from sampled minibatches to a state machine, judged on others.
 
+With the encoding `fall` the weights of the soft bound are tuned first
+(`edbatch.policies.tuning`), then a table is learned on top (`.q_learning`); with the
+other encodings there is only the table.
+"""
+
+import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from os import PathLike
+from typing import Any
 
 import numpy as np
 
 from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
-from edbatch.policies.encoding import encoding_id
+from edbatch.policies.bound_weights import BoundWeights
+from edbatch.policies.checkpoint import (
+    TrainingState,
+    digest,
+    load_checkpoint,
+    save_checkpoint,
+)
+from edbatch.policies.encoding import FALL, encoding_id
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
 from edbatch.policies.interrupt import deferred_interrupt
-from edbatch.policies.q_learning import QTable, best_actions, new_table, run_trial
+from edbatch.policies.judge import Judge, Verdict, mean
+from edbatch.policies.q_learning import new_table, run_trial
 from edbatch.policies.random_stream import new_stream
 from edbatch.policies.remaining_bound import chains_below
-from edbatch.policies.state_machine import MachineState, StateMachine, run_machine
+from edbatch.policies.state_machine import StateMachine
 from edbatch.policies.training_record import TrainingRecord
-from edbatch.policies.trie import sequences
+from edbatch.policies.tuning import next_generation, start_tuning
 from edbatch.schedule.frontier import FrontierState, new_frontier
-from edbatch.schedule.lower_bound import lower_bound
-from edbatch.schedule.policy import Policy
 
 Progress = Callable[[int, int, float, float], None]
 
@@ -34,15 +48,19 @@ def train_policy(
     graphs: Sequence[GraphStructure],
     held_out: Sequence[GraphStructure],
     *,
-    encoding: str = "sort",
+    encoding: str = "fall",
     trials: int = 1000,
     seed: int = 0,
     n_step: int = 4,
     alpha: float = 0.5,
     learning_rate: float = 0.05,
     epsilon: float = 0.3,
+    generations: int = 12,
+    patience: int = 15,
     workload: str = "",
     progress: Progress | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    resume: bool = False,
 ) -> StateMachine:
     """Trains a state machine by Q-learning; see `edbatch.policies.q_learning`.
 
@@ -50,7 +68,8 @@ def train_policy(
     rarer. From time to time the table is judged by its number of batches on the
     held-out minibatches, with no random actions, and the best one is kept: of equal
     ones that with fewer unseen states, then the earlier. Training ends when every
-    held-out minibatch meets its lower bound and has no unseen state.
+    held-out minibatch meets its lower bound and has no unseen state, or when the last
+    `patience` judgements brought nothing better.
 
     A table that is worse than the greedy heuristic is not returned; instead a machine
     without states is, which follows that heuristic, and its training record says so.
@@ -59,24 +78,30 @@ def train_policy(
         graphs: Minibatches to train on, of the size that will be run: a policy that was
             trained on single instances is poor on minibatches.
         held_out: Minibatches to judge by, of the same model.
-        encoding: `"base"`, `"max"` or `"sort"`.
+        encoding: `"fall"`, `"sort"`, `"max"` or `"base"`.
         trials: How many episodes to run at most.
         seed: Gives the same policy, bit for bit, for the same graphs.
         n_step: Steps before a return is estimated by the table.
-        alpha: Weight of the ratio of the sufficient condition in the reward.
+        alpha: Weight of the ratio of the sufficient condition in the reward; not used
+            with `"fall"`, whose encoding says more.
         learning_rate: Least share of a new return in a table entry.
         epsilon: Share of random actions in the first trial; falls linearly to 0.
+        generations: How often the weights of the soft bound are tuned, for `"fall"`.
+        patience: After how many judgements without improvement to stop.
         workload: What this is, for the training record.
         progress: Called as ``progress(trial, trials, batches, bound)`` with the mean
             batches and lower bound on the held-out minibatches after each judgement.
+        checkpoint: File that keeps the state of training, written at each judgement
+            and when training is interrupted.
+        resume: Go on from that file; the policy is that of an uninterrupted training.
 
     Returns:
         The machine, with a `TrainingRecord`. After `KeyboardInterrupt` it is the best
         one so far, and its record says that training was interrupted.
 
     Raises:
-        PolicyError: There are no graphs, or they belong to different models, or an
-            argument is out of its range.
+        PolicyError: There are no graphs, or they belong to different models, an
+            argument is out of its range, or the checkpoint cannot be used.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -85,77 +110,237 @@ def train_policy(
         >>> machine.training.stopped, machine.schedule(graph).num_batches
         ('lower bound', 4)
     """
-    started = time.perf_counter()
-    kind = encoding_id(encoding)
-    _check_arguments(graphs, held_out, trials, n_step, alpha, learning_rate, epsilon)
-    types = common_types([*graphs, *held_out])
-    starts = [_Start.of(each, len(types)) for each in graphs]
-    judge = _Judge(held_out, kind, len(types))
-    table = new_table(len(types))
-    stream = new_stream(seed)
-    judged_after = set(_judgements(trials))
-    best: _Verdict | None = None
-    trial = 0
-    stopped = "trials"
-    try:
-        with deferred_interrupt() as check_interrupt:
-            while trial < trials and stopped == "trials":
-                start = starts[trial % len(starts)]
-                table = run_trial(
-                    table,
-                    start.state(),
-                    start.below,
-                    kind,
-                    float(alpha),
-                    epsilon * (1 - trial / trials),
-                    stream,
-                    int(n_step),
-                    float(learning_rate),
-                )
-                trial += 1
-                if trial in judged_after:
-                    verdict = judge(table, trial)
-                    if best is None or verdict.rank < best.rank:
-                        best = verdict
-                    if verdict.meets_bounds and not verdict.unseen:
-                        stopped = "lower bound"
-                    if progress is not None:
-                        progress(trial, trials, verdict.batches, judge.bound)
-                check_interrupt()
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    greedy = judge.heuristic(Greedy())
-    worse = best is not None and best.batches > greedy
-    if best is None or worse:
-        best = judge(new_table(len(types)), 0)
-    if stopped == "trials" and best.meets_bounds:
-        stopped = "lower bound"  # if only with the help of the greedy heuristic
-    record = TrainingRecord(
-        workload=workload,
+    settings = _Settings(
         encoding=encoding,
+        trials=trials,
         seed=int(seed),
-        n_step=int(n_step),
-        alpha=float(alpha),
-        learning_rate=float(learning_rate),
-        epsilon=float(epsilon),
-        trials=trial,
-        max_trials=int(trials),
-        best_trial=best.trial,
-        minibatches=len(graphs),
-        batch_size=_mean(len(each.instance_nodes) for each in graphs),
-        held_out=len(held_out),
-        held_out_batches=best.batches,
-        held_out_lower_bound=judge.bound,
-        held_out_depth=judge.heuristic(Depth()),
-        held_out_agenda=judge.heuristic(Agenda()),
-        held_out_greedy=greedy,
-        held_out_unseen=best.unseen,
-        stopped=stopped,
-        worse_than_greedy=worse,
-        elapsed_s=round(time.perf_counter() - started, 3),
-        versions=tuple((name, _version(name)) for name in _VERSIONS_OF),
+        n_step=n_step,
+        alpha=alpha,
+        learning_rate=learning_rate,
+        epsilon=epsilon,
+        generations=generations,
+        patience=patience,
     )
-    return StateMachine(types, encoding, best.states, record)
+    settings.check(graphs, held_out)
+    run = _Run(settings, graphs, held_out, progress, checkpoint)
+    if resume:
+        if checkpoint is None:
+            raise PolicyError(
+                "training resumes from a checkpoint but 'checkpoint' is None; name the"
+                " file that the interrupted training wrote"
+            )
+        run.state = load_checkpoint(checkpoint, run.identity)
+    stopped = run.finish()
+    return run.machine(stopped, workload)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments of `train_policy` that decide the outcome."""
+
+    encoding: str
+    trials: int
+    seed: int
+    n_step: int
+    alpha: float
+    learning_rate: float
+    epsilon: float
+    generations: int
+    patience: int
+
+    def check(
+        self, graphs: Sequence[GraphStructure], held_out: Sequence[GraphStructure]
+    ) -> None:
+        encoding_id(self.encoding)
+        for name, what in (("graphs", graphs), ("held_out", held_out)):
+            if not what:
+                raise PolicyError(
+                    f"training needs at least one minibatch in each of 'graphs' and"
+                    f" 'held_out' but {name!r} is empty; sample some more"
+                )
+        for name, low, high in (
+            ("trials", 1, math.inf),
+            ("n_step", 1, math.inf),
+            ("alpha", 0, math.inf),
+            ("learning_rate", 0, 1),
+            ("epsilon", 0, 1),
+            ("generations", 0, math.inf),
+            ("patience", 1, math.inf),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise PolicyError(
+                    f"{name!r} is between {low} and {high} but is {value!r}; leave it"
+                    " out for the default"
+                )
+
+
+class _Run:
+    """One training: its settings, its minibatches, and how far it has come."""
+
+    def __init__(
+        self,
+        settings: _Settings,
+        graphs: Sequence[GraphStructure],
+        held_out: Sequence[GraphStructure],
+        progress: Progress | None,
+        checkpoint: str | PathLike[str] | None,
+    ) -> None:
+        self._settings = settings
+        self._graphs = graphs
+        self._held_out = held_out
+        self._progress = progress
+        self._checkpoint = checkpoint
+        self._kind = encoding_id(settings.encoding)
+        self._types = common_types([*graphs, *held_out])
+        self._starts = [_Start.of(each, len(self._types)) for each in graphs]
+        self._judge = Judge(held_out, self._kind, len(self._types))
+        self._began = time.perf_counter()
+        self.state = TrainingState(
+            table=new_table(len(self._types)),
+            stream=new_stream(settings.seed),
+            tuning=None,
+        )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint of this training must agree with."""
+        return {
+            **vars(self._settings),
+            "graphs": digest(self._graphs),
+            "held_out": digest(self._held_out),
+        }
+
+    def finish(self) -> str:
+        """Trains to the end; returns why it ended."""
+        try:
+            with deferred_interrupt() as check_interrupt:
+                if self._kind == FALL and self.state.best is None:
+                    self._judge_now()
+                if self._kind == FALL and self._why_ended() is None:
+                    self._tune(check_interrupt)
+                while (stopped := self._why_ended()) is None:
+                    self._run_trial()
+                    check_interrupt()
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+            self._save()
+        return stopped
+
+    def _why_ended(self) -> str | None:
+        """Tells why training is over, if it is."""
+        state, best = self.state, self.state.best
+        if best is not None:
+            # The first type of `fall` needs no table, so no state is strange to it.
+            if best.meets_bounds and (not best.unseen or self._kind == FALL):
+                return "lower bound"
+            waited = sum(trial > best.trial for trial, _ in state.curve)
+            if waited >= self._settings.patience:
+                return "patience"
+        return "trials" if state.trial == self._settings.trials else None
+
+    def _tune(self, check_interrupt: Callable[[], None]) -> None:
+        settings, num_types = self._settings, len(self._types)
+        if self.state.tuning is None:
+            self.state.tuning = start_tuning(self._graphs, num_types)
+        while self.state.tuning.generation < settings.generations:
+            self.state.tuning = next_generation(
+                self.state.tuning, self._graphs, settings.generations, settings.seed
+            )
+            check_interrupt()
+
+    @property
+    def _weights(self) -> BoundWeights:
+        tuning = self.state.tuning
+        return BoundWeights() if tuning is None else tuning.weights
+
+    def _run_trial(self) -> None:
+        settings, state = self._settings, self.state
+        start = self._starts[state.trial % len(self._starts)]
+        type_of = np.arange(len(self._types), dtype=np.int32)
+        state.table = run_trial(
+            state.table,
+            start.state(),
+            start.structure.instance_nodes,
+            start.below,
+            self._kind,
+            *self._weights.arrays(type_of, len(self._types)),
+            0.0 if self._kind == FALL else float(settings.alpha),
+            settings.epsilon * (1 - state.trial / settings.trials),
+            state.stream,
+            int(settings.n_step),
+            float(settings.learning_rate),
+        )
+        state.trial += 1
+        if state.trial in _judgements(settings.trials):
+            self._judge_now()
+
+    def _judge_now(self) -> None:
+        state = self.state
+        verdict = self._judge(state.table, self._weights, state.trial)
+        if state.best is None or verdict.rank < state.best.rank:
+            state.best = verdict
+        state.curve.append((state.trial, verdict.batches))
+        self._save()
+        if self._progress is not None:
+            trials, bound = self._settings.trials, self._judge.bound
+            self._progress(state.trial, trials, verdict.batches, bound)
+
+    def _save(self) -> None:
+        if self._checkpoint is not None:
+            now = time.perf_counter()
+            self.state.elapsed_s += now - self._began
+            self._began = now
+            save_checkpoint(self._checkpoint, self.state, self.identity)
+
+    def machine(self, stopped: str, workload: str) -> StateMachine:
+        """Builds the policy and its record."""
+        judge, best = self._judge, self.state.best
+        greedy = judge.heuristic(Greedy())
+        encoding = self._settings.encoding
+        worse = best is not None and best.batches > greedy
+        if best is None or worse:
+            encoding = encoding if self._kind != FALL else "sort"
+            follow = Judge(self._held_out, encoding_id(encoding), len(self._types))
+            best = follow(new_table(len(self._types)), BoundWeights(), 0)
+        if stopped in ("trials", "patience") and best.meets_bounds:
+            stopped = "lower bound"  # if only with the help of the greedy heuristic
+        record = self._record(stopped, workload, best, greedy, worse)
+        return StateMachine(self._types, encoding, best.states, record, best.weights)
+
+    def _record(
+        self, stopped: str, workload: str, best: Verdict, greedy: float, worse: bool
+    ) -> TrainingRecord:
+        settings, judge = self._settings, self._judge
+        elapsed_s = self.state.elapsed_s + time.perf_counter() - self._began
+        return TrainingRecord(
+            workload=workload,
+            encoding=settings.encoding,
+            seed=settings.seed,
+            n_step=int(settings.n_step),
+            alpha=float(settings.alpha),
+            learning_rate=float(settings.learning_rate),
+            epsilon=float(settings.epsilon),
+            generations=int(settings.generations),
+            patience=int(settings.patience),
+            trials=self.state.trial,
+            max_trials=int(settings.trials),
+            best_trial=best.trial,
+            minibatches=len(self._graphs),
+            batch_size=mean(len(each.instance_nodes) for each in self._graphs),
+            held_out=len(self._held_out),
+            held_out_batches=best.batches,
+            held_out_lower_bound=judge.bound,
+            held_out_depth=judge.heuristic(Depth()),
+            held_out_agenda=judge.heuristic(Agenda()),
+            held_out_greedy=greedy,
+            held_out_unseen=best.unseen,
+            stopped=stopped,
+            worse_than_greedy=worse,
+            elapsed_s=round(elapsed_s, 3),
+            curve=tuple(self.state.curve),
+            versions=tuple((name, _version(name)) for name in _VERSIONS_OF),
+        )
 
 
 def common_types(graphs: Sequence[GraphStructure]) -> tuple[TypeKey, ...]:
@@ -212,90 +397,12 @@ class _Start:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Verdict:
-    """How a table does on the held-out minibatches."""
-
-    batches: float
-    unseen: int
-    trial: int
-    meets_bounds: bool
-    states: tuple[MachineState, ...]
-
-    @property
-    def rank(self) -> tuple[float, int, int]:
-        return self.batches, self.unseen, self.trial
-
-
-class _Judge:
-    """Runs tables and heuristics on the held-out minibatches."""
-
-    def __init__(
-        self, held_out: Sequence[GraphStructure], kind: int, num_types: int
-    ) -> None:
-        self._graphs = held_out
-        self._starts = [_Start.of(each, num_types) for each in held_out]
-        self._bounds = [lower_bound(each) for each in held_out]
-        self._kind = kind
-        self._type_of = np.arange(num_types, dtype=np.int32)
-        self.bound = _mean(self._bounds)
-
-    def __call__(self, table: QTable, trial: int) -> _Verdict:
-        action = best_actions(table)
-        batches = []
-        unseen = 0
-        for start in self._starts:
-            *_, batch_type, strange = run_machine(
-                start.state(), self._kind, self._type_of, table.trie, action
-            )
-            batches.append(len(batch_type))
-            unseen += int(strange)
-        return _Verdict(
-            batches=_mean(batches),
-            unseen=unseen,
-            trial=trial,
-            meets_bounds=batches == self._bounds,
-            states=machine_states(table, action),
-        )
-
-    def heuristic(self, policy: Policy) -> float:
-        return _mean(policy.schedule(each).num_batches for each in self._graphs)
-
-
-def machine_states(table: QTable, action: np.ndarray) -> tuple[MachineState, ...]:
-    """Reads the states out of a table.
-
-    Args:
-        table: The table.
-        action: What to do in each state; ``[S]``.
-
-    Returns:
-        The states.
-    """
-    start, flat = sequences(table.trie)
-    symbols = flat.tolist()
-    visits = table.visits.sum(axis=1).tolist()
-    return tuple(
-        MachineState(
-            frontier=tuple(symbols[start[s] : start[s + 1]]),
-            action=chosen,
-            visits=visits[s],
-            value=round(float(table.value[s, chosen]), 4),
-        )
-        for s, chosen in enumerate(action.tolist())
-    )
-
-
-def _judgements(trials: int) -> Iterable[int]:
+@functools.cache
+def _judgements(trials: int) -> frozenset[int]:
     """After which trials to judge: often at first, then evenly, and at the end."""
     every = math.ceil(trials / _EVALUATIONS)
     early = (2**k for k in range(every.bit_length()))
-    return (*early, *range(every, trials, every), trials)
-
-
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return float(sum(values)) / len(values)
+    return frozenset((*early, *range(every, trials, every), trials))
 
 
 def _version(package: str) -> str:
@@ -303,32 +410,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _check_arguments(
-    graphs: Sequence[GraphStructure],
-    held_out: Sequence[GraphStructure],
-    trials: int,
-    n_step: int,
-    alpha: float,
-    learning_rate: float,
-    epsilon: float,
-) -> None:
-    for name, what in (("graphs", graphs), ("held_out", held_out)):
-        if not what:
-            raise PolicyError(
-                f"training needs at least one minibatch in each of 'graphs' and"
-                f" 'held_out' but {name!r} is empty; sample some more"
-            )
-    for name, value, low, high in (
-        ("trials", trials, 1, math.inf),
-        ("n_step", n_step, 1, math.inf),
-        ("alpha", alpha, 0, math.inf),
-        ("learning_rate", learning_rate, 0, 1),
-        ("epsilon", epsilon, 0, 1),
-    ):
-        if not low <= value <= high:
-            raise PolicyError(
-                f"{name!r} is between {low} and {high} but is {value!r}; leave it out"
-                " for the default"
-            )

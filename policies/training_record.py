@@ -18,6 +18,8 @@ class TrainingRecord:
         alpha: Weight of the ratio of the sufficient condition in the reward.
         learning_rate: Share of a new return in a table entry, at least.
         epsilon: Share of random actions in the first trial.
+        generations: How often the weights of the soft bound were tuned, for `fall`.
+        patience: After how many judgements without improvement training would stop.
         trials: Trials that were run.
         max_trials: Trials that were allowed.
         best_trial: Trial after which the policy was taken; 0 if before the first.
@@ -32,10 +34,11 @@ class TrainingRecord:
         held_out_unseen: Steps on the held-out minibatches, all together, in states that
             were not seen in training.
         stopped: `"lower bound"` if every held-out minibatch meets it; else why training
-            ended: `"trials"` or `"interrupted"`.
+            ended: `"trials"`, `"patience"` or `"interrupted"`.
         worse_than_greedy: Whether learning never met the greedy heuristic, so that the
             policy has no states of its own and only follows that.
         elapsed_s: Seconds that it took.
+        curve: Trial, and batches on the held-out minibatches, of each judgement.
         versions: Versions of the packages that could change the outcome.
     """
 
@@ -46,6 +49,8 @@ class TrainingRecord:
     alpha: float
     learning_rate: float
     epsilon: float
+    generations: int
+    patience: int
     trials: int
     max_trials: int
     best_trial: int
@@ -61,12 +66,14 @@ class TrainingRecord:
     stopped: str
     worse_than_greedy: bool
     elapsed_s: float
+    curve: tuple[tuple[int, float], ...]
     versions: tuple[tuple[str, str], ...]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as JSON values, in the order of the attributes."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"versions": dict(self.versions)}
+        curve = [list(point) for point in self.curve]
+        return values | {"curve": curve, "versions": dict(self.versions)}
 
     @classmethod
     def from_json(cls, values: Any) -> "TrainingRecord":
@@ -90,14 +97,34 @@ class TrainingRecord:
             how = "has no" if wrong[0] in kinds else "has an unknown"
             raise ValueError(f"'training' {how} {wrong[0]!r}")
         for name, kind in kinds.items():
-            if name != "versions" and not _is_a(values[name], kind):
+            if name not in ("curve", "versions") and not _is_a(values[name], kind):
                 raise ValueError(f"{name!r} in 'training' is not of type {_name(kind)}")
+        curve = values["curve"]
+        if not isinstance(curve, list) or not all(map(_is_point, curve)):
+            raise ValueError(
+                "'curve' in 'training' is not an array of pairs of numbers"
+            )
         versions = values["versions"]
         if not isinstance(versions, dict) or not all(
             isinstance(each, str) for each in versions.values()
         ):
             raise ValueError("'versions' in 'training' is not an object of strings")
-        return cls(**{**values, "versions": tuple(versions.items())})
+        return cls(
+            **{
+                **values,
+                "curve": tuple((trial, float(batches)) for trial, batches in curve),
+                "versions": tuple(versions.items()),
+            }
+        )
+
+
+def _is_point(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and _is_a(value[0], int)
+        and _is_a(value[1], float)
+    )
 
 
 def _is_a(value: Any, kind: Any) -> bool:

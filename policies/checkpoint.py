@@ -1,0 +1,199 @@
+"""Files from which an interrupted training goes on as if nothing had happened.
+
+A checkpoint is an ``.npz`` archive of the arrays of a `TrainingState`, and of JSON for
+the rest. It belongs to one training: the settings and a digest of the minibatches are
+in it and are compared before it is used.
+"""
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edbatch.errors import PolicyError
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.bound_weights import BoundWeights
+from edbatch.policies.judge import Verdict
+from edbatch.policies.q_learning import QTable
+from edbatch.policies.state_machine import MachineState
+from edbatch.policies.trie import Trie
+from edbatch.policies.tuning import Tuning
+
+
+@dataclass
+class TrainingState:
+    """How far a training has come.
+
+    Attributes:
+        table: The values learned so far.
+        stream: Random numbers of the exploration.
+        tuning: The weights of the soft bound, if they are tuned.
+        trial: Trials that have been run.
+        best: The best verdict so far.
+        curve: Trial and held-out batches of each judgement.
+        elapsed_s: Seconds spent before the last start.
+    """
+
+    table: QTable
+    stream: np.ndarray
+    tuning: Tuning | None
+    trial: int = 0
+    best: Verdict | None = None
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+
+def digest(structures: Sequence[GraphStructure]) -> str:
+    """Returns a text that differs for different minibatches."""
+    found = hashlib.sha256()
+    for each in structures:
+        for array in (each.node_type, each.operand_node, each.instance_nodes):
+            found.update(np.ascontiguousarray(array).tobytes())
+            found.update(b"/")
+        found.update("/".join(map(str, each.type_keys)).encode())
+    return found.hexdigest()
+
+
+def save_checkpoint(
+    path: str | PathLike[str], state: TrainingState, settings: dict[str, Any]
+) -> None:
+    """Writes a checkpoint; a reader sees the old file or the new one, never a part.
+
+    Args:
+        path: The file; replaced if it exists.
+        state: What to save.
+        settings: JSON values that must agree when it is loaded.
+
+    Raises:
+        PolicyError: The file cannot be written.
+    """
+    path = Path(path)
+    table, trie = state.table, state.table.trie
+    arrays = {
+        "child": trie.child,
+        "number": trie.number,
+        "used": trie.used,
+        "value": table.value,
+        "visits": table.visits,
+        "stream": state.stream,
+    }
+    rest: dict[str, Any] = {
+        "settings": settings,
+        "trial": state.trial,
+        "curve": state.curve,
+        "elapsed_s": state.elapsed_s,
+        "best": None if state.best is None else _verdict_to_json(state.best),
+        "tuning": None,
+    }
+    if state.tuning is not None:
+        tuning = state.tuning
+        arrays |= {"mean": tuning.mean, "spread": tuning.spread, "tuned": tuning.best}
+        rest["tuning"] = [tuning.generation, tuning.best_batches]
+    beside = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(beside, "wb") as file:
+            np.savez(file, rest=np.array(json.dumps(rest)), **arrays)
+        os.replace(beside, path)
+    except OSError as error:
+        raise PolicyError(
+            f"a checkpoint is saved beside the policy but {path} cannot be written"
+            f" ({error.strerror}); name a file in an existing, writable folder"
+        ) from error
+
+
+def load_checkpoint(
+    path: str | PathLike[str], settings: dict[str, Any]
+) -> TrainingState:
+    """Reads a checkpoint.
+
+    Args:
+        path: The file.
+        settings: As given to `save_checkpoint`.
+
+    Returns:
+        The state.
+
+    Raises:
+        PolicyError: There is no such file, it is damaged, or it belongs to a training
+            with other settings or on other minibatches.
+    """
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        rest = json.loads(str(arrays["rest"]))
+        state = _state(arrays, rest)
+    except FileNotFoundError:
+        raise PolicyError(
+            f"training resumes from a checkpoint but there is no file {path}; an"
+            " interrupted training with the same --out leaves one, start it without"
+            " --resume"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise PolicyError(
+            f"training resumes from a checkpoint but {path} is not one, or damaged"
+            f" ({error}); start again without --resume"
+        ) from None
+    theirs = rest["settings"]
+    for name, value in settings.items():
+        if theirs.get(name) != value:
+            raise PolicyError(
+                f"training resumes with the settings that it began with but {name!r} is"
+                f" {value!r} now and was {theirs.get(name)!r}; give the same, or start"
+                " again without --resume"
+            )
+    return state
+
+
+def _state(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> TrainingState:
+    tuning = None
+    if rest["tuning"] is not None:
+        generation, batches = rest["tuning"]
+        tuning = Tuning(
+            generation, arrays["mean"], arrays["spread"], arrays["tuned"], batches
+        )
+    trie = Trie(arrays["child"], arrays["number"], arrays["used"])
+    best = rest["best"]
+    return TrainingState(
+        table=QTable(trie, arrays["value"], arrays["visits"]),
+        stream=arrays["stream"],
+        tuning=tuning,
+        trial=rest["trial"],
+        best=None if best is None else _verdict_from_json(best),
+        curve=[(trial, batches) for trial, batches in rest["curve"]],
+        elapsed_s=rest["elapsed_s"],
+    )
+
+
+def _verdict_to_json(verdict: Verdict) -> dict[str, Any]:
+    weights = verdict.weights
+    return {
+        "batches": verdict.batches,
+        "unseen": verdict.unseen,
+        "trial": verdict.trial,
+        "meets_bounds": verdict.meets_bounds,
+        "states": [
+            [each.frontier, each.action, each.visits, each.value]
+            for each in verdict.states
+        ],
+        "weights": [weights.types, weights.path, weights.power],
+    }
+
+
+def _verdict_from_json(values: dict[str, Any]) -> Verdict:
+    types, path, power = values.pop("weights")
+    states = values.pop("states")
+    return Verdict(
+        **values,
+        states=tuple(
+            MachineState(tuple(frontier), *others) for frontier, *others in states
+        ),
+        weights=BoundWeights(tuple(types), path, power),
+    )

@@ -1,0 +1,397 @@
+"""The states of single instances: what lets a search run thousands of schedules.
+
+Instances of a minibatch do not depend on each other, so the state of its execution is
+one state per instance, and running a type moves each of them by itself. Each state of
+an instance is computed once, when it is first reached, together with its frontier, its
+longest remaining chains and which types the sufficient condition of ED-Batch (Chen et
+al., ICML 2023, section 2.3) allows; after that a step of a whole minibatch is one
+look-up per instance.
+
+A state is the set of nodes that have run, held as bits. States are found again by the
+exclusive or of a random number per node (Zobrist hashing), and compared bit by bit.
+
+Making a state of an instance of n nodes and e operands costs O(n + e); a type of more
+than 64 is never seen as allowed by the condition, which costs searches time only.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.soft_bound import reach
+
+UNKNOWN = -1
+_FULL = -2
+_MASK_TYPES = 64
+
+
+class InstanceGraph(NamedTuple):
+    """A minibatch of ``B`` instances with ``N`` nodes of ``T`` types.
+
+    Attributes:
+        node_type: Type of each node.
+        operand_start: First operand of each node, and the end.
+        operands: Node that each operand reads; negative where it is missing.
+        consumer_start: First reader of each node, and the end.
+        consumers: Readers.
+        chains: As in `edbatch.policies.soft_bound.Reach`.
+        height: As there.
+        first_node: First node of each instance, and the end.
+    """
+
+    node_type: np.ndarray  # [N] int32
+    operand_start: np.ndarray  # [N + 1] int32
+    operands: np.ndarray  # [E] int32
+    consumer_start: np.ndarray  # [N + 1] int32
+    consumers: np.ndarray  # [E] int32
+    chains: np.ndarray  # [N, T] int32
+    height: np.ndarray  # [N] int32
+    first_node: np.ndarray  # [B + 1] int64
+
+
+class InstanceStates(NamedTuple):
+    """The ``S`` states met so far; the arrays are longer.
+
+    Attributes:
+        place: Instance of each state; where its frontier and its bits begin in the
+            pools, and the size of its frontier.
+        key: Exclusive or of the random numbers of the nodes that have run.
+        ready: Frontier nodes of each type.
+        chain: Longest remaining chain of each type, and longest remaining path.
+        allowed: Whether all heads of a type are on the frontier, or there are none.
+        following: State after running each type, the state itself where nothing of the
+            type is ready, or `UNKNOWN`.
+        frontier: Pool of frontier nodes.
+        bits: Pool of the bits of nodes that have run.
+        table: States by key: open addressing, a power of two of places.
+        used: How many states, frontier nodes and words of bits there are.
+    """
+
+    place: np.ndarray  # [capacity, 4] int64
+    key: np.ndarray  # [capacity] uint64
+    ready: np.ndarray  # [capacity, T] int32
+    chain: np.ndarray  # [capacity, T + 1] int32
+    allowed: np.ndarray  # [capacity, T] bool
+    following: np.ndarray  # [capacity, T] int32
+    frontier: np.ndarray  # [*] int32
+    bits: np.ndarray  # [*] uint64
+    table: np.ndarray  # [*] int32
+    used: np.ndarray  # [3] int64
+
+
+class Scratch(NamedTuple):
+    """Room for making a state of an instance of ``n`` nodes.
+
+    Attributes:
+        frontier: Its frontier.
+        bits: Its bits.
+        above: Types of the remaining ancestors of each node, as bits.
+    """
+
+    frontier: np.ndarray  # [n + 1] int32
+    bits: np.ndarray  # [words] uint64
+    above: np.ndarray  # [n] uint64
+
+
+def instance_graph(structure: GraphStructure) -> InstanceGraph:
+    """Prepares a minibatch.
+
+    Args:
+        structure: The minibatch.
+
+    Returns:
+        Its arrays for compiled code.
+    """
+    start, consumers, _ = structure.consumers
+    node_type = structure.node_type
+    return InstanceGraph(
+        node_type,
+        structure.operand_start,
+        structure.operand_node,
+        start,
+        consumers,
+        *_reach_arrays(node_type, start, consumers, structure.num_types),
+        np.concatenate([[0], np.cumsum(structure.instance_nodes, dtype=np.int64)]),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _reach_arrays(node_type, consumer_start, consumers, num_types):
+    # Compiled functions return plain tuples to Python, see `new_frontier`.
+    found = reach(node_type, consumer_start, consumers, num_types)
+    return found.chains, found.height
+
+
+def new_states(graph: InstanceGraph) -> tuple[InstanceStates, np.ndarray]:
+    """Makes the states in which the instances start.
+
+    Args:
+        graph: The minibatch.
+
+    Returns:
+        The states, and that of each instance, ``[B] int32``.
+    """
+    *states, start = _start(graph)
+    return InstanceStates(*states), start
+
+
+@njit(cache=True, nogil=True)
+def _start(graph):
+    num_types = graph.chains.shape[1]
+    num_instances = len(graph.first_node) - 1
+    capacity = max(256, 4 * num_instances)
+    states = InstanceStates(
+        np.empty((capacity, 4), np.int64),
+        np.empty(capacity, np.uint64),
+        np.empty((capacity, num_types), np.int32),
+        np.empty((capacity, num_types + 1), np.int32),
+        np.empty((capacity, num_types), np.bool_),
+        np.empty((capacity, num_types), np.int32),
+        np.empty(8 * capacity, np.int32),
+        np.empty(4 * capacity, np.uint64),
+        np.full(table_size(capacity), UNKNOWN, np.int32),
+        np.zeros(3, np.int64),
+    )
+    scratch = new_scratch(graph)
+    start = np.empty(num_instances, np.int32)
+    for i in range(num_instances):
+        first, last = graph.first_node[i], graph.first_node[i + 1]
+        size = 0
+        for v in range(first, last):
+            is_ready = True
+            for e in range(graph.operand_start[v], graph.operand_start[v + 1]):
+                is_ready = is_ready and graph.operands[e] < 0
+            if is_ready:
+                scratch.frontier[size] = v
+                size += 1
+        scratch.bits[: (last - first + 63) >> 6] = 0
+        found = _FULL
+        while found == _FULL:
+            # A random number tells the empty sets of the instances apart.
+            found = _find_or_add(graph, states, scratch, i, size, _random(-1 - i))
+            if found == _FULL:
+                states = grown(states)
+        start[i] = found
+    return (
+        states.place,
+        states.key,
+        states.ready,
+        states.chain,
+        states.allowed,
+        states.following,
+        states.frontier,
+        states.bits,
+        states.table,
+        states.used,
+        start,
+    )
+
+
+@njit(cache=True, nogil=True)
+def new_scratch(graph: InstanceGraph) -> Scratch:
+    """Makes room for states of the largest instance."""
+    largest = 0
+    for i in range(len(graph.first_node) - 1):
+        largest = max(largest, graph.first_node[i + 1] - graph.first_node[i])
+    return Scratch(
+        np.empty(largest + 1, np.int32),
+        np.empty((largest + 63) >> 6, np.uint64),
+        np.empty(largest, np.uint64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def table_size(capacity: int) -> int:
+    """Returns the size of a hash table with room for so many, a power of two."""
+    size = 1
+    while size < 2 * capacity:
+        size *= 2
+    return size
+
+
+@njit(cache=True, nogil=True)
+def grown(states: InstanceStates) -> InstanceStates:
+    """Returns the states in arrays of twice the length."""
+    capacity = 2 * len(states.key)
+    num_types = states.ready.shape[1]
+    size = states.used[0]
+    place = np.empty((capacity, 4), np.int64)
+    key = np.empty(capacity, np.uint64)
+    ready = np.empty((capacity, num_types), np.int32)
+    chain = np.empty((capacity, num_types + 1), np.int32)
+    allowed = np.empty((capacity, num_types), np.bool_)
+    following = np.empty((capacity, num_types), np.int32)
+    frontier = np.empty(2 * len(states.frontier), np.int32)
+    bits = np.empty(2 * len(states.bits), np.uint64)
+    place[:size] = states.place[:size]
+    key[:size] = states.key[:size]
+    ready[:size] = states.ready[:size]
+    chain[:size] = states.chain[:size]
+    allowed[:size] = states.allowed[:size]
+    following[:size] = states.following[:size]
+    frontier[: states.used[1]] = states.frontier[: states.used[1]]
+    bits[: states.used[2]] = states.bits[: states.used[2]]
+    table = np.full(table_size(capacity), UNKNOWN, np.int32)
+    last = np.uint64(len(table) - 1)
+    for s in range(size):
+        k = key[s] & last
+        while table[k] != UNKNOWN:
+            k = (k + np.uint64(1)) & last
+        table[k] = s
+    return InstanceStates(
+        place, key, ready, chain, allowed, following, frontier, bits, table, states.used
+    )
+
+
+@njit(cache=True, nogil=True)
+def _random(v):
+    """A random number for a node: the finalizer of splitmix64."""
+    z = np.uint64(v + 1) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _has_run(bits, place):
+    return (bits[place >> 6] >> np.uint64(place & 63)) & np.uint64(1) != 0
+
+
+@njit(cache=True, nogil=True)
+def follow(
+    graph: InstanceGraph,
+    states: InstanceStates,
+    scratch: Scratch,
+    state: int,
+    chosen: int,
+) -> int:
+    """Runs all frontier nodes of a type in one instance.
+
+    Args:
+        graph: The minibatch.
+        states: `InstanceStates`; the new one is added.
+        scratch: `Scratch`.
+        state: The state before.
+        chosen: The type; at least one of its nodes is ready.
+
+    Returns:
+        The state after, or a negative number if the arrays are full: then nothing has
+        changed, and the call works with the `grown` ones.
+    """
+    i = states.place[state, 0]
+    begin = graph.first_node[i]
+    words = (graph.first_node[i + 1] - begin + 63) >> 6
+    frontier, bits = scratch.frontier, scratch.bits
+    first_bit = states.place[state, 2]
+    for w in range(words):
+        bits[w] = states.bits[first_bit + w]
+    key = states.key[state]
+    first = states.place[state, 1]
+    last = first + states.place[state, 3]
+    size = 0
+    for place in range(first, last):
+        v = states.frontier[place]
+        if graph.node_type[v] == chosen:
+            bits[(v - begin) >> 6] |= np.uint64(1) << np.uint64((v - begin) & 63)
+            key ^= _random(v)
+        else:
+            frontier[size] = v
+            size += 1
+    kept = size
+    for place in range(first, last):
+        v = states.frontier[place]
+        if graph.node_type[v] != chosen:
+            continue
+        for e in range(graph.consumer_start[v], graph.consumer_start[v + 1]):
+            reader = graph.consumers[e]
+            is_ready = True
+            for o in range(
+                graph.operand_start[reader], graph.operand_start[reader + 1]
+            ):
+                u = graph.operands[o]
+                if u >= 0 and not _has_run(bits, u - begin):
+                    is_ready = False
+                    break
+            for k in range(kept, size):
+                is_ready = is_ready and frontier[k] != reader
+            if is_ready:
+                frontier[size] = reader
+                size += 1
+    found = _find_or_add(graph, states, scratch, i, size, key)
+    if found >= 0:
+        states.following[state, chosen] = found
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _find_or_add(graph, states, scratch, i, size, key):
+    """Finds the state in the scratch, or adds it; `_FULL` if there is no room."""
+    begin, end = graph.first_node[i], graph.first_node[i + 1]
+    words = (end - begin + 63) >> 6
+    frontier, bits, above = scratch.frontier, scratch.bits, scratch.above
+    last = np.uint64(len(states.table) - 1)
+    k = key & last
+    while states.table[k] != UNKNOWN:
+        s = states.table[k]
+        if states.key[s] == key and states.place[s, 0] == i:
+            is_same = True
+            for w in range(words):
+                is_same = is_same and states.bits[states.place[s, 2] + w] == bits[w]
+            if is_same:
+                return s
+        k = (k + np.uint64(1)) & last
+    s = states.used[0]
+    if (
+        s == len(states.key)
+        or states.used[1] + size > len(states.frontier)
+        or states.used[2] + words > len(states.bits)
+    ):
+        return _FULL
+    states.table[k] = s
+    states.key[s] = key
+    states.place[s, 0] = i
+    states.place[s, 1] = states.used[1]
+    states.place[s, 2] = states.used[2]
+    states.place[s, 3] = size
+    num_types = graph.chains.shape[1]
+    states.ready[s] = 0
+    states.chain[s] = 0
+    states.following[s] = s
+    states.allowed[s] = num_types <= _MASK_TYPES
+    lowest = end
+    for j in range(size):
+        v = frontier[j]
+        t = graph.node_type[v]
+        states.frontier[states.used[1] + j] = v
+        states.ready[s, t] += 1
+        states.following[s, t] = UNKNOWN
+        for a in range(num_types):
+            states.chain[s, a] = max(states.chain[s, a], graph.chains[v, a])
+        states.chain[s, num_types] = max(states.chain[s, num_types], graph.height[v])
+        lowest = min(lowest, v)
+    for w in range(words):
+        states.bits[states.used[2] + w] = bits[w]
+    states.used[0] += 1
+    states.used[1] += size
+    states.used[2] += words
+    if num_types > _MASK_TYPES:
+        return s
+    # A head is a remaining node without remaining ancestors of its type.
+    for v in range(lowest, end):
+        if _has_run(bits, v - begin):
+            continue
+        types = np.uint64(0)
+        is_ready = True
+        for e in range(graph.operand_start[v], graph.operand_start[v + 1]):
+            u = graph.operands[e]
+            if u >= 0 and not _has_run(bits, u - begin):
+                types |= above[u - begin]
+                types |= np.uint64(1) << np.uint64(graph.node_type[u])
+                is_ready = False
+        above[v - begin] = types
+        t = graph.node_type[v]
+        if not is_ready and not (types >> np.uint64(t)) & np.uint64(1):
+            states.allowed[s, t] = False
+    return s

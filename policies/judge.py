@@ -1,0 +1,117 @@
+"""Judging tables during training: batches on minibatches that were held out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.bound_weights import BoundWeights
+from edbatch.policies.q_learning import QTable, best_actions
+from edbatch.policies.state_machine import MachineState, run_machine
+from edbatch.policies.trie import sequences
+from edbatch.schedule.frontier import new_frontier
+from edbatch.schedule.lower_bound import lower_bound
+from edbatch.schedule.policy import Policy
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """How a table does on the held-out minibatches.
+
+    Attributes:
+        batches: Mean batches per minibatch.
+        unseen: Steps in states that are not in the table, all together.
+        trial: After which trial.
+        meets_bounds: Whether every minibatch meets its lower bound.
+        states: The table, as states of a machine.
+        weights: Weights of the soft bound.
+    """
+
+    batches: float
+    unseen: int
+    trial: int
+    meets_bounds: bool
+    states: tuple[MachineState, ...]
+    weights: BoundWeights
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """Smaller is better."""
+        return self.batches, self.unseen, self.trial
+
+
+class Judge:
+    """Runs tables and heuristics on the held-out minibatches."""
+
+    def __init__(
+        self, held_out: Sequence[GraphStructure], kind: int, num_types: int
+    ) -> None:
+        self._graphs = held_out
+        self._bounds = [lower_bound(each) for each in held_out]
+        self._kind = kind
+        self._type_of = np.arange(num_types, dtype=np.int32)
+        self.bound = mean(self._bounds)
+
+    def __call__(self, table: QTable, weights: BoundWeights, trial: int) -> Verdict:
+        """Judges a table with the weights that it was learned with."""
+        action = best_actions(table)
+        num_types = len(self._type_of)
+        weight, squarings = weights.arrays(self._type_of, num_types)
+        batches = []
+        unseen = 0
+        for each in self._graphs:
+            *_, batch_type, strange = run_machine(
+                new_frontier(each.node_type, *each.consumers, num_types),
+                each.instance_nodes,
+                self._kind,
+                weight,
+                squarings,
+                self._type_of,
+                table.trie,
+                action,
+            )
+            batches.append(len(batch_type))
+            unseen += int(strange)
+        return Verdict(
+            batches=mean(batches),
+            unseen=unseen,
+            trial=trial,
+            meets_bounds=batches == self._bounds,
+            states=machine_states(table, action),
+            weights=weights,
+        )
+
+    def heuristic(self, policy: Policy) -> float:
+        """Mean batches of a policy on the held-out minibatches."""
+        return mean(policy.schedule(each).num_batches for each in self._graphs)
+
+
+def machine_states(table: QTable, action: np.ndarray) -> tuple[MachineState, ...]:
+    """Reads the states out of a table.
+
+    Args:
+        table: The table.
+        action: What to do in each state; ``[S]``.
+
+    Returns:
+        The states.
+    """
+    start, flat = sequences(table.trie)
+    symbols = flat.tolist()
+    visits = table.visits.sum(axis=1).tolist()
+    return tuple(
+        MachineState(
+            frontier=tuple(symbols[start[s] : start[s + 1]]),
+            action=chosen,
+            visits=visits[s],
+            value=round(float(table.value[s, chosen]), 4),
+        )
+        for s, chosen in enumerate(action.tolist())
+    )
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of at least one value."""
+    values = list(values)
+    return float(sum(values)) / len(values)

@@ -1,0 +1,200 @@
+"""Search at plan time, on top of any policy: more batches saved for some milliseconds.
+
+A beam search (`edbatch.policies.beam`) starts from the number of batches that the
+policy found and looks for fewer, with the policy's weights of the soft bound if it has
+some. A narrow beam goes first; its time tells how wide a second one may be.
+"""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from edbatch.errors import PolicyError
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.beam import EXHAUSTED, FOUND, BeamResult, search_beam
+from edbatch.policies.bound_weights import EQUAL_WEIGHTS
+from edbatch.policies.instance_states import instance_graph, new_states
+from edbatch.policies.state_machine import StateMachine
+from edbatch.schedule.frontier import collect, run_type, start_frontier
+from edbatch.schedule.lower_bound import lower_bound
+from edbatch.schedule.policy import Policy
+from edbatch.schedule.schedule import Schedule
+
+_FIRST_WIDTH = 4
+_WIDEST = 4096
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A policy with a search on top; never more batches than the policy alone.
+
+    With a budget the outcome depends on how fast the machine is; with a width it does
+    not.
+
+    Attributes:
+        policy: The policy that goes first.
+        budget_ms: Milliseconds that a schedule may take, the policy's own included; the
+            search is checked against it once per layer or so.
+        width: How many states the search keeps per layer, whatever time it takes;
+            overrides the budget.
+
+    Raises:
+        PolicyError: The budget or the width is not positive.
+
+    Example:
+        >>> from edbatch.policies import Depth
+        >>> from edbatch.schedule.examples import tree
+        >>> graph = tree("(((aa)ba)b(aa)b)b")
+        >>> Depth().schedule(graph).num_batches
+        6
+        >>> schedule = Searched(Depth(), width=8).schedule(graph)
+        >>> schedule.num_batches, schedule.policy
+        (4, 'search')
+    """
+
+    policy: Policy
+    budget_ms: float = 20.0
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.budget_ms > 0:
+            raise PolicyError(
+                f"a search has a budget of milliseconds above 0 but this is"
+                f" {self.budget_ms!r}; use the policy itself for no search"
+            )
+        if self.width is not None and not self.width >= 1:
+            raise PolicyError(
+                f"a search keeps 1 state or more per layer but its width is"
+                f" {self.width!r}; leave it out to go by time"
+            )
+
+    @property
+    def name(self) -> str:
+        """Short name for tables, such as ``fsm-fall+search``."""
+        return f"{self.policy.name}+search"
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph.
+
+        Args:
+            structure: The graph.
+
+        Returns:
+            The policy's schedule, or one of fewer batches whose `policy` is
+            ``"search"``.
+
+        Raises:
+            PolicyError: As for the policy.
+        """
+        began = time.perf_counter()
+        schedule = self.policy.schedule(structure)
+        if schedule.num_batches <= lower_bound(structure):
+            return schedule
+        search = Search(structure, self.policy, schedule.num_batches)
+        if self.width is not None:
+            search.run(self.width)
+        else:
+            self._run_for_time(search, began)
+        if search.actions is None:
+            return schedule
+        return schedule_of(structure, search.actions)
+
+    def _run_for_time(self, search: "Search", began: float) -> None:
+        """Runs a narrow beam, and then one as wide as time allows."""
+
+        def remaining_ms() -> float:
+            return self.budget_ms - (time.perf_counter() - began) * 1e3
+
+        start_ms = remaining_ms()
+        if start_ms <= 0:
+            return
+        search.run(_FIRST_WIDTH, max_ms=start_ms)
+        spent_ms = max(start_ms - remaining_ms(), 1e-3)
+        width = int(_FIRST_WIDTH * remaining_ms() / spent_ms)
+        if not search.is_proven and width > _FIRST_WIDTH:
+            search.run(min(width, _WIDEST), max_ms=remaining_ms())
+
+
+class Search:
+    """Beam searches on one minibatch that share the states of its instances.
+
+    Attributes:
+        actions: The types to run for the fewest batches found; None before any.
+        num_batches: The fewest batches known.
+        is_proven: Whether no schedule has fewer.
+    """
+
+    def __init__(
+        self,
+        structure: GraphStructure,
+        policy: Policy | None,
+        num_batches: int,
+        instances: np.ndarray | None = None,
+    ) -> None:
+        self.num_batches = num_batches
+        self.actions: np.ndarray | None = None
+        self.is_proven = False
+        self._graph = instance_graph(structure)
+        self._states, start = new_states(self._graph)
+        self._start = start if instances is None else start[instances]
+        if isinstance(policy, StateMachine):
+            _, self._weight, self._squarings = policy.bind(structure.type_keys)
+        else:
+            self._weight, self._squarings = EQUAL_WEIGHTS.arrays(
+                np.empty(0, np.int32), structure.num_types
+            )
+
+    def run(self, width: int, max_ms: float = np.inf) -> BeamResult:
+        """Searches for fewer batches than are known.
+
+        Args:
+            width: How many states to keep per layer.
+            max_ms: When to give up, in milliseconds.
+
+        Returns:
+            What was found; the attributes are up to date.
+        """
+        result = search_beam(
+            self._graph,
+            self._states,
+            self._start,
+            self._weight,
+            self._squarings,
+            width,
+            self.num_batches,
+            max_ms,
+        )
+        self._states = result.states
+        if result.outcome == FOUND:
+            self.actions = result.actions
+            self.num_batches = len(result.actions)
+        if result.outcome in (FOUND, EXHAUSTED):
+            self.is_proven = self.is_proven or result.is_complete
+        return result
+
+
+def schedule_of(structure: GraphStructure, actions: np.ndarray) -> Schedule:
+    """Turns a sequence of types into the schedule that runs them.
+
+    Args:
+        structure: The graph.
+        actions: Types, each with a node on the frontier when its turn comes;
+            ``[batches] int32``.
+
+    Returns:
+        The schedule.
+    """
+    return Schedule(*_run_actions(start_frontier(structure), actions), "search")
+
+
+@njit(cache=True, nogil=True)
+def _run_actions(state, actions):
+    batches = np.empty((len(actions), 3), np.int32)
+    for step in range(len(actions)):
+        first, last = run_type(state, actions[step])
+        batches[step, 0] = actions[step]
+        batches[step, 1] = first
+        batches[step, 2] = last
+    return collect(state, batches, len(actions))

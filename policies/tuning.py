@@ -1,0 +1,135 @@
+"""Tuning the weights of a soft bound by the cross-entropy method.
+
+Rubinstein 1999; with noise that keeps the search alive, as Szita and Lőrincz, "Learning
+Tetris using the noisy cross-entropy method", 2006, which is the same kind of problem: a
+linear value of a few features decides each step of a long game. A generation samples
+weights around a mean, plays every minibatch with each, and moves the mean and the
+spread to those of the best. Weights are positive, so their logarithms are what is
+sampled.
+
+A generation of P samples on M minibatches of N nodes costs O(P M T (N + E)); the
+mean's own score decides which mean is kept, so the result is never worse on the
+training minibatches than the weights it began with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.bound_weights import BoundWeights
+from edbatch.policies.encoding import FALL
+from edbatch.policies.state_machine import run_machine
+from edbatch.policies.trie import Trie, new_trie_arrays
+from edbatch.schedule.frontier import new_frontier
+
+POPULATION = 32
+_ELITE = 6
+_FIRST_SPREAD = 0.5
+_NOISE = 0.05  # added to the spread, falling to 0 with the generations
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """Where tuning stands; ``D`` weights: one per type, and that of the path.
+
+    Attributes:
+        generation: How many generations have been played.
+        mean: Mean of the logarithms of the weights.
+        spread: Their standard deviation.
+        best: The best mean so far.
+        best_batches: Batches that it runs per training minibatch.
+    """
+
+    generation: int
+    mean: np.ndarray  # [D] float64
+    spread: np.ndarray  # [D] float64
+    best: np.ndarray  # [D] float64
+    best_batches: float
+
+    @property
+    def weights(self) -> BoundWeights:
+        """The best weights so far, rounded to what a file shows."""
+        return as_weights(self.best)
+
+
+def as_weights(logarithms: np.ndarray) -> BoundWeights:
+    """Turns logarithms of weights, ``[T + 1]``, into weights of three decimals."""
+    *types, path = (round(float(each), 3) for each in np.exp(logarithms))
+    return BoundWeights(tuple(types), path)
+
+
+def start_tuning(structures: Sequence[GraphStructure], num_types: int) -> Tuning:
+    """Starts from equal weights.
+
+    Args:
+        structures: The minibatches to train on.
+        num_types: Number of types of the model.
+
+    Returns:
+        The state before the first generation.
+    """
+    equal = np.zeros(num_types + 1)
+    return Tuning(
+        generation=0,
+        mean=equal,
+        spread=np.full(num_types + 1, _FIRST_SPREAD),
+        best=equal,
+        best_batches=_play(structures, equal),
+    )
+
+
+def next_generation(
+    tuning: Tuning,
+    structures: Sequence[GraphStructure],
+    generations: int,
+    seed: int,
+) -> Tuning:
+    """Plays one generation.
+
+    Args:
+        tuning: Where tuning stands.
+        structures: The minibatches to train on.
+        generations: How many generations there will be.
+        seed: Seed of all of them.
+
+    Returns:
+        Where it stands afterwards.
+    """
+    rng = np.random.default_rng([seed, tuning.generation])
+    shape = (POPULATION, len(tuning.mean))
+    samples = tuning.mean + tuning.spread * rng.standard_normal(shape)
+    scores = [_play(structures, each) for each in samples]
+    elite = samples[np.argsort(scores, kind="stable")[:_ELITE]]
+    mean = elite.mean(axis=0)
+    mean -= mean.mean()  # only the weights' proportions count
+    noise = _NOISE * max(0.0, 1 - (tuning.generation + 1) / generations)
+    best, best_batches = tuning.best, tuning.best_batches
+    batches = _play(structures, mean)
+    if batches < best_batches:
+        best, best_batches = mean, batches
+    return Tuning(
+        generation=tuning.generation + 1,
+        mean=mean,
+        spread=elite.std(axis=0) + noise,
+        best=best,
+        best_batches=best_batches,
+    )
+
+
+def _play(structures: Sequence[GraphStructure], logarithms: np.ndarray) -> float:
+    """Mean batches of the policy that always takes the type of largest fall."""
+    num_types = len(logarithms) - 1
+    type_of = np.arange(num_types, dtype=np.int32)
+    weight, squarings = as_weights(logarithms).arrays(type_of, num_types)
+    trie = Trie(*new_trie_arrays(num_types, 1))
+    action = np.empty(0, np.int32)
+    batches = 0
+    for each in structures:
+        state = new_frontier(each.node_type, *each.consumers, num_types)
+        *_, batch_type, _ = run_machine(
+            state, each.instance_nodes, FALL, weight, squarings, type_of, trie, action
+        )
+        batches += len(batch_type)
+    return batches / len(structures)
