@@ -32,7 +32,10 @@ MAY_IMPORT = {
     "models": {"errors", FRONT_DOOR, "data", "models"},
     INIT: {"errors", *STAGES, FRONT_DOOR, "data", "models"},
     "benchmark": {"errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark"},
-    "cli": {"errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark", "cli"},
+    "plot": {"errors", "graph", "schedule", "envs", "policies", "plot"},
+    "cli": {
+        *("errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark", "plot", "cli")
+    },
 }
 LAYERS = tuple(layer for layer in MAY_IMPORT if layer not in (FRONT_DOOR, INIT))
 
@@ -157,6 +160,8 @@ def test_init_files_hold_no_logic() -> None:
         ("edbatch/errors.py", "import edbatch.graph", "errors may import only"),
         ("edbatch/data/a.py", "import edbatch.graph", "data may import only"),
         ("edbatch/models/a.py", "import edbatch.cli", "models may import only"),
+        ("edbatch/plot/a.py", "import edbatch.execution", "plot may import only"),
+        ("policies/a.py", "import edbatch.plot", "policies may import only"),
         ("edbatch/batching.py", "import edbatch.models", "the front door may import"),
         ("edbatch/__init__.py", "import edbatch.cli.main", "edbatch imports edbatch.c"),
         ("edbatch/graph/a.py", "from . import b", "relative import"),

@@ -51,7 +51,7 @@ def inspect(
     check_writable("--plot", plot)
     policy = load_policy(file)
     if plot is not None:
-        from edbatch.cli.policy_picture import draw_policy
+        from edbatch.cli.pictures import draw_policy
 
         draw_policy(policy, plot, states)
     if json:

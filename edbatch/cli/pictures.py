@@ -1,0 +1,68 @@
+"""Pictures that commands write."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.output_file import write_whole
+from edbatch.errors import nearest
+from edbatch.plot import plot_actions, plot_comparison
+from edbatch.policies import Comparison, StateMachine
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".pdf", ".svg")
+
+
+def draw_policy(policy: StateMachine, path: Path, limit: int) -> None:
+    """Draws which types are ready in each state, and which one runs.
+
+    Args:
+        policy: The policy.
+        path: The file, `.png`, `.pdf` or `.svg`.
+        limit: How many states to draw at most, the most visited first.
+
+    Raises:
+        EdbatchError: Matplotlib is not installed, the suffix is another, or there is
+            no state.
+    """
+    _write(path, lambda: plot_actions(policy, limit))
+
+
+def draw_comparison(rows: Sequence[Comparison], path: Path, title: str) -> None:
+    """Draws the batches of policies on one workload, and their ratio to the bound.
+
+    Args:
+        rows: The policies' rows, under the names that the picture shows.
+        path: The file, `.png`, `.pdf` or `.svg`.
+        title: Stands above.
+
+    Raises:
+        EdbatchError: Matplotlib is not installed, the suffix is another, or there is
+            no row.
+    """
+    _write(path, lambda: plot_comparison({"": rows}, title))
+
+
+def check_suffix(path: Path | None) -> None:
+    """Checks before long work that there is a picture format of this name.
+
+    Args:
+        path: The file; None where there is none.
+
+    Raises:
+        CommandError: Its suffix is none of `SUFFIXES`.
+    """
+    if path is not None and path.suffix.lower() not in SUFFIXES:
+        raise CommandError(
+            f"--plot writes {', '.join(SUFFIXES)} files but this is {path.name!r};"
+            f" {nearest(path.suffix, SUFFIXES)}"
+        )
+
+
+def _write(path: Path, draw: "Callable[[], Figure]") -> None:
+    check_suffix(path)
+    figure = draw()
+    write_whole(path, lambda beside: figure.savefig(beside, dpi=150))

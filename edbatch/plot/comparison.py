@@ -1,0 +1,134 @@
+"""Policies compared on workloads: batches, and their ratio to the lower bound."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edbatch.plot.count_axis import set_counts
+from edbatch.plot.errors import PlotError
+from edbatch.plot.figure import new_figure
+from edbatch.plot.legend import legend_below
+from edbatch.plot.policy_style import policy_styles
+from edbatch.policies import Comparison
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LINEAR_TO = 5  # times as many batches: beyond, the axis is logarithmic
+_SPREAD = 0.7  # of a workload's strip, over which its policies spread
+
+
+def mean_ratio(row: Comparison) -> float:
+    """Returns how many times the lower bound a policy runs on average.
+
+    Args:
+        row: A policy's row.
+
+    Returns:
+        The mean over minibatches of their ratios.
+
+    Example:
+        >>> from edbatch.policies import Depth, compare
+        >>> from edbatch.schedule.examples import chain
+        >>> [row] = compare([Depth()], [chain("aab")])
+        >>> mean_ratio(row)
+        1.0
+    """
+    quotient = row.mean_batches / row.mean_lower_bound
+    return float(getattr(row, "mean_ratio", quotient))
+
+
+def plot_comparison(
+    rows: Mapping[str, Sequence[Comparison]], title: str = ""
+) -> "Figure":
+    """Draws what policies reach on workloads.
+
+    A strip is a workload, a marker a policy; a line leads from its mean ratio to its
+    worst one.
+
+    Args:
+        rows: By workload, the rows of its policies, as from
+            `edbatch.policies.compare`; `dataclasses.replace` gives a row another name.
+        title: Stands above.
+
+    Returns:
+        The figure: an axes of ratios to the lower bound, and one of batches.
+
+    Raises:
+        PlotError: There is no workload, or one without rows.
+        MissingMatplotlibError: Matplotlib is not installed.
+
+    Example:
+        >>> from edbatch.policies import Agenda, Depth, compare
+        >>> from edbatch.schedule.examples import tree
+        >>> rows = compare([Depth(), Agenda()], [tree("((ab)cb)c")])
+        >>> figure = plot_comparison({"one tree": rows})
+        >>> [axes.get_xlabel() for axes in figure.axes]
+        ['batches / lower bound', 'batches per minibatch']
+    """
+    _check(rows)
+    styles = policy_styles(row.policy for each in rows.values() for row in each)
+    most = max(map(len, rows.values()))
+    figure = new_figure(9, 1.1 + len(rows) * max(0.35, 0.13 * most))
+    ratios, batches = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+    handles: dict[str, Any] = {}
+    for strip, each in enumerate(rows.values()):
+        for k, row in enumerate(each):
+            y = strip + _SPREAD * ((k + 0.5) / len(each) - 0.5)
+            style = styles[row.policy]
+            marker = {
+                "color": style.color,
+                "marker": style.marker,
+                "s": 32,
+                "zorder": 3,
+            }
+            handles[row.policy] = ratios.scatter([mean_ratio(row)], [y], **marker)
+            batches.scatter([row.mean_batches], [y], **marker)
+            ratios.plot(
+                [mean_ratio(row), row.worst_ratio], [y, y], color=style.color, lw=1.2
+            )
+        ends = [strip - _SPREAD / 2, strip + _SPREAD / 2]
+        bound = [each[0].mean_lower_bound] * 2
+        [line] = batches.plot(bound, ends, color="black", ls="--", lw=1.2)
+    ratios.axvline(1, color="black", ls="--", lw=1.2)
+    counts = [row.mean_batches for each in rows.values() for row in each]
+    is_wide = max(counts) > _LINEAR_TO * min(counts)
+    _draw_axes(ratios, batches, [*rows], is_wide)
+    if title:
+        figure.suptitle(title)
+    legend_below(figure, {**handles, "lower bound": line})
+    return figure
+
+
+def _check(rows: Mapping[str, Sequence[Comparison]]) -> None:
+    if not rows:
+        raise PlotError(
+            "a picture of a comparison needs workloads but there is none; give"
+            " {name: edbatch.policies.compare(policies, structures)}"
+        )
+    for workload, each in rows.items():
+        if not each:
+            raise PlotError(
+                f"every workload of a comparison has rows but {workload!r} has none;"
+                " leave it out, or compare at least one policy on it"
+            )
+
+
+def _draw_axes(
+    ratios: "Axes", batches: "Axes", workloads: list[str], is_wide: bool
+) -> None:
+    ratios.set_yticks(range(len(workloads)), workloads)
+    ratios.set_ylim(len(workloads) - 0.5, -0.5)
+    ratios.set_xlim(left=min(0.95, ratios.get_xlim()[0]))
+    ratios.set_xlabel("batches / lower bound")
+    ratios.set_title("Ratio: mean, line to the worst", fontsize="medium")
+    batches.margins(x=0.08)
+    set_counts(batches, "x", is_log=is_wide)
+    batches.set_xlabel("batches per minibatch")
+    batches.set_title("Batches: mean", fontsize="medium")
+    for axes in (ratios, batches):
+        axes.grid(axis="x", color="#E6E6E6")
+        axes.set_axisbelow(True)
+        axes.tick_params(axis="y", length=0)
+        for strip in range(1, len(workloads)):
+            axes.axhline(strip - 0.5, color="#BFBFBF", lw=0.8)

@@ -1,0 +1,138 @@
+"""Schedules of one minibatch as timelines, one below the other."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edbatch.graph import GraphStructure
+from edbatch.plot.count_axis import set_counts
+from edbatch.plot.errors import PlotError
+from edbatch.plot.figure import new_figure
+from edbatch.plot.legend import legend_below
+from edbatch.plot.type_style import short_names, type_style
+from edbatch.plot.wording import counted
+from edbatch.schedule import Schedule, lower_bound
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH_IN = 10.0
+_ROW_IN = 1.35
+_SEPARATE_UP_TO = 100  # batches; where there are more, gaps and hatches hide colours
+
+
+def plot_schedules(
+    schedules: Mapping[str, Schedule] | Sequence[Schedule],
+    structure: GraphStructure,
+    bound: int | None = None,
+) -> "Figure":
+    """Draws several schedules of one minibatch, batch by batch.
+
+    A row is a schedule, a bar a batch: its colour and hatch say the type, its height
+    how many nodes run at once (logarithmic). A dashed line stands where a schedule that
+    meets the lower bound ends.
+
+    Args:
+        schedules: Schedules by label, or schedules, which are labelled by the names of
+            their policies.
+        structure: The minibatch's graph.
+        bound: The lower bound on the number of batches; `lower_bound` if None.
+
+    Returns:
+        The figure, with one axes per schedule.
+
+    Raises:
+        PlotError: There is no schedule, or one is of another graph or of none.
+        MissingMatplotlibError: Matplotlib is not installed.
+
+    Example:
+        >>> from edbatch.policies import Agenda, Depth
+        >>> from edbatch.schedule.examples import tree
+        >>> graph = tree("((ab)cb)c")
+        >>> schedules = [each.schedule(graph) for each in (Depth(), Agenda())]
+        >>> figure = plot_schedules(schedules, graph)
+        >>> [axes.get_title(loc="left") for axes in figure.axes][0]
+        'depth: 4 batches, 1.00 × lower bound'
+    """
+    named = _named(schedules)
+    _check(named, structure)
+    if bound is None:
+        bound = lower_bound(structure)
+    figure = new_figure(_WIDTH_IN, 1.1 + _ROW_IN * len(named))
+    grid = figure.subplots(len(named), 1, sharex=True, sharey=True, squeeze=False)
+    rows = [*grid[:, 0]]
+    bars: dict[int, Any] = {}
+    for axes, (label, schedule) in zip(rows, named, strict=True):
+        bars |= _draw_batches(axes, schedule)
+        line = axes.axvline(bound + 0.5, color="black", linestyle="--", linewidth=1.2)
+        times = f", {schedule.num_batches / bound:.2f} × lower bound" if bound else ""
+        count = counted(schedule.num_batches, "batch", "batches")
+        axes.set_title(f"{label}: {count}{times}", loc="left", fontsize="medium")
+    _draw_axes(rows, max(each.num_batches for _, each in named), bound)
+    figure.supylabel("nodes in the batch", fontsize="medium")
+    names = short_names(structure.type_keys)
+    entries = {names[t]: bars[t] for t in sorted(bars)}
+    legend_below(figure, {**entries, f"lower bound ({bound})": line})
+    return figure
+
+
+def _named(
+    schedules: Mapping[str, Schedule] | Sequence[Schedule],
+) -> list[tuple[str, Schedule]]:
+    if isinstance(schedules, Mapping):
+        return [*schedules.items()]
+    return [(each.policy or "schedule", each) for each in schedules]
+
+
+def _check(named: list[tuple[str, Schedule]], structure: GraphStructure) -> None:
+    if not named or not structure.num_nodes:
+        what = "the graph has no node" if named else "there is no schedule"
+        raise PlotError(
+            f"a timeline needs schedules of a graph with nodes but {what}; give"
+            " policy.schedule(structure) of one policy or more"
+        )
+    for label, schedule in named:
+        if len(schedule.order) != structure.num_nodes:
+            raise PlotError(
+                "the schedules of one picture are of one minibatch but"
+                f" {label!r} has {len(schedule.order)} nodes and the graph"
+                f" {structure.num_nodes}; schedule this graph with each policy"
+            )
+
+
+def _draw_batches(axes: "Axes", schedule: Schedule) -> dict[int, Any]:
+    widths = np.diff(schedule.batch_start)
+    number = np.arange(1, schedule.num_batches + 1)
+    is_wide = schedule.num_batches <= _SEPARATE_UP_TO
+    bars = {}
+    for t in np.unique(schedule.batch_type).tolist():
+        style = type_style(t)
+        chosen = schedule.batch_type == t
+        bars[t] = axes.bar(
+            number[chosen],
+            widths[chosen],
+            width=0.86 if is_wide else 1.0,
+            color=style.color,
+            hatch=style.hatch,
+            edgecolor="black",  # of the hatch: the bar has no line
+            linewidth=0,
+            hatch_linewidth=1.0 if is_wide else 0.4,
+        )
+    return bars
+
+
+def _draw_axes(rows: Sequence["Axes"], longest: int, bound: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for axes in rows:
+        set_counts(axes, "y", is_log=True)
+        axes.set_ylim(bottom=0.7)  # a batch of one node shows
+        axes.grid(axis="y", color="#E6E6E6")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    last = rows[-1]
+    last.set_xlim(0.4, max(longest, bound) + 0.6)
+    last.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    last.set_xlabel("batch number")
