@@ -8,11 +8,18 @@ import typer
 
 _WHAT = "What to batch"
 
+# Not read from the workloads: importing these takes long, and help should not.
+NAMES = (
+    "tree-lstm, tree-gru, mv-rnn, tree-lstm-2type, tree-lstm-childsum, bilstm-tagger,"
+    " bilstm-tagger-char, lattice-lstm, lattice-gru, dag-lstm, lstm-nmt or"
+    " neural-module-network"
+)
+
 Workload = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="A ready workload: tree-lstm, tree-lstm-childsum or bilstm-tagger.",
+        help=f"A ready workload: {NAMES}.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -22,9 +29,12 @@ Data = Annotated[
         metavar="PATH",
         help=(
             "A file or folder to read instances from; may be given several times."
-            " tree-lstm reads Penn Treebank brackets, tree-lstm-childsum CoNLL-U,"
-            " bilstm-tagger CoNLL-U or columns of tokens and tags; each also .gz."
-            " Without it, instances are sampled."
+            " tree-lstm, -2type, tree-gru and mv-rnn read Penn Treebank brackets,"
+            " tree-lstm-childsum CoNLL-U, the taggers CoNLL-U or columns of tokens and"
+            " tags, lattice-lstm and -gru columns of characters and tags and, as"
+            " another file, a word list, dag-lstm lattices in PLF, lstm-nmt sentences"
+            " with a tab between the languages, neural-module-network questions of"
+            " CLEVR; each also .gz. Without it, instances are sampled."
         ),
         rich_help_panel=_WHAT,
     ),

@@ -9,13 +9,14 @@ import numpy as np
 
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import write_whole
-from edbatch.data import Vocabulary
+from edbatch.data import PairVocabulary, Vocabulary
 from edbatch.errors import nearest
+from edbatch.models.workload import Vocabularies
 
-VOCABULARY = "vocabulary"
+VOCABULARY, TARGET_VOCABULARY = "vocabulary", "target_vocabulary"
 
 
-def save_params(path: Path, params: Any, vocabulary: Vocabulary | None) -> None:
+def save_params(path: Path, params: Any, vocabulary: Vocabularies | None) -> None:
     """Writes parameters, and the words by number if there are any.
 
     Args:
@@ -24,6 +25,9 @@ def save_params(path: Path, params: Any, vocabulary: Vocabulary | None) -> None:
         vocabulary: The vocabulary that instances were numbered with.
     """
     arrays = {name: np.asarray(leaf) for name, leaf in _named(params)}
+    if isinstance(vocabulary, PairVocabulary):
+        arrays[TARGET_VOCABULARY] = np.array(vocabulary.target.tokens)
+        vocabulary = vocabulary.source
     if vocabulary is not None:
         arrays[VOCABULARY] = np.array(vocabulary.tokens)
     save_arrays(path, arrays)
@@ -39,7 +43,7 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_whole(path, write)
 
 
-def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabulary | None]:
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]:
     """Reads what `save_params` wrote.
 
     Args:
@@ -63,8 +67,14 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabulary | None]:
             arrays = {name: np.asarray(content[name]) for name in content.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise CommandError(f"{wrong} cannot be read: {error}") from error
-    words = arrays.pop(VOCABULARY, None)
-    return arrays, None if words is None else Vocabulary(words.tolist())
+    found = [
+        Vocabulary(arrays.pop(name).tolist())
+        for name in (VOCABULARY, TARGET_VOCABULARY)
+        if name in arrays
+    ]
+    if len(found) == 2:
+        return arrays, PairVocabulary(*found)
+    return arrays, found[0] if found else None
 
 
 def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:

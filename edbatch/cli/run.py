@@ -1,5 +1,6 @@
 """`edbatch run`."""
 
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +11,8 @@ from edbatch.cli.console import print_fields, print_json, say, stage
 from edbatch.cli.one_sentence import CommandError
 
 if TYPE_CHECKING:
-    from edbatch.data import Vocabulary
     from edbatch.models import Workload
+    from edbatch.models.workload import Vocabularies
 
 
 def run(
@@ -19,7 +20,7 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="The workload: tree-lstm, tree-lstm-childsum or bilstm-tagger.",
+            help=f"The workload: {options.NAMES}.",
         ),
     ],
     data: options.Data = None,
@@ -135,19 +136,24 @@ def sizes_of(
     Returns:
         Options, and the hidden size.
     """
-    found = {}
-    embedding, output = arrays.get("embedding"), arrays.get("classify.b")
+    from edbatch.models import WORKLOADS
+
+    found: dict[str, int] = {}
+    embedding = arrays.get("embedding", arrays.get("encoder.embedding"))
+    output = arrays.get("classify.b")
     if embedding is not None and embedding.ndim == 2:
         found["vocabulary_size"], hidden = embedding.shape
     if output is not None and output.ndim == 1:
-        name = "num_tags" if workload == "bilstm-tagger" else "num_labels"
-        [found[name]] = output.shape
+        known = WORKLOADS.get(workload)
+        for name in ("num_labels", "num_tags", "num_answers"):
+            if known is not None and name in signature(known).parameters:
+                [found[name]] = output.shape
     return found, hidden
 
 
 def _read(
-    workload: "Workload", data: list[Path], vocabulary: "Vocabulary | None"
-) -> "tuple[list[Any], Vocabulary]":
+    workload: "Workload", data: list[Path], vocabulary: "Vocabularies | None"
+) -> "tuple[list[Any], Vocabularies]":
     with stage(f"Reading {' '.join(map(str, data))}"):
         text = workload.read_text(data)
         vocabulary = vocabulary or workload.vocabulary(text)

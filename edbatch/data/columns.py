@@ -6,6 +6,7 @@ sentences. Tags are kept as they stand (BIO, IO, ...).
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
@@ -17,6 +18,13 @@ DOCUMENT_START = "-DOCSTART-"
 # Only ASCII white space separates: tokens may hold a no-break space.
 _BLANK = " \t\f\v"
 _SPACES = re.compile(" +")
+
+
+class Row(NamedTuple):
+    """One line of a column file: its number, from 1, and its fields."""
+
+    line: int
+    fields: list[str]
 
 
 def read_columns(
@@ -50,21 +58,29 @@ def read_columns(
     """
     return [
         Sentence(
-            tuple(fields[word_column] for fields in rows),
-            tuple(fields[tag_column] for fields in rows),
+            tuple(row.fields[word_column] for row in rows),
+            tuple(row.fields[tag_column] for row in rows),
         )
         for source in read_sources(path, SUFFIXES)
-        for rows in _blocks(source, _columns_needed(word_column, tag_column))
+        for rows in sentence_rows(source, word_column, tag_column)
     ]
 
 
-def _columns_needed(*columns: int) -> int:
-    return max(2, *(column + 1 if column >= 0 else -column for column in columns))
+def sentence_rows(source: SourceText, *columns: int) -> Iterator[list[Row]]:
+    """Yields the lines of one sentence after the other; at least one sentence.
 
+    Args:
+        source: The text of a column file.
+        *columns: The columns that every line must have, from 0, or from -1 backwards.
 
-def _blocks(source: SourceText, needed: int) -> Iterator[list[list[str]]]:
-    """Yields the lines of one sentence after the other; at least one sentence."""
-    rows: list[list[str]] = []
+    Yields:
+        The lines of a sentence.
+
+    Raises:
+        DataError: As for `read_columns`.
+    """
+    needed = max(2, *(column + 1 if column >= 0 else -column for column in columns))
+    rows: list[Row] = []
     first: tuple[int, int] | None = None  # number and width of the first token line
     for line, text in source.lines():
         if not text.strip(_BLANK) or text.startswith(DOCUMENT_START):
@@ -79,7 +95,7 @@ def _blocks(source: SourceText, needed: int) -> Iterator[list[list[str]]]:
             raise _too_few(source, line, text, len(fields), needed)
         if len(fields) != first[1]:
             raise _uneven(source, line, text, len(fields), first)
-        rows.append(fields)
+        rows.append(Row(line, fields))
     if rows:
         yield rows
     elif first is None:

@@ -16,16 +16,15 @@ development and test parts of UD English EWT:
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edbatch.data.dependencies import build_tree
 from edbatch.data.errors import DataError
 from edbatch.data.sentences import Sentence
 from edbatch.data.split_rules import SPLIT_RULES, Shape, SplitRule
 from edbatch.data.trees import Tree
+from edbatch.data.zipf import check_request, zipf_words
 from edbatch.errors import nearest
 
 MAX_LENGTH = 130
@@ -55,7 +54,7 @@ def sample_lengths(rng: np.random.Generator, count: int) -> list[int]:
         >>> len(sample_lengths(np.random.default_rng(0), 3))
         3
     """
-    _check(rng, count=(count, 0))
+    check_request(rng, count=(count, 0))
     drawn = np.ceil(rng.weibull(_LENGTH_SHAPE, count) * _LENGTH_SCALE)
     return [int(length) for length in drawn.clip(1, MAX_LENGTH)]
 
@@ -211,7 +210,7 @@ def sample_sentences(
         >>> len(sentence), all(0 <= tag < 5 for tag in sentence.tags)
         (4, True)
     """
-    _check(rng, num_tags=(num_tags, 1))
+    check_request(rng, num_tags=(num_tags, 1))
     sentences: list[Sentence] = []
     for words in _sampled_words(rng, count, vocabulary_size, length):
         follows = rng.random(len(words)) < _TAG_FOLLOWS_WORD
@@ -225,21 +224,12 @@ def _sampled_words(
     rng: np.random.Generator, count: int, vocabulary_size: int, length: int | None
 ) -> Iterator[list[int]]:
     """Checks the request, then yields the words of one instance after the other."""
-    _check(rng, count=(count, 0), vocabulary_size=(vocabulary_size, 1))
+    check_request(rng, count=(count, 0), vocabulary_size=(vocabulary_size, 1))
     if length is not None:
-        _check(rng, length=(length, 1))
+        check_request(rng, length=(length, 1))
     lengths = sample_lengths(rng, count) if length is None else [length] * count
-    cumulative = _zipf(vocabulary_size)
     for each in lengths:
-        yield np.searchsorted(cumulative, rng.random(each), side="right").tolist()
-
-
-@lru_cache(maxsize=8)
-def _zipf(vocabulary_size: int) -> NDArray[np.float64]:
-    """The cumulative shares of words whose frequency goes as 1 / (rank + 1)."""
-    cumulative = np.cumsum(1.0 / np.arange(2, vocabulary_size + 2))
-    cumulative /= cumulative[-1]
-    return cumulative
+        yield zipf_words(rng, each, vocabulary_size)
 
 
 def _binary_tree(
@@ -286,18 +276,3 @@ def _heads(rng: np.random.Generator, length: int) -> list[int]:
         heads.append(head)
         stack.append((len(heads), spare))
     return heads
-
-
-def _check(rng: object, **numbers: tuple[int, int]) -> None:
-    """Checks the generator, and each named (value, minimum)."""
-    if not isinstance(rng, np.random.Generator):
-        raise DataError(
-            f"rng must be a numpy.random.Generator; found {rng!r}, a "
-            f"{type(rng).__name__}; usually a seed; pass numpy.random.default_rng(seed)"
-        )
-    for name, (value, minimum) in numbers.items():
-        if value < minimum:
-            raise DataError(
-                f"{name} must be {minimum} or more; found {value}; usually a computed "
-                f"number that went wrong; pass {minimum} or more"
-            )

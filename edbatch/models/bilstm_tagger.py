@@ -7,7 +7,7 @@ without the CRF. The second layer reads both directions of the first. Initial st
 parameters.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -69,20 +69,42 @@ def tag(params: Any, sentence: Sentence) -> list[Any]:
         >>> len(tag(params, Sentence(words=[3, 1, 2], tags=[0, 0, 0])))
         3
     """
-    words = [[embed(params, word)] for word in sentence.words]
+    return tag_vectors(params, [embed(params, word) for word in sentence.words])
+
+
+def tag_vectors(params: Any, vectors: Sequence[Any]) -> list[Any]:
+    """Tags a sentence of which the vectors of the words are known.
+
+    Args:
+        params: Parameters as from `init_params`.
+        vectors: A vector ``[H]`` for each word.
+
+    Returns:
+        Logits ``[L]`` for each word.
+    """
+    words = [[vector] for vector in vectors]
     for layer in range(NUM_LAYERS):
         directions = params["layers"][layer]
-        forward = _run(directions["forward"], words)
-        backward = _run(directions["backward"], reversed(words))[::-1]
+        forward = run(directions["forward"], words)
+        backward = run(directions["backward"], words[::-1])[::-1]
         words = [list(pair) for pair in zip(forward, backward, strict=True)]
     return [classify(params, *pair) for pair in words]
 
 
-def _run(params: Any, words: Iterable[list[Any]]) -> list[Any]:
-    """Runs one direction; returns the h at each word, in the order given."""
-    state = start(params)
+def run(params: Any, sequence: Iterable[list[Any]], state: Any = None) -> list[Any]:
+    """Runs one direction of an LSTM.
+
+    Args:
+        params: Parameters as from `direction`.
+        sequence: The inputs at each step.
+        state: The state before the first step; that of `start` by default.
+
+    Returns:
+        The h at each step, in the order given.
+    """
+    state = start(params) if state is None else state
     found = []
-    for inputs in words:
+    for inputs in sequence:
         state = lstm(params, inputs, state)
         found.append(state[0])
     return found
@@ -108,8 +130,8 @@ def init_params(
         "embedding": embedding(words, vocabulary_size, hidden),
         "layers": [
             {
-                name: _direction(direction, num_inputs * hidden, hidden)
-                for name, direction in zip(
+                name: direction(each, num_inputs * hidden, hidden)
+                for name, each in zip(
                     ("forward", "backward"), jax.random.split(layer), strict=True
                 )
             }
@@ -119,6 +141,16 @@ def init_params(
     }
 
 
-def _direction(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
+def direction(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
+    """Samples the parameters of one direction of an LSTM.
+
+    Args:
+        key: A key of `jax.random`.
+        inputs: Length of the inputs at one step, all together.
+        hidden: Length of the states, H.
+
+    Returns:
+        A dict of float32 arrays: the state before the first step, zero, and the gates.
+    """
     start = {"h": jnp.zeros(hidden, jnp.float32), "c": jnp.zeros(hidden, jnp.float32)}
     return start | affine(key, inputs + hidden, 4 * hidden)

@@ -2,42 +2,47 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from edbatch.data import (
-    Sentence,
-    Tree,
-    Vocabulary,
-    index_sentence,
-    index_tree,
-    read_dependency_trees,
-    sample_dependency_trees,
-    sample_sentences,
-)
 from edbatch.errors import nearest
-from edbatch.models import bilstm_tagger, tree_lstm, tree_lstm_childsum
-from edbatch.models.constituency import read_limited, sample_limited
+from edbatch.models import (
+    lattice_workloads,
+    program_workloads,
+    tagger_workloads,
+    translation_workloads,
+    tree_workloads,
+)
 from edbatch.models.errors import WorkloadError
-from edbatch.models.tagged_text import read_tagged
 from edbatch.models.workload import Workload
-
-_CLASSIFIERS = {
-    "root": tree_lstm.classify_root,
-    "nodes": tree_lstm.classify_nodes,
-}
 
 
 def get_workload(name: str, **options: Any) -> Workload:
     """Finds a workload.
 
     Args:
-        name: ``"tree-lstm"``, ``"tree-lstm-childsum"`` or ``"bilstm-tagger"``.
+        name: One of `WORKLOADS`. Over constituency trees: ``"tree-lstm"``,
+            ``"tree-gru"``, ``"mv-rnn"``, ``"tree-lstm-2type"``; over dependency
+            trees: ``"tree-lstm-childsum"``; over tagged sentences:
+            ``"bilstm-tagger"``, ``"bilstm-tagger-char"``; over lattices of characters
+            and words: ``"lattice-lstm"``, ``"lattice-gru"``; over speech lattices:
+            ``"dag-lstm"``; over sentence pairs: ``"lstm-nmt"``; over the programs of
+            CLEVR's questions: ``"neural-module-network"``.
         **options: ``vocabulary_size`` (10,000), the number of words; for trees
-            ``num_labels`` (5), for the tagger ``num_tags`` (18), of a classifier. For
-            ``tree-lstm`` also ``arity`` (2): the largest number of children, 2 meaning
-            that treebanks are binarized; and ``classify`` (``"root"``): ``"nodes"``
-            classifies every node.
+            ``num_labels`` (5), for taggers ``num_tags`` (18), of a classifier. For
+            constituency trees also ``classify`` (``"root"``): ``"nodes"`` classifies
+            every node; and, but for ``mv-rnn``, ``arity`` (2): the largest number of
+            children, 2 meaning that treebanks are binarized. For
+            ``bilstm-tagger-char`` also ``min_count`` (5): words that occur less often
+            in the data are read by their characters, which are numbers below
+            ``num_characters`` (256). For ``neural-module-network`` the words are the
+            values of functions, 20 with the unknown one, and ``num_answers`` (29) is
+            that of the classifier.
+            For lattices of characters also ``words``: the file of the word list,
+            which otherwise is among the files to read; their ``num_tags`` is as for
+            taggers, and the ``num_labels`` of ``dag-lstm`` as for trees. For
+            ``lstm-nmt`` ``vocabulary_size`` holds for each language, and
+            ``source_tokens`` and ``target_tokens`` (``"words"``) may be
+            ``"characters"``.
 
     Returns:
         The workload.
@@ -69,95 +74,6 @@ def get_workload(name: str, **options: Any) -> Workload:
     return build(**options)
 
 
-def _tree_lstm(
-    arity: int = 2,
-    classify: str = "root",
-    vocabulary_size: int = 10_000,
-    num_labels: int = 5,
-) -> Workload:
-    if arity < 2:
-        raise WorkloadError(
-            f"the arity of 'tree-lstm' is 2 or more but this is {arity}; 2 binarizes"
-            " treebanks, the largest number of children keeps them as they are"
-        )
-    if classify not in _CLASSIFIERS:
-        raise WorkloadError(
-            f"option 'classify' of 'tree-lstm' is 'root' or 'nodes' but this is"
-            f" {classify!r}; {nearest(str(classify), _CLASSIFIERS)}"
-        )
-    where = {"root": "the root", "nodes": "every node"}[classify]
-    return Workload(
-        name="tree-lstm",
-        description=(
-            f"An N-ary tree-LSTM (Tai et al. 2015) over constituency trees of arity"
-            f" {arity}, with a classifier at {where}."
-        ),
-        vocabulary_size=vocabulary_size,
-        model=_CLASSIFIERS[classify],
-        init_params=partial(
-            tree_lstm.init_params,
-            vocabulary_size=vocabulary_size,
-            arity=arity,
-            num_labels=num_labels,
-        ),
-        read_text=partial(read_limited, arity=arity),
-        words=Tree.words,
-        number=_number_trees,
-        sample=partial(sample_limited, vocabulary_size=vocabulary_size, arity=arity),
-    )
-
-
-def _tree_lstm_childsum(vocabulary_size: int = 10_000, num_labels: int = 5) -> Workload:
-    return Workload(
-        name="tree-lstm-childsum",
-        description=(
-            "A child-sum tree-LSTM (Tai et al. 2015) over dependency trees, with a"
-            " classifier at the root."
-        ),
-        vocabulary_size=vocabulary_size,
-        model=tree_lstm_childsum.classify_root,
-        init_params=partial(
-            tree_lstm_childsum.init_params,
-            vocabulary_size=vocabulary_size,
-            num_labels=num_labels,
-        ),
-        read_text=read_dependency_trees,
-        words=Tree.words,
-        number=_number_trees,
-        sample=partial(sample_dependency_trees, vocabulary_size=vocabulary_size),
-    )
-
-
-def _bilstm_tagger(vocabulary_size: int = 10_000, num_tags: int = 18) -> Workload:
-    def number(sentences: list[Sentence], vocabulary: Vocabulary) -> list[Sentence]:
-        tags = Vocabulary(
-            (tag for each in sentences for tag in each.tags), max_size=num_tags
-        )
-        return [index_sentence(each, vocabulary, tags) for each in sentences]
-
-    return Workload(
-        name="bilstm-tagger",
-        description="A tagger of two bidirectional LSTM layers, with a tag per word.",
-        vocabulary_size=vocabulary_size,
-        model=bilstm_tagger.tag,
-        init_params=partial(
-            bilstm_tagger.init_params,
-            vocabulary_size=vocabulary_size,
-            num_tags=num_tags,
-        ),
-        read_text=read_tagged,
-        words=lambda sentence: sentence.words,
-        number=number,
-        sample=partial(
-            sample_sentences, vocabulary_size=vocabulary_size, num_tags=num_tags
-        ),
-    )
-
-
-def _number_trees(trees: list[Tree], vocabulary: Vocabulary) -> list[Tree]:
-    return [index_tree(tree, vocabulary) for tree in trees]
-
-
 def _check_count(name: str, option: str, value: Any) -> None:
     if not isinstance(value, int) or value < 1:
         raise WorkloadError(
@@ -167,7 +83,16 @@ def _check_count(name: str, option: str, value: Any) -> None:
 
 
 WORKLOADS: dict[str, Callable[..., Workload]] = {
-    "tree-lstm": _tree_lstm,
-    "tree-lstm-childsum": _tree_lstm_childsum,
-    "bilstm-tagger": _bilstm_tagger,
+    "tree-lstm": tree_workloads.tree_lstm_workload,
+    "tree-gru": tree_workloads.tree_gru_workload,
+    "mv-rnn": tree_workloads.mv_rnn_workload,
+    "tree-lstm-2type": tree_workloads.tree_lstm_2type_workload,
+    "tree-lstm-childsum": tree_workloads.tree_lstm_childsum_workload,
+    "bilstm-tagger": tagger_workloads.bilstm_tagger_workload,
+    "bilstm-tagger-char": tagger_workloads.bilstm_tagger_char_workload,
+    "lattice-lstm": lattice_workloads.lattice_lstm_workload,
+    "lattice-gru": lattice_workloads.lattice_gru_workload,
+    "dag-lstm": lattice_workloads.dag_lstm_workload,
+    "lstm-nmt": translation_workloads.lstm_nmt_workload,
+    "neural-module-network": program_workloads.neural_module_network_workload,
 }

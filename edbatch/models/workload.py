@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from edbatch.data import Vocabulary
+from edbatch.data import PairVocabulary, Vocabulary
 from edbatch.data.files import Paths
+from edbatch.models.errors import WorkloadError
+
+# What numbers the words of a workload: two of them where it has two languages.
+Vocabularies = Vocabulary | PairVocabulary
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ class Workload:
         words: Lists the words of such an instance.
         number: ``number(instances, vocabulary)`` gives what the model takes.
         sample: ``sample(rng, count)`` draws instances of realistic size and shape.
+        min_count: Words that occur less often in a data set are unknown.
+        target_words: Lists the words of the other language, if an instance has two;
+            they have a vocabulary of their own, no larger than that of `words`.
     """
 
     name: str
@@ -37,24 +44,34 @@ class Workload:
     init_params: Callable[[Array, int], Any]
     read_text: Callable[[Paths], list[Any]]
     words: Callable[[Any], Iterable[str | int]]
-    number: Callable[[list[Any], Vocabulary], list[Any]]
+    number: Callable[[list[Any], Any], list[Any]]
     sample: Callable[[np.random.Generator, int], list[Any]]
+    min_count: int = 1
+    target_words: Callable[[Any], Iterable[str | int]] | None = None
 
-    def vocabulary(self, text: Iterable[Any]) -> Vocabulary:
+    def vocabulary(self, text: Iterable[Any]) -> Vocabularies:
         """Numbers the words of a data set by frequency.
 
         Args:
             text: Instances as from `read_text`.
 
         Returns:
-            The vocabulary, no larger than `vocabulary_size`.
+            The vocabulary, no larger than `vocabulary_size`; a `PairVocabulary` where
+            the workload has two languages.
         """
-        return Vocabulary(
-            (word for each in text for word in self.words(each)),
-            max_size=self.vocabulary_size,
-        )
+        text = list(text)
+        found = [
+            Vocabulary(
+                (word for each in text for word in words(each)),
+                min_count=self.min_count,
+                max_size=self.vocabulary_size,
+            )
+            for words in (self.words, self.target_words)
+            if words is not None
+        ]
+        return PairVocabulary(*found) if self.target_words else found[0]
 
-    def read(self, path: Paths, vocabulary: Vocabulary | None = None) -> list[Any]:
+    def read(self, path: Paths, vocabulary: Vocabularies | None = None) -> list[Any]:
         """Reads instances that the model takes.
 
         Args:
@@ -67,6 +84,8 @@ class Workload:
 
         Raises:
             DataError: A file is missing or malformed.
+            WorkloadError: The vocabulary is for one language and the workload has two,
+                or the other way round.
 
         Example:
             >>> import pathlib, tempfile
@@ -78,5 +97,11 @@ class Workload:
             >>> print(tree)
             (S (NP (DT 1) (NN 2)) (VP 3))
         """
+        kind = PairVocabulary if self.target_words else Vocabulary
+        if vocabulary is not None and not isinstance(vocabulary, kind):
+            raise WorkloadError(
+                f"workload {self.name!r} takes a {kind.__name__} but this is a"
+                f" {type(vocabulary).__name__}; make it with workload.vocabulary(text)"
+            )
         text = self.read_text(path)
         return self.number(text, vocabulary or self.vocabulary(text))

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from edbatch.cli.main import app, train_policy_app
-from edbatch.models import WorkloadError
+from edbatch.models import WORKLOADS, WorkloadError
 
 COMMANDS = ("demo", "train-policy", "compare", "inspect", "run")
 
@@ -81,7 +81,7 @@ def test_scripts() -> None:
     assert wrong.returncode == 2
     assert wrong.stdout == ""
     assert wrong.stderr == (
-        "Error: a workload is one of tree-lstm, tree-lstm-childsum, bilstm-tagger but"
+        f"Error: a workload is one of {', '.join(WORKLOADS)} but"
         " this is 'tree-lst'; did you mean 'tree-lstm'?\n"
     )
 

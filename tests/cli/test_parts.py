@@ -8,8 +8,15 @@ import pytest
 
 from edbatch.cli.minibatches import draw, split
 from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.options import NAMES
 from edbatch.cli.output_file import check_writable, write_whole
+from edbatch.models import WORKLOADS
 from edbatch.policies.interrupt import deferred_interrupt
+
+
+def test_the_help_names_every_workload() -> None:
+    *names, last = NAMES.split(", ")
+    assert [*names, *last.split(" or ")] == list(WORKLOADS)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 101])

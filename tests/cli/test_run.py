@@ -158,3 +158,43 @@ def test_a_file_of_another_kind_is_no_parameters(assert_fails, tmp_path: Path) -
     file.write_text("hello")
     arguments = ("run", "--workload", "tree-lstm", "--params", file)
     assert_fails("params.npz is another kind of file, or cut short", *arguments)
+
+
+@pytest.mark.parametrize("name", ["lattice-lstm", "lattice-gru"])
+def test_a_word_list_is_one_of_the_data(edbatch, name: str, tmp_path: Path) -> None:
+    text, words = tmp_path / "a.conll", tmp_path / "dict.txt"
+    text.write_text("a O\nb O\n\nc O\n")
+    words.write_text("ab 3 n\n")
+    params, out, again = (tmp_path / f"{each}.npz" for each in "pxy")
+    data = ("run", "--workload", name, "--data", text, "--data", words)
+    result = edbatch(*data, *SMALL, "--out", out, "--save-params", params)
+    assert result.exit_code == 0, result.output
+    assert numbers(out)["output.lengths"].tolist() == [2, 1]
+    assert numbers(params)["vocabulary"].tolist() == ["<unk>", "a", "b", "ab", "c"]
+    result = edbatch(*data, "--batch-size", 4, "--params", params, "--out", again)
+    assert result.exit_code == 0, result.output
+    np.testing.assert_allclose(numbers(again)["output"], numbers(out)["output"])
+
+
+def test_without_a_word_list(assert_fails, tmp_path: Path) -> None:
+    file = tmp_path / "a.conll"
+    file.write_text("a O\n")
+    message = "lattices need a word list beside the files of characters"
+    assert_fails(message, "run", "--workload", "lattice-lstm", "--data", file)
+
+
+def test_the_vocabularies_of_both_languages_come_back(edbatch, tmp_path: Path) -> None:
+    data = tmp_path / "a.tsv"
+    data.write_text("good tea\tbon the\ntea\tthe\n")
+    params, out, again = (tmp_path / f"{each}.npz" for each in "pxy")
+    command = ("run", "--workload", "lstm-nmt", "--data", data, "--batch-size", 4)
+    found = (*command, "--hidden", 3, "--out", out, "--save-params", params)
+    result = edbatch(*found)
+    assert result.exit_code == 0, result.output
+    saved = numbers(params)
+    assert saved["vocabulary"].tolist() == ["<unk>", "tea", "good"]
+    assert saved["target_vocabulary"].tolist() == ["<unk>", "<s>", "the", "</s>", "bon"]
+    data.write_text("tea\tthe\n")  # numbered otherwise without the saved words
+    result = edbatch(*command, "--params", params, "--out", again)
+    assert result.exit_code == 0, result.output
+    np.testing.assert_allclose(numbers(again)["output"], numbers(out)["output"][3:])

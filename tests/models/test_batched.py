@@ -7,27 +7,45 @@ import numpy as np
 import pytest
 
 import edbatch as eb
-from edbatch.data import sample_tree
+from edbatch.data import Program, SpelledSentence, sample_tree
+from edbatch.data.programs import FUNCTIONS, pseudo_features
 from edbatch.models import get_workload
 
 # Few widths: these tests pay for compiles, not for rows.
 SIZES = eb.Sizes(widths=(16,))
 
+LSTMS = [
+    f"{place}.{direction}"
+    for place in ("characters", "layers.0", "layers.1")
+    for direction in ("forward", "backward")
+]
 CASES = [
     ("tree-lstm", {}),
     ("tree-lstm", {"classify": "nodes"}),
     ("tree-lstm", {"arity": 3}),
+    ("tree-gru", {}),
+    ("tree-gru", {"arity": 3}),
+    ("mv-rnn", {"classify": "nodes"}),
+    ("tree-lstm-2type", {}),
     ("tree-lstm-childsum", {}),
     ("bilstm-tagger", {}),
+    ("lattice-lstm", {}),
+    ("lattice-gru", {}),
+    ("dag-lstm", {}),
+    ("lstm-nmt", {}),
+    ("bilstm-tagger-char", {}),
+    ("neural-module-network", {}),
 ]
 
 
 def random_params(workload, hidden):
     params = workload.init_params(jax.random.key(0), hidden)
-    rng = np.random.default_rng(0)  # biases and initial states that are not zero
-    return jax.tree.map(
-        lambda p: p + rng.normal(0, 0.3, p.shape).astype(np.float32), params
-    )
+    rng = np.random.default_rng(0)
+
+    def not_zero(p):  # biases and initial states; other parameters keep their scale
+        return p + rng.normal(0, 0.3, p.shape).astype(np.float32) * (p.ndim == 1)
+
+    return jax.tree.map(not_zero, params)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
@@ -64,10 +82,31 @@ def test_the_tagger_returns_a_ragged_list_of_logits():
             {"arity": 3},
             {"leaf/0", "compose/4", "compose/6", "classify/1"},
         ),
+        ("tree-gru", {"arity": 3}, {"leaf/0", "compose/2", "compose/3", "classify/1"}),
+        ("mv-rnn", {}, {"leaf/0", "compose/4", "classify/1"}),
+        (
+            "tree-lstm-2type",
+            {},
+            {"leaf/0", "compose@nominal/4", "compose@other/4", "classify/1"},
+        ),
         (
             "tree-lstm-childsum",
             {},
             {"leaf/0", "head/2", "head/4", "head/8", "classify/1"},
+        ),
+        (
+            "bilstm-tagger-char",
+            {},
+            {"embed/0", "embed@characters/0", "spell@characters/2", "classify/2"}
+            | {f"start@{path}/0" for path in LSTMS}
+            | {f"lstm@{path}/3" for path in LSTMS[:4]}
+            | {f"lstm@{path}/4" for path in LSTMS[4:]},
+        ),
+        (
+            "neural-module-network",
+            {},
+            {f"{name}/{len(FUNCTIONS[name].inputs)}" for name in FUNCTIONS}
+            | {"classify/1"},
         ),
     ],
 )
@@ -75,23 +114,47 @@ def test_node_types(name, options, types):
     workload = get_workload(name, vocabulary_size=30, **options)
     params = workload.init_params(jax.random.key(0), 2)
     batched = eb.batch(workload.model, params=params)
-    graph = batched.graph(workload.sample(np.random.default_rng(0), 5))
-    assert {str(key) for key in graph.structure.type_keys} >= types
-    if name == "tree-lstm":
-        assert {str(key) for key in graph.structure.type_keys} == types
+    graph = batched.graph(workload.sample(np.random.default_rng(0), 80))
+    found = {str(key) for key in graph.structure.type_keys}
+    if name == "tree-lstm-childsum":  # some heads have more children than eight
+        found -= {"head/16", "head/32"}
+    assert found == types
 
 
+@pytest.mark.parametrize("name", ["tree-lstm", "tree-gru", "mv-rnn", "tree-lstm-2type"])
 @pytest.mark.parametrize("classify", ["root", "nodes"])
-def test_a_very_deep_tree_can_be_recorded(classify):
+def test_a_very_deep_tree_can_be_recorded(name, classify):
     depth = 100_000
-    workload = get_workload("tree-lstm", vocabulary_size=30, classify=classify)
-    params = workload.init_params(jax.random.key(0), 2)
-    batched = eb.batch(workload.model, params=params)
     tree = sample_tree(np.random.default_rng(0), 30, length=depth + 1, shape="chain")
-    graph = batched.record(tree)
+    graph = recorded(name, tree, classify=classify)
     classified = 1 if classify == "root" else 2 * depth + 1
     assert graph.num_nodes == 2 * depth + 1 + classified
     assert graph.structure.depth.max() == depth + 1
+
+
+def test_a_very_deep_program_can_be_recorded():
+    depth = 100_000
+    program = Program(
+        ["scene"] + ["filter_size"] * depth,
+        [(), *((k,) for k in range(depth))],
+        [None] + [1] * depth,
+        features=pseudo_features(0),
+    )
+    graph = recorded("neural-module-network", program)
+    assert graph.structure.depth.max() == depth + 1
+
+
+def test_a_very_long_word_can_be_recorded():
+    length = 100_000
+    sentence = SpelledSentence([0], [0], [(97,) * length])
+    graph = recorded("bilstm-tagger-char", sentence)
+    assert graph.num_nodes == 3 * length + 12
+
+
+def recorded(name, instance, **options):
+    workload = get_workload(name, vocabulary_size=30, **options)
+    params = workload.init_params(jax.random.key(0), 2)
+    return eb.batch(workload.model, params=params).record(instance)
 
 
 @pytest.mark.slow
@@ -102,6 +165,15 @@ def test_a_very_deep_tree_can_be_recorded(classify):
         ("tree-lstm-childsum", "ud_english_ewt/en_ewt-ud-dev.conllu"),
         ("bilstm-tagger", "ud_english_ewt/en_ewt-ud-test.conllu"),
         ("bilstm-tagger", "wikigold/wikigold.conll.txt"),
+        ("tree-gru", "gum_const/const/GUM_academic_art.ptb"),
+        ("mv-rnn", "gum_const/const/GUM_academic_art.ptb"),
+        ("tree-lstm-2type", "gum_const/const/GUM_academic_art.ptb"),
+        ("bilstm-tagger-char", "wikigold/wikigold.conll.txt"),
+        ("bilstm-tagger-char", "wnut17/emerging.dev.conll"),
+        (
+            "neural-module-network",
+            "clevr_questions_generated/CLEVR_val_questions.json",
+        ),
     ],
 )
 def test_batched_equals_unbatched_on_real_data(

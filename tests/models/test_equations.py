@@ -1,51 +1,28 @@
-"""The models against NumPy, float64, written from the papers once more."""
+"""The tree models against NumPy, float64, written from the papers once more."""
 
-import jax
 import numpy as np
 import pytest
+from equations import HIDDEN, assert_close, gate, sampled, sigmoid, wide
 
-from edbatch.data import Sentence, Tree, sample_sentences
-from edbatch.models import bilstm_tagger, get_workload, tree_lstm, tree_lstm_childsum
-
-HIDDEN = 5
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
+from edbatch.data import Tree
+from edbatch.models.tree_lstm_2type import composition
 
 
-def random_like(params, seed):
-    """Parameters of these shapes, without the zeros that could hide a mistake."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda p: rng.normal(0, 0.5, p.shape).astype(np.float32), params
-    )
-
-
-def wide(params):
-    return jax.tree.map(lambda p: np.asarray(p, np.float64), params)
-
-
-def gate(affine, k, rows=slice(None)):
-    """Weights and bias of the k-th gate of several that stand side by side."""
-    columns = slice(k * HIDDEN, (k + 1) * HIDDEN)
-    return affine["W"][rows, columns], affine["b"][columns]
-
-
-def nary_tree_lstm(params, tree):
+def nary_tree_lstm(params, tree, compose=lambda params, tree: params["compose"]):
     """Equations 9 to 14 of Tai et al. 2015, recursively; i, o, u, f_1, f_2, ..."""
     if tree.is_leaf:
         x = params["embedding"][tree.word]
         i, o, u = (x @ W + b for W, b in (gate(params["leaf"], k) for k in range(3)))
         c = sigmoid(i) * np.tanh(u)
         return sigmoid(o) * np.tanh(c), c
-    children = [nary_tree_lstm(params, child) for child in tree.children]
+    children = [nary_tree_lstm(params, child, compose) for child in tree.children]
+    composition = compose(params, tree)
 
     def preactivation(k):
-        total = gate(params["compose"], k)[1]
+        total = gate(composition, k)[1]
         for place, (h, _) in enumerate(children):
             rows = slice(place * HIDDEN, (place + 1) * HIDDEN)
-            total = total + h @ gate(params["compose"], k, rows)[0]
+            total = total + h @ gate(composition, k, rows)[0]
         return total
 
     c = sigmoid(preactivation(0)) * np.tanh(preactivation(2))
@@ -74,37 +51,64 @@ def childsum_tree_lstm(params, tree):
     return sigmoid(o) * np.tanh(c), c
 
 
-def lstm_states(params, inputs):
-    """The h at each step; gates i, f, o, u."""
-    h, c = params["h"], params["c"]
-    found = []
-    for x in inputs:
-        joined = np.concatenate([x, h])
-        i, f, o, u = (joined @ W + b for W, b in (gate(params, k) for k in range(4)))
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
-        h = sigmoid(o) * np.tanh(c)
-        found.append(h)
-    return found
+def two_compositions(params, tree):
+    """The composition that the rule of the two types names."""
+    category = (tree.label or "").lstrip("@").split("-")[0]
+    even = sum(tree.words()) % 2 == 0
+    nominal = even if category in ("", "3") else category == "NP"
+    return params["nominal" if nominal else "other"]["compose"]
 
 
-def bilstm(params, words):
-    states = [params["embedding"][word] for word in words]
-    for layer in params["layers"]:
-        forward = lstm_states(layer["forward"], states)
-        backward = lstm_states(layer["backward"], states[::-1])[::-1]
-        states = [np.concatenate(pair) for pair in zip(forward, backward, strict=True)]
-    return [s @ params["classify"]["W"] + params["classify"]["b"] for s in states]
+def tree_gru(params, tree):
+    """The GRU over children, recursively; gates z_0, then z_k and r_k per child."""
+    if tree.is_leaf:
+        x = params["embedding"][tree.word]
+        z, u = (x @ W + b for W, b in (gate(params["leaf"], k) for k in range(2)))
+        return sigmoid(z) * np.tanh(u)
+    children = [tree_gru(params, child) for child in tree.children]
+    joined = np.concatenate(children)
+
+    def preactivation(k):
+        W, b = gate(params["gates"], k, slice(len(joined)))
+        return joined @ W + b
+
+    places = range(len(children))
+    shares = np.exp([preactivation(0), *(preactivation(1 + 2 * k) for k in places)])
+    shares /= shares.sum(axis=0)
+    new = params["candidate"]["b"]
+    for k, h in enumerate(children):
+        rows = slice(k * HIDDEN, (k + 1) * HIDDEN)
+        new = (
+            new
+            + (sigmoid(preactivation(2 + 2 * k)) * h) @ params["candidate"]["W"][rows]
+        )
+    h = shares[0] * np.tanh(new)
+    for share, child in zip(shares[1:], children, strict=True):
+        h = h + share * child
+    return h
 
 
-def assert_close(found, expected):
-    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-5)
+def mv_rnn(params, tree):
+    """Socher et al. 2012 in its own orientation: vectors are columns, recursively."""
+    if tree.is_leaf:
+        own = {name: each[tree.word] for name, each in params["word_matrix"].items()}
+        matrix = own["left"] @ own["right"] + np.diag(own["diagonal"])
+        return params["embedding"][tree.word], matrix.T
+    (a, A), (b, B) = (mv_rnn(params, child) for child in tree.children)
+    W, W_M = params["vector"]["W"].T, params["matrix"]["W"].T
+    p = np.tanh(W @ np.concatenate([B @ a, A @ b]) + params["vector"]["b"])
+    return p, W_M @ np.concatenate([A, B])
 
 
-def sampled(name, count=5, **options):
-    workload = get_workload(name, vocabulary_size=20, **options)
-    instances = workload.sample(np.random.default_rng(3), count)
-    params = workload.init_params(jax.random.key(0), HIDDEN)
-    return workload.model, random_like(params, 1), instances
+def labelled(tree, labels):
+    """The tree with these labels on its inner nodes, over and over."""
+    count = iter(range(tree.num_nodes()))
+    return tree.fold(
+        lambda leaf: leaf,
+        lambda node, children: Tree(
+            labels[next(count) % len(labels)], None, tuple(children)
+        ),
+    )
 
 
 @pytest.mark.parametrize("arity", [2, 4])
@@ -119,12 +123,25 @@ def test_nary_tree_lstm_computes_the_equations(arity):
         assert_close(found["logits"], h @ output["W"] + output["b"])
 
 
-def test_every_node_is_classified_in_postorder():
-    model, params, trees = sampled("tree-lstm", count=2, classify="nodes")
+def two_type_state(params, tree):
+    return nary_tree_lstm(params, tree, two_compositions)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("tree-lstm", lambda params, tree: nary_tree_lstm(params, tree)[0]),
+        ("tree-gru", tree_gru),
+        ("mv-rnn", lambda params, tree: mv_rnn(params, tree)[0]),
+        ("tree-lstm-2type", two_type_state),
+    ],
+)
+def test_every_node_is_classified_in_postorder(name, state):
+    model, params, trees = sampled(name, count=2, classify="nodes")
     output = wide(params)["classify"]
     for tree in trees:
         found = model(params, tree)
-        states = [nary_tree_lstm(wide(params), node)[0] for node in tree.postorder()]
+        states = [state(wide(params), node) for node in tree.postorder()]
         assert_close(found["state"], states[-1])
         assert_close(found["logits"], states @ output["W"] + output["b"])
 
@@ -141,33 +158,62 @@ def test_childsum_tree_lstm_computes_the_equations():
         assert_close(found["logits"], h @ output["W"] + output["b"])
 
 
-def test_bilstm_tagger_computes_the_equations():
-    model, params, _ = sampled("bilstm-tagger")
-    sentences = sample_sentences(np.random.default_rng(2), 3, 20, length=6)
-    sentences.append(Sentence([4], [0]))
-    for sentence in sentences:
-        found = model(params, sentence)
-        assert_close(found, bilstm(wide(params), sentence.words))
+@pytest.mark.parametrize("arity", [2, 3])
+@pytest.mark.parametrize("labels", [[None], ["NP", "@NP-SBJ", "VP", "S-NOM", "3"]])
+def test_tree_lstm_of_two_types_computes_the_equations(arity, labels):
+    model, params, trees = sampled("tree-lstm-2type", arity=arity)
+    output = wide(params)["classify"]
+    trees = [labelled(tree, labels) for tree in trees]
+    trees.append(Tree(word=7))
+    for tree in trees:
+        found = model(params, tree)
+        h, _ = nary_tree_lstm(wide(params), tree, two_compositions)
+        assert_close(found["state"], h)
+        assert_close(found["logits"], h @ output["W"] + output["b"])
 
 
 @pytest.mark.parametrize(
-    ("init_params", "options"),
+    ("label", "nominal"),
     [
-        (tree_lstm.init_params, {"arity": 3}),
-        (tree_lstm_childsum.init_params, {}),
-        (bilstm_tagger.init_params, {}),
+        ("NP", True),
+        ("@NP", True),
+        ("NP-SBJ=2", True),
+        ("@QP|<CD>", True),
+        ("WHNP", True),
+        ("VP", False),
+        ("S-NOM", False),
+        ("ADJP", False),
+        ("", False),
     ],
 )
-def test_sampled_parameters_are_well_scaled(init_params, options):
-    hidden = 64
-    params = init_params(jax.random.key(0), hidden, 100, **options)
-    other = init_params(jax.random.key(1), hidden, 100, **options)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = jax.tree_util.keystr(path)
-        assert leaf.dtype == np.float32
-        if leaf.ndim == 2:
-            fan_in = 1 if "embedding" in name else leaf.shape[0]
-            assert np.std(leaf) * fan_in**0.5 == pytest.approx(1, abs=0.1), name
-    assert not np.array_equal(params["embedding"], other["embedding"])
-    matrices = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 2]
-    assert len({float(leaf[0, 0]) for leaf in matrices}) == len(matrices)
+def test_the_composition_goes_by_the_category(label, nominal):
+    kinds = {composition(label, word_sum) for word_sum in (2, 3)}
+    assert kinds == {"nominal" if nominal else "other"}
+
+
+@pytest.mark.parametrize("label", [None, "0", "4"])
+def test_without_a_category_the_words_decide(label):
+    assert [composition(label, k) for k in (0, 1, 6)] == ["nominal", "other", "nominal"]
+
+
+@pytest.mark.parametrize("arity", [2, 4])
+def test_tree_gru_computes_the_equations(arity):
+    model, params, trees = sampled("tree-gru", arity=arity)
+    output = wide(params)["classify"]
+    trees.append(Tree(word=7))
+    for tree in trees:
+        found = model(params, tree)
+        h = tree_gru(wide(params), tree)
+        assert_close(found["state"], h)
+        assert_close(found["logits"], h @ output["W"] + output["b"])
+
+
+def test_matrix_vector_network_computes_the_equations():
+    model, params, trees = sampled("mv-rnn")
+    output = wide(params)["classify"]
+    trees.append(Tree(word=7))
+    for tree in trees:
+        found = model(params, tree)
+        p, _ = mv_rnn(wide(params), tree)
+        assert_close(found["state"], p)
+        assert_close(found["logits"], p @ output["W"] + output["b"])

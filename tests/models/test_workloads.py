@@ -3,11 +3,15 @@
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from edbatch.data import DataError, Sentence, Vocabulary
+import edbatch as eb
+from edbatch.data import DataError, Sentence, SpelledSentence, Vocabulary
+from edbatch.data.programs import pseudo_features
 from edbatch.models import WORKLOADS, WorkloadError, get_workload
+from edbatch.models.tree_lstm_2type import composition
 
 TREEBANK = "(S (NP (DT the) (JJ big) (NN dog)) (VP (VBZ barks)))"
 CONLLU = "1 Dogs dog NOUN NNS _ 2 nsubj _ _\n2 bark bark VERB VB _ 0 root _ _\n"
@@ -43,10 +47,15 @@ def test_samples_depend_on_the_seed_alone(name: str) -> None:
     ("name", "options", "message"),
     [
         ("tree-lstn", {}, "a workload is one of tree-lstm, .*; did you mean 'tree-l"),
-        ("zzz", {}, "this is 'zzz'; known are 'bilstm-tagger', 'tree-lstm', 'tree-l"),
+        ("zzz", {}, "this is 'zzz'; known are 'bilstm-tagger', 'bilstm-tagger-char', "),
         ("tree-lstm", {"arty": 3}, "'tree-lstm' has no option 'arty'; .* 'arity'"),
         ("bilstm-tagger", {"arity": 3}, "'bilstm-tagger' has no option 'arity'"),
         ("tree-lstm", {"arity": 1}, "arity of 'tree-lstm' is 2 or more but this is 1"),
+        ("tree-gru", {"arity": 1}, "arity of 'tree-gru' is 2 or more but this is 1"),
+        ("mv-rnn", {"arity": 2}, "'mv-rnn' has no option 'arity'; known are 'class"),
+        ("mv-rnn", {"classify": "all"}, "'classify' of 'mv-rnn' is 'root' or 'nodes'"),
+        ("bilstm-tagger-char", {"min_count": 0}, "'min_count' .* but this is 0"),
+        ("neural-module-network", {"num_answer": 3}, "did you mean 'num_answers'"),
         ("tree-lstm", {"arity": "3"}, "'arity' of 'tree-lstm' is a whole number"),
         ("tree-lstm", {"classify": "node"}, "'root' or 'nodes' .* mean 'nodes'"),
         ("tree-lstm-childsum", {"num_labels": 0}, "'num_labels' .* but this is 0"),
@@ -102,6 +111,56 @@ def test_the_tagger_reads_both_formats(tmp_path: Path) -> None:
     ]
 
 
+def test_rare_words_are_spelled(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.txt", "In O\nOslo B-LOC\n\nIn O\n")
+    found = get_workload("bilstm-tagger-char", min_count=2).read(file)
+    assert found == [
+        SpelledSentence((1, 0), (1, 2), ((), (79, 115, 108, 111))),
+        SpelledSentence((1,), (1,), ((),)),
+    ]
+    [_, last] = get_workload("bilstm-tagger-char").read(file)
+    assert last.spellings == ((73, 110),)  # five times is not rare by default
+
+
+def test_a_vocabulary_that_is_full_makes_words_rare(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.txt", "In O\nOslo B-LOC\n\nIn O\n")
+    workload = get_workload("bilstm-tagger-char", min_count=1, vocabulary_size=2)
+    assert [each.words for each in workload.read(file)] == [(1, 0), (1,)]
+
+
+def test_programs_are_read(tmp_path: Path) -> None:
+    scene = '{"type": "scene", "inputs": []}'
+    count = '{"type": "count", "inputs": [0]}'
+    text = f'{{"image_index": 2, "answer": 3, "program": [{scene}, {count}]}}'
+    file = write(tmp_path, "questions.json", f'{{"questions": [{text}]}}')
+    [program] = get_workload("neural-module-network").read(file)
+    assert program.values == (None, None)  # though no word is left for a vocabulary
+    assert program.answer == 6
+    assert np.array_equal(program.features, pseudo_features(2))
+    [program] = get_workload("neural-module-network", num_answers=3).read(file)
+    assert program.answer == 0
+
+
+def test_labels_stay_for_the_two_types(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.ptb", TREEBANK)
+    [tree] = get_workload("tree-lstm-2type").read(file)
+    kinds = [composition(n.label, 0) for n in tree.postorder() if n.children]
+    assert kinds == ["nominal", "nominal", "other"]
+
+
+def test_sampled_trees_are_divided_in_halves() -> None:
+    workload = get_workload("tree-lstm-2type")
+    trees = workload.sample(np.random.default_rng(0), 100)
+    params = workload.init_params(jax.random.key(0), 2)
+    graph = eb.batch(workload.model, params=params).graph(trees)
+    counts = np.bincount(graph.structure.node_type)
+    share = {
+        str(key): counts[k] / sum(len(tree.words()) - 1 for tree in trees)
+        for k, key in enumerate(graph.structure.type_keys)
+    }
+    assert 0.45 < share["compose@nominal/4"] < 0.55
+
+
 def test_of_a_folder_with_conllu_files_the_rest_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, "LICENSE.txt", "not a column file\n")
     write(tmp_path, "a.conllu", CONLLU)
@@ -141,6 +200,9 @@ def test_a_given_vocabulary_is_used(tmp_path: Path) -> None:
         ("tree-lstm-childsum", "ud_english_ewt", 4078),
         ("bilstm-tagger", "ud_english_ewt", 4078),
         ("bilstm-tagger", "wikigold", 1696),
+        ("bilstm-tagger-char", "wikigold", 1696),
+        ("bilstm-tagger-char", "wnut17/wnut17train.conll", 3394),
+        ("bilstm-tagger-char", "ud_english_ewt", 4078),
     ],
 )
 def test_published_data_are_read(

@@ -1,0 +1,180 @@
+"""The lattice over the characters of a sentence, and its reader.
+
+A sentence in a script without spaces, and every word of a list that occurs in it, as in
+Zhang and Yang, "Chinese NER Using Lattice LSTM", ACL 2018, figure 1.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edbatch.data.columns import SUFFIXES as COLUMN_SUFFIXES
+from edbatch.data.columns import Row, sentence_rows
+from edbatch.data.errors import DataError
+from edbatch.data.files import Paths, SourceText, read_sources
+from edbatch.data.vocabulary import Vocabulary
+from edbatch.data.word_lists import WordList
+
+SUFFIXES = (*COLUMN_SUFFIXES, ".bmes", ".bioes", ".train", ".dev", ".test")
+
+# One character, or an emoji that an encoder of 16-bit units broke into two unknown
+# ones; after it the character's place in its word, if the file gives it.
+_CHARACTER = re.compile(r"(\ufffd\ufffd|.)[0-9]*", re.DOTALL)
+
+
+class LatticeWord(NamedTuple):
+    """A word that spans two or more characters.
+
+    Attributes:
+        first: Place of its first character, from 0.
+        last: Place of its last character.
+        word: The word, or its index once a vocabulary was applied.
+    """
+
+    first: int
+    last: int
+    word: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterLattice:
+    """Characters with a tag each, and the words that span some of them.
+
+    Attributes:
+        characters: [L] The characters, or their indices once a vocabulary was applied;
+            any iterable is taken.
+        tags: [L] The tags, or their indices.
+        words: [W] The words, in any order.
+
+    Raises:
+        DataError: There are not as many tags as characters, or a word does not span
+            two of them or more.
+
+    Example:
+        >>> lattice = CharacterLattice("abc", "OOO", [LatticeWord(1, 2, "bc")])
+        >>> lattice.characters, len(lattice)
+        (('a', 'b', 'c'), 3)
+        >>> lattice.words_by_first()
+        [[], [LatticeWord(first=1, last=2, word='bc')], []]
+    """
+
+    characters: tuple[str | int, ...]
+    tags: tuple[str | int, ...]
+    words: tuple[LatticeWord, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("characters", "tags", "words"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.characters) != len(self.tags):
+            raise DataError(
+                "a CharacterLattice must have one tag per character; found "
+                f"{len(self.characters)} characters and {len(self.tags)} tags; usually "
+                "the two come from different sentences; give two sequences of one "
+                "length"
+            )
+        for each in self.words:
+            if not 0 <= each.first < each.last < len(self.characters):
+                raise DataError(
+                    "a word of a CharacterLattice must span two characters or more of "
+                    f"its {len(self.characters)}; found {each!r}; usually places that "
+                    "count from 1, or an end behind the word; count from 0, the last "
+                    "character included"
+                )
+
+    def __len__(self) -> int:
+        return len(self.characters)
+
+    def words_by_first(self) -> list[list[LatticeWord]]:
+        """Lists, for each character, the words that begin with it."""
+        found: list[list[LatticeWord]] = [[] for _ in self.characters]
+        for each in self.words:
+            found[each.first].append(each)
+        return found
+
+
+def read_character_lattices(
+    path: Paths, words: WordList, *, character_column: int = 0, tag_column: int = -1
+) -> list[CharacterLattice]:
+    r"""Reads lattices from files with one character and its tags per line.
+
+    The format is that of `read_columns`, tags in BIO, BMES or any other scheme. The
+    first code point of its column is the character; behind it may stand its place in
+    its word, as a number.
+
+    Args:
+        path: A file, a folder (all its `.conll`, `.bio`, `.iob`, `.iob2`, `.tsv`,
+            `.txt`, `.bmes`, `.bioes`, `.train`, `.dev`, `.test`, and these with `.gz`,
+            recursively), or several of them.
+        words: The words to look for.
+        character_column: Which column holds the character, from 0, or from -1
+            backwards.
+        tag_column: Which column holds the tag, in the same way.
+
+    Returns:
+        The lattices, in the order of the files; words by first character, short ones
+        first.
+
+    Raises:
+        DataError: As for `read_columns`; also where a line holds more than one
+            character.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "ner.conll")
+        ...     _ = file.write_text("a0 B-X\nb1 I-X\nc0 O\n")
+        ...     [lattice] = read_character_lattices(file, WordList(["ab", "cd"]))
+        >>> lattice.characters, lattice.words
+        (('a', 'b', 'c'), (LatticeWord(first=0, last=1, word='ab'),))
+    """
+    lattices = []
+    for source in read_sources(path, SUFFIXES):
+        for rows in sentence_rows(source, character_column, tag_column):
+            text = "".join(_character(source, row, character_column) for row in rows)
+            tags = tuple(row.fields[tag_column] for row in rows)
+            found = (LatticeWord(*each) for each in words.find(text))
+            lattices.append(CharacterLattice(tuple(text), tags, tuple(found)))
+    return lattices
+
+
+def index_character_lattice(
+    lattice: CharacterLattice, words: Vocabulary, tags: Vocabulary
+) -> CharacterLattice:
+    """Replaces the characters, words and tags of a lattice by their indices.
+
+    Args:
+        lattice: A lattice of strings.
+        words: The vocabulary of characters and words alike.
+        tags: The vocabulary of the tags.
+
+    Returns:
+        The lattice of indices.
+
+    Raises:
+        DataError: A character, word or tag is not a string.
+
+    Example:
+        >>> lattice = CharacterLattice("ab", "OO", [LatticeWord(0, 1, "ab")])
+        >>> index_character_lattice(lattice, Vocabulary(["b", "ab"]), Vocabulary("O"))
+        ... # doctest: +NORMALIZE_WHITESPACE
+        CharacterLattice(characters=(0, 1), tags=(1, 1),
+            words=(LatticeWord(first=0, last=1, word=2),))
+    """
+    return CharacterLattice(
+        tuple(words.index(each) for each in lattice.characters),
+        tuple(tags.index(each) for each in lattice.tags),
+        tuple(each._replace(word=words.index(each.word)) for each in lattice.words),
+    )
+
+
+def _character(source: SourceText, row: Row, column: int) -> str:
+    text = row.fields[column]
+    if _CHARACTER.fullmatch(text) is None:
+        raise source.error_at(
+            row.line,
+            1,
+            "a line must hold one character, with its place in its word behind it if "
+            f"any; found {text!r}; usually a file of words and tags; read it with "
+            "read_columns, or choose character_column",
+        )
+    return text[0]

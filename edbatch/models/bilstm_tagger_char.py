@@ -1,0 +1,102 @@
+"""The bidirectional LSTM tagger that reads rare words character by character.
+
+Source: the tagger of `edbatch.models.bilstm_tagger`; the vector of a rare word is put
+together from its characters as in Ling et al., "Finding Function in Form:
+Compositional Character Models for Open Vocabulary Word Representation", EMNLP 2015,
+equation 2: a bidirectional LSTM over the characters, whose two last states an affine
+map combines. Frequent words keep a vector of their own. Characters have vectors and
+states of length H here, like words.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+import edbatch as eb
+from edbatch.data import SpelledSentence
+from edbatch.models import bilstm_tagger
+from edbatch.models.bilstm_tagger import direction, embed, run, start, tag_vectors
+from edbatch.models.initial_params import affine, embedding
+
+DIRECTIONS = ("forward", "backward")
+
+
+@eb.cell
+def spell(params: Any, forward: Array, backward: Array) -> Array:
+    """Gives a word's vector, ``[H]``, from the last state of each direction."""
+    h = jnp.concatenate([forward, backward])
+    return h @ params["spell"]["W"] + params["spell"]["b"]
+
+
+def tag(params: Any, sentence: SpelledSentence) -> list[Any]:
+    """Tags a sentence.
+
+    Args:
+        params: Parameters as from `init_params`.
+        sentence: A sentence of word numbers, and of character numbers for the words
+            that are rare; its tags are not read.
+
+    Returns:
+        Logits ``[L]`` for each word.
+
+    Example:
+        >>> from edbatch.data import SpelledSentence
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> sentence = SpelledSentence([3, 0], [0, 0], [(), (99, 97, 116)])
+        >>> len(tag(params, sentence))
+        2
+    """
+    characters = params["characters"]
+    starts: list[Any] = []  # one for all words of the sentence, if any is rare
+
+    def read(spelling: tuple[int, ...]) -> Any:
+        if not starts:
+            starts.extend(start(characters[each]) for each in DIRECTIONS)
+        inputs = [[embed(characters, character)] for character in spelling]
+        forward = run(characters["forward"], inputs, starts[0])[-1]
+        backward = run(characters["backward"], inputs[::-1], starts[1])[-1]
+        return spell(characters, forward, backward)
+
+    vectors = [
+        read(spelling) if spelling else embed(params, word)
+        for word, spelling in zip(sentence.words, sentence.spellings, strict=True)
+    ]
+    return tag_vectors(params, vectors)
+
+
+def init_params(
+    key: Array,
+    hidden: int,
+    vocabulary_size: int,
+    *,
+    num_tags: int = 18,
+    num_characters: int = 256,
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of the states of each direction, and of the vectors of words and
+            characters, H.
+        vocabulary_size: Number of words.
+        num_tags: Number of tags, L; by default the 17 of Universal Dependencies and
+            the unknown tag.
+        num_characters: Number of characters.
+
+    Returns:
+        Nested dicts and lists of float32 arrays: those of the tagger, and
+        ``characters``.
+    """
+    tagger, characters, output, *directions = jax.random.split(key, 5)
+    params = bilstm_tagger.init_params(
+        tagger, hidden, vocabulary_size, num_tags=num_tags
+    )
+    params["characters"] = {
+        "embedding": embedding(characters, num_characters, hidden),
+        "spell": affine(output, 2 * hidden, hidden),
+    }
+    for name, each in zip(DIRECTIONS, directions, strict=True):
+        params["characters"][name] = direction(each, hidden, hidden)
+    return params

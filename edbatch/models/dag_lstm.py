@@ -1,0 +1,131 @@
+"""The DAG-LSTM: an LSTM over word lattices, whose nodes have several incoming arcs.
+
+Source: the child-sum unit of Tai, Socher, Manning, "Improved Semantic Representations
+From Tree-Structured Long Short-Term Memory Networks", ACL 2015, equations 2 to 8, over
+lattices as in Sperber, Neubig, Niehues, Waibel, "Neural Lattice-to-Sequence Models for
+Uncertain Inputs", EMNLP 2017. A node's predecessors take the place of children: their
+states are summed, and each has its own forget gate. Two things differ from Sperber et
+al.: words stay on the arcs, as recognisers write them, so a node's input is the mean
+over its incoming arcs; and an arc's score is a further number beside its word's vector
+instead of a weight in the sum. A node with one incoming arc is a plain LSTM step, to
+which the sum over one arc reduces.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.nn import sigmoid
+
+import edbatch as eb
+from edbatch.data import SpeechLattice
+from edbatch.models.initial_params import affine, embedding
+
+State = tuple[Array, Array]  # h and c, each [H]
+
+
+@eb.cell
+def start(params: Any) -> State:
+    """Gives the state of the first node."""
+    return params["start"]["h"], params["start"]["c"]
+
+
+@eb.cell
+def step(params: Any, word: Array, score: Array, state: State) -> State:
+    """Gives the state of a node with one incoming arc, from the state it comes from."""
+    h, c = state
+    [inputs] = _arc_gates(params, word[None], score[None])
+    gates = inputs + h @ params["state"]["W"]
+    i, o, u, f = jnp.split(gates, 4)
+    c = sigmoid(i) * jnp.tanh(u) + sigmoid(f) * c
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+@eb.cell(padded=("arcs",))
+def merge(params: Any, arcs: tuple[Array, Array, State], mask: Array) -> State:
+    """Gives the state of a node with several incoming arcs.
+
+    The arcs arrive as words ``[K]``, scores ``[K]``, and the ``h`` and ``c`` that they
+    come from, each ``[K, H]``; those count where the mask ``[K]`` is true.
+    """
+    words, scores, (h, c) = arcs
+    exists = mask[:, None]
+    size = 3 * h.shape[1]
+    inputs = _arc_gates(params, words, scores)
+    iou = jnp.mean(inputs[:, :size], axis=0, where=exists)
+    h_sum = jnp.sum(h, axis=0, where=exists)
+    i, o, u = jnp.split(iou + h_sum @ params["state"]["W"][:, :size], 3)
+    f = inputs[:, size:] + h @ params["state"]["W"][:, size:]  # [K, H]
+    kept = jnp.sum(sigmoid(f) * c, axis=0, where=exists)
+    c = sigmoid(i) * jnp.tanh(u) + kept
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+@eb.cell
+def classify(params: Any, h: Array) -> Array:
+    """Gives the logits of the utterance's label, ``[L]``."""
+    return h @ params["classify"]["W"] + params["classify"]["b"]
+
+
+def _arc_gates(params: Any, words: Array, scores: Array) -> Array:
+    """The terms of arcs in the gates i, o, u and f, biases included; ``[K, 4H]``."""
+    vectors = params["embedding"][words]
+    inputs = jnp.concatenate([vectors, scores[:, None]], axis=1)
+    return inputs @ params["arc"]["W"] + params["arc"]["b"][None]
+
+
+def encode(params: Any, lattice: SpeechLattice) -> dict[str, Any]:
+    """Encodes a lattice and classifies it.
+
+    Args:
+        params: Parameters as from `init_params`.
+        lattice: A lattice of word numbers.
+
+    Returns:
+        ``state``: the last node's ``h``, ``[H]``; ``logits``: ``[L]``.
+
+    Example:
+        >>> from edbatch.data import Arc
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> lattice = SpeechLattice([Arc(0, 1, 5, -0.7), Arc(0, 1, 3, -0.9)])
+        >>> encode(params, lattice)["logits"].shape
+        (5,)
+    """
+    _, *others = lattice.incoming()
+    states = [start(params)]
+    for arcs in others:
+        if len(arcs) == 1:
+            [arc] = arcs
+            state = step(params, arc.word, arc.score, states[arc.source])
+        else:
+            found = [(arc.word, arc.score, states[arc.source]) for arc in arcs]
+            state = merge(params, found)
+        states.append(state)
+    h, _ = states[-1]
+    return {"state": h, "logits": classify(params, h)}
+
+
+def init_params(
+    key: Array, hidden: int, vocabulary_size: int, *, num_labels: int = 5
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of states and word vectors, H.
+        vocabulary_size: Number of words.
+        num_labels: Number of labels, L.
+
+    Returns:
+        Nested dicts of float32 arrays.
+    """
+    keys = jax.random.split(key, 4)
+    zero = jnp.zeros(hidden, jnp.float32)
+    return {
+        "embedding": embedding(keys[0], vocabulary_size, hidden),
+        "start": {"h": zero, "c": zero},
+        "arc": affine(keys[1], hidden + 1, 4 * hidden),
+        "state": {"W": affine(keys[2], hidden, 4 * hidden)["W"]},
+        "classify": affine(keys[3], hidden, num_labels),
+    }

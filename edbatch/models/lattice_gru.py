@@ -1,0 +1,132 @@
+"""The lattice GRU: a character GRU whose words skip ahead to their last character.
+
+Source: the lattice LSTM of Zhang, Yang, "Chinese NER Using Lattice LSTM", ACL 2018,
+section 3.3, with the unit of Cho et al., "Learning Phrase Representations using RNN
+Encoder-Decoder for Statistical Machine Translation", EMNLP 2014, in place of its LSTMs.
+The state is h alone. A word's cell is a GRU step from the state at its first character.
+Where words end, the new state is the sum of theirs and the character's candidate,
+weighted as in equations 13 to 15: the update gate of the character takes the place of
+its input gate. Initial states are parameters.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.nn import sigmoid
+
+import edbatch as eb
+from edbatch.data import CharacterLattice
+from edbatch.models.initial_params import affine, embedding
+from edbatch.models.lattice_walk import walk
+
+
+@eb.cell
+def start(params: Any) -> Array:
+    """Gives the state before the first character, ``[H]``."""
+    return params["start"]["h"]
+
+
+@eb.cell
+def char(params: Any, character: Array, h: Array) -> Array:
+    """Gives the state at a character where no word ends, ``[H]``."""
+    update, candidate = _gru(params["char"], params["embedding"][character], h)
+    return (1 - update) * h + update * candidate
+
+
+@eb.cell
+def word(params: Any, word: Array, h: Array) -> Array:
+    """Gives the state of a word, ``[H]``, from the state at its first character."""
+    update, candidate = _gru(params["word"], params["embedding"][word], h)
+    return (1 - update) * h + update * candidate
+
+
+@eb.cell(padded=("words",))
+def char_words(
+    params: Any, character: Array, h: Array, words: Array, mask: Array
+) -> Array:
+    """Gives the state at a character where words end, ``[H]``.
+
+    The words arrive as their states ``[K, H]``, of which those count where the mask
+    ``[K]`` is true.
+    """
+    exists = mask[:, None]
+    x = params["embedding"][character]
+    update, candidate = _gru(params["char"], x, h)
+    from_char, from_word = jnp.split(params["link"]["W"], 2)
+    link = words @ from_word + (x @ from_char + params["link"]["b"])[None]  # [K, H]
+    # Gates are between 0 and 1, so their exponentials are of one size.
+    shares = jnp.where(exists, jnp.exp(sigmoid(link)), 0)
+    own = jnp.exp(update)
+    total = own + jnp.sum(shares, axis=0)
+    return (own * candidate + jnp.sum(shares * words, axis=0)) / total
+
+
+@eb.cell
+def classify(params: Any, h: Array) -> Array:
+    """Gives the logits of a character's tag, ``[L]``."""
+    return h @ params["classify"]["W"] + params["classify"]["b"]
+
+
+def _gru(params: Any, x: Array, h: Array) -> tuple[Array, Array]:
+    """The update gate and the candidate of a GRU step."""
+    gates = jnp.concatenate([x, h]) @ params["gates"]["W"] + params["gates"]["b"]
+    update, reset = jnp.split(sigmoid(gates), 2)
+    inputs = jnp.concatenate([x, reset * h])
+    candidate = inputs @ params["candidate"]["W"] + params["candidate"]["b"]
+    return update, jnp.tanh(candidate)
+
+
+def tag(params: Any, lattice: CharacterLattice) -> list[Any]:
+    """Tags the characters of a lattice.
+
+    Args:
+        params: Parameters as from `init_params`.
+        lattice: A lattice of numbers; its tags are not read.
+
+    Returns:
+        Logits ``[L]`` for each character.
+
+    Example:
+        >>> from edbatch.data import LatticeWord
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> lattice = CharacterLattice([1, 2, 3], [0, 0, 0], [LatticeWord(0, 2, 7)])
+        >>> len(tag(params, lattice))
+        3
+    """
+    states = walk(params, lattice, start, char, word, char_words)
+    return [classify(params, h) for h in states]
+
+
+def init_params(
+    key: Array, hidden: int, vocabulary_size: int, *, num_tags: int = 18
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of states, and of the vectors of characters and words, H.
+        vocabulary_size: Number of characters and words.
+        num_tags: Number of tags, L.
+
+    Returns:
+        Nested dicts of float32 arrays.
+    """
+    keys = jax.random.split(key, 5)
+    return {
+        "embedding": embedding(keys[0], vocabulary_size, hidden),
+        "start": {"h": jnp.zeros(hidden, jnp.float32)},
+        "char": _init_gru(keys[1], hidden),
+        "word": _init_gru(keys[2], hidden),
+        "link": affine(keys[3], 2 * hidden, hidden),
+        "classify": affine(keys[4], hidden, num_tags),
+    }
+
+
+def _init_gru(key: Array, hidden: int) -> dict[str, Any]:
+    gates, candidate = jax.random.split(key)
+    return {
+        "gates": affine(gates, 2 * hidden, 2 * hidden),
+        "candidate": affine(candidate, 2 * hidden, hidden),
+    }

@@ -1,0 +1,132 @@
+"""The lattice LSTM: a character LSTM whose words skip ahead to their last character.
+
+Source: Zhang, Yang, "Chinese NER Using Lattice LSTM", ACL 2018, section 3.3, equations
+11 to 15, one direction, without the CRF. A word's cell starts from the state at its
+first character and ends in a memory alone, without output gate. Where words end, the
+memory of the character is the sum of theirs and its own candidate, weighted by gates
+that add up to one; the memory before it does not enter. Characters and words are
+numbered together and share one table of vectors, for no word is a character. Initial
+states are parameters.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.nn import sigmoid
+
+import edbatch as eb
+from edbatch.data import CharacterLattice
+from edbatch.models.initial_params import affine, embedding
+from edbatch.models.lattice_walk import walk
+
+State = tuple[Array, Array]  # h and c, each [H]
+
+
+@eb.cell
+def start(params: Any) -> State:
+    """Gives the state before the first character."""
+    return params["start"]["h"], params["start"]["c"]
+
+
+@eb.cell
+def char(params: Any, character: Array, state: State) -> State:
+    """Gives the state at a character where no word ends; equation 11."""
+    h, c = state
+    i, f, o, u = _char_gates(params, character, h)
+    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+@eb.cell
+def word(params: Any, word: Array, state: State) -> Array:
+    """Gives the memory of a word, ``[H]``, from the state at its first character.
+
+    Equation 12.
+    """
+    h, c = state
+    inputs = jnp.concatenate([params["embedding"][word], h])
+    i, f, u = jnp.split(inputs @ params["word"]["W"] + params["word"]["b"], 3)
+    return sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
+
+
+@eb.cell(padded=("words",))
+def char_words(
+    params: Any, character: Array, state: State, words: Array, mask: Array
+) -> State:
+    """Gives the state at a character where words end; equations 11 and 13 to 15.
+
+    The words arrive as their memories ``[K, H]``, of which those count where the mask
+    ``[K]`` is true.
+    """
+    exists = mask[:, None]
+    i, _, o, u = _char_gates(params, character, state[0])
+    x = params["embedding"][character]
+    from_char, from_word = jnp.split(params["link"]["W"], 2)
+    link = words @ from_word + (x @ from_char + params["link"]["b"])[None]  # [K, H]
+    # Gates are between 0 and 1, so their exponentials are of one size.
+    shares = jnp.where(exists, jnp.exp(sigmoid(link)), 0)
+    own = jnp.exp(sigmoid(i))
+    total = own + jnp.sum(shares, axis=0)
+    c = (own * jnp.tanh(u) + jnp.sum(shares * words, axis=0)) / total
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+@eb.cell
+def classify(params: Any, h: Array) -> Array:
+    """Gives the logits of a character's tag, ``[L]``."""
+    return h @ params["classify"]["W"] + params["classify"]["b"]
+
+
+def _char_gates(params: Any, character: Array, h: Array) -> list[Array]:
+    """The gates i, f and o of a character and its candidate u, not yet squashed."""
+    inputs = jnp.concatenate([params["embedding"][character], h])
+    return jnp.split(inputs @ params["char"]["W"] + params["char"]["b"], 4)
+
+
+def tag(params: Any, lattice: CharacterLattice) -> list[Any]:
+    """Tags the characters of a lattice.
+
+    Args:
+        params: Parameters as from `init_params`.
+        lattice: A lattice of numbers; its tags are not read.
+
+    Returns:
+        Logits ``[L]`` for each character.
+
+    Example:
+        >>> from edbatch.data import LatticeWord
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> lattice = CharacterLattice([1, 2, 3], [0, 0, 0], [LatticeWord(0, 2, 7)])
+        >>> len(tag(params, lattice))
+        3
+    """
+    states = walk(params, lattice, start, char, word, char_words)
+    return [classify(params, h) for h, _ in states]
+
+
+def init_params(
+    key: Array, hidden: int, vocabulary_size: int, *, num_tags: int = 18
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of states, and of the vectors of characters and words, H.
+        vocabulary_size: Number of characters and words.
+        num_tags: Number of tags, L.
+
+    Returns:
+        Nested dicts of float32 arrays.
+    """
+    keys = jax.random.split(key, 5)
+    zero = jnp.zeros(hidden, jnp.float32)
+    return {
+        "embedding": embedding(keys[0], vocabulary_size, hidden),
+        "start": {"h": zero, "c": zero},
+        "char": affine(keys[1], 2 * hidden, 4 * hidden),
+        "word": affine(keys[2], 2 * hidden, 3 * hidden),
+        "link": affine(keys[3], 2 * hidden, hidden),
+        "classify": affine(keys[4], hidden, num_tags),
+    }

@@ -1,0 +1,114 @@
+"""The LSTM encoder-decoder with attention, for translation.
+
+Source: Luong, Pham, Manning, "Effective Approaches to Attention-based Neural Machine
+Translation", EMNLP 2015: global attention (section 3.1) with the score "general",
+without input feeding; one layer, teacher forcing. The decoder starts from the last
+state of the encoder, whose initial state is a parameter. Since nothing is fed back, the
+attention of a position waits for the decoder's state there and for the whole source,
+but no later state waits for it.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.nn import sigmoid
+
+import edbatch as eb
+from edbatch.data import SentencePair
+from edbatch.models.initial_params import affine, embedding
+
+State = tuple[Array, Array]  # h and c, each [H]
+
+
+@eb.cell
+def start(params: Any) -> State:
+    """Gives the state of the encoder before the first word."""
+    return params["start"]["h"], params["start"]["c"]
+
+
+@eb.cell
+def lstm(params: Any, word: Array, state: State) -> State:
+    """Gives the next state of the encoder or decoder from a word and the state."""
+    h, c = state
+    inputs = jnp.concatenate([params["embedding"][word], h])
+    i, f, o, u = jnp.split(inputs @ params["W"] + params["b"], 4)
+    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+@eb.cell(padded=("memory",))
+def attend(params: Any, h: Array, memory: Array, mask: Array) -> Array:
+    """Gives the logits of a target word, ``[V]``; equations 5 to 8 of the source.
+
+    The states of the encoder arrive as ``[K, H]``, of which those count where the mask
+    ``[K]`` is true.
+    """
+    scores = memory @ (h @ params["score"]["W"])  # [K]
+    weights = jax.nn.softmax(scores, where=mask)
+    # An absent row is zero, so its weight of zero leaves nothing of it.
+    inputs = jnp.concatenate([weights @ memory, h])
+    attentional = jnp.tanh(inputs @ params["combine"]["W"] + params["combine"]["b"])
+    return attentional @ params["output"]["W"] + params["output"]["b"]
+
+
+def translate(params: Any, pair: SentencePair) -> list[Any]:
+    """Predicts each word of a translation from the source and the words before it.
+
+    Args:
+        params: Parameters as from `init_params`.
+        pair: A pair of word numbers.
+
+    Returns:
+        Logits ``[V]`` for each word of the target after the mark of its start.
+
+    Example:
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> pair = SentencePair([3, 5], [1, 4, 8, 2])
+        >>> [logits.shape for logits in translate(params, pair)]
+        [(9,), (9,), (9,)]
+    """
+    state = start(params["encoder"])
+    memory = []
+    for word in pair.source:
+        state = lstm(params["encoder"], word, state)
+        memory.append(state[0])
+    logits = []
+    for word in pair.target[:-1]:
+        state = lstm(params["decoder"], word, state)
+        logits.append(attend(params["attention"], state[0], memory))
+    return logits
+
+
+def init_params(key: Array, hidden: int, vocabulary_size: int) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of states and word vectors, H.
+        vocabulary_size: Number of words of the source, and of the target, V.
+
+    Returns:
+        Nested dicts of float32 arrays.
+    """
+    encoder, decoder, score, combine, output = jax.random.split(key, 5)
+    zero = jnp.zeros(hidden, jnp.float32)
+    return {
+        "encoder": _side(encoder, hidden, vocabulary_size)
+        | {"start": {"h": zero, "c": zero}},
+        "decoder": _side(decoder, hidden, vocabulary_size),
+        "attention": {
+            "score": {"W": affine(score, hidden, hidden)["W"]},
+            "combine": affine(combine, 2 * hidden, hidden),
+            "output": affine(output, hidden, vocabulary_size),
+        },
+    }
+
+
+def _side(key: Array, hidden: int, vocabulary_size: int) -> dict[str, Any]:
+    words, gates = jax.random.split(key)
+    return {
+        "embedding": embedding(words, vocabulary_size, hidden),
+        **affine(gates, 2 * hidden, 4 * hidden),
+    }

@@ -1,0 +1,158 @@
+"""The neural module network over functional programs: a small network per function.
+
+Source: Johnson et al., "Inferring and Executing Programs for Visual Reasoning", ICCV
+2017, section 3.2: the program of a question says how modules are put together, all of
+which map feature maps to a feature map. What differs, to keep it small: maps are 7 by
+7; the first of a module's two convolutions is 1 by 1; a module is that of a function
+and not of a function and its value, whose vector is added between the convolutions;
+and the answer is read from the mean over the last map.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.nn import relu
+
+import edbatch as eb
+from edbatch.data import Program
+from edbatch.data.programs import ANSWERS, FUNCTIONS, IMAGE_SHAPE
+from edbatch.models.initial_params import affine, embedding
+
+_SIDE = 3  # of the window of a convolution
+
+
+@eb.cell
+def scene(params: Any, image: Array) -> Array:
+    """Gives the map of the image, ``[7, 7, H]``, from its features."""
+    return relu(_convolved(params["scene"], image))
+
+
+def _module(name: str) -> eb.Cell:
+    """Makes the cell of a function."""
+    if len(FUNCTIONS[name].inputs) == 2:
+
+        @eb.cell(name=name)
+        def binary(params: Any, one: Array, two: Array) -> Array:
+            module = params[name]
+            x = relu(_mixed(module, jnp.concatenate([one, two], axis=-1)))
+            return relu(x + _convolved(module["convolve"], x))
+
+        return binary
+    if FUNCTIONS[name].takes_value:
+
+        @eb.cell(name=name)
+        def with_value(params: Any, x: Array, value: Array) -> Array:
+            module = params[name]
+            vector = params["embedding"][value][None, None]
+            between = relu(_mixed(module, x) + vector)
+            return relu(x + _convolved(module["convolve"], between))
+
+        return with_value
+
+    @eb.cell(name=name)
+    def unary(params: Any, x: Array) -> Array:
+        module = params[name]
+        return relu(x + _convolved(module["convolve"], relu(_mixed(module, x))))
+
+    return unary
+
+
+MODULES = {name: _module(name) for name in FUNCTIONS if name != "scene"}
+
+
+@eb.cell
+def classify(params: Any, x: Array) -> Array:
+    """Gives the logits of the answer, ``[A]``."""
+    mean = jnp.mean(x, axis=(0, 1))
+    return mean @ params["classify"]["W"] + params["classify"]["b"]
+
+
+def _mixed(module: Any, x: Array) -> Array:
+    """The 1 by 1 convolution of a module."""
+    return x @ module["mix"]["W"] + module["mix"]["b"][None, None]
+
+
+def _convolved(layer: Any, x: Array) -> Array:
+    """A 3 by 3 convolution with zeros around the map, as one product."""
+    height, width, _ = x.shape
+    around = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
+    windows = [
+        around[i : i + height, j : j + width]
+        for i in range(_SIDE)
+        for j in range(_SIDE)
+    ]
+    return jnp.concatenate(windows, axis=-1) @ layer["W"] + layer["b"][None, None]
+
+
+def answer(params: Any, program: Program) -> Any:
+    """Answers the question that a program stands for.
+
+    Args:
+        params: Parameters as from `init_params`.
+        program: A program of value numbers, with the features of its image; its answer
+            is not read.
+
+    Returns:
+        Logits ``[A]``.
+
+    Example:
+        >>> from edbatch.data import Program
+        >>> from edbatch.data.programs import pseudo_features
+        >>> program = Program(
+        ...     ["scene", "filter_size", "count"],
+        ...     [(), (0,), (1,)],
+        ...     [None, 2, None],
+        ...     features=pseudo_features(0),
+        ... )
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> answer(params, program).shape
+        (29,)
+    """
+    image = scene(params, program.features)  # once, however often it is looked at
+    maps: list[Any] = []
+    for name, inputs, value in zip(
+        program.functions, program.inputs, program.values, strict=True
+    ):
+        if name == "scene":
+            maps.append(image)
+            continue
+        arguments = [maps[k] for k in inputs]
+        if value is not None:
+            arguments.append(value)
+        maps.append(MODULES[name](params, *arguments))
+    return classify(params, maps[-1])
+
+
+def init_params(
+    key: Array,
+    hidden: int,
+    vocabulary_size: int,
+    *,
+    num_answers: int = 1 + len(ANSWERS),
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Number of channels of the maps, H.
+        vocabulary_size: Number of values.
+        num_answers: Number of answers, A; by default the 28 of CLEVR and the unknown.
+
+    Returns:
+        Nested dicts of float32 arrays.
+    """
+    values, output, image, *modules = jax.random.split(key, 3 + len(MODULES))
+    params: dict[str, Any] = {
+        "embedding": embedding(values, vocabulary_size, hidden),
+        "scene": affine(image, _SIDE**2 * IMAGE_SHAPE[-1], hidden),
+        "classify": affine(output, hidden, num_answers),
+    }
+    for name, each in zip(MODULES, modules, strict=True):
+        mix, convolve = jax.random.split(each)
+        params[name] = {
+            "mix": affine(mix, len(FUNCTIONS[name].inputs) * hidden, hidden),
+            "convolve": affine(convolve, _SIDE**2 * hidden, hidden),
+        }
+    return params

@@ -1,0 +1,136 @@
+"""The matrix-vector recursive network over binary constituency trees.
+
+Source: Socher, Huval, Manning, Ng, "Semantic Compositionality through Recursive
+Matrix-Vector Spaces", EMNLP 2012, sections 2.2 to 2.4: every node has a vector, its
+meaning, and a matrix by which it modifies its neighbour. A word's matrix is a diagonal
+plus a product of rank `RANK`, as in the paper; the diagonal starts at one. Vectors are
+rows here, so a matrix stands on the right of what it modifies. The matrix of a node
+costs H times its vector, so H is usually 32 to 64.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+import edbatch as eb
+from edbatch.data import Tree
+from edbatch.models.initial_params import affine, embedding
+
+RANK = 3
+# The size of a word's matrix beside its diagonal, as a standard deviation.
+_NOISE = 0.1
+
+State = tuple[Array, Array]  # the vector [H] and the matrix [H, H]
+
+
+@eb.cell
+def leaf(params: Any, word: Array) -> State:
+    """Gives the vector and the matrix of a word from its number."""
+    own = params["word_matrix"]
+    matrix = jnp.diag(own["diagonal"][word]) + own["left"][word] @ own["right"][word]
+    return params["embedding"][word], matrix
+
+
+@eb.cell
+def compose(params: Any, left: State, right: State) -> State:
+    """Gives the vector and the matrix of a node from those of its children."""
+    (a, A), (b, B) = left, right
+    modified = jnp.concatenate([a @ B, b @ A])
+    p = jnp.tanh(modified @ params["vector"]["W"] + params["vector"]["b"])
+    P = jnp.concatenate([A, B], axis=1) @ params["matrix"]["W"]
+    return p, P
+
+
+@eb.cell
+def classify(params: Any, p: Array) -> Array:
+    """Gives the logits of a node's label, ``[L]``."""
+    return p @ params["classify"]["W"] + params["classify"]["b"]
+
+
+def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
+    """Encodes a tree and classifies it as a whole.
+
+    Args:
+        params: Parameters as from `init_params`.
+        tree: A binary tree with word numbers at its leaves.
+
+    Returns:
+        ``state``: the root's vector, ``[H]``; ``logits``: ``[L]``.
+
+    Example:
+        >>> from edbatch.data import Tree
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> tree = Tree(children=[Tree(word=3), Tree(word=5)])
+        >>> classify_root(params, tree)["logits"].shape
+        (5,)
+    """
+    p, _ = tree.fold(
+        lambda node: leaf(params, node.word),
+        lambda _, children: compose(params, *children),
+    )
+    return {"state": p, "logits": classify(params, p)}
+
+
+def classify_nodes(params: Any, tree: Tree) -> dict[str, Any]:
+    """Encodes a tree and classifies every node, as for sentiment in the paper.
+
+    Args:
+        params: Parameters as from `init_params`.
+        tree: A tree as for `classify_root`.
+
+    Returns:
+        ``state``: the root's vector, ``[H]``; ``logits``: a list with one ``[L]`` per
+        node, children before their parent.
+
+    Example:
+        >>> from edbatch.data import Tree
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> tree = Tree(children=[Tree(word=3), Tree(word=5)])
+        >>> len(classify_nodes(params, tree)["logits"])
+        3
+    """
+    logits: list[Array] = []
+
+    def classified(state: State) -> State:
+        logits.append(classify(params, state[0]))
+        return state
+
+    p, _ = tree.fold(
+        lambda node: classified(leaf(params, node.word)),
+        lambda _, children: classified(compose(params, *children)),
+    )
+    return {"state": p, "logits": logits}
+
+
+def init_params(
+    key: Array, hidden: int, vocabulary_size: int, *, num_labels: int = 5
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of vectors, and side of matrices, H.
+        vocabulary_size: Number of words.
+        num_labels: Number of labels, L.
+
+    Returns:
+        Nested dicts of float32 arrays.
+    """
+    keys = jax.random.split(key, 6)
+    factors = (vocabulary_size, hidden * RANK)
+    # An entry of the product is a sum of RANK terms.
+    scale = (_NOISE / (RANK * hidden) ** 0.5) ** 0.5
+    left, right = (scale * embedding(each, *factors) for each in keys[1:3])
+    return {
+        "embedding": embedding(keys[0], vocabulary_size, hidden),
+        "word_matrix": {
+            "left": left.reshape(vocabulary_size, hidden, RANK),
+            "right": right.reshape(vocabulary_size, RANK, hidden),
+            "diagonal": jnp.ones((vocabulary_size, hidden), jnp.float32),
+        },
+        "vector": affine(keys[3], 2 * hidden, hidden),
+        "matrix": {"W": affine(keys[4], 2 * hidden, hidden)["W"]},
+        "classify": affine(keys[5], hidden, num_labels),
+    }

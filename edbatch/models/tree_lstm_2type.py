@@ -1,0 +1,149 @@
+"""The tree-LSTM with two compositions, one for nominal phrases and one for the rest.
+
+The cells are those of the N-ary tree-LSTM (Tai, Socher, Manning, ACL 2015), the second
+composition has weights of its own. Which of the two a node takes, in this order:
+
+1. A phrase is nominal if its category is one of `NOMINAL`. The category is the label
+   without the functions after it and without the mark of binarization before it, so
+   ``NP-SBJ`` and ``@NP`` are both ``NP``. Of the inner nodes of binarized GUM 42 % are
+   nominal.
+2. A node without a label, or whose label is a number (a sentiment), is nominal if the
+   sum of the word numbers below it is even, which divides sampled trees in halves.
+
+So the choice depends on the tree alone, and not on the data set that it is in.
+"""
+
+import re
+from typing import Any
+
+import jax
+from jax import Array
+
+from edbatch.data import Tree
+from edbatch.models import tree_lstm
+from edbatch.models.initial_params import affine
+from edbatch.models.tree_lstm import State, classify, leaf
+
+NOMINAL = frozenset({"NP", "NX", "NAC", "NML", "QP", "WHNP"})
+KINDS = ("nominal", "other")
+
+_CATEGORY = re.compile(r"@?([^-=|]*)")
+
+
+def composition(label: str | None, word_sum: int) -> str:
+    """Says which composition a node takes.
+
+    Args:
+        label: The node's label.
+        word_sum: The sum of the word numbers below it.
+
+    Returns:
+        ``"nominal"`` or ``"other"``.
+
+    Example:
+        >>> composition("@NP-SBJ", 7), composition("VP", 7), composition(None, 8)
+        ('nominal', 'other', 'nominal')
+    """
+    if label is None or label.isdigit():
+        return KINDS[word_sum % 2]
+    match = _CATEGORY.match(label)
+    assert match is not None, "the pattern matches every text"
+    return KINDS[match[1] not in NOMINAL]
+
+
+def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
+    """Encodes a tree and classifies it as a whole.
+
+    Args:
+        params: Parameters as from `init_params`.
+        tree: A tree with word numbers at its leaves, at most ``N`` children per node.
+
+    Returns:
+        ``state``: the root's ``h``, ``[H]``; ``logits``: ``[L]``.
+
+    Example:
+        >>> from edbatch.data import Tree
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> tree = Tree("NP", children=[Tree(word=3), Tree(word=5)])
+        >>> classify_root(params, tree)["logits"].shape
+        (5,)
+    """
+    *_, (h, _) = _states(params, tree)
+    return {"state": h, "logits": classify(params, h)}
+
+
+def classify_nodes(params: Any, tree: Tree) -> dict[str, Any]:
+    """Encodes a tree and classifies every node.
+
+    Args:
+        params: Parameters as from `init_params`.
+        tree: A tree as for `classify_root`.
+
+    Returns:
+        ``state``: the root's ``h``, ``[H]``; ``logits``: a list with one ``[L]`` per
+        node, children before their parent.
+
+    Example:
+        >>> from edbatch.data import Tree
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> tree = Tree("NP", children=[Tree(word=3), Tree(word=5)])
+        >>> len(classify_nodes(params, tree)["logits"])
+        3
+    """
+    states = _states(params, tree)
+    return {
+        "state": states[-1][0],
+        "logits": [classify(params, h) for h, _ in states],
+    }
+
+
+def _states(params: Any, tree: Tree) -> list[State]:
+    """Gives the state of every node, children before their parent."""
+    states: list[State] = []
+
+    def read(node: Tree) -> tuple[State, int]:
+        states.append(leaf(params, node.word))
+        return states[-1], int(node.word or 0)
+
+    def join(node: Tree, children: list[tuple[State, int]]) -> tuple[State, int]:
+        word_sum = sum(words for _, words in children)
+        kind = composition(node.label, word_sum)
+        states.append(tree_lstm.compose(params[kind], [each for each, _ in children]))
+        return states[-1], word_sum
+
+    tree.fold(read, join)
+    return states
+
+
+def init_params(
+    key: Array,
+    hidden: int,
+    vocabulary_size: int,
+    *,
+    arity: int = 2,
+    num_labels: int = 5,
+) -> dict[str, Any]:
+    """Samples parameters.
+
+    Args:
+        key: A key of `jax.random`.
+        hidden: Length of states and word vectors, H.
+        vocabulary_size: Number of words.
+        arity: Largest number of children of a node, N.
+        num_labels: Number of labels, L.
+
+    Returns:
+        Nested dicts of float32 arrays: those of the tree-LSTM, with ``compose`` once
+        for each of `KINDS`.
+    """
+    shared, other = jax.random.split(key)
+    params = tree_lstm.init_params(
+        shared, hidden, vocabulary_size, arity=arity, num_labels=num_labels
+    )
+    compositions = (
+        params.pop("compose"),
+        affine(other, arity * hidden, (3 + arity) * hidden),
+    )
+    for kind, compose in zip(KINDS, compositions, strict=True):
+        params[kind] = {"compose": compose}
+    return params

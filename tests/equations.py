@@ -1,0 +1,55 @@
+"""What the tests of models against NumPy share: parameters and the LSTM."""
+
+import jax
+import numpy as np
+
+from edbatch.models import get_workload
+
+HIDDEN = 5
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def random_like(params, seed):
+    """Parameters of these shapes, without the zeros that could hide a mistake."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda p: rng.normal(0, 0.5, p.shape).astype(np.float32), params
+    )
+
+
+def wide(params):
+    return jax.tree.map(lambda p: np.asarray(p, np.float64), params)
+
+
+def gate(affine, k, rows=slice(None)):
+    """Weights and bias of the k-th gate of several that stand side by side."""
+    columns = slice(k * HIDDEN, (k + 1) * HIDDEN)
+    return affine["W"][rows, columns], affine["b"][columns]
+
+
+def lstm_states(params, inputs):
+    """The h at each step; gates i, f, o, u."""
+    h, c = params["h"], params["c"]
+    found = []
+    for x in inputs:
+        joined = np.concatenate([x, h])
+        i, f, o, u = (joined @ W + b for W, b in (gate(params, k) for k in range(4)))
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
+        h = sigmoid(o) * np.tanh(c)
+        found.append(h)
+    return found
+
+
+def assert_close(found, expected):
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5, atol=1e-5)
+
+
+def sampled(name, count=5, **options):
+    """A model, parameters and instances."""
+    workload = get_workload(name, vocabulary_size=20, **options)
+    instances = workload.sample(np.random.default_rng(3), count)
+    params = workload.init_params(jax.random.key(0), HIDDEN)
+    return workload.model, random_like(params, 1), instances

@@ -1,0 +1,63 @@
+"""The scale of sampled parameters."""
+
+import jax
+import numpy as np
+import pytest
+
+from edbatch.models import (
+    bilstm_tagger,
+    bilstm_tagger_char,
+    dag_lstm,
+    lattice_gru,
+    lattice_lstm,
+    lstm_nmt,
+    module_network,
+    mv_rnn,
+    tree_gru,
+    tree_lstm,
+    tree_lstm_2type,
+    tree_lstm_childsum,
+)
+
+
+@pytest.mark.parametrize(
+    ("init_params", "options"),
+    [
+        (tree_lstm.init_params, {"arity": 3}),
+        (tree_gru.init_params, {"arity": 3}),
+        (mv_rnn.init_params, {}),
+        (tree_lstm_2type.init_params, {}),
+        (tree_lstm_childsum.init_params, {}),
+        (bilstm_tagger.init_params, {}),
+        (bilstm_tagger_char.init_params, {}),
+        (lattice_lstm.init_params, {}),
+        (lattice_gru.init_params, {}),
+        (dag_lstm.init_params, {}),
+        (lstm_nmt.init_params, {}),
+        (module_network.init_params, {}),
+    ],
+)
+def test_sampled_parameters_are_well_scaled(init_params, options):
+    hidden = 64
+    params = init_params(jax.random.key(0), hidden, 100, **options)
+    other = init_params(jax.random.key(1), hidden, 100, **options)
+    matrices = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        assert leaf.dtype == np.float32
+        if leaf.ndim == 2:
+            matrices[jax.tree_util.keystr(path)] = leaf
+    matrices.pop("['word_matrix']['diagonal']", None)  # ones
+    for name, leaf in matrices.items():
+        fan_in = 1 if "embedding" in name else leaf.shape[0]
+        assert np.std(leaf) * fan_in**0.5 == pytest.approx(1, abs=0.1), name
+    assert len({float(leaf[0, 0]) for leaf in matrices.values()}) == len(matrices)
+    for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(other), strict=True):
+        assert one.ndim < 2 or np.all(one == 1) or not np.array_equal(one, two)
+
+
+def test_the_matrices_of_words_are_near_the_identity():
+    own = mv_rnn.init_params(jax.random.key(0), 64, 100)["word_matrix"]
+    rest = np.asarray(own["left"] @ own["right"])
+    assert np.all(own["diagonal"] == 1)
+    vector = np.random.default_rng(0).normal(size=64)
+    assert np.std(vector @ rest) == pytest.approx(0.1, abs=0.02)
