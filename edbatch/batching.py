@@ -21,7 +21,10 @@ from edbatch.graph.recorder import CallMemory, record
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import plan_layout
 from edbatch.memory_planner.sizes import Sizes
+from edbatch.policies.guard import Guarded
 from edbatch.policies.registry import get_policy
+from edbatch.policies.search import Searched
+from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.policy import Policy
 
 Model = Callable[[Any, Any], Any]
@@ -263,6 +266,8 @@ def batch(
     sizes: Sizes | None = None,
     cache_bytes: int = 256 * 2**20,
     compilation_cache: str | Path | None = None,
+    search_ms: float = 0.0,
+    guard: bool = True,
 ) -> Batched:
     """Makes a model of one instance run on minibatches.
 
@@ -270,13 +275,18 @@ def batch(
         model: ``model(params, instance)``: ordinary Python over cells, for one
             instance; returns a pytree of what cells return.
         policy: What decides which operations run together: ``"depth"``, ``"agenda"``,
-            ``"greedy"``, a policy file, or a policy object.
+            ``"greedy"``, a policy file, ``"zoo:NAME"`` for a policy that comes with
+            edbatch, or a policy object.
         params: Parameters, or their shapes, if instances are to be recorded before the
             first call.
         sizes: Widths of operations and buckets of compiled sizes.
         cache_bytes: Memory for plans of minibatches whose structure comes back.
         compilation_cache: A folder in which JAX keeps compiled programs between runs;
             it holds for the whole process.
+        search_ms: Milliseconds to search for fewer batches than the policy finds, in
+            minibatches whose structure is new and whose lower bound is not met.
+        guard: Compare the schedule of a learned policy with those of the heuristics,
+            and take the one of fewest batches; the plan's report says whose it was.
 
     Returns:
         The batched function.
@@ -310,5 +320,10 @@ def batch(
     if compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    batched = Batched(model, get_policy(policy), sizes or Sizes(), cache_bytes)
+    chosen = get_policy(policy)
+    if search_ms:
+        chosen = Searched(chosen, search_ms)
+    if guard and isinstance(chosen, StateMachine | Searched):
+        chosen = Guarded(chosen)
+    batched = Batched(model, chosen, sizes or Sizes(), cache_bytes)
     return batched if params is None else batched.bind(params)

@@ -1,11 +1,15 @@
 """Scheduling policies, their training and their file format."""
 
+from edbatch.policies.bound_weights import BoundWeights
 from edbatch.policies.comparison import Comparison, compare
 from edbatch.policies.encoding import ENCODINGS
+from edbatch.policies.exact import Optimum, find_optimum
+from edbatch.policies.guard import Guarded
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
 from edbatch.policies.machine_trace import MachineTrace, trace_machine
 from edbatch.policies.policy_file import load_policy, save_policy
-from edbatch.policies.registry import get_policy
+from edbatch.policies.registry import get_policy, zoo_names
+from edbatch.policies.search import Searched
 from edbatch.policies.state_machine import MachineState, StateMachine
 from edbatch.policies.training import train_policy
 from edbatch.policies.training_record import TrainingRecord
@@ -13,17 +17,23 @@ from edbatch.policies.training_record import TrainingRecord
 __all__ = [
     "ENCODINGS",
     "Agenda",
+    "BoundWeights",
     "Comparison",
     "Depth",
     "Greedy",
+    "Guarded",
     "MachineState",
     "MachineTrace",
+    "Optimum",
+    "Searched",
     "StateMachine",
     "TrainingRecord",
     "compare",
+    "find_optimum",
     "get_policy",
     "load_policy",
     "save_policy",
     "trace_machine",
     "train_policy",
+    "zoo_names",
 ]

@@ -3,10 +3,12 @@
 Layer by layer, every kept state is continued by every type on its frontier; the best
 `width` of what comes out, by their soft bound (`edbatch.policies.soft_bound`), are
 kept. Where the sufficient condition of ED-Batch holds for a type, some optimal schedule
-runs it next, so the state is continued by that type only. States that cannot lead to
-fewer batches than are known already, by their lower bound, are dropped; if nothing else
-was ever dropped, the result is proven: with room for all states this is an exact solver
-(breadth first with a bound: what A* expands, in another order).
+runs it next, so the state is continued by that type only. A type whose nodes have no
+readers waits until all of them are ready: they could all run in a later batch. States
+that cannot lead to fewer batches than are known already, by their lower bound, are
+dropped; if nothing else was ever dropped, the result is proven: with room for all
+states this is an exact solver (breadth first with a bound: what A* expands, in another
+order).
 
 A layer of a minibatch of B instances costs O(W F B) look-ups for width W and F types on
 the frontiers, and the making of instance states that were not met before.
@@ -128,7 +130,8 @@ def search_beam(
     return BeamResult(states, int(outcome), layers.progress[2] == 0, actions)
 
 
-# About a millisecond of look-ups; making a state costs about as much as some.
+# About a millisecond of look-ups; making a state costs about as much as some, and as
+# its instance has nodes at worst.
 _WORK = 50_000
 _STATE_WORK = 100
 
@@ -150,6 +153,7 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
     new_share = np.empty((most, 2))
     kept = np.empty(width, np.int64)
     table = np.empty(table_size(width), np.int64)  # kept states by key
+    is_last = _read_by_none(graph)
     layer, size, dropped = layers.progress
     last = 0
     work = 0
@@ -160,7 +164,7 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
         share, share_after = layers.share[layer % 2], layers.share[1 - layer % 2]
         ready, ready_after = layers.ready[layer % 2], layers.ready[1 - layer % 2]
         for k in range(size):
-            if chain[k].sum() == 0:
+            if layer < limit and chain[k].sum() == 0:
                 outcome = FOUND
                 last = k
         if outcome == STOPPED and (size == 0 or layer == limit):
@@ -190,6 +194,8 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
                 work += num_instances
                 if is_allowed:
                     count = first  # some optimal schedule goes this way
+                elif is_last[a]:
+                    continue  # a later batch of the type could run these nodes, too
                 if bound - chain[p, a] + longest < limit:
                     chain_share = weight[a] * root(chain_total, squarings)
                     path_share = weight[num_types] * root(path_total, squarings)
@@ -203,7 +209,7 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
                     count += 1
                 if is_allowed:
                     break
-        work += (states.used[0] - made) * _STATE_WORK
+        work += (states.used[0] - made) * (_STATE_WORK + len(scratch.above))
         size = 0
         table[:] = -1
         for c in np.argsort(value[:count], kind="mergesort"):
@@ -257,6 +263,16 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
         outcome,
         last,
     )
+
+
+@njit(cache=True, nogil=True)
+def _read_by_none(graph):
+    """Finds the types whose nodes have no readers."""
+    is_last = np.ones(graph.chains.shape[1], np.bool_)
+    for v in range(len(graph.node_type)):
+        if graph.consumer_start[v + 1] > graph.consumer_start[v]:
+            is_last[graph.node_type[v]] = False
+    return is_last
 
 
 @njit(cache=True, nogil=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from edbatch.errors import PolicyError
+from edbatch.policies.training_record import is_number
 
 POWERS = (2, 4, 8, 16)
 
@@ -94,16 +95,12 @@ class BoundWeights:
         if not isinstance(types, dict) or (types and [*types] != labels):
             raise ValueError("'types' of 'soft_bound' are not the types of the file")
         weights = [*types.values(), values["path"]]
-        if not all(_is_weight(each) for each in weights):
+        if not all(is_number(each) and each >= 0 for each in weights):
             raise ValueError("a weight in 'soft_bound' is not a number, 0 or more")
         if type(values["power"]) is not int or values["power"] not in POWERS:
             raise ValueError(f"'power' of 'soft_bound' is not one of {POWERS}")
         *each_type, path = (float(weight) for weight in weights)
         return cls(tuple(each_type), path, values["power"])
-
-
-def _is_weight(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 EQUAL_WEIGHTS = BoundWeights()

@@ -8,7 +8,6 @@ in it and are compared before it is used.
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -25,6 +24,9 @@ from edbatch.policies.q_learning import QTable
 from edbatch.policies.state_machine import MachineState
 from edbatch.policies.trie import Trie
 from edbatch.policies.tuning import Tuning
+
+# Settings that are digests.
+_MINIBATCHES = ("graphs", "held_out")
 
 
 @dataclass
@@ -54,10 +56,16 @@ def digest(structures: Sequence[GraphStructure]) -> str:
     """Returns a text that differs for different minibatches."""
     found = hashlib.sha256()
     for each in structures:
-        for array in (each.node_type, each.operand_node, each.instance_nodes):
-            found.update(np.ascontiguousarray(array).tobytes())
-            found.update(b"/")
-        found.update("/".join(map(str, each.type_keys)).encode())
+        found.update(repr(each.type_keys).encode())
+        for array in (
+            each.node_type,
+            each.operand_start,
+            each.operand_node,
+            each.instance_nodes,
+        ):
+            # The length tells where one array ends and the next begins.
+            found.update(f"/{len(array)}/".encode())
+            found.update(array.astype(np.int64).tobytes())
     return found.hexdigest()
 
 
@@ -76,7 +84,7 @@ def save_checkpoint(
     """
     path = Path(path)
     table, trie = state.table, state.table.trie
-    arrays = {
+    arrays: dict[str, Any] = {
         "child": trie.child,
         "number": trie.number,
         "used": trie.used,
@@ -96,11 +104,15 @@ def save_checkpoint(
         tuning = state.tuning
         arrays |= {"mean": tuning.mean, "spread": tuning.spread, "tuned": tuning.best}
         rest["tuning"] = [tuning.generation, tuning.best_batches]
+    arrays["rest"] = np.array(json.dumps(rest))
     beside = path.with_name(f".{path.name}.tmp")
     try:
-        with open(beside, "wb") as file:
-            np.savez(file, rest=np.array(json.dumps(rest)), **arrays)
-        os.replace(beside, path)
+        try:
+            with open(beside, "wb") as file:
+                np.savez(file, **arrays)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise PolicyError(
             f"a checkpoint is saved beside the policy but {path} cannot be written"
@@ -129,6 +141,7 @@ def load_checkpoint(
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         rest = json.loads(str(arrays["rest"]))
+        theirs = dict(rest["settings"])
         state = _state(arrays, rest)
     except FileNotFoundError:
         raise PolicyError(
@@ -136,19 +149,25 @@ def load_checkpoint(
             " interrupted training with the same --out leaves one, start it without"
             " --resume"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged archive may raise about anything
         raise PolicyError(
             f"training resumes from a checkpoint but {path} is not one, or damaged"
             f" ({error}); start again without --resume"
         ) from None
-    theirs = rest["settings"]
     for name, value in settings.items():
-        if theirs.get(name) != value:
+        if theirs.get(name) == value:
+            continue
+        if name in _MINIBATCHES:
             raise PolicyError(
-                f"training resumes with the settings that it began with but {name!r} is"
-                f" {value!r} now and was {theirs.get(name)!r}; give the same, or start"
-                " again without --resume"
+                "training resumes on the minibatches that it began with but those in"
+                f" {name!r} are others now; sample or record the same, or start again"
+                " without --resume"
             )
+        raise PolicyError(
+            f"training resumes with the settings that it began with but {name!r} is"
+            f" {value!r} now and was {theirs.get(name)!r}; give the same, or start"
+            " again without --resume"
+        )
     return state
 
 

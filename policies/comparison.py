@@ -17,8 +17,10 @@ class Comparison:
 
     Attributes:
         policy: Its name.
-        mean_batches: Batches per minibatch.
+        batches: Batches of each minibatch.
+        mean_batches: Their mean.
         mean_lower_bound: No policy runs fewer.
+        mean_ratio: Mean quotient of batches and lower bound of a minibatch.
         worst_ratio: Largest quotient of batches and lower bound in one minibatch.
         unseen_states: Steps in states that training did not see, all together.
         schedule_us_per_node: Median time to schedule a minibatch, by its nodes, in
@@ -27,8 +29,10 @@ class Comparison:
     """
 
     policy: str
+    batches: tuple[int, ...]
     mean_batches: float
     mean_lower_bound: float
+    mean_ratio: float
     worst_ratio: float
     unseen_states: int
     schedule_us_per_node: float
@@ -74,6 +78,7 @@ def _row(
 ) -> Comparison:
     schedules = [policy.schedule(each) for each in structures]  # compiles, too
     batches = [each.num_batches for each in schedules]
+    ratios = [b / low for b, low in zip(batches, bounds, strict=True)]
     times = []
     for structure in [*structures] * repeats:
         fresh = replace(structure)  # without what the graph keeps once it is computed
@@ -82,9 +87,11 @@ def _row(
         times.append((time.perf_counter() - start) * 1e6 / structure.num_nodes)
     return Comparison(
         policy=policy.name,
+        batches=tuple(batches),
         mean_batches=fmean(batches),
         mean_lower_bound=fmean(bounds),
-        worst_ratio=max(b / low for b, low in zip(batches, bounds, strict=True)),
+        mean_ratio=fmean(ratios),
+        worst_ratio=max(ratios),
         unseen_states=sum(each.unseen_states for each in schedules),
         schedule_us_per_node=median(times),
     )

@@ -7,11 +7,13 @@ longest remaining chains and which types the sufficient condition of ED-Batch (C
 al., ICML 2023, section 2.3) allows; after that a step of a whole minibatch is one
 look-up per instance.
 
-A state is the set of nodes that have run, held as bits. States are found again by the
-exclusive or of a random number per node (Zobrist hashing), and compared bit by bit.
+A state is the set of nodes that have run, held as bits from the first node that has not
+run to the last that has. States are found again by the exclusive or of a random number
+per node (Zobrist hashing), and compared bit by bit.
 
-Making a state of an instance of n nodes and e operands costs O(n + e); a type of more
-than 64 is never seen as allowed by the condition, which costs searches time only.
+Making a state of an instance of n nodes and e operands costs O(n + e) for each 64
+types; less where an instance is long, for only the nodes that could be heads are
+looked at, see `InstanceGraph.settled`.
 """
 
 from typing import NamedTuple
@@ -25,6 +27,7 @@ from edbatch.policies.soft_bound import reach
 UNKNOWN = -1
 _FULL = -2
 _MASK_TYPES = 64
+_ALL = np.uint64(2**64 - 1)
 
 
 class InstanceGraph(NamedTuple):
@@ -38,6 +41,8 @@ class InstanceGraph(NamedTuple):
         consumers: Readers.
         chains: As in `edbatch.policies.soft_bound.Reach`.
         height: As there.
+        settled: The smallest, over each node and all after it in its instance, of the
+            last ancestor of its own type. Until that has run, none of them is a head.
         first_node: First node of each instance, and the end.
     """
 
@@ -48,6 +53,7 @@ class InstanceGraph(NamedTuple):
     consumers: np.ndarray  # [E] int32
     chains: np.ndarray  # [N, T] int32
     height: np.ndarray  # [N] int32
+    settled: np.ndarray  # [N] int32
     first_node: np.ndarray  # [B + 1] int64
 
 
@@ -55,8 +61,9 @@ class InstanceStates(NamedTuple):
     """The ``S`` states met so far; the arrays are longer.
 
     Attributes:
-        place: Instance of each state; where its frontier and its bits begin in the
-            pools, and the size of its frontier.
+        place: Instance of each state; where its frontier begins in its pool, and its
+            size; where its bits begin in theirs, how many words they have, and how many
+            full words go before them.
         key: Exclusive or of the random numbers of the nodes that have run.
         ready: Frontier nodes of each type.
         chain: Longest remaining chain of each type, and longest remaining path.
@@ -69,7 +76,7 @@ class InstanceStates(NamedTuple):
         used: How many states, frontier nodes and words of bits there are.
     """
 
-    place: np.ndarray  # [capacity, 4] int64
+    place: np.ndarray  # [capacity, 6] int64
     key: np.ndarray  # [capacity] uint64
     ready: np.ndarray  # [capacity, T] int32
     chain: np.ndarray  # [capacity, T + 1] int32
@@ -87,7 +94,7 @@ class Scratch(NamedTuple):
     Attributes:
         frontier: Its frontier.
         bits: Its bits.
-        above: Types of the remaining ancestors of each node, as bits.
+        above: Types of the remaining ancestors of each node, as bits; marks before.
     """
 
     frontier: np.ndarray  # [n + 1] int32
@@ -106,14 +113,24 @@ def instance_graph(structure: GraphStructure) -> InstanceGraph:
     """
     start, consumers, _ = structure.consumers
     node_type = structure.node_type
+    first_node = np.concatenate([[0], np.cumsum(structure.instance_nodes)])
+    chains, height = _reach_arrays(node_type, start, consumers, structure.num_types)
     return InstanceGraph(
         node_type,
         structure.operand_start,
         structure.operand_node,
         start,
         consumers,
-        *_reach_arrays(node_type, start, consumers, structure.num_types),
-        np.concatenate([[0], np.cumsum(structure.instance_nodes, dtype=np.int64)]),
+        chains,
+        height,
+        _settled(
+            node_type,
+            structure.operand_start,
+            structure.operand_node,
+            first_node,
+            structure.num_types,
+        ),
+        first_node,
     )
 
 
@@ -122,6 +139,24 @@ def _reach_arrays(node_type, consumer_start, consumers, num_types):
     # Compiled functions return plain tuples to Python, see `new_frontier`.
     found = reach(node_type, consumer_start, consumers, num_types)
     return found.chains, found.height
+
+
+@njit(cache=True, nogil=True)
+def _settled(node_type, operand_start, operands, first_node, num_types):
+    n = len(node_type)
+    latest = np.full((n, num_types), UNKNOWN, np.int32)  # of itself and its ancestors
+    settled = np.empty(n, np.int32)
+    for v in range(n):
+        for e in range(operand_start[v], operand_start[v + 1]):
+            if operands[e] >= 0:
+                for t in range(num_types):
+                    latest[v, t] = max(latest[v, t], latest[operands[e], t])
+        settled[v] = latest[v, node_type[v]]
+        latest[v, node_type[v]] = v
+    for i in range(len(first_node) - 1):
+        for v in range(first_node[i + 1] - 2, first_node[i] - 1, -1):
+            settled[v] = min(settled[v], settled[v + 1])
+    return settled
 
 
 def new_states(graph: InstanceGraph) -> tuple[InstanceStates, np.ndarray]:
@@ -141,9 +176,9 @@ def new_states(graph: InstanceGraph) -> tuple[InstanceStates, np.ndarray]:
 def _start(graph):
     num_types = graph.chains.shape[1]
     num_instances = len(graph.first_node) - 1
-    capacity = max(256, 4 * num_instances)
+    capacity = max(256, 2 * len(graph.node_type), 4 * num_instances)
     states = InstanceStates(
-        np.empty((capacity, 4), np.int64),
+        np.empty((capacity, 6), np.int64),
         np.empty(capacity, np.uint64),
         np.empty((capacity, num_types), np.int32),
         np.empty((capacity, num_types + 1), np.int32),
@@ -217,7 +252,7 @@ def grown(states: InstanceStates) -> InstanceStates:
     capacity = 2 * len(states.key)
     num_types = states.ready.shape[1]
     size = states.used[0]
-    place = np.empty((capacity, 4), np.int64)
+    place = np.empty((capacity, 6), np.int64)
     key = np.empty(capacity, np.uint64)
     ready = np.empty((capacity, num_types), np.int32)
     chain = np.empty((capacity, num_types + 1), np.int32)
@@ -284,12 +319,13 @@ def follow(
     begin = graph.first_node[i]
     words = (graph.first_node[i + 1] - begin + 63) >> 6
     frontier, bits = scratch.frontier, scratch.bits
-    first_bit = states.place[state, 2]
-    for w in range(words):
-        bits[w] = states.bits[first_bit + w]
+    first_word, count, full = states.place[state, 3:]
+    bits[:full] = _ALL
+    bits[full : full + count] = states.bits[first_word : first_word + count]
+    bits[full + count : words] = 0
     key = states.key[state]
     first = states.place[state, 1]
-    last = first + states.place[state, 3]
+    last = first + states.place[state, 2]
     size = 0
     for place in range(first, last):
         v = states.frontier[place]
@@ -299,26 +335,28 @@ def follow(
         else:
             frontier[size] = v
             size += 1
-    kept = size
-    for place in range(first, last):
-        v = states.frontier[place]
-        if graph.node_type[v] != chosen:
-            continue
-        for e in range(graph.consumer_start[v], graph.consumer_start[v + 1]):
-            reader = graph.consumers[e]
-            is_ready = True
-            for o in range(
-                graph.operand_start[reader], graph.operand_start[reader + 1]
-            ):
-                u = graph.operands[o]
-                if u >= 0 and not _has_run(bits, u - begin):
-                    is_ready = False
-                    break
-            for k in range(kept, size):
-                is_ready = is_ready and frontier[k] != reader
-            if is_ready:
-                frontier[size] = reader
-                size += 1
+    # Each reader is looked at once; the marks are overwritten later.
+    mark = scratch.above
+    for is_marked in (False, True):
+        for place in range(first, last):
+            v = states.frontier[place]
+            if graph.node_type[v] != chosen:
+                continue
+            for e in range(graph.consumer_start[v], graph.consumer_start[v + 1]):
+                reader = graph.consumers[e]
+                if not is_marked:
+                    mark[reader - begin] = 1
+                    continue
+                is_ready = mark[reader - begin] == 1
+                mark[reader - begin] = 0
+                o = graph.operand_start[reader]
+                while is_ready and o < graph.operand_start[reader + 1]:
+                    u = graph.operands[o]
+                    is_ready = u < 0 or _has_run(bits, u - begin)
+                    o += 1
+                if is_ready:
+                    frontier[size] = reader
+                    size += 1
     found = _find_or_add(graph, states, scratch, i, size, key)
     if found >= 0:
         states.following[state, chosen] = found
@@ -330,15 +368,23 @@ def _find_or_add(graph, states, scratch, i, size, key):
     """Finds the state in the scratch, or adds it; `_FULL` if there is no room."""
     begin, end = graph.first_node[i], graph.first_node[i + 1]
     words = (end - begin + 63) >> 6
-    frontier, bits, above = scratch.frontier, scratch.bits, scratch.above
+    frontier, bits = scratch.frontier, scratch.bits
+    lowest = end
+    for j in range(size):
+        lowest = min(lowest, frontier[j])
+    full = (lowest - begin) >> 6 if size else words
+    count = words - full
+    while count > 0 and bits[full + count - 1] == 0:
+        count -= 1
     last = np.uint64(len(states.table) - 1)
     k = key & last
     while states.table[k] != UNKNOWN:
         s = states.table[k]
-        if states.key[s] == key and states.place[s, 0] == i:
-            is_same = True
-            for w in range(words):
-                is_same = is_same and states.bits[states.place[s, 2] + w] == bits[w]
+        is_same = states.key[s] == key and states.place[s, 0] == i
+        if is_same and states.place[s, 4] == count and states.place[s, 5] == full:
+            first_word = states.place[s, 3]
+            for w in range(count):
+                is_same = is_same and states.bits[first_word + w] == bits[full + w]
             if is_same:
                 return s
         k = (k + np.uint64(1)) & last
@@ -346,21 +392,21 @@ def _find_or_add(graph, states, scratch, i, size, key):
     if (
         s == len(states.key)
         or states.used[1] + size > len(states.frontier)
-        or states.used[2] + words > len(states.bits)
+        or states.used[2] + count > len(states.bits)
     ):
         return _FULL
     states.table[k] = s
     states.key[s] = key
     states.place[s, 0] = i
     states.place[s, 1] = states.used[1]
-    states.place[s, 2] = states.used[2]
-    states.place[s, 3] = size
+    states.place[s, 2] = size
+    states.place[s, 3] = states.used[2]
+    states.place[s, 4] = count
+    states.place[s, 5] = full
     num_types = graph.chains.shape[1]
     states.ready[s] = 0
     states.chain[s] = 0
     states.following[s] = s
-    states.allowed[s] = num_types <= _MASK_TYPES
-    lowest = end
     for j in range(size):
         v = frontier[j]
         t = graph.node_type[v]
@@ -370,16 +416,30 @@ def _find_or_add(graph, states, scratch, i, size, key):
         for a in range(num_types):
             states.chain[s, a] = max(states.chain[s, a], graph.chains[v, a])
         states.chain[s, num_types] = max(states.chain[s, num_types], graph.height[v])
-        lowest = min(lowest, v)
-    for w in range(words):
-        states.bits[states.used[2] + w] = bits[w]
+    for w in range(count):
+        states.bits[states.used[2] + w] = bits[full + w]
     states.used[0] += 1
     states.used[1] += size
-    states.used[2] += words
-    if num_types > _MASK_TYPES:
-        return s
+    states.used[2] += count
+    latest = (full + count) * 64 - 1
+    while latest >= 0 and not _has_run(bits, latest):
+        latest -= 1
+    states.allowed[s] = True
+    for first_type in range(0, num_types, _MASK_TYPES):
+        _disallow(
+            graph, states.allowed[s], scratch, begin, lowest, end, latest, first_type
+        )
+    return s
+
+
+@njit(cache=True, nogil=True)
+def _disallow(graph, allowed, scratch, begin, lowest, end, latest, first_type):
+    """Finds which of 64 types have a head that is not on the frontier."""
+    bits, above = scratch.bits, scratch.above
     # A head is a remaining node without remaining ancestors of its type.
     for v in range(lowest, end):
+        if graph.settled[v] > begin + latest:
+            break
         if _has_run(bits, v - begin):
             continue
         types = np.uint64(0)
@@ -388,10 +448,13 @@ def _find_or_add(graph, states, scratch, i, size, key):
             u = graph.operands[e]
             if u >= 0 and not _has_run(bits, u - begin):
                 types |= above[u - begin]
-                types |= np.uint64(1) << np.uint64(graph.node_type[u])
+                t = graph.node_type[u] - first_type
+                if 0 <= t < _MASK_TYPES:
+                    types |= np.uint64(1) << np.uint64(t)
                 is_ready = False
         above[v - begin] = types
-        t = graph.node_type[v]
-        if not is_ready and not (types >> np.uint64(t)) & np.uint64(1):
-            states.allowed[s, t] = False
-    return s
+        t = graph.node_type[v] - first_type
+        if not is_ready and 0 <= t < _MASK_TYPES:
+            is_head = (types >> np.uint64(t)) & np.uint64(1) == 0
+            if is_head:
+                allowed[t + first_type] = False

@@ -15,10 +15,10 @@ from typing import Any
 
 from edbatch.errors import PolicyError, nearest
 from edbatch.graph.node_type import TypeKey
-from edbatch.policies.bound_weights import BoundWeights
+from edbatch.policies.bound_weights import EQUAL_WEIGHTS, BoundWeights
 from edbatch.policies.encoding import ENCODINGS, may_encode
 from edbatch.policies.state_machine import MachineState, StateMachine
-from edbatch.policies.training_record import TrainingRecord
+from edbatch.policies.training_record import TrainingRecord, is_number
 
 FORMAT = "edbatch-policy"
 VERSION = 2
@@ -203,12 +203,12 @@ def parse_policy(text: str, source: str = "this text") -> StateMachine:
             f" {source} has version {version}; install a newer edbatch"
         )
     try:
-        if version != VERSION or type(version) is not int:
+        if type(version) is not int or version < 1:
             raise ValueError(f"'version' is {version!r}")
-        return _build(content)
+        return _build(_upgraded(content) if version == 1 else content)
     except ValueError as error:
         raise PolicyError(
-            f"a policy file keeps to the format of version {VERSION} but in {source}"
+            f"a policy file keeps to the format of its version but in {source}"
             f" {error}; {_SAVE_AGAIN}"
         ) from None
 
@@ -231,6 +231,18 @@ def _read_json(text: str, source: str) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
+    """Adds what version 1 did not have to what was read from such a file."""
+    content = content | {"soft_bound": EQUAL_WEIGHTS.to_json([])}
+    training = content.get("training")
+    if isinstance(training, dict):
+        # There was no tuning, and patience for all trials.
+        patience = training.get("max_trials", 0)
+        new = {"generations": 0, "patience": patience, "curve": []}
+        content["training"] = new | training
+    return content
 
 
 def _build(content: dict[str, Any]) -> StateMachine:
@@ -295,9 +307,9 @@ def _entry(values: Any, where: str, name: str, kind: type) -> Any:
     if name not in values:
         raise ValueError(f"{where} has no {name!r}")
     value = values[name]
-    if kind is float and type(value) is int:
+    if kind is float and is_number(value):
         return float(value)
-    if type(value) is not kind:
+    if kind is float or type(value) is not kind:
         raise ValueError(f"{name!r} of {where} is not a JSON {_KINDS[kind]}")
     return value
 

@@ -1,11 +1,13 @@
 """From what a user names as a policy to the policy."""
 
 from collections.abc import Callable
+from importlib import resources
 from os import PathLike, path
 
 from edbatch.errors import PolicyError, nearest
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
-from edbatch.policies.policy_file import load_policy
+from edbatch.policies.policy_file import load_policy, parse_policy
+from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.policy import Policy
 
 HEURISTICS: dict[str, Callable[[], Policy]] = {
@@ -13,16 +15,18 @@ HEURISTICS: dict[str, Callable[[], Policy]] = {
     "agenda": Agenda,
     "greedy": Greedy,
 }
-# For policies that may be published with edbatch.
-_RESERVED = "zoo:"
+# Policies that come with edbatch, made by experiments/make_zoo.py.
+_ZOO = "zoo:"
 
 
 def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
     """Finds a policy.
 
     Args:
-        spec: `"depth"`, `"agenda"` or `"greedy"`; the path of a policy file, which
-            ends in ``.json`` or exists; or a policy, which is returned.
+        spec: `"depth"`, `"agenda"` or `"greedy"`; ``"zoo:"`` and the name of a
+            workload for a policy that comes with edbatch, see `zoo_names`; the path of
+            a policy file, which ends in ``.json`` or exists; or a policy, which is
+            returned.
 
     Returns:
         The policy.
@@ -39,13 +43,14 @@ def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
     if isinstance(spec, str):
         if spec in HEURISTICS:
             return HEURISTICS[spec]()
-        if not spec.startswith(_RESERVED) and (
-            spec.endswith(".json") or path.isfile(spec)
-        ):
+        if spec.startswith(_ZOO):
+            return _from_zoo(spec)
+        if spec.endswith(".json") or path.isfile(spec):
             return load_policy(spec)
+        known = [*HEURISTICS, *(_ZOO + name for name in zoo_names())]
         raise PolicyError(
-            "a policy is the name of a heuristic or the path of a .json file but this"
-            f" is {spec!r}; {nearest(spec, HEURISTICS)}"
+            "a policy is the name of a heuristic, zoo:NAME, or the path of a .json file"
+            f" but this is {spec!r}; {nearest(spec, known)}"
         )
     if _is_policy(spec):
         return spec
@@ -54,6 +59,29 @@ def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
         f" schedule(structure) but this is {spec!r}; pass 'greedy', the path of a .json"
         " file, or an instance of a policy class"
     )
+
+
+def zoo_names() -> tuple[str, ...]:
+    """Lists the policies that come with edbatch, by the workload they are for.
+
+    Example:
+        >>> "lattice-lstm" in zoo_names()
+        True
+    """
+    files = resources.files("edbatch.policies").joinpath("zoo").iterdir()
+    names = (each.name for each in files)
+    return tuple(sorted(n.removesuffix(".json") for n in names if n.endswith(".json")))
+
+
+def _from_zoo(spec: str) -> StateMachine:
+    name = spec.removeprefix(_ZOO)
+    if name not in zoo_names():
+        raise PolicyError(
+            "a ready-made policy is zoo: and the name of its workload but this is"
+            f" {spec!r}; {nearest(name, zoo_names())}"
+        )
+    file = resources.files("edbatch.policies").joinpath("zoo", f"{name}.json")
+    return parse_policy(file.read_text(encoding="utf-8"), spec)
 
 
 def _is_policy(value: object) -> bool:

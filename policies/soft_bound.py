@@ -220,7 +220,7 @@ def _start(state, instance_nodes, weight, squarings):
         np.zeros(num_types),
         np.zeros(num_types, np.int32),
         np.zeros(num_types + 1),
-        powers(np.max(path) if num_instances else 0, squarings),
+        powers(int(np.max(path)) if num_instances else 0, squarings),
         weight,
         np.zeros(num_types),
         squarings,

@@ -79,7 +79,8 @@ class Binding(NamedTuple):
 class StateMachine:
     """A policy that looks the frontier up in a table; see `train_policy`.
 
-    Two machines are equal if their types, encodings, states and training records are.
+    Two machines are equal if their types, encodings, states, weights and training
+    records are.
     A state whose action is not on its frontier counts as not seen in training.
 
     Attributes:

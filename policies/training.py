@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -41,6 +42,7 @@ from edbatch.schedule.frontier import FrontierState, new_frontier
 Progress = Callable[[int, int, float, float], None]
 
 _EVALUATIONS = 40
+_WHOLE = ("trials", "n_step", "generations", "patience")
 _VERSIONS_OF = ("edbatch", "numba", "numpy")
 
 
@@ -173,6 +175,11 @@ class _Settings:
                     f"{name!r} is between {low} and {high} but is {value!r}; leave it"
                     " out for the default"
                 )
+            if name in _WHOLE and not isinstance(value, Integral):
+                raise PolicyError(
+                    f"{name!r} is a whole number but is {value!r}; leave it out for the"
+                    " default"
+                )
 
 
 class _Run:
@@ -196,6 +203,7 @@ class _Run:
         self._starts = [_Start.of(each, len(self._types)) for each in graphs]
         self._judge = Judge(held_out, self._kind, len(self._types))
         self._began = time.perf_counter()
+        self._in_step = False
         self.state = TrainingState(
             table=new_table(len(self._types)),
             stream=new_stream(settings.seed),
@@ -205,8 +213,10 @@ class _Run:
     @property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint of this training must agree with."""
+        # NumPy's numbers are Python's in JSON.
+        settings = vars(self._settings).items()
         return {
-            **vars(self._settings),
+            **{name: np.asarray(value).item() for name, value in settings},
             "graphs": digest(self._graphs),
             "held_out": digest(self._held_out),
         }
@@ -217,22 +227,24 @@ class _Run:
             with deferred_interrupt() as check_interrupt:
                 if self._kind == FALL and self.state.best is None:
                     self._judge_now()
-                if self._kind == FALL and self._why_ended() is None:
+                best = self.state.best
+                if self._kind == FALL and best and not best.meets_bounds:
                     self._tune(check_interrupt)
                 while (stopped := self._why_ended()) is None:
                     self._run_trial()
                     check_interrupt()
         except KeyboardInterrupt:
             stopped = "interrupted"
-            self._save()
+            # A second Ctrl-C may come in the middle of a step: no state to go on from.
+            if not self._in_step:
+                self._save()
         return stopped
 
     def _why_ended(self) -> str | None:
         """Tells why training is over, if it is."""
         state, best = self.state, self.state.best
         if best is not None:
-            # The first type of `fall` needs no table, so no state is strange to it.
-            if best.meets_bounds and (not best.unseen or self._kind == FALL):
+            if best.meets_bounds and not best.unseen:
                 return "lower bound"
             waited = sum(trial > best.trial for trial, _ in state.curve)
             if waited >= self._settings.patience:
@@ -256,6 +268,7 @@ class _Run:
 
     def _run_trial(self) -> None:
         settings, state = self._settings, self.state
+        self._in_step = True
         start = self._starts[state.trial % len(self._starts)]
         type_of = np.arange(len(self._types), dtype=np.int32)
         state.table = run_trial(
@@ -274,13 +287,16 @@ class _Run:
         state.trial += 1
         if state.trial in _judgements(settings.trials):
             self._judge_now()
+        self._in_step = False
 
     def _judge_now(self) -> None:
         state = self.state
+        self._in_step = True
         verdict = self._judge(state.table, self._weights, state.trial)
         if state.best is None or verdict.rank < state.best.rank:
             state.best = verdict
         state.curve.append((state.trial, verdict.batches))
+        self._in_step = False
         self._save()
         if self._progress is not None:
             trials, bound = self._settings.trials, self._judge.bound

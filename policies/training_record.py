@@ -1,5 +1,6 @@
 """What is known about how a policy was trained; kept with it and in its file."""
 
+import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -127,10 +128,13 @@ def _is_point(value: Any) -> bool:
     )
 
 
+def is_number(value: Any) -> bool:
+    """Tells whether a JSON value is a number that a float can hold."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
 def _is_a(value: Any, kind: Any) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return type(value) is kind
+    return is_number(value) if kind is float else type(value) is kind
 
 
 def _name(kind: Any) -> str:

@@ -92,12 +92,12 @@ def next_generation(
         tuning: Where tuning stands.
         structures: The minibatches to train on.
         generations: How many generations there will be.
-        seed: Seed of all of them.
+        seed: Seed of all of them; any integer, it counts modulo 2⁶⁴.
 
     Returns:
         Where it stands afterwards.
     """
-    rng = np.random.default_rng([seed, tuning.generation])
+    rng = np.random.default_rng([seed % 2**64, tuning.generation])
     shape = (POPULATION, len(tuning.mean))
     samples = tuning.mean + tuning.spread * rng.standard_normal(shape)
     scores = [_play(structures, each) for each in samples]

@@ -1,19 +1,26 @@
 """`edbatch compare`."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edbatch.cli import options
-from edbatch.cli.console import print_json, stage
+from edbatch.cli.console import print_json, say, stage
+
+if TYPE_CHECKING:
+    from edbatch.policies import Comparison
 
 
 def compare(
     policy: Annotated[
         str,
         typer.Option(
-            metavar="FILE",
-            help="The policy to compare, the 'learned' row: a file of train-policy.",
+            metavar="POLICY",
+            help=(
+                "The policy to compare, the 'learned' row: a file of train-policy, or"
+                " zoo:NAME for a ready-made one."
+            ),
         ),
     ],
     workload: options.Workload = None,
@@ -23,42 +30,118 @@ def compare(
     model: options.Model = None,
     instances: options.Instances = None,
     params: options.Params = None,
-    batch_size: options.BatchSize = 64,
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help=(
+                "Instances per minibatch, 64 by default; may be given several times, to"
+                " see how the policy does at sizes that it was not trained on."
+            ),
+        ),
+    ] = None,
     minibatches: options.Minibatches = 16,
+    search_ms: Annotated[
+        float,
+        typer.Option(
+            metavar="MS",
+            min=0,
+            help="Time for the search of the 'searched' row; 0 leaves the row out.",
+        ),
+    ] = 20.0,
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out",
+            help=(
+                "Draw only from the fifth of the data that train-policy with the same"
+                " data and seed made no use of."
+            ),
+        ),
+    ] = False,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help=(
+                "Also find out how few batches are possible, by exact search over parts"
+                " of the minibatch; takes seconds for each."
+            ),
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PICTURE",
+            help=(
+                "Also draw the comparison: a .png, .pdf or .svg file. Needs matplotlib:"
+                " pip install 'edbatch\\[plot]'."
+            ),
+        ),
+    ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Compare a trained policy with the heuristics of the field.
 
-    All policies schedule the same minibatches, drawn by the seed from all of the data.
-    Printed are means: batches per minibatch (fewer are better), the lower bound (no
-    policy has fewer), the worst ratio of the two, how often the policy met a state that
-    training never saw, and the time to find a schedule.
+    All policies schedule the same minibatches, drawn by the seed. Printed are means:
+    batches per minibatch (fewer are better), the lower bound (no policy has fewer),
+    mean and worst ratio of the two, how often the policy met a state that training
+    never saw, and the time to find a schedule.
+
+    The row 'searched' is the policy with a search on top, as eb.batch does it with
+    search_ms. With --exact come a bound that is proven to be closer to the fewest
+    possible batches, the mean ratio to it, and on how many minibatches the policy is
+    proven optimal.
 
     Example: edbatch compare --workload tree-lstm --data trees.ptb --policy tree.json
     """
     import numpy as np
 
-    from edbatch.cli.minibatches import draw, record
-    from edbatch.cli.rows import compare_rows, print_rows
+    from edbatch.cli.minibatches import draw, record, split
+    from edbatch.cli.output_file import check_writable
+    from edbatch.cli.rows import add_optima, as_rows, comparisons, print_rows
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
 
+    if plot is not None:
+        from edbatch.cli.pictures import check_suffix
+
+        check_suffix(plot)
+        check_writable("--plot", plot)
     learned = get_policy(policy)
     task_options = options.TaskOptions(
         workload, data, arity, classify, model, instances, params
     )
-    task = load_task(task_options, seed, batch_size * minibatches)
+    sizes = batch_size or [64]
+    task = load_task(task_options, seed, max(sizes) * minibatches)
     rng = np.random.default_rng(seed)
-    drawn = draw(np.arange(len(task.instances)), batch_size, minibatches, rng)
-    [structures] = record(task, drawn)
-    with stage("Scheduling"):
-        rows = compare_rows(learned, structures)
+    drawn_from = np.arange(len(task.instances))
+    if held_out:
+        _, _, drawn_from = split(len(task.instances), rng)
+    groups = record(task, *(draw(drawn_from, size, minibatches, rng) for size in sizes))
+    rows: list[dict[str, Any]] = []
+    table: dict[int, list[Comparison]] = {}
+    for size, structures in zip(sizes, groups, strict=True):
+        with stage(f"Scheduling minibatches of {size}"):
+            table[size] = comparisons(learned, structures, search_ms)
+        added = as_rows(table[size], size)
+        if exact:
+            with stage(f"Looking for the optimum of minibatches of {size}"):
+                add_optima(added, learned, structures, table[size])
+        rows += added
+    title = (
+        f"{task.description}: batches per minibatch of"
+        f" {', '.join(map(str, sizes))}, mean of {minibatches}"
+    )
+    if plot is not None:
+        from edbatch.cli.pictures import draw_comparison
+
+        draw_comparison(table, plot, title)
     if json:
         print_json(rows)
-        return
-    title = (
-        f"{task.description}: batches per minibatch of {batch_size},"
-        f" mean of {minibatches}"
-    )
-    print_rows(rows, title)
+    else:
+        print_rows(rows, title)
+    if plot is not None:
+        say(f"The picture is in {plot}.")

@@ -14,7 +14,7 @@ import edbatch as eb
 from edbatch.cli.console import stage
 from edbatch.cli.minibatches import draw, record, split
 from edbatch.cli.one_sentence import CommandError
-from edbatch.cli.rows import compare_rows
+from edbatch.cli.rows import as_rows, comparisons
 from edbatch.cli.task import Task
 from edbatch.graph import GraphStructure
 from edbatch.graph.cell import jitted_cells
@@ -62,10 +62,10 @@ class Tour:
         params = workload.init_params(jax.random.key(seed), hidden)
         trees = workload.sample(rng, _TREES)
         task = Task("demo", workload.model, params, trees)
-        to_train, held_out = split(len(trees), rng)
+        to_train, to_judge, held_out = split(len(trees), rng)
         groups = [
             draw(indices, batch_size, _MINIBATCHES, rng)
-            for indices in (to_train, held_out, held_out)
+            for indices in (to_train, to_judge, held_out)
         ]
         graphs = record(task, *groups)
         path = folder / "tree-lstm.json"
@@ -91,7 +91,8 @@ class Tour:
     def compare(self) -> list[dict[str, Any]]:
         """Compares the saved policy with the heuristics."""
         with stage("Comparing"):
-            return compare_rows(eb.load_policy(self.path), self.graphs[2])
+            policy = eb.load_policy(self.path)
+            return as_rows(comparisons(policy, self.graphs[2]), self.batch_size)
 
     @cached_property
     def batched(self) -> eb.Batched:

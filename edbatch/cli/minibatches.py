@@ -11,39 +11,41 @@ from edbatch.cli.task import Task
 from edbatch.errors import EdbatchError
 from edbatch.graph import DataflowGraph, GraphStructure
 
-HELD_OUT_SHARE = 0.2
+# Of the instances, to judge policies by during training, and as many held out.
+SHARE = 0.2
 
 Drawn = list[NDArray[np.int64]]  # the instances of each minibatch, by their index
 
 
 def split(
     count: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Divides instances into those to train on and those held out, a fifth.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Divides instances into those to train on, to judge by, and held out.
 
     Args:
-        count: Number of instances, 2 or more.
+        count: Number of instances, 3 or more.
         rng: The random generator.
 
     Returns:
-        Indices to train on, and held out; at least one of each.
+        Indices to train on, three fifths; to judge by during training, a fifth; and of
+        no use to training, a fifth; at least one of each.
 
     Raises:
-        CommandError: There are fewer than two instances.
+        CommandError: There are fewer than three instances.
 
     Example:
-        >>> train, held_out = split(10, np.random.default_rng(0))
-        >>> len(train), len(held_out), len({*train.tolist(), *held_out.tolist()})
-        (8, 2, 10)
+        >>> train, judge, held_out = split(10, np.random.default_rng(0))
+        >>> len(train), len(judge), len(held_out), len({*train, *judge, *held_out})
+        (6, 2, 2, 10)
     """
-    if count < 2:
+    if count < 3:
         raise CommandError(
-            "training needs 2 instances or more, one of them to judge the policy by,"
-            f" but there is {count}; give more data"
+            "training needs 3 instances or more, one to judge the policy by and one to"
+            f" report on, but there are {count}; give more data"
         )
     order = rng.permutation(count)
-    held_out = max(1, round(HELD_OUT_SHARE * count))
-    return order[held_out:], order[:held_out]
+    size = max(1, round(SHARE * count))
+    return order[2 * size :], order[size : 2 * size], order[:size]
 
 
 def draw(

@@ -1,13 +1,13 @@
 """Pictures that commands write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import write_whole
 from edbatch.errors import nearest
-from edbatch.plot import plot_actions, plot_comparison
+from edbatch.plot import plot_actions, plot_comparison, plot_generalisation
 from edbatch.policies import Comparison, StateMachine
 
 if TYPE_CHECKING:
@@ -31,11 +31,14 @@ def draw_policy(policy: StateMachine, path: Path, limit: int) -> None:
     _write(path, lambda: plot_actions(policy, limit))
 
 
-def draw_comparison(rows: Sequence[Comparison], path: Path, title: str) -> None:
+def draw_comparison(
+    table: Mapping[int, Sequence[Comparison]], path: Path, title: str
+) -> None:
     """Draws the batches of policies on one workload, and their ratio to the bound.
 
     Args:
-        rows: The policies' rows, under the names that the picture shows.
+        table: The policies' rows, under the names that the picture shows, for one size
+            of minibatches; for several the ratio is drawn over the sizes.
         path: The file, `.png`, `.pdf` or `.svg`.
         title: Stands above.
 
@@ -43,7 +46,10 @@ def draw_comparison(rows: Sequence[Comparison], path: Path, title: str) -> None:
         EdbatchError: Matplotlib is not installed, the suffix is another, or there is
             no row.
     """
-    _write(path, lambda: plot_comparison({"": rows}, title))
+    if len(table) > 1:
+        _write(path, lambda: plot_generalisation({title: table}))
+    else:
+        _write(path, lambda: plot_comparison({"": next(iter(table.values()))}, title))
 
 
 def check_suffix(path: Path | None) -> None:

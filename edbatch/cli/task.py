@@ -83,9 +83,9 @@ def _ready_task(
 ) -> Task:
     shapes = jax.eval_shape(lambda key: workload.init_params(key, 2), jax.random.key(0))
     if data:
-        names = " ".join(map(str, data))
-        with stage(f"Reading {names}"):
+        with stage(f"Reading {' '.join(map(str, data))}"):
             found = workload.read(data)
+        names = " ".join(path.name for path in data)
         description = f"{workload.name} on {names}"
     else:
         with stage(f"Sampling {count} instances"):

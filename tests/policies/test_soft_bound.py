@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import long_chain
 from schedule_oracles import Naive
+from soft_bound_oracle import soft_bound_of
 
 from edbatch.envs.samplers import sample_dag_structure
 from edbatch.policies.soft_bound import (
@@ -28,30 +29,6 @@ def fall(soft, state, t):
     return value[t]
 
 
-def longest(graph: Naive, nodes: set[int], t: int | None) -> int:
-    """Most nodes (of a type) on a path through some nodes of a graph."""
-    best: dict[int, int] = {}
-    for v in sorted(nodes):
-        before = max((best[u] for u in graph.reads[v] & nodes), default=0)
-        best[v] = before + (t is None or graph.types[v] == t)
-    return max(best.values(), default=0)
-
-
-def defined(structure, done, weight, squarings):
-    """The soft bound of what remains, from its definition."""
-    graph = Naive(structure)
-    ends = np.cumsum(structure.instance_nodes)
-    parts = [
-        set(range(end - size, end)) - done
-        for end, size in zip(ends, structure.instance_nodes, strict=True)
-    ]
-    p = 2**squarings
-    return sum(
-        weight[k] * sum(longest(graph, part, t) ** p for part in parts) ** (1 / p)
-        for k, t in enumerate([*range(graph.num_types), None])
-    )
-
-
 @given(st.integers(0, 10**6), st.integers(0, 4), st.randoms(use_true_random=False))
 def test_value_and_falls_are_those_of_the_definition_at_every_step(
     seed, squarings, random
@@ -63,11 +40,11 @@ def test_value_and_falls_are_those_of_the_definition_at_every_step(
     state, soft = start(structure, weight, squarings)
     done: set[int] = set()
     while len(done) < graph.n:
-        value = defined(structure, done, weight, squarings)
+        value = soft_bound_of(structure, done, weight, squarings)
         assert soft_value(soft) == pytest.approx(value, rel=1e-9)
         ready = graph.frontier(done)
         for t, batch in ready.items():
-            after = defined(structure, done | batch, weight, squarings)
+            after = soft_bound_of(structure, done | batch, weight, squarings)
             assert fall(soft, state, t) == pytest.approx(
                 value - after, rel=1e-6, abs=1e-9
             )

@@ -1,0 +1,109 @@
+"""Makes the policies that come with edbatch, `policies/zoo/`.
+
+Trains one policy per ready workload, on real data, by the command that users have. The
+data are public; `FILES` says which, as paths below one folder. In a clone, for a folder
+that has them:
+
+    python experiments/make_zoo.py --data path/to/data
+    python experiments/make_zoo.py --data path/to/data --workloads dag-lstm lattice-gru
+
+The seed and the files decide the policies; the time that training took is in their
+records, so files made again differ in that line. A policy knows its workload's cells,
+not its sizes: it serves every hidden size, and every number of words or labels.
+"""
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# What the command `train-policy` of this very Python runs.
+_TRAIN_POLICY = "from edbatch.cli.main import train_policy_main; train_policy_main()"
+ZOO = Path(__file__).parents[1] / "policies" / "zoo"
+
+_TREES = ("gum_const/const",)
+_SENTENCES = ("ud_english_ewt",)
+_LATTICES = ("weibo_ner/weiboNER_2nd_conll.train", "jieba_dict/dict.txt.small")
+FILES = {
+    "tree-lstm": _TREES,
+    "tree-gru": _TREES,
+    "mv-rnn": _TREES,
+    "tree-lstm-2type": _TREES,
+    "tree-lstm-childsum": _SENTENCES,
+    "bilstm-tagger": _SENTENCES,
+    "bilstm-tagger-char": ("wikigold/wikigold.conll.txt",),
+    "lattice-lstm": _LATTICES,
+    "lattice-gru": _LATTICES,
+    "dag-lstm": ("fisher_callhome_lattices/plf/fisher_dev.es",),
+    "lstm-nmt": ("tatoeba_cmn_eng/cmn.txt",),
+    "neural-module-network": (
+        "clevr_questions_generated/CLEVR_train_questions_0.json",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    data: Path = field(
+        default=Path("data"), metadata={"help": "Folder with the data sets."}
+    )
+    out: Path = field(
+        default=ZOO, metadata={"help": "Folder to write the policies to."}
+    )
+    workloads: tuple[str, ...] = field(
+        default=tuple(FILES), metadata={"help": "Which policies to make."}
+    )
+    batch_size: int = field(default=32, metadata={"help": "Instances per minibatch."})
+    minibatches: int = field(
+        default=32, metadata={"help": "Minibatches to train on, and to judge by."}
+    )
+    trials: int = field(
+        default=2000, metadata={"help": "Schedules to try at most, for each policy."}
+    )
+    seed: int = field(
+        default=0,
+        metadata={"help": "Seed of the split, the minibatches and the training."},
+    )
+
+
+def parse() -> Arguments:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    for name, each in Arguments.__dataclass_fields__.items():
+        several: dict[str, Any] = (
+            {"nargs": "+"} if isinstance(each.default, tuple) else {}
+        )
+        kind = str if several else type(each.default)
+        kind = Path if isinstance(each.default, Path) else kind
+        option = f"--{name.replace('_', '-')}"
+        text = f"{each.metadata['help']} (default: %(default)s)"
+        parser.add_argument(
+            option, type=kind, default=each.default, help=text, **several
+        )
+    return Arguments(**vars(parser.parse_args()))
+
+
+def train(workload: str, arguments: Arguments) -> None:
+    """Runs `train-policy` for one workload."""
+    files = [str(arguments.data / file) for file in FILES[workload]]
+    options = {
+        "workload": [workload],
+        "data": files,
+        "batch-size": [str(arguments.batch_size)],
+        "minibatches": [str(arguments.minibatches)],
+        "trials": [str(arguments.trials)],
+        "seed": [str(arguments.seed)],
+        "out": [str(arguments.out / f"{workload}.json")],
+    }
+    command = [sys.executable, "-c", _TRAIN_POLICY]
+    for name, values in options.items():
+        for value in values:
+            command += [f"--{name}", value]
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    arguments = parse()
+    for workload in arguments.workloads:
+        train(workload, arguments)

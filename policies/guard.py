@@ -1,0 +1,66 @@
+"""Never worse than the heuristics: a policy that is checked at every minibatch.
+
+A learned policy is better on average, which says nothing about one minibatch. Here its
+schedule is compared with those of the depth, agenda and greedy heuristics for the very
+same minibatch, unless it meets the lower bound, which none of them can beat. All three
+together take about 0.2 us per node where recording takes 2 us.
+"""
+
+from dataclasses import dataclass
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.heuristics import Agenda, Depth, Greedy
+from edbatch.schedule.lower_bound import lower_bound
+from edbatch.schedule.policy import Policy
+from edbatch.schedule.schedule import Schedule
+
+_HEURISTICS = (Greedy(), Agenda(), Depth())
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A policy that never runs more batches than depth, agenda and greedy.
+
+    Attributes:
+        policy: The policy to guard.
+
+    Example:
+        >>> from edbatch.policies import Depth
+        >>> from edbatch.schedule.examples import tree
+        >>> graph = tree("(((aa)ba)b(aa)b)b")
+        >>> Depth().schedule(graph).num_batches
+        6
+        >>> schedule = Guarded(Depth()).schedule(graph)
+        >>> schedule.num_batches, schedule.policy
+        (4, 'greedy')
+    """
+
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        """The policy's name."""
+        return self.policy.name
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        """Schedules a graph.
+
+        Args:
+            structure: The graph.
+
+        Returns:
+            The schedule of fewest batches, the policy's own if no other has fewer; its
+            `policy` says whose it is.
+
+        Raises:
+            PolicyError: As for the policy.
+        """
+        best = self.policy.schedule(structure)
+        if best.num_batches <= lower_bound(structure):
+            return best
+        for heuristic in _HEURISTICS:
+            if heuristic.name != self.policy.name:
+                found = heuristic.schedule(structure)
+                if found.num_batches < best.num_batches:
+                    best = found
+        return best

@@ -1,0 +1,65 @@
+"""The soft bound of what remains in plain Python, from its definition."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from schedule_oracles import Naive
+
+from edbatch.graph.structure import GraphStructure
+
+
+def parts_of(structure: GraphStructure) -> list[set[int]]:
+    """The nodes of each instance."""
+    ends = np.cumsum(structure.instance_nodes).tolist()
+    sizes = structure.instance_nodes.tolist()
+    return [set(range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+
+
+def longest(graph: Naive, nodes: set[int], t: int | None) -> int:
+    """Most nodes (of a type) on a path through some nodes of a graph."""
+    best: dict[int, int] = {}
+    for v in sorted(nodes):
+        before = max((best[u] for u in graph.reads[v] & nodes), default=0)
+        best[v] = before + (t is None or graph.types[v] == t)
+    return max(best.values(), default=0)
+
+
+def soft_bound_of(
+    structure: GraphStructure,
+    done: set[int],
+    weight: Sequence[float] | np.ndarray,
+    squarings: int,
+) -> float:
+    """The soft bound of what remains after some nodes."""
+    graph = Naive(structure)
+    parts = [part - done for part in parts_of(structure)]
+    p = 2**squarings
+    return sum(
+        float(weight[k])
+        * sum(longest(graph, part, t) ** p for part in parts) ** (1 / p)
+        for k, t in enumerate([*range(graph.num_types), None])
+    )
+
+
+def falls_of(
+    structure: GraphStructure,
+    done: set[int],
+    weight: Sequence[float] | np.ndarray,
+    squarings: int,
+) -> dict[int, float]:
+    """By how much running each type on the frontier would lower it."""
+    value = soft_bound_of(structure, done, weight, squarings)
+    return {
+        t: value - soft_bound_of(structure, done | batch, weight, squarings)
+        for t, batch in Naive(structure).frontier(done).items()
+    }
+
+
+def best_two(falls: dict[int, float]) -> list[int]:
+    """The type of largest fall and the runner-up, the lower of equals first."""
+    found: list[int] = []
+    while len(found) < min(2, len(falls)):
+        left = sorted(falls.keys() - {*found})
+        most = max(falls[t] for t in left)
+        found.append(next(t for t in left if falls[t] > most - 1e-9))
+    return found
