@@ -131,7 +131,7 @@ def search_beam(
 
 
 # About a millisecond of look-ups; making a state costs about as much as some, and as
-# its instance has nodes at worst.
+# the nodes that are scanned for it.
 _WORK = 50_000
 _STATE_WORK = 100
 
@@ -171,7 +171,7 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
             outcome = EXHAUSTED
         if outcome != STOPPED:
             break
-        made = states.used[0]
+        made, scanned = states.used[0], states.used[3]
         count = 0
         for p in range(size):
             bound = layer + 1 + chain[p].sum()
@@ -209,7 +209,7 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
                     count += 1
                 if is_allowed:
                     break
-        work += (states.used[0] - made) * (_STATE_WORK + len(scratch.above))
+        work += (states.used[0] - made) * _STATE_WORK + states.used[3] - scanned
         size = 0
         table[:] = -1
         for c in np.argsort(value[:count], kind="mergesort"):

@@ -35,7 +35,10 @@ class BoundWeights:
     power: int = 8
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "types", tuple(self.types))
+        # Equal weights are written alike: 1 as 1.0, and −0.0 as 0.0.
+        types = tuple(float(weight) + 0.0 for weight in self.types)
+        object.__setattr__(self, "types", types)
+        object.__setattr__(self, "path", float(self.path) + 0.0)
         for weight in (*self.types, self.path):
             if not (math.isfinite(weight) and weight >= 0):
                 raise PolicyError(

@@ -73,7 +73,8 @@ class InstanceStates(NamedTuple):
         frontier: Pool of frontier nodes.
         bits: Pool of the bits of nodes that have run.
         table: States by key: open addressing, a power of two of places.
-        used: How many states, frontier nodes and words of bits there are.
+        used: How many states, frontier nodes and words of bits there are, and how many
+            nodes were scanned for heads: what making the states cost.
     """
 
     place: np.ndarray  # [capacity, 6] int64
@@ -85,7 +86,7 @@ class InstanceStates(NamedTuple):
     frontier: np.ndarray  # [*] int32
     bits: np.ndarray  # [*] uint64
     table: np.ndarray  # [*] int32
-    used: np.ndarray  # [3] int64
+    used: np.ndarray  # [4] int64
 
 
 class Scratch(NamedTuple):
@@ -187,7 +188,7 @@ def _start(graph):
         np.empty(8 * capacity, np.int32),
         np.empty(4 * capacity, np.uint64),
         np.full(table_size(capacity), UNKNOWN, np.int32),
-        np.zeros(3, np.int64),
+        np.zeros(4, np.int64),
     )
     scratch = new_scratch(graph)
     start = np.empty(num_instances, np.int32)
@@ -426,7 +427,7 @@ def _find_or_add(graph, states, scratch, i, size, key):
         latest -= 1
     states.allowed[s] = True
     for first_type in range(0, num_types, _MASK_TYPES):
-        _disallow(
+        states.used[3] += _disallow(
             graph, states.allowed[s], scratch, begin, lowest, end, latest, first_type
         )
     return s
@@ -434,12 +435,17 @@ def _find_or_add(graph, states, scratch, i, size, key):
 
 @njit(cache=True, nogil=True)
 def _disallow(graph, allowed, scratch, begin, lowest, end, latest, first_type):
-    """Finds which of 64 types have a head that is not on the frontier."""
+    """Finds which of 64 types have a head that is not on the frontier.
+
+    Returns how many nodes it scanned.
+    """
     bits, above = scratch.bits, scratch.above
+    scanned = 0
     # A head is a remaining node without remaining ancestors of its type.
     for v in range(lowest, end):
         if graph.settled[v] > begin + latest:
             break
+        scanned += 1
         if _has_run(bits, v - begin):
             continue
         types = np.uint64(0)
@@ -458,3 +464,4 @@ def _disallow(graph, allowed, scratch, begin, lowest, end, latest, first_type):
             is_head = (types >> np.uint64(t)) & np.uint64(1) == 0
             if is_head:
                 allowed[t + first_type] = False
+    return scanned

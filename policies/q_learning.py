@@ -44,6 +44,7 @@ from edbatch.schedule.sufficient_condition import (
 )
 
 _NO_ACTION = -1
+_TRUSTED = 8
 
 
 class QTable(NamedTuple):
@@ -189,10 +190,18 @@ def _random_type(state, stream):
 
 @njit(cache=True, nogil=True)
 def best_action(table: QTable, number: int) -> int:
-    """Returns the tried action of largest value in a state; negative if none is."""
+    """Returns the action of largest value in a state; negative if none was tried.
+
+    Actions that were tried a few times only do not compete with one that was tried
+    more often: the largest of many uncertain values is mostly the luckiest.
+    """
+    most = 0
+    for t in range(table.value.shape[1]):
+        most = max(most, table.visits[number, t])
+    trusted = max(1, min(most, _TRUSTED))
     best = _NO_ACTION
     for t in range(table.value.shape[1]):
-        if table.visits[number, t] and (
+        if table.visits[number, t] >= trusted and (
             best == _NO_ACTION or table.value[number, t] > table.value[number, best]
         ):
             best = t

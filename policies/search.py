@@ -11,6 +11,7 @@ is time they go again, four times as wide.
 
 import time
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numba import njit
@@ -45,7 +46,8 @@ class Searched:
             overrides the budget.
 
     Raises:
-        PolicyError: The budget or the width is not positive.
+        PolicyError: The budget or the width is not positive, or the width is no whole
+            number.
 
     Example:
         >>> from edbatch.policies import Depth
@@ -68,10 +70,12 @@ class Searched:
                 f"a search has a budget of milliseconds above 0 but this is"
                 f" {self.budget_ms!r}; use the policy itself for no search"
             )
-        if self.width is not None and not self.width >= 1:
+        if self.width is not None and not (
+            isinstance(self.width, Integral) and self.width >= 1
+        ):
             raise PolicyError(
-                f"a search keeps 1 state or more per layer but its width is"
-                f" {self.width!r}; leave it out to go by time"
+                "a search keeps a whole number of states per layer, 1 or more, but its"
+                f" width is {self.width!r}; leave it out to go by time"
             )
 
     @property
@@ -99,7 +103,8 @@ class Searched:
         search = Search(structure, self.policy, schedule.num_batches)
         if self.width is not None:
             for variation in range(NUM_VARIATIONS):
-                search.run(self.width, variation)
+                if not search.is_proven:
+                    search.run(self.width, variation)
         else:
             self._run_for_time(search, began)
         if search.actions is None:

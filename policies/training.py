@@ -9,7 +9,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from numbers import Integral
 from os import PathLike
@@ -31,7 +31,7 @@ from edbatch.policies.encoding import FALL, encoding_id
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
 from edbatch.policies.interrupt import deferred_interrupt
 from edbatch.policies.judge import Judge, Verdict, mean
-from edbatch.policies.q_learning import new_table, run_trial
+from edbatch.policies.q_learning import QTable, new_table, run_trial
 from edbatch.policies.random_stream import new_stream
 from edbatch.policies.remaining_bound import chains_below
 from edbatch.policies.state_machine import StateMachine
@@ -225,11 +225,8 @@ class _Run:
         """Trains to the end; returns why it ended."""
         try:
             with deferred_interrupt() as check_interrupt:
-                if self._kind == FALL and self.state.best is None:
-                    self._judge_now()
-                best = self.state.best
-                if self._kind == FALL and best and not best.meets_bounds:
-                    self._tune(check_interrupt)
+                if self._kind == FALL and not self.state.trial:
+                    self._begin(check_interrupt)
                 while (stopped := self._why_ended()) is None:
                     self._run_trial()
                     check_interrupt()
@@ -251,15 +248,37 @@ class _Run:
                 return "patience"
         return "trials" if state.trial == self._settings.trials else None
 
-    def _tune(self, check_interrupt: Callable[[], None]) -> None:
-        settings, num_types = self._settings, len(self._types)
-        if self.state.tuning is None:
-            self.state.tuning = start_tuning(self._graphs, num_types)
-        while self.state.tuning.generation < settings.generations:
-            self.state.tuning = next_generation(
-                self.state.tuning, self._graphs, settings.generations, settings.seed
+    def _begin(self, check_interrupt: Callable[[], None]) -> None:
+        """Tunes the weights of the soft bound; keeps equal ones if they are as good."""
+        settings, state = self._settings, self.state
+        if not state.curve:
+            self._in_step = True
+            state.table = self._play_first()
+            self._judge_now()
+        best = state.best
+        if len(state.curve) > 1 or best is None or best.meets_bounds:
+            return
+        tuning = state.tuning or start_tuning(self._graphs, len(self._types))
+        while tuning.generation < settings.generations:
+            state.tuning = tuning = next_generation(
+                tuning, self._graphs, settings.generations, settings.seed
             )
             check_interrupt()
+        self._in_step = True
+        table = self._play_first()
+        verdict = self._judge(table, self._weights, state.trial)
+        if verdict.batches < best.batches:
+            state.table = table
+        else:
+            state.tuning = replace(tuning, best=0 * tuning.best)
+        self._note(verdict)
+
+    def _play_first(self) -> QTable:
+        """Values the first choice of `fall` in all states that it leads to."""
+        table = new_table(len(self._types))
+        for k in range(len(self._starts)):
+            table = self._play(table, k, epsilon=0.0)
+        return table
 
     @property
     def _weights(self) -> BoundWeights:
@@ -269,30 +288,41 @@ class _Run:
     def _run_trial(self) -> None:
         settings, state = self._settings, self.state
         self._in_step = True
-        start = self._starts[state.trial % len(self._starts)]
-        type_of = np.arange(len(self._types), dtype=np.int32)
-        state.table = run_trial(
-            state.table,
-            start.state(),
-            start.structure.instance_nodes,
-            start.below,
-            self._kind,
-            *self._weights.arrays(type_of, len(self._types)),
-            0.0 if self._kind == FALL else float(settings.alpha),
-            settings.epsilon * (1 - state.trial / settings.trials),
-            state.stream,
-            int(settings.n_step),
-            float(settings.learning_rate),
+        epsilon = settings.epsilon * (1 - state.trial / settings.trials)
+        state.table = self._play(
+            state.table, state.trial % len(self._starts), epsilon=epsilon
         )
         state.trial += 1
         if state.trial in _judgements(settings.trials):
             self._judge_now()
         self._in_step = False
 
+    def _play(self, table: QTable, graph: int, epsilon: float) -> QTable:
+        """Runs one episode and learns from it."""
+        settings, start = self._settings, self._starts[graph]
+        num_types = len(self._types)
+        type_of = np.arange(num_types, dtype=np.int32)
+        return run_trial(
+            table,
+            start.state(),
+            start.structure.instance_nodes,
+            start.below,
+            self._kind,
+            *self._weights.arrays(type_of, num_types),
+            0.0 if self._kind == FALL else float(settings.alpha),
+            epsilon,
+            self.state.stream,
+            int(settings.n_step),
+            float(settings.learning_rate),
+        )
+
     def _judge_now(self) -> None:
         state = self.state
         self._in_step = True
-        verdict = self._judge(state.table, self._weights, state.trial)
+        self._note(self._judge(state.table, self._weights, state.trial))
+
+    def _note(self, verdict: Verdict) -> None:
+        state = self.state
         if state.best is None or verdict.rank < state.best.rank:
             state.best = verdict
         state.curve.append((state.trial, verdict.batches))
