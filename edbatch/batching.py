@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from edbatch.errors import EdbatchError, PlanError
+from edbatch.errors import EdbatchError, PlanError, PolicyError
 from edbatch.execution.buckets import BucketStore
 from edbatch.execution.plan import Plan, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
@@ -21,6 +21,8 @@ from edbatch.graph.recorder import CallMemory, record
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import plan_layout
 from edbatch.memory_planner.sizes import Sizes
+from edbatch.policies.cost_file import load_costs
+from edbatch.policies.cost_model import CostModel
 from edbatch.policies.guard import Guarded
 from edbatch.policies.registry import get_policy
 from edbatch.policies.search import Searched
@@ -268,6 +270,7 @@ def batch(
     compilation_cache: str | Path | None = None,
     search_ms: float = 0.0,
     guard: bool = True,
+    costs: str | Path | CostModel | None = None,
 ) -> Batched:
     """Makes a model of one instance run on minibatches.
 
@@ -287,12 +290,15 @@ def batch(
             minibatches whose structure is new and whose lower bound is not met.
         guard: Compare the schedule of a learned policy with those of the heuristics,
             and take the one of fewest batches; the plan's report says whose it was.
+        costs: Measured costs of batches, a file of ``edbatch calibrate``: then search
+            and guard go by predicted time and not by the number of batches.
 
     Returns:
         The batched function.
 
     Raises:
-        PolicyError: The policy is unknown, or its file cannot be read.
+        PolicyError: The policy is unknown, its file cannot be read, or the time to
+            search is negative.
 
     Example:
         >>> import edbatch as eb
@@ -317,13 +323,20 @@ def batch(
             "eb.batch takes a function model(params, instance) but received"
             f" {type(model).__name__}; pass the function itself"
         )
+    if not search_ms >= 0:
+        raise PolicyError(
+            "a search takes a number of milliseconds, 0 or more, but search_ms is"
+            f" {search_ms!r}; leave it out, or give 0, for no search"
+        )
     if compilation_cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     chosen = get_policy(policy)
+    if isinstance(costs, str | Path):
+        costs = load_costs(costs)
     if search_ms:
-        chosen = Searched(chosen, search_ms)
+        chosen = Searched(chosen, search_ms, costs=costs)
     if guard and isinstance(chosen, StateMachine | Searched):
-        chosen = Guarded(chosen)
+        chosen = Guarded(chosen, costs)
     batched = Batched(model, chosen, sizes or Sizes(), cache_bytes)
     return batched if params is None else batched.bind(params)

@@ -2,6 +2,8 @@
 
 from edbatch.policies.bound_weights import BoundWeights
 from edbatch.policies.comparison import Comparison, compare
+from edbatch.policies.cost_file import load_costs, save_costs
+from edbatch.policies.cost_model import CostModel, CostRecord
 from edbatch.policies.encoding import ENCODINGS
 from edbatch.policies.exact import Optimum, find_optimum
 from edbatch.policies.guard import Guarded
@@ -19,6 +21,8 @@ __all__ = [
     "Agenda",
     "BoundWeights",
     "Comparison",
+    "CostModel",
+    "CostRecord",
     "Depth",
     "Greedy",
     "Guarded",
@@ -31,7 +35,9 @@ __all__ = [
     "compare",
     "find_optimum",
     "get_policy",
+    "load_costs",
     "load_policy",
+    "save_costs",
     "save_policy",
     "trace_machine",
     "train_policy",

@@ -14,6 +14,7 @@ A layer of a minibatch of B instances costs O(W F B) look-ups for width W and F 
 the frontiers, and the making of instance states that were not met before.
 """
 
+import math
 import time
 from typing import NamedTuple
 
@@ -58,19 +59,23 @@ class _Layers(NamedTuple):
         chain: Longest remaining chain of each type.
         share: What each type's chains, and the paths, add to the soft bound.
         ready: Frontier nodes of each type.
+        paid: Cost of the batches so far.
         parent: From which kept state each one came.
         action: By running which type.
-        progress: Number of the present layer, how many states it keeps, and how many
-            have been dropped for want of width.
+        progress: Number of the present layer, how many states it keeps, how many have
+            been dropped for want of width, and layer and place of the best end so far.
+        limit: The cost to beat.
     """
 
     present: np.ndarray  # [2, W, B] int32
     chain: np.ndarray  # [2, W, T] int32
     share: np.ndarray  # [2, W, T + 1] float64
     ready: np.ndarray  # [2, W, T] int32
-    parent: np.ndarray  # [limit, W] int32
-    action: np.ndarray  # [limit, W] int32
-    progress: np.ndarray  # [3] int64
+    paid: np.ndarray  # [2, W] float64
+    parent: np.ndarray  # [layers, W] int32
+    action: np.ndarray  # [layers, W] int32
+    progress: np.ndarray  # [5] int64
+    limit: np.ndarray  # [1] float64
 
 
 def search_beam(
@@ -80,10 +85,11 @@ def search_beam(
     weight: np.ndarray,
     squarings: int,
     width: int,
-    limit: int,
+    limit: float,
     max_ms: float = np.inf,
+    cost: np.ndarray | None = None,
 ) -> BeamResult:
-    """Searches for a schedule of fewer batches.
+    """Searches for a schedule of fewer batches, or of less cost.
 
     Args:
         graph: The minibatch.
@@ -92,43 +98,58 @@ def search_beam(
         weight: Weight of each type's chains, and of the path; ``[T + 1]``.
         squarings: The power of the soft bound is two to this.
         width: How many states to keep per layer.
-        limit: Number of batches that is known already; only fewer are of interest.
+        limit: Number of batches, or cost, that is known already; only less is of
+            interest.
         max_ms: When to stop, in milliseconds; looked at about every millisecond.
+        cost: Cost of one batch of each type, above 0; 1 for all if None. ``[T]``.
 
     Returns:
         What was found.
     """
     deadline = time.perf_counter() + max_ms / 1e3
     num_types = states.ready.shape[1]
+    if cost is None:
+        cost = np.ones(num_types)
     power = powers(int(states.chain[start, -1].max(initial=1)), squarings)
+    # The weight of the path goes with what a batch costs on average.
+    weight = weight * np.append(cost, cost.mean() if num_types else 1.0)
+    most = math.ceil(min(limit / cost.min(initial=np.inf), len(graph.node_type)))
     layers = _Layers(
         np.empty((2, width, len(start)), np.int32),
         np.empty((2, width, num_types), np.int32),
         np.empty((2, width, num_types + 1)),
         np.empty((2, width, num_types), np.int32),
-        np.empty((limit, width), np.int32),
-        np.empty((limit, width), np.int32),
-        np.array([0, 1, 0]),
+        np.zeros((2, width)),
+        np.empty((most, width), np.int32),
+        np.empty((most, width), np.int32),
+        np.array([0, 1, 0, _NO_END, _NO_END]),
+        np.array([limit], np.float64),
     )
     layers.present[0, 0] = start
     layers.chain[0, 0] = states.chain[start, :-1].max(axis=0, initial=0)
     totals = power[states.chain[start]].sum(axis=0)
     layers.share[0, 0] = weight * [root(total, squarings) for total in totals]
     layers.ready[0, 0] = states.ready[start].sum(axis=0)
-    outcome = STOPPED
-    while outcome == STOPPED:
-        *arrays, outcome, last = _advance(
-            graph, states, layers, power, weight, squarings, limit, _WORK
+    is_over = False
+    while not is_over:
+        *arrays, is_over = _advance(
+            graph, states, layers, power, weight, squarings, cost, _WORK
         )
         states = InstanceStates(*arrays)
         if time.perf_counter() > deadline:
             break
-    actions = np.empty(layers.progress[0] if outcome == FOUND else 0, np.int32)
+    *_, dropped, end, last = layers.progress.tolist()
+    actions = np.empty(max(end, 0), np.int32)
     for layer in reversed(range(len(actions))):
         actions[layer] = layers.action[layer, last]
         last = layers.parent[layer, last]
-    return BeamResult(states, int(outcome), layers.progress[2] == 0, actions)
+    nothing = EXHAUSTED if is_over else STOPPED
+    outcome = FOUND if end != _NO_END else nothing
+    return BeamResult(states, outcome, bool(is_over) and dropped == 0, actions)
 
+
+_NO_END = -1
+_EQUAL = 1e-9  # of costs that differ by rounding only
 
 # About a millisecond of look-ups; making a state costs about as much as some, and as
 # the nodes that are scanned for it.
@@ -137,8 +158,8 @@ _STATE_WORK = 100
 
 
 @njit(cache=True, nogil=True)
-def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
-    """Goes on layer by layer until there is a result, or for so much work."""
+def _advance(graph, states, layers, power, weight, squarings, cost, max_work):
+    """Goes on layer by layer until nothing is left, or for so much work."""
     width = layers.present.shape[1]
     num_types = graph.chains.shape[1]
     num_instances = layers.present.shape[2]
@@ -154,28 +175,28 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
     kept = np.empty(width, np.int64)
     table = np.empty(table_size(width), np.int64)  # kept states by key
     is_last = _read_by_none(graph)
-    layer, size, dropped = layers.progress
-    last = 0
+    layer, size, dropped, end, last = layers.progress
+    limit = layers.limit[0]
     work = 0
-    outcome = STOPPED
-    while work < max_work:
+    while size > 0 and work < max_work:
         present, after = layers.present[layer % 2], layers.present[1 - layer % 2]
         chain, chain_after = layers.chain[layer % 2], layers.chain[1 - layer % 2]
         share, share_after = layers.share[layer % 2], layers.share[1 - layer % 2]
         ready, ready_after = layers.ready[layer % 2], layers.ready[1 - layer % 2]
+        paid, paid_after = layers.paid[layer % 2], layers.paid[1 - layer % 2]
         for k in range(size):
-            if layer < limit and chain[k].sum() == 0:
-                outcome = FOUND
+            if paid[k] < limit and chain[k].sum() == 0:
+                limit = paid[k]
+                end = layer
                 last = k
-        if outcome == STOPPED and (size == 0 or layer == limit):
-            outcome = EXHAUSTED
-        if outcome != STOPPED:
-            break
         made, scanned = states.used[0], states.used[3]
         count = 0
         for p in range(size):
-            bound = layer + 1 + chain[p].sum()
-            base = share[p].sum() - share[p, num_types]
+            bound = paid[p]
+            base = paid[p]
+            for t in range(num_types):
+                bound += cost[t] * chain[p, t]
+                base += share[p, t]
             first = count
             for a in range(num_types):
                 if ready[p, a] == 0:
@@ -196,10 +217,12 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
                     count = first  # some optimal schedule goes this way
                 elif is_last[a]:
                     continue  # a later batch of the type could run these nodes, too
-                if bound - chain[p, a] + longest < limit:
+                # The batch's own cost, less what the lower bound falls by.
+                if bound + cost[a] * (1 + longest - chain[p, a]) < limit - _EQUAL:
                     chain_share = weight[a] * root(chain_total, squarings)
                     path_share = weight[num_types] * root(path_total, squarings)
-                    value[count] = base - share[p, a] + chain_share + path_share
+                    value[count] = base + cost[a] - share[p, a]
+                    value[count] += chain_share + path_share
                     new_share[count, 0] = chain_share
                     new_share[count, 1] = path_share
                     parent[count] = p
@@ -228,6 +251,7 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
                 break
             table[k] = size
             kept[size] = c
+            paid_after[size] = paid[p] + cost[a]
             chain_after[size] = chain[p]
             chain_after[size, a] = new_chain[c]
             share_after[size] = share[p]
@@ -249,6 +273,9 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
     layers.progress[0] = layer
     layers.progress[1] = size
     layers.progress[2] = dropped
+    layers.progress[3] = end
+    layers.progress[4] = last
+    layers.limit[0] = limit
     return (
         states.place,
         states.key,
@@ -260,8 +287,7 @@ def _advance(graph, states, layers, power, weight, squarings, limit, max_work):
         states.bits,
         states.table,
         states.used,
-        outcome,
-        last,
+        size == 0,
     )
 
 

@@ -138,7 +138,8 @@ def load_checkpoint(
     """
     path = Path(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # NumPy would leave a file open that is no archive.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         rest = json.loads(str(arrays["rest"]))
         theirs = dict(rest["settings"])

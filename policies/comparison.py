@@ -76,7 +76,9 @@ def _row(
     bounds: Sequence[int],
     repeats: int,
 ) -> Comparison:
-    schedules = [policy.schedule(each) for each in structures]  # compiles, too
+    for each in structures:
+        policy.schedule(each)  # compiles, which takes more time than a search has
+    schedules = [policy.schedule(each) for each in structures]
     batches = [each.num_batches for each in schedules]
     ratios = [b / low for b, low in zip(batches, bounds, strict=True)]
     times = []

@@ -34,8 +34,8 @@ class CostRecord:
         batch_size: Instances per minibatch.
         minibatches: Minibatches that were measured.
         rounds: How often each was.
-        error_percent: Mean difference of predicted and measured times of minibatches
-            that the costs were not fitted to.
+        error_percent: Difference of predicted and measured times of minibatches that
+            the costs were not fitted to, the median, and the mean over policies.
     """
 
     workload: str
@@ -157,9 +157,9 @@ class CostModel:
 
         Returns:
             Both in microseconds, neither negative: the least squares fit to the times
-            of batches of up to as many nodes as the widest chunk. Errors count relative
-            to the time, and each doubling of the number of nodes as much as another, so
-            that small batches, the ones that a schedule could merge, are met best.
+            of batches of up to four of the widest chunks. Errors count relative to the
+            time, and each doubling of the number of nodes as much as another, so that
+            small batches, the ones that a schedule could merge, are met best.
 
         Raises:
             PolicyError: As `batch_us`.
@@ -252,9 +252,9 @@ class CostModel:
     @cached_property
     def _affine(self) -> np.ndarray:
         """Fixed part, and part per node, of the time of a batch; [T, 2]."""
-        count = np.arange(1, self.widths[-1] + 1)
+        count = np.arange(1, self._table.shape[1])
         times = self._table[:, count] + self.switch_us
-        return np.array([_fit_affine(count, each) for each in times]).reshape(-1, 2)
+        return np.array([fit_affine(count, each) for each in times]).reshape(-1, 2)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Writes the costs to a file; see `edbatch.policies.cost_file.save_costs`."""
@@ -263,8 +263,20 @@ class CostModel:
         return save_costs(self, path)
 
 
-def _fit_affine(count: np.ndarray, times: np.ndarray) -> tuple[float, float]:
-    """Fits times by ``fixed + per_node * count``, both 0 or more."""
+def fit_affine(count: np.ndarray, times: np.ndarray) -> tuple[float, float]:
+    """Fits times by ``fixed + per_node * count``.
+
+    Args:
+        count: Numbers of nodes, 1 or more; ``[n]``.
+        times: The time of each; ``[n]``.
+
+    Returns:
+        Both parts, 0 or more; see `CostModel.affine_us`.
+
+    Example:
+        >>> fit_affine(np.array([1, 2, 3]), np.array([1.0, 4.0, 9.0]))[0]
+        0.0
+    """
     weight = 1 / (np.maximum(times, 1e-9) * np.sqrt(count))
     ones = np.ones(len(count))
     columns = np.stack([ones, count], axis=1) * weight[:, None]

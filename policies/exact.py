@@ -73,11 +73,11 @@ def find_optimum(
     bound = lower_bound(structure)
     search = Search(structure, policy, best.num_batches)
     for variation in range(NUM_VARIATIONS):
-        if search.num_batches > bound and not search.is_proven:
+        if search.limit > bound and not search.is_proven:
             search.run(_NARROW, variation)
     part = num_instances = len(structure.instance_nodes)
     if search.is_proven:
-        bound = search.num_batches
+        bound = int(search.limit)
     else:
         for instances in _parts(search.chains):
             proven = _solve(structure, policy, instances, width, max_ms)
@@ -85,7 +85,7 @@ def find_optimum(
                 break
             if proven > bound:
                 bound, part = proven, len(instances)
-            if bound == search.num_batches or len(instances) == num_instances:
+            if bound == search.limit or len(instances) == num_instances:
                 break
     if search.actions is not None:
         best = schedule_of(structure, search.actions)
@@ -124,4 +124,4 @@ def _solve(
     search.run(_NARROW)
     if not search.is_proven:
         search.run(width, max_ms=max_ms)
-    return search.num_batches if search.is_proven else None
+    return int(search.limit) if search.is_proven else None

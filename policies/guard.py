@@ -9,6 +9,7 @@ together take about 0.2 us per node where recording takes 2 us.
 from dataclasses import dataclass
 
 from edbatch.graph.structure import GraphStructure
+from edbatch.policies.cost_model import CostModel
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.policy import Policy
@@ -23,19 +24,22 @@ class Guarded:
 
     Attributes:
         policy: The policy to guard.
+        costs: Measured costs, as from ``edbatch calibrate``: then it is predicted time
+            that is never more, whatever the number of batches.
 
     Example:
         >>> from edbatch.policies import Depth
         >>> from edbatch.schedule.examples import tree
-        >>> graph = tree("(((aa)ba)b(aa)b)b")
+        >>> graph = tree("(((a)b)c((a)c)b)d")
         >>> Depth().schedule(graph).num_batches
         6
         >>> schedule = Guarded(Depth()).schedule(graph)
         >>> schedule.num_batches, schedule.policy
-        (4, 'greedy')
+        (5, 'greedy')
     """
 
     policy: Policy
+    costs: CostModel | None = None
 
     @property
     def name(self) -> str:
@@ -49,18 +53,25 @@ class Guarded:
             structure: The graph.
 
         Returns:
-            The schedule of fewest batches, the policy's own if no other has fewer; its
-            `policy` says whose it is.
+            The schedule of fewest batches, or least time, the policy's own if no other
+            is better; its `policy` says whose it is.
 
         Raises:
             PolicyError: As for the policy.
         """
         best = self.policy.schedule(structure)
-        if best.num_batches <= lower_bound(structure):
+        if self.costs is None and best.num_batches <= lower_bound(structure):
             return best
+        least = self._cost(best, structure)
         for heuristic in _HEURISTICS:
-            if heuristic.name != self.policy.name:
+            if type(heuristic) is not type(self.policy):
                 found = heuristic.schedule(structure)
-                if found.num_batches < best.num_batches:
-                    best = found
+                cost = self._cost(found, structure)
+                if cost < least:
+                    best, least = found, cost
         return best
+
+    def _cost(self, schedule: Schedule, structure: GraphStructure) -> float:
+        if self.costs is None:
+            return schedule.num_batches
+        return self.costs.schedule_us(schedule, structure.type_keys)

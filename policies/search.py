@@ -20,10 +20,11 @@ from edbatch.errors import PolicyError
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.beam import EXHAUSTED, FOUND, BeamResult, search_beam
 from edbatch.policies.bound_weights import EQUAL_WEIGHTS
+from edbatch.policies.cost_model import CostModel
 from edbatch.policies.instance_states import instance_graph, new_states
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.frontier import collect, run_type, start_frontier
-from edbatch.schedule.lower_bound import lower_bound
+from edbatch.schedule.lower_bound import longest_chains
 from edbatch.schedule.policy import Policy
 from edbatch.schedule.schedule import Schedule
 
@@ -35,8 +36,9 @@ _WIDEST = 4096
 class Searched:
     """A policy with a search on top; never more batches than the policy alone.
 
-    With a budget the outcome depends on how fast the machine is; with a width it does
-    not.
+    With costs, what is searched for and compared is the time that batches take by
+    them, not the number of batches. With a budget the outcome depends on how fast the
+    machine is; with a width it does not.
 
     Attributes:
         policy: The policy that goes first.
@@ -44,6 +46,7 @@ class Searched:
             search is checked against it once per layer or so.
         width: How many states the search keeps per layer, whatever time it takes;
             overrides the budget.
+        costs: Measured costs of batches, as from ``edbatch calibrate``.
 
     Raises:
         PolicyError: The budget or the width is not positive, or the width is no whole
@@ -52,17 +55,18 @@ class Searched:
     Example:
         >>> from edbatch.policies import Depth
         >>> from edbatch.schedule.examples import tree
-        >>> graph = tree("(((aa)ba)b(aa)b)b")
+        >>> graph = tree("(((a)b)c((a)c)b)d")
         >>> Depth().schedule(graph).num_batches
         6
         >>> schedule = Searched(Depth(), width=8).schedule(graph)
         >>> schedule.num_batches, schedule.policy
-        (4, 'search')
+        (5, 'search')
     """
 
     policy: Policy
     budget_ms: float = 20.0
     width: int | None = None
+    costs: CostModel | None = None
 
     def __post_init__(self) -> None:
         if not self.budget_ms > 0:
@@ -98,9 +102,12 @@ class Searched:
         """
         began = time.perf_counter()
         schedule = self.policy.schedule(structure)
-        if schedule.num_batches <= lower_bound(structure):
+        keys = structure.type_keys
+        cost = None if self.costs is None else self.costs.batch_overhead(keys)
+        limit = _cost_of(schedule.batch_type, cost)
+        if limit <= _cost_bound(structure, cost) + _EQUAL:
             return schedule
-        search = Search(structure, self.policy, schedule.num_batches)
+        search = Search(structure, self.policy, limit, cost=cost)
         if self.width is not None:
             for variation in range(NUM_VARIATIONS):
                 if not search.is_proven:
@@ -109,7 +116,12 @@ class Searched:
             self._run_for_time(search, began)
         if search.actions is None:
             return schedule
-        return schedule_of(structure, search.actions)
+        found = schedule_of(structure, search.actions)
+        if self.costs is not None and (
+            self.costs.schedule_us(found, keys) > self.costs.schedule_us(schedule, keys)
+        ):
+            return schedule  # batches that are wider than they look
+        return found
 
     def _run_for_time(self, search: "Search", began: float) -> None:
         """Runs wider and wider beams for as long as time allows."""
@@ -128,18 +140,20 @@ class Search:
 
     Attributes:
         actions: The types to run for the fewest batches found; None before any.
-        num_batches: The fewest batches known.
-        is_proven: Whether no schedule has fewer.
+        limit: The fewest batches known, or the least cost.
+        is_proven: Whether no schedule has fewer, or costs less.
     """
 
     def __init__(
         self,
         structure: GraphStructure,
         policy: Policy | None,
-        num_batches: int,
+        limit: float,
         instances: np.ndarray | None = None,
+        cost: np.ndarray | None = None,
     ) -> None:
-        self.num_batches = num_batches
+        self.limit = limit
+        self._cost = cost
         self.actions: np.ndarray | None = None
         self.is_proven = False
         self._graph = instance_graph(structure)
@@ -174,16 +188,31 @@ class Search:
             self._start,
             *self._variations[variation],
             width,
-            self.num_batches,
+            self.limit,
             max_ms,
+            self._cost,
         )
         self._states = result.states
         if result.outcome == FOUND:
             self.actions = result.actions
-            self.num_batches = len(result.actions)
+            self.limit = _cost_of(result.actions, self._cost)
         if result.outcome in (FOUND, EXHAUSTED):
             self.is_proven = self.is_proven or result.is_complete
         return result
+
+
+_EQUAL = 1e-9  # of costs that differ by rounding only
+
+
+def _cost_of(batch_type: np.ndarray, cost: np.ndarray | None) -> float:
+    """What batches of these types cost; 1 each by default."""
+    return float(len(batch_type) if cost is None else cost[batch_type].sum())
+
+
+def _cost_bound(structure: GraphStructure, cost: np.ndarray | None) -> float:
+    """No schedule costs less."""
+    chains = longest_chains(structure)
+    return float(chains.sum() if cost is None else chains @ cost)
 
 
 NUM_VARIATIONS = 4

@@ -61,6 +61,9 @@ class SoftBound(NamedTuple):
             soon count.
         power: Power of each length.
         weight: Weight of each type's chains, and of the path.
+        chain_value: By how much each type's chains would lower the soft bound, without
+            their weight.
+        is_stale: Where that is to be computed anew.
         scratch: For `falls`.
         squarings: The power is two to this.
     """
@@ -85,6 +88,8 @@ class SoftBound(NamedTuple):
     floor: np.ndarray  # [T + 1] float64
     power: np.ndarray  # [longest path + 1] float64
     weight: np.ndarray  # [T + 1] float64
+    chain_value: np.ndarray  # [T] float64
+    is_stale: np.ndarray  # [T] bool
     scratch: np.ndarray  # [T] float64
     squarings: int
 
@@ -223,12 +228,14 @@ def _start(state, instance_nodes, weight, squarings):
         powers(int(np.max(path)) if num_instances else 0, squarings),
         weight,
         np.zeros(num_types),
+        np.ones(num_types, np.bool_),
+        np.zeros(num_types),
         squarings,
     )
     for t in range(num_types):
         _sum_chains(soft, t)
     _sum_paths(soft)
-    _add_ready(soft, state)
+    update_soft_bound(soft, state, 0, 0, 0)  # for the nodes that are ready
     return _fields(soft)
 
 
@@ -268,6 +275,8 @@ def _fields(soft):
         soft.floor,
         soft.power,
         soft.weight,
+        soft.chain_value,
+        soft.is_stale,
         soft.scratch,
         soft.squarings,
     )
@@ -315,8 +324,8 @@ def no_soft_bound() -> SoftBound:
 
 
 # Compiled code counts references to every array of a named tuple where it hands one to
-# a function, which here would cost more than the work: so the two functions below do
-# all of it by themselves, and `falls` fills an array.
+# a function, which here would cost more than the work: so the function below is long,
+# and `falls` fills an array.
 
 
 @njit(cache=True, nogil=True)
@@ -334,6 +343,7 @@ def update_soft_bound(
     """
     num_types = len(state.head)
     soft.chain_fall[chosen] = 0.0
+    soft.is_stale[chosen] = True
     for place in range(first, last):
         v = state.queue[place]
         i = soft.instance[v]
@@ -370,18 +380,10 @@ def update_soft_bound(
                         soft.path_fall[soft.summit_sum[i]] += lower
     if soft.total[chosen] < soft.floor[chosen]:
         _sum_chains(soft, chosen)
-    _add_ready(soft, state)
-    if soft.total[num_types] < soft.floor[num_types]:
-        _sum_paths(soft)
-
-
-@njit(cache=True, nogil=True)
-def _add_ready(soft, state):
-    """Takes the nodes into account that have become ready."""
-    for t in range(len(state.head)):
-        first = state.type_start[t] + soft.seen[t]
+    for t in range(num_types):
+        begin = state.type_start[t] + soft.seen[t]
         soft.seen[t] = state.tail[t]
-        for place in range(first, state.type_start[t] + state.tail[t]):
+        for place in range(begin, state.type_start[t] + state.tail[t]):
             v = state.queue[place]
             i = soft.instance[v]
             length = soft.chain[i, t]
@@ -390,6 +392,7 @@ def _add_ready(soft, state):
                 crest = soft.chain_level[soft.chain_start[i, t] + length]
                 if soft.crest_ready[i, t] == crest:
                     soft.chain_fall[t] += soft.power[length] - soft.power[length - 1]
+                    soft.is_stale[t] = True
             level = soft.path_start[i] + soft.height[v]
             soft.path_ready[level, t] += 1
             length = soft.path[i]
@@ -402,6 +405,8 @@ def _add_ready(soft, state):
                 soft.summit_sum[i] += t
                 if soft.summit_types[i] == 1:
                     soft.path_fall[t] += lower
+    if soft.total[num_types] < soft.floor[num_types]:
+        _sum_paths(soft)
 
 
 @njit(cache=True, nogil=True)
@@ -421,15 +426,16 @@ def falls(soft: SoftBound, state: FrontierState, value: np.ndarray) -> None:
     for t in range(num_types):
         if state.tail[t] == state.head[t]:
             continue
-        value[t] = 0.0
-        lower = soft.chain_fall[t]
-        if lower > 0:
-            total = soft.total[t]
-            after = root(total - lower, squarings)
-            value[t] += soft.weight[t] * (root(total, squarings) - after)
-        lower = soft.path_fall[t]
-        if lower > 0:
-            after = root(path_total - lower, squarings)
+        if soft.is_stale[t]:
+            soft.is_stale[t] = False
+            soft.chain_value[t] = 0.0
+            if soft.chain_fall[t] > 0:
+                total = soft.total[t]
+                after = root(total - soft.chain_fall[t], squarings)
+                soft.chain_value[t] = root(total, squarings) - after
+        value[t] = soft.weight[t] * soft.chain_value[t]
+        if soft.path_fall[t] > 0:
+            after = root(path_total - soft.path_fall[t], squarings)
             value[t] += soft.weight[num_types] * (path_value - after)
 
 

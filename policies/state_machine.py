@@ -282,13 +282,45 @@ def run_machine(
         ``order``, ``batch_start`` and ``batch_type`` of the `Schedule`, and the number
         of steps in unknown states.
     """
+    if kind == FALL:
+        return _run_by_falls(
+            state, instance_nodes, weight, squarings, type_of, trie, action
+        )
+    return _run_by_sizes(state, kind, type_of, trie, action)
+
+
+@njit(cache=True, nogil=True)
+def _run_by_falls(state, instance_nodes, weight, squarings, type_of, trie, action):
     n = len(state.node_type)
+    soft = new_soft_bound(state, instance_nodes, weight, squarings)
     sequence = np.empty(len(type_of) + 1, np.int32)
     batches = np.empty((n, 3), np.int32)
-    if kind == FALL:
-        soft = new_soft_bound(state, instance_nodes, weight, squarings)
-    else:
-        soft = no_soft_bound()
+    unseen = 0
+    num_batches = 0
+    done = 0
+    while done < n:
+        length = encode(FALL, state, soft, type_of, sequence)
+        chosen = _known_choice(find(trie, sequence, length), state, type_of, action)
+        if chosen < 0:
+            unseen += 1
+            chosen = type_of[sequence[0]]
+        first, last = run_type(state, chosen)
+        update_soft_bound(soft, state, chosen, first, last)
+        batches[num_batches, 0] = chosen
+        batches[num_batches, 1] = first
+        batches[num_batches, 2] = last
+        num_batches += 1
+        done += last - first
+    order, start, batch_type = collect(state, batches, num_batches)
+    return order, start, batch_type, unseen
+
+
+@njit(cache=True, nogil=True)
+def _run_by_sizes(state, kind, type_of, trie, action):
+    n = len(state.node_type)
+    soft = no_soft_bound()
+    sequence = np.empty(len(type_of) + 1, np.int32)
+    batches = np.empty((n, 3), np.int32)
     heads = HeadState(
         np.empty((0, 0), np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
     )
@@ -298,27 +330,16 @@ def run_machine(
     done = 0
     while done < n:
         length = encode(kind, state, soft, type_of, sequence)
-        found = find(trie, sequence, length)
-        chosen = _NO_TYPE
-        if found != NO_STATE and 0 <= action[found] < len(type_of):
-            chosen = type_of[action[found]]
-            # Only a damaged table names a type that is not on the frontier.
-            if chosen >= 0 and state.tail[chosen] == state.head[chosen]:
-                chosen = _NO_TYPE
+        chosen = _known_choice(find(trie, sequence, length), state, type_of, action)
         if chosen < 0:
             unseen += 1
-            if kind == FALL:
-                chosen = type_of[sequence[0]]
-            else:
-                if not has_heads:
-                    heads = new_heads(state)
-                    has_heads = True
-                chosen = best_ratio(heads, state)
+            if not has_heads:
+                heads = new_heads(state)
+                has_heads = True
+            chosen = best_ratio(heads, state)
         first, last = run_type(state, chosen)
         if has_heads:
             update_heads(heads, state, chosen, first, last)
-        if kind == FALL:
-            update_soft_bound(soft, state, chosen, first, last)
         batches[num_batches, 0] = chosen
         batches[num_batches, 1] = first
         batches[num_batches, 2] = last
@@ -326,3 +347,15 @@ def run_machine(
         done += last - first
     order, start, batch_type = collect(state, batches, num_batches)
     return order, start, batch_type, unseen
+
+
+@njit(cache=True, nogil=True)
+def _known_choice(found, state, type_of, action):
+    """The type to run in a known state, or `_NO_TYPE`."""
+    if found == NO_STATE or not 0 <= action[found] < len(type_of):
+        return _NO_TYPE
+    chosen = type_of[action[found]]
+    # Only a damaged table names a type that is not on the frontier.
+    if chosen >= 0 and state.tail[chosen] == state.head[chosen]:
+        return _NO_TYPE
+    return chosen

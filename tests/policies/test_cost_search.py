@@ -1,0 +1,99 @@
+"""The search for least cost, against all schedules of small graphs."""
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import graphs
+from schedule_oracles import Naive
+
+from edbatch.envs.samplers import join_instances
+from edbatch.errors import PolicyError
+from edbatch.graph.node_type import TypeKey
+from edbatch.policies import Depth, Greedy, Guarded, Searched
+from edbatch.policies.cost_model import CostModel
+from edbatch.policies.search import Search, schedule_of
+from edbatch.schedule import check_schedule
+from edbatch.schedule.examples import chain, tree
+
+
+def least_cost(structure, cost):
+    graph = Naive(structure)
+
+    @functools.cache
+    def best(done):
+        return min(
+            (
+                cost[t] + best(done | batch)
+                for t, batch in graph.frontier(set(done)).items()
+            ),
+            default=0.0,
+        )
+
+    return best(frozenset())
+
+
+@settings(max_examples=60)
+@given(graphs(max_nodes=9, max_types=3), st.integers(0, 10**6))
+def test_a_wide_search_finds_the_least_cost(structure, seed):
+    cost = np.random.default_rng(seed).uniform(0.1, 3, structure.num_types)
+    search = Search(structure, None, 1e9, cost=cost)
+    search.run(200)
+    least = least_cost(structure, cost)
+    assert search.is_proven
+    assert search.limit == pytest.approx(least)
+    schedule = schedule_of(structure, search.actions)
+    check_schedule(schedule, structure)
+    assert cost[schedule.batch_type].sum() == pytest.approx(least)
+    # Nothing is cheaper than that.
+    search.actions = None
+    search.run(200)
+    assert search.actions is None
+
+
+def costs_of(structure, fixed):
+    """A model in which a batch costs so much, however many nodes it has."""
+    return CostModel(
+        types=structure.type_keys,
+        widths=(64,),
+        chunk_us=tuple((each,) for each in fixed),
+        measured_widths=(1,) * len(fixed),
+        batches=(1.0,) * len(fixed),
+        switch_us=0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fixed", "expected"), [((1.0, 10.0), [0, 1, 0]), ((10.0, 1.0), [1, 0, 1])]
+)
+def test_costs_decide_which_batches_are_shared(fixed, expected):
+    # Of a chain a, b and a chain b, a, only one type's nodes can share a batch.
+    structure = join_instances(
+        chain("ab").type_keys, [[(0, []), (1, [0])], [(1, []), (0, [0])]]
+    )
+    search = Searched(Depth(), width=64, costs=costs_of(structure, fixed))
+    schedule = search.schedule(structure)
+    check_schedule(schedule, structure)
+    assert schedule.batch_type.tolist() == expected
+
+
+@pytest.mark.parametrize("policy", [Depth(), Greedy()])
+def test_never_more_predicted_time_than_the_policy(policy):
+    structure = tree("(((aa)ba)b(aa)b)b")
+    for fixed in ((1.0, 5.0), (5.0, 1.0)):
+        costs = costs_of(structure, fixed)
+        keys = structure.type_keys
+        alone = costs.schedule_us(policy.schedule(structure), keys)
+        for better in (Searched(policy, width=8, costs=costs), Guarded(policy, costs)):
+            found = better.schedule(structure)
+            check_schedule(found, structure)
+            assert costs.schedule_us(found, keys) <= alone
+
+
+def test_a_cost_model_of_another_model():
+    structure = chain("ab")
+    costs = CostModel((TypeKey("z", "", 0),), (8,), ((1.0,),), (1,), (1.0,), 0.0)
+    with pytest.raises(PolicyError, match="'a/0' was not"):
+        Searched(Depth(), costs=costs).schedule(structure)
