@@ -57,7 +57,7 @@ class Arguments:
     )
     batch_size: int = field(default=32, metadata={"help": "Instances per minibatch."})
     minibatches: int = field(
-        default=32, metadata={"help": "Minibatches to train on, and to judge by."}
+        default=64, metadata={"help": "Minibatches to train on, and to judge by."}
     )
     trials: int = field(
         default=2000, metadata={"help": "Schedules to try at most, for each policy."}
@@ -85,7 +85,7 @@ def parse() -> Arguments:
 
 
 def train(workload: str, arguments: Arguments) -> None:
-    """Runs `train-policy` for one workload."""
+    """Runs `train-policy` for one workload; ends the script if that fails."""
     files = [str(arguments.data / file) for file in FILES[workload]]
     options = {
         "workload": [workload],
@@ -100,7 +100,9 @@ def train(workload: str, arguments: Arguments) -> None:
     for name, values in options.items():
         for value in values:
             command += [f"--{name}", value]
-    subprocess.run(command, check=True)
+    code = subprocess.run(command).returncode
+    if code:  # the command has said why
+        sys.exit(code)
 
 
 if __name__ == "__main__":

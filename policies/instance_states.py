@@ -320,10 +320,16 @@ def follow(
     begin = graph.first_node[i]
     words = (graph.first_node[i + 1] - begin + 63) >> 6
     frontier, bits = scratch.frontier, scratch.bits
-    first_word, count, full = states.place[state, 3:]
-    bits[:full] = _ALL
-    bits[full : full + count] = states.bits[first_word : first_word + count]
-    bits[full + count : words] = 0
+    first_word = states.place[state, 3]
+    count = states.place[state, 4]
+    full = states.place[state, 5]
+    for w in range(words):
+        if w < full:
+            bits[w] = _ALL
+        elif w < full + count:
+            bits[w] = states.bits[first_word + w - full]
+        else:
+            bits[w] = 0
     key = states.key[state]
     first = states.place[state, 1]
     last = first + states.place[state, 2]
@@ -426,42 +432,29 @@ def _find_or_add(graph, states, scratch, i, size, key):
     while latest >= 0 and not _has_run(bits, latest):
         latest -= 1
     states.allowed[s] = True
+    above = scratch.above
     for first_type in range(0, num_types, _MASK_TYPES):
-        states.used[3] += _disallow(
-            graph, states.allowed[s], scratch, begin, lowest, end, latest, first_type
-        )
+        # A head is a remaining node without remaining ancestors of its type.
+        for v in range(lowest, end):
+            if graph.settled[v] > begin + latest:
+                break
+            states.used[3] += 1
+            if _has_run(bits, v - begin):
+                continue
+            types = np.uint64(0)
+            is_ready = True
+            for e in range(graph.operand_start[v], graph.operand_start[v + 1]):
+                u = graph.operands[e]
+                if u >= 0 and not _has_run(bits, u - begin):
+                    types |= above[u - begin]
+                    t = graph.node_type[u] - first_type
+                    if 0 <= t < _MASK_TYPES:
+                        types |= np.uint64(1) << np.uint64(t)
+                    is_ready = False
+            above[v - begin] = types
+            t = graph.node_type[v] - first_type
+            if not is_ready and 0 <= t < _MASK_TYPES:
+                is_head = (types >> np.uint64(t)) & np.uint64(1) == 0
+                if is_head:
+                    states.allowed[s, t + first_type] = False
     return s
-
-
-@njit(cache=True, nogil=True)
-def _disallow(graph, allowed, scratch, begin, lowest, end, latest, first_type):
-    """Finds which of 64 types have a head that is not on the frontier.
-
-    Returns how many nodes it scanned.
-    """
-    bits, above = scratch.bits, scratch.above
-    scanned = 0
-    # A head is a remaining node without remaining ancestors of its type.
-    for v in range(lowest, end):
-        if graph.settled[v] > begin + latest:
-            break
-        scanned += 1
-        if _has_run(bits, v - begin):
-            continue
-        types = np.uint64(0)
-        is_ready = True
-        for e in range(graph.operand_start[v], graph.operand_start[v + 1]):
-            u = graph.operands[e]
-            if u >= 0 and not _has_run(bits, u - begin):
-                types |= above[u - begin]
-                t = graph.node_type[u] - first_type
-                if 0 <= t < _MASK_TYPES:
-                    types |= np.uint64(1) << np.uint64(t)
-                is_ready = False
-        above[v - begin] = types
-        t = graph.node_type[v] - first_type
-        if not is_ready and 0 <= t < _MASK_TYPES:
-            is_head = (types >> np.uint64(t)) & np.uint64(1) == 0
-            if is_head:
-                allowed[t + first_type] = False
-    return scanned

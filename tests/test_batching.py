@@ -12,6 +12,7 @@ from flax import nnx
 from trees import all_states, encode, join, leaf, make_params, sample_trees
 
 import edbatch as eb
+from edbatch.policies import Guarded, MachineState, Searched, StateMachine
 from edbatch.verify import split_instances
 
 SIZES = eb.Sizes(widths=(4, 16))
@@ -306,6 +307,112 @@ def test_python_numbers_are_strong_arrays_in_both_ways_of_running():
     params = {"half": jnp.bfloat16(0.5)}
     assert model(params, 3.0).dtype == jnp.float32
     assert eb.batch(model, sizes=SIZES)(params, [3.0]).dtype == jnp.float32
+
+
+class Backwards(eb.FrontierPolicy):
+    """Runs the last type that is ready: a poor policy."""
+
+    name = "backwards"
+
+    def choose(self, frontier):
+        return int(np.flatnonzero(frontier.sizes)[-1])
+
+
+@eb.cell
+def start(x):
+    return x * 1.0
+
+
+@eb.cell
+def half(x):
+    return x / 2
+
+
+@eb.cell
+def more(x):
+    return x + 1
+
+
+def walk(params, letters):
+    """Goes through letters, m for `more` and h for `half`."""
+    state = start(1.0)
+    for letter in letters:
+        state = more(state) if letter == "m" else half(state)
+    return state
+
+
+# To run `more` first takes batches of start, m, hh, mm.
+LETTERS = ["mhm", "hm"]
+
+
+def poor_machine():
+    """A learned policy that runs `half` first, which takes start, h, mm, h, m."""
+    keys = eb.batch(walk, params={}).graph(LETTERS).structure.type_keys
+    at = {key.cell: t for t, key in enumerate(keys)}
+    both = tuple(sorted((at["half"], at["more"])))
+    states = [MachineState((t,), t) for t in at.values()]
+    return StateMachine(keys, "base", (*states, MachineState(both, at["half"])))
+
+
+def test_learned_and_searched_policies_are_guarded():
+    machine = poor_machine()
+    assert eb.batch(encode, machine).policy == Guarded(machine)
+    assert eb.batch(encode, machine, guard=False).policy is machine
+    searched = Searched(machine, 5)
+    assert eb.batch(encode, machine, search_ms=5).policy == Guarded(searched)
+    assert eb.batch(encode, searched).policy == Guarded(searched)
+    assert eb.batch(encode, machine, search_ms=5, guard=False).policy == searched
+    policy = eb.batch(encode, "greedy", search_ms=5).policy
+    assert isinstance(policy, Guarded) and isinstance(policy.policy, Searched)
+    assert isinstance(eb.batch(encode, "zoo:tree-lstm").policy, Guarded)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "agenda", "depth", Backwards()])
+def test_heuristics_and_policies_of_ones_own_run_as_they_are(policy):
+    found = eb.batch(encode, policy).policy
+    assert not isinstance(found, Guarded)
+    assert found.name == (policy if isinstance(policy, str) else "backwards")
+
+
+def test_a_plan_says_whose_schedule_won():
+    machine = poor_machine()
+    poor = eb.batch(walk, machine, sizes=SIZES, guard=False)
+    guarded = eb.batch(walk, machine, sizes=SIZES)
+    assert poor({}, LETTERS).tolist() == guarded({}, LETTERS).tolist() == [2, 1.5]
+    reports = [each.plan(LETTERS).report for each in (poor, guarded)]
+    assert [(each.policy, each.batches) for each in reports] == [
+        ("fsm-base", 5),
+        ("greedy", 4),
+    ]
+    assert reports[1].cached  # and still says so
+    searched = eb.batch(walk, Searched(machine, width=8), params={})
+    assert searched.plan(LETTERS).report.policy == "search"
+    assert guarded.plan(["mh"]).report.policy == "fsm-base"
+
+
+def test_only_new_structures_are_searched(monkeypatch):
+    searched = []
+    schedule = Searched.schedule
+
+    def count(self, structure):
+        searched.append(structure.num_nodes)
+        return schedule(self, structure)
+
+    monkeypatch.setattr(Searched, "schedule", count)
+    batched = eb.batch(encode, params=make_params(), sizes=SIZES, search_ms=1)
+    batched.plan([(1, 2), 3])
+    batched.plan([(4, 5), 6])  # other words, the same structure
+    assert searched == [4]
+    batched.plan([(1, 2), (3, 4)])
+    assert searched == [4, 6]
+
+
+@pytest.mark.parametrize("search_ms", [-1, -0.5, float("nan")])
+def test_a_negative_time_to_search(search_ms):
+    with pytest.raises(
+        eb.PolicyError, match=f"0 or more, but search_ms is {search_ms}"
+    ):
+        eb.batch(encode, search_ms=search_ms)
 
 
 def test_the_compilation_cache_is_switched_on(tmp_path):

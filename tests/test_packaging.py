@@ -12,6 +12,7 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["setuptools"]["packages"]
 FOLDERS = PROJECT["tool"]["setuptools"]["package-dir"]
+DATA = PROJECT["tool"]["setuptools"]["package-data"]
 
 
 def packages_on_disk(folders: dict[str, str]) -> set[str]:
@@ -47,6 +48,31 @@ def test_package_is_imported_from_where_it_was_installed(package: str) -> None:
         expected = Path(distribution.locate_file(package.replace(".", "/")))
     module = importlib.import_module(package)
     assert Path(module.__file__).resolve().parent == expected.resolve()
+
+
+def test_every_data_file_is_in_the_wheel() -> None:
+    listed = {
+        file
+        for package, patterns in DATA.items()
+        for pattern in patterns
+        for file in (PROJECT_ROOT / FOLDERS[package]).glob(pattern)
+    }
+    on_disk = {
+        file
+        for folder in FOLDERS.values()
+        for file in (PROJECT_ROOT / folder).rglob("*")
+        if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
+    }
+    assert listed == on_disk, (
+        "name every file that is not Python in [tool.setuptools.package-data] of"
+        " pyproject.toml; what is missing there is missing in the wheel"
+    )
+
+
+def test_the_ready_made_policies_are_installed() -> None:
+    zoo = importlib.import_module("edbatch.policies").zoo_names()
+    folder = PROJECT_ROOT / FOLDERS["edbatch.policies"] / "zoo"
+    assert list(zoo) == sorted(each.stem for each in folder.glob("*.json"))
 
 
 def test_the_package_is_marked_as_typed() -> None:

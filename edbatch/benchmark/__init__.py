@@ -1,5 +1,6 @@
-"""The benchmark behind ``edbatch bench``: edbatch beside other ways to batch."""
+"""Behind ``edbatch bench`` and ``edbatch calibrate``: what takes how long, and why."""
 
+from edbatch.benchmark.calibration import Calibration, Prediction, calibrate
 from edbatch.benchmark.config import SYSTEMS, BenchmarkConfig
 from edbatch.benchmark.errors import BenchmarkError, UnsupportedError
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row
@@ -10,8 +11,11 @@ __all__ = [
     "BenchmarkConfig",
     "BenchmarkError",
     "BenchmarkResult",
+    "Calibration",
     "MinibatchFacts",
+    "Prediction",
     "Row",
     "UnsupportedError",
+    "calibrate",
     "run_benchmark",
 ]

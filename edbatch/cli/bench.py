@@ -45,9 +45,9 @@ def bench(
         typer.Option(
             metavar="NAME|FILE",
             help=(
-                "The policy of the system 'edbatch': depth, agenda, greedy, or a file"
-                " of train-policy. Without it one is trained first, on minibatches"
-                " that are not measured."
+                "The policy of the system 'edbatch': depth, agenda, greedy, zoo:NAME"
+                " for a ready-made one, or a file of train-policy. Without it one is"
+                " trained first, on minibatches that are not measured."
             ),
         ),
     ] = None,

@@ -19,7 +19,7 @@ def compare(
             metavar="POLICY",
             help=(
                 "The policy to compare, the 'learned' row: a file of train-policy, or"
-                " zoo:NAME for a ready-made one."
+                " zoo:NAME for the ready-made policy of a workload."
             ),
         ),
     ],
@@ -54,6 +54,7 @@ def compare(
         bool,
         typer.Option(
             "--held-out",
+            metavar="",
             help=(
                 "Draw only from the fifth of the data that train-policy with the same"
                 " data and seed made no use of."
@@ -64,6 +65,7 @@ def compare(
         bool,
         typer.Option(
             "--exact",
+            metavar="",
             help=(
                 "Also find out how few batches are possible, by exact search over parts"
                 " of the minibatch; takes seconds for each."
@@ -100,6 +102,7 @@ def compare(
     import numpy as np
 
     from edbatch.cli.minibatches import draw, record, split
+    from edbatch.cli.one_sentence import CommandError
     from edbatch.cli.output_file import check_writable
     from edbatch.cli.rows import add_optima, as_rows, comparisons, print_rows
     from edbatch.cli.task import load_task
@@ -114,7 +117,13 @@ def compare(
     task_options = options.TaskOptions(
         workload, data, arity, classify, model, instances, params
     )
-    sizes = batch_size or [64]
+    if held_out and model is None and not data:
+        raise CommandError(
+            "--held-out divides data as train-policy did but there are none, and"
+            " sampled instances are not those of a training; add --data, or leave"
+            " --held-out out and sample others with another --seed"
+        )
+    sizes = [*dict.fromkeys(batch_size or [64])]
     task = load_task(task_options, seed, max(sizes) * minibatches)
     rng = np.random.default_rng(seed)
     drawn_from = np.arange(len(task.instances))
@@ -132,8 +141,8 @@ def compare(
                 add_optima(added, learned, structures, table[size])
         rows += added
     title = (
-        f"{task.description}: batches per minibatch of"
-        f" {', '.join(map(str, sizes))}, mean of {minibatches}"
+        f"{task.description}: means of {minibatches} minibatches of"
+        f" {', '.join(map(str, sizes))}"
     )
     if plot is not None:
         from edbatch.cli.pictures import draw_comparison

@@ -17,6 +17,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+_LONGEST_NAME = 12
+
 
 def stderr() -> Console:
     """Returns the console for everything that is not the result."""
@@ -90,7 +92,12 @@ def print_table(
     for k, column in enumerate(columns):
         is_text = all(isinstance(row[k], str) for row in rows)
         justify: JustifyMethod = "left" if is_text else "right"
-        table.add_column(Text(column), justify=justify, overflow="fold")
+        # Names stay whole; where the terminal is narrow, heads and long texts fold.
+        longest = max((len(_shown(row[k])) for row in rows), default=0)
+        is_name = is_text and longest <= _LONGEST_NAME
+        table.add_column(
+            Text(column), justify=justify, overflow="fold", no_wrap=is_name
+        )
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))
     Console(highlight=False).print(table)

@@ -33,6 +33,7 @@ def demo(
     """
     from edbatch.cli.demo_tour import Tour
     from edbatch.cli.rows import print_rows
+    from edbatch.cli.train_policy import describe_outcome
 
     tell: Callable[[str], None] = say if json else print_out
     tour = Tour.start(out, hidden, batch_size, seed)
@@ -47,10 +48,8 @@ def demo(
     )
     policy = tour.train()
     assert policy.training is not None, "train_policy keeps a record"
-    tell(
-        f"   {policy.training.trials} trials, {policy.training.elapsed_s:.1f} s,"
-        f" {len(policy.states)} states; saved as {tour.path}\n"
-    )
+    outcome = describe_outcome(policy.training, len(policy.states))
+    tell(f"   {outcome} The policy is in {tour.path}.\n")
     tell(
         "2. Compare it with the heuristics of other systems, on trees that it was not"
         " trained on. Fewer batches are better; none can have fewer than the lower"

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 def inspect(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A policy file of train-policy.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help=(
+                "A policy file of train-policy, or zoo:NAME for the ready-made policy"
+                " of a workload."
+            ),
+        ),
     ],
     states: Annotated[
         int,
@@ -37,19 +44,19 @@ def inspect(
 ) -> None:
     """Show what a policy does and how it was trained.
 
-    A state is what the policy sees: the types of operations that are ready to run, a
-    type being written as cell@parameters/number of operands. For each state the policy
-    names the type that runs next. Visits count how often training was there; the value
-    is the return that it expected.
+    A state is what the policy sees of the operations that are ready to run: their
+    types, a type being written as cell@parameters/number of operands. With the encoding
+    'fall' these are the two types whose batches lower a bound on what remains most, the
+    better one first. For each state the policy names the type that runs next. Visits
+    count how often training was there; the value is the return that it expected.
 
     Example: edbatch inspect tree.json --plot tree.png
     """
     from edbatch.cli.output_file import check_writable
-    from edbatch.policies import load_policy
     from edbatch.policies.policy_file import policy_text
 
     check_writable("--plot", plot)
-    policy = load_policy(file)
+    policy = _find(file)
     if plot is not None:
         from edbatch.cli.pictures import draw_policy
 
@@ -57,9 +64,17 @@ def inspect(
     if json:
         print_json(json_format.loads(policy_text(policy)))
     else:
-        _print_policy(policy, str(file), states)
+        _print_policy(policy, file, states)
     if plot is not None:
         say(f"The picture is in {plot}.")
+
+
+def _find(name: str) -> "StateMachine":
+    from edbatch.policies import StateMachine, get_policy, load_policy
+
+    found = get_policy(name) if name.startswith("zoo:") else load_policy(name)
+    assert isinstance(found, StateMachine), "policies in files are state machines"
+    return found
 
 
 def _print_policy(policy: "StateMachine", name: str, limit: int) -> None:
@@ -105,13 +120,14 @@ def frontier_text(encoding: str, labels: list[str]) -> str:
         labels: Names of the types, in the order of the encoding.
 
     Returns:
-        For example ``compose/4 > leaf/0``: more of the first than of the second.
+        For example ``compose/4 > leaf/0``: more of the first than of the second, or,
+        for `"fall"`, a batch of the first lowers the bound by more.
 
     Example:
         >>> frontier_text("max", ["leaf/0", "compose/4", "leaf/0"])
         'compose/4, leaf/0 (most: leaf/0)'
     """
-    if encoding == "sort":
+    if encoding in ("sort", "fall"):
         return " > ".join(labels)
     if encoding == "max":
         return f"{', '.join(labels[1:])} (most: {labels[0]})"

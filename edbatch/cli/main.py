@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from edbatch.cli.bench import bench
+from edbatch.cli.calibrate import calibrate
 from edbatch.cli.compare import compare
 from edbatch.cli.demo import demo
 from edbatch.cli.inspect import inspect
@@ -58,7 +59,7 @@ def edbatch(
         typer.echo(context.get_help())
 
 
-for command in (demo, train_policy, compare, inspect, run, bench):
+for command in (demo, train_policy, compare, inspect, run, bench, calibrate):
     app.command()(command)
 train_policy_app.command(cls=OneSentenceCommand)(train_policy)
 

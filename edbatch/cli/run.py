@@ -30,7 +30,10 @@ def run(
         str,
         typer.Option(
             metavar="FILE|NAME",
-            help="A policy file of train-policy; or depth, agenda or greedy.",
+            help=(
+                "A policy file of train-policy; zoo:NAME for the ready-made policy of a"
+                " workload; or depth, agenda or greedy."
+            ),
         ),
     ] = "greedy",
     batch_size: options.BatchSize = 64,

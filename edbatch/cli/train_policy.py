@@ -66,6 +66,7 @@ def train_policy(
         bool,
         typer.Option(
             "--resume",
+            metavar="",
             help=(
                 "Go on with a training that was interrupted: give the same options, and"
                 " the same --out, beside which its checkpoint is."
@@ -212,4 +213,6 @@ def describe_outcome(record: "TrainingRecord", states: int) -> str:
         how = {"interrupted": "was interrupted and "}.get(record.stopped, "")
         how += "did not meet the greedy heuristic, so the policy follows that"
     trials = "1 trial" if record.trials == 1 else f"{record.trials:,} trials"
+    if record.trials == 0 and record.stopped == "lower bound":
+        trials = "no trial was needed"
     return f"Training {how}: {trials}, {record.elapsed_s:.1f} s, {states:,} states."

@@ -54,7 +54,7 @@ def plot_actions(machine: StateMachine, max_states: int = 30) -> "Figure":
         follows = (
             "its encoding's first type"
             if machine.encoding == "fall"
-            else ("the greedy heuristic")
+            else "the greedy heuristic"
         )
         raise PlotError(
             "a picture of actions shows the states of a policy but this one has none:"

@@ -18,26 +18,6 @@ _LINEAR_TO = 5  # times as many batches: beyond, the axis is logarithmic
 _SPREAD = 0.7  # of a workload's strip, over which its policies spread
 
 
-def mean_ratio(row: Comparison) -> float:
-    """Returns how many times the lower bound a policy runs on average.
-
-    Args:
-        row: A policy's row.
-
-    Returns:
-        The mean over minibatches of their ratios.
-
-    Example:
-        >>> from edbatch.policies import Depth, compare
-        >>> from edbatch.schedule.examples import chain
-        >>> [row] = compare([Depth()], [chain("aab")])
-        >>> mean_ratio(row)
-        1.0
-    """
-    quotient = row.mean_batches / row.mean_lower_bound
-    return float(getattr(row, "mean_ratio", quotient))
-
-
 def plot_comparison(
     rows: Mapping[str, Sequence[Comparison]], title: str = ""
 ) -> "Figure":
@@ -82,10 +62,10 @@ def plot_comparison(
                 "s": 32,
                 "zorder": 3,
             }
-            handles[row.policy] = ratios.scatter([mean_ratio(row)], [y], **marker)
+            handles[row.policy] = ratios.scatter([row.mean_ratio], [y], **marker)
             batches.scatter([row.mean_batches], [y], **marker)
             ratios.plot(
-                [mean_ratio(row), row.worst_ratio], [y, y], color=style.color, lw=1.2
+                [row.mean_ratio, row.worst_ratio], [y, y], color=style.color, lw=1.2
             )
         ends = [strip - _SPREAD / 2, strip + _SPREAD / 2]
         bound = [each[0].mean_lower_bound] * 2

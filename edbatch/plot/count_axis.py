@@ -1,11 +1,12 @@
 """Axes of counts: whole numbers, logarithmic where that is needed to see the small."""
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SHORT = 60.0  # from the least to the most: up to here 2 and 5 have ticks as well
+_MOST_TICKS = 4  # of powers of ten: more do not fit beside each other
 
 
 def set_counts(axes: "Axes", which: Literal["x", "y"], is_log: bool) -> None:
@@ -28,8 +29,9 @@ def set_counts(axes: "Axes", which: Literal["x", "y"], is_log: bool) -> None:
         axes.set(**{f"{which}scale": "log"})
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
     if is_log:
-        subs = (1,) if high > _SHORT * low else (1, 2, 5)
-        axis.set_major_locator(LogLocator(subs=subs))
+        powers = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
+        subs = (1, 2, 5) if powers < 2 else (1, 3) if powers == 2 else (1,)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=_MOST_TICKS))
         axis.set_minor_locator(NullLocator())
     else:
         axes.set(**{f"{which}lim": (0, max(high, 1))})

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from edbatch.plot.comparison import mean_ratio
 from edbatch.plot.errors import PlotError
 from edbatch.plot.legend import legend_below
 from edbatch.plot.panels import new_panels
@@ -56,7 +55,7 @@ def plot_generalisation(
     for axes, (workload, each) in zip(panels, tables.items(), strict=True):
         for k, policy in enumerate(policies):
             points = [
-                (size, mean_ratio(row))
+                (size, row.mean_ratio)
                 for size, rows in sorted(each.items())
                 for row in rows
                 if row.policy == policy

@@ -1,5 +1,6 @@
 """A state machine as a graph: the states that it passes through, and its moves."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,8 @@ def _title(machine: StateMachine, trace: MachineTrace, count: int) -> str:
     shown = ""
     if count < states:
         share = trace.visits[:count].sum() / steps
-        shown = f" (shown: {counted(count, 'state')}, {share:.0%} of the steps)"
+        percent = math.floor(100 * share)  # 100 only where all are shown
+        shown = f" (shown: {counted(count, 'state')}, {percent}% of the steps)"
     return (
         f"Policy with encoding {machine.encoding!r}:"
         f" {counted(states, 'state')}, {counted(steps, 'step')}{shown}"

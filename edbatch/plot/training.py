@@ -90,7 +90,9 @@ def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
         color=color,
         marker=marker,
         # Where curves agree, the earlier stands inside the later.
-        markersize=3 + 1.5 * k,
+        markersize=6 + 1.5 * k,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
         linewidth=1 + 0.8 * k,
         zorder=3 - 0.01 * k,
         label=f"{record.encoding}: {took}",

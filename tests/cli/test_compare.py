@@ -7,20 +7,25 @@ import jax
 import pytest
 
 import edbatch as eb
+from edbatch.cli import minibatches
 from edbatch.data import parse_trees
 from edbatch.models import get_workload
 
 SMALL = ("--batch-size", 4, "--minibatches", 3)
 TREES = ("compare", "--workload", "tree-lstm", *SMALL, "--policy")
-POLICIES = ["learned", "agenda", "depth", "greedy"]
+LATTICES = ("compare", "--workload", "lattice-lstm", "--policy", "zoo:lattice-lstm")
+POLICIES = ["learned", "searched", "agenda", "depth", "greedy"]
 KEYS = [
+    "batch_size",
     "policy",
     "batches",
     "lower_bound",
+    "mean_ratio",
     "worst_ratio",
     "unseen_states",
     "schedule_us_per_node",
 ]
+EXACT = ["proven_bound", "ratio_to_proven", "proven_optimal"]
 
 
 def test_a_list_of_rows_as_json(edbatch, policy_file: Path) -> None:
@@ -29,11 +34,14 @@ def test_a_list_of_rows_as_json(edbatch, policy_file: Path) -> None:
     rows = json.loads(result.stdout)
     assert [row["policy"] for row in rows] == POLICIES
     assert all(list(row) == KEYS for row in rows)
+    assert {row["batch_size"] for row in rows} == {4}
     assert len({row["lower_bound"] for row in rows}) == 1
     assert all(row["schedule_us_per_node"] > 0 for row in rows)
-    learned, agenda, depth, greedy = rows
+    learned, searched, agenda, depth, greedy = rows
     assert learned["batches"] == greedy["batches"] == learned["lower_bound"]
+    assert searched["batches"] == learned["batches"]
     assert depth["batches"] > agenda["batches"] >= greedy["batches"]
+    assert learned["mean_ratio"] == 1 < depth["mean_ratio"] <= depth["worst_ratio"]
 
 
 def test_the_numbers_are_those_of_the_minibatches(
@@ -50,19 +58,118 @@ def test_the_numbers_are_those_of_the_minibatches(
     workload = get_workload("tree-lstm")
     params = workload.init_params(jax.random.key(0), 2)
     for name, policy in (("learned", str(policy_file)), ("depth", "depth")):
-        report = eb.batch(workload.model, policy, params=params).plan(trees).report
+        batched = eb.batch(workload.model, policy, params=params, guard=False)
+        report = batched.plan(trees).report
         assert report is not None
         assert rows[name]["batches"] == report.batches
-    assert rows["depth"]["worst_ratio"] == pytest.approx(
-        rows["depth"]["batches"] / rows["depth"]["lower_bound"], abs=1e-4
-    )
+    for ratio in ("mean_ratio", "worst_ratio"):
+        assert rows["depth"][ratio] == pytest.approx(
+            rows["depth"]["batches"] / rows["depth"]["lower_bound"], abs=1e-4
+        )
 
 
 def test_a_table_for_people(edbatch, policy_file: Path) -> None:
     result = edbatch(*TREES, policy_file)
     assert result.exit_code == 0, result.output
-    for text in (*POLICIES, "lower bound", "tree-lstm on sampled instances"):
+    title = "tree-lstm on sampled instances: means of 3 minibatches of 4"
+    for text in (*POLICIES, "batches", "mean", "worst", title):
         assert text in result.stdout
+    assert "size" not in result.stdout  # there is one only
+    assert "proves" not in result.stdout
+
+
+def test_several_sizes(edbatch, policy_file: Path, tmp_path: Path) -> None:
+    sizes = ("--batch-size", 2, "--batch-size", 5, "--batch-size", 2)
+    options = ("--policy", policy_file, *sizes, "--minibatches", 2)
+    command = ("compare", "--workload", "tree-lstm", *options)
+    rows = json.loads(edbatch(*command, "--json").stdout)
+    assert [(row["batch_size"], row["policy"]) for row in rows] == [
+        (size, policy) for size in (2, 5) for policy in POLICIES
+    ]
+    assert rows[0]["lower_bound"] < rows[-1]["lower_bound"]
+    picture = tmp_path / "sizes.svg"
+    result = edbatch(*command, "--plot", picture)
+    assert result.exit_code == 0, result.output
+    assert "2 minibatches of 2, 5" in result.stdout
+    assert "size" in result.stdout
+    assert f"The picture is in {picture}." in result.stderr
+    assert "<!-- instances per minibatch -->" in picture.read_text()
+
+
+def test_a_picture_of_one_size(edbatch, policy_file: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "one.svg"
+    result = edbatch(*TREES, policy_file, "--plot", picture, "--json")
+    assert result.exit_code == 0, result.output
+    text = picture.read_text()
+    for name in ("searched", "batches / lower bound", "batches per minibatch"):
+        assert f"<!-- {name} -->" in text
+
+
+def test_without_time_there_is_no_search(edbatch, policy_file: Path) -> None:
+    result = edbatch(*TREES, policy_file, "--search-ms", 0, "--json")
+    rows = json.loads(result.stdout)
+    assert [row["policy"] for row in rows] == ["learned", "agenda", "depth", "greedy"]
+
+
+def test_a_search_saves_batches(edbatch) -> None:
+    result = edbatch(*LATTICES, *SMALL, "--search-ms", 500, "--json")
+    assert result.exit_code == 0, result.output
+    learned, searched, *_ = json.loads(result.stdout)
+    assert searched["batches"] < learned["batches"]
+    assert searched["batches"] >= searched["lower_bound"]
+
+
+def test_the_optimum(edbatch, treebank: Path) -> None:
+    options = ("--policy", "zoo:tree-lstm", *SMALL, "--exact")
+    command = ("compare", "--workload", "tree-lstm", "--data", treebank, *options)
+    rows = json.loads(edbatch(*command, "--json").stdout)
+    assert all(list(row) == KEYS + EXACT for row in rows)
+    for row in rows:
+        assert row["lower_bound"] <= row["proven_bound"] <= row["batches"]
+        assert row["ratio_to_proven"] >= 1
+    learned, _, agenda, depth, _ = rows
+    assert learned["proven_bound"] == learned["batches"]
+    assert (learned["ratio_to_proven"], learned["proven_optimal"]) == (1, 3)
+    assert depth["ratio_to_proven"] > agenda["ratio_to_proven"]
+    assert depth["proven_optimal"] < 3
+    result = edbatch(*command)
+    assert "against a bound that an exact search proves" in result.stdout
+
+
+def test_held_out_instances_are_those_that_training_did_not_see(
+    edbatch, treebank: Path, tmp_path: Path, monkeypatch
+) -> None:
+    text = (treebank / "a.ptb").read_text()
+    (treebank / "b.ptb").write_text(text * 5)
+    drawn: list[set[int]] = []
+
+    def record(task, *groups):
+        drawn.append({int(k) for group in groups for each in group for k in each})
+        drawn.extend({int(k) for each in group for k in each} for group in groups)
+        return unpatched(task, *groups)
+
+    unpatched = minibatches.record
+    monkeypatch.setattr(minibatches, "record", record)
+    out = tmp_path / "tree.json"
+    same = ("--workload", "tree-lstm", "--data", treebank, "--seed", 7)
+    options = ("--batch-size", 2, "--minibatches", 20)
+    assert edbatch("train-policy", *same, *options, "--out", out).exit_code == 0
+    _, to_train, to_judge, reported, *_ = drawn
+    drawn.clear()
+    result = edbatch("compare", *same, *options, "--policy", out, "--held-out")
+    assert result.exit_code == 0, result.output
+    held_out, _ = drawn
+    assert held_out
+    assert not held_out & (to_train | to_judge)
+    assert held_out <= reported | held_out and len(held_out) <= round(24 / 5)
+    assert not to_train & to_judge and not (to_train | to_judge) & reported
+
+
+def test_held_out_instances_of_no_data(assert_fails, policy_file: Path) -> None:
+    assert_fails(
+        "--held-out divides data .* but there are none, .* add --data, or leave",
+        *(*TREES, policy_file, "--held-out"),
+    )
 
 
 def test_the_seed_draws_the_minibatches(edbatch, policy_file: Path) -> None:
@@ -80,24 +187,26 @@ def test_ones_own_model(edbatch, own_module: str, tmp_path: Path) -> None:
     )
     out = tmp_path / "own.json"
     assert edbatch("train-policy", *own, "--out", out).exit_code == 0
-    result = edbatch("compare", *own, "--policy", out, "--json")
-    assert result.exit_code == 0, result.output
-    assert len(json.loads(result.stdout)) == 4
+    for more in ((), ("--held-out",)):
+        result = edbatch("compare", *own, "--policy", out, "--json", *more)
+        assert result.exit_code == 0, result.output
+        assert len(json.loads(result.stdout)) == 5
 
 
 @pytest.mark.parametrize(
     ("message", "name", "text"),
     [
         ("there is no policy file .*missing.json", "missing.json", None),
-        ("name of a heuristic or the path .* 'greedy'", "gredy", None),
+        ("a heuristic, zoo:NAME, or the path .* 'greedy'", "gredy", None),
+        ("zoo: and the name of its workload .* 'tree-lstm'", "zoo:tree-lsmt", None),
         ("bad.json ends too early and is truncated", "bad.json", '{"format": "edb'),
         ("bad.json is not ", "bad.json", "hello"),
         ("bad.json is empty", "bad.json", ""),
         ("is other JSON", "bad.json", "[1, 2]"),
         (
-            "up to version 1 but .*bad.json has version 9",
+            r"up to version \d but .*bad.json has version 99",
             "bad.json",
-            '{"format": "edbatch-policy", "version": 9}',
+            '{"format": "edbatch-policy", "version": 99}',
         ),
     ],
 )
@@ -118,5 +227,14 @@ def test_a_policy_of_another_model_is_refused(assert_fails, policy_file: Path) -
     )
 
 
-def test_a_policy_must_be_given(assert_fails) -> None:
-    assert_fails("Missing option '--policy'", "compare", "--workload", "tree-lstm")
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("Missing option '--policy'", ()),
+        ("Invalid value for '--search-ms'", ("--policy", "x.json", "--search-ms", -1)),
+        ("--plot writes .png, .pdf", ("--policy", "greedy", "--plot", "a.jpg")),
+        ("existing folder but no ", ("--policy", "greedy", "--plot", "no/a.png")),
+    ],
+)
+def test_what_cannot_be_done_is_said(assert_fails, message, options) -> None:
+    assert_fails(message, "compare", "--workload", "tree-lstm", *options)

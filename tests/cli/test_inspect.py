@@ -17,7 +17,7 @@ def test_states_actions_and_the_training_record(edbatch, policy_file: Path) -> N
     result = edbatch("inspect", policy_file)
     assert result.exit_code == 0, result.output
     for text in (
-        *("encoding", "sort", "leaf/0, compose/4, classify/1", "types that are ready"),
+        *("encoding", "fall", "leaf/0, compose/4, classify/1", "types that are ready"),
         *("runs", "visits", "compose/4 > ", "held out lower bound"),
         *("stopped", "tree-lstm on sampled instances", "numba"),
     ):
@@ -28,6 +28,18 @@ def test_json_holds_what_the_file_holds(edbatch, policy_file: Path) -> None:
     result = edbatch("inspect", policy_file, "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == json.loads(policy_file.read_text())
+
+
+def test_a_ready_made_policy(edbatch, assert_fails) -> None:
+    result = edbatch("inspect", "zoo:lattice-lstm", "--json")
+    assert result.exit_code == 0, result.output
+    assert {each["cell"] for each in json.loads(result.stdout)["types"]} > {
+        "char",
+        "word",
+    }
+    assert_fails(
+        "zoo:latice-lstm'; did you mean 'lattice-l", "inspect", "zoo:latice-lstm"
+    )
 
 
 def test_the_most_visited_states_come_first(edbatch, policy_file: Path) -> None:
@@ -47,6 +59,7 @@ def test_the_most_visited_states_come_first(edbatch, policy_file: Path) -> None:
         ("base", (0, 1), "a/0, b/0"),
         ("max", (1, 0, 1), "a/0, b/0 (most: b/0)"),
         ("sort", (1, 0), "b/0 > a/0"),
+        ("fall", (1, 0), "b/0 > a/0"),
     ],
 )
 def test_a_policy_made_by_hand(
@@ -68,7 +81,7 @@ def test_a_picture(edbatch, policy_file: Path, tmp_path: Path, suffix: str) -> N
     picture = tmp_path / f"tree{suffix}"
     result = edbatch("inspect", policy_file, "--plot", picture, "--json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["encoding"] == "sort"
+    assert json.loads(result.stdout)["encoding"] == "fall"
     assert picture.read_bytes().startswith(MAGIC[suffix])
     assert picture.stat().st_size > 5000
     assert [*tmp_path.iterdir()] == [picture]

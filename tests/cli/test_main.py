@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from edbatch.cli.main import app, train_policy_app
 from edbatch.models import WORKLOADS, WorkloadError
 
-COMMANDS = ("demo", "train-policy", "compare", "inspect", "run")
+COMMANDS = ("demo", "train-policy", "compare", "inspect", "run", "calibrate")
 
 
 def run_script(function: str, *arguments: str) -> subprocess.CompletedProcess[str]:

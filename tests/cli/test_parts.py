@@ -19,11 +19,24 @@ def test_the_help_names_every_workload() -> None:
     assert [*names, *last.split(" or ")] == list(WORKLOADS)
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 10, 101])
-def test_held_out_instances_are_never_trained_on(count: int) -> None:
-    train, held_out = split(count, np.random.default_rng(0))
-    assert sorted([*train, *held_out]) == list(range(count))
-    assert len(held_out) == max(1, round(count / 5))
+@pytest.mark.parametrize("count", [3, 4, 5, 10, 101])
+def test_each_instance_has_one_use(count: int) -> None:
+    train, judge, held_out = split(count, np.random.default_rng(0))
+    assert sorted([*train, *judge, *held_out]) == list(range(count))
+    assert len(judge) == len(held_out) == max(1, round(count / 5))
+    assert len(train) >= 1
+
+
+def test_the_seed_decides_what_is_held_out() -> None:
+    parts = [split(20, np.random.default_rng(seed)) for seed in (1, 1, 2)]
+    one, same, other = [[part.tolist() for part in each] for each in parts]
+    assert one == same != other
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_instances(count: int) -> None:
+    with pytest.raises(CommandError, match=f"3 instances or more.* there are {count};"):
+        split(count, np.random.default_rng(0))
 
 
 def test_minibatches_hold_an_instance_once_where_there_are_enough() -> None:

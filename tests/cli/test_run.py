@@ -29,7 +29,7 @@ def test_results_are_those_of_the_model(
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert (report["instances"], report["minibatches"]) == (8, 3)
-    assert report["policy"] == "fsm-sort"
+    assert report["policy"] == "fsm-fall"
     assert report["out"] == str(out)
     assert report["hidden"] == 3
     assert report["compiles"] >= 1

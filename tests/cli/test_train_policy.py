@@ -16,10 +16,13 @@ from edbatch.policies import StateMachine
 SMALL = ("--batch-size", 4, "--minibatches", 2)
 TREES = ("train-policy", "--workload", "tree-lstm", *SMALL)
 POLICIES = ["learned", "agenda", "depth", "greedy"]
+SIZES = [4, 8, 32, 128]  # that of the training first
 KEYS = [
+    "batch_size",
     "policy",
     "batches",
     "lower_bound",
+    "mean_ratio",
     "worst_ratio",
     "unseen_states",
     "schedule_us_per_node",
@@ -36,14 +39,20 @@ def test_a_policy_is_trained_on_a_treebank(edbatch, treebank, tmp_path) -> None:
     out = tmp_path / "tree.json"
     result = edbatch(*TREES, "--data", treebank, "--out", out, "--encoding", "max")
     assert result.exit_code == 0, result.output
-    for name in (*POLICIES, "lower bound", "batches per minibatch of 4"):
-        assert name in result.stdout
+    for text in (*POLICIES, "lower", "batches per minibatch of 4"):
+        assert text in result.stdout
+    one, other = result.stdout.split(
+        "The same policy at sizes that it was not trained on"
+    )
+    assert one.count("learned") == 1
+    assert other.count("learned") == 3
+    assert all(f" {size} " in other for size in SIZES[1:])
     assert f"The policy is in {out}." in result.stderr
     policy = load(out)
     assert policy.encoding == "max"
     assert {key.cell for key in policy.types} == {"leaf", "compose", "classify"}
     assert policy.training is not None
-    assert policy.training.workload == f"tree-lstm on {treebank}"
+    assert policy.training.workload == "tree-lstm on treebank"
     assert policy.training.minibatches == policy.training.held_out == 2
     assert policy.training.batch_size == 4
 
@@ -57,11 +66,13 @@ def test_json_is_all_that_is_on_stdout(edbatch, treebank, tmp_path) -> None:
     assert found["out"] == str(out)
     assert found["states"] == len(load(out).states)
     assert found["training"]["seed"] == 3
-    assert [row["policy"] for row in found["rows"]] == POLICIES
+    assert [(row["batch_size"], row["policy"]) for row in found["rows"]] == [
+        (size, policy) for size in SIZES for policy in POLICIES
+    ]
     for row in found["rows"]:
         assert list(row) == KEYS
         assert row["batches"] >= row["lower_bound"] > 0
-        assert row["worst_ratio"] >= 1
+        assert row["worst_ratio"] >= row["mean_ratio"] >= 1
     learned = found["rows"][0]
     assert learned["batches"] == learned["lower_bound"]
     assert "Training met the lower bound" in result.stderr
@@ -81,7 +92,8 @@ def test_without_data_instances_are_sampled_by_seed(edbatch, tmp_path) -> None:
 
 
 def test_trials_are_limited_and_the_policy_need_not_be_saved(edbatch) -> None:
-    result = edbatch(*TREES[:3], *SMALL, "--trials", 1, "--json")
+    # With this encoding training does not meet the bound before its first trial.
+    result = edbatch(*TREES, "--trials", 1, "--encoding", "max", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["out"] is None
@@ -94,7 +106,10 @@ def test_trials_are_limited_and_the_policy_need_not_be_saved(edbatch) -> None:
     ("stopped", "worse", "text"),
     [
         ("lower bound", False, "Training met the lower bound on every minibatch"),
+        ("lower bound", True, "Training did not meet the greedy heuristic, so"),
         ("trials", False, "used all trials without meeting every lower bound: 1,234"),
+        ("patience", False, "Training ended as nothing better was found for a while: "),
+        ("patience", True, "Training did not meet the greedy heuristic, so the policy"),
         ("trials", True, "Training did not meet the greedy heuristic, so the policy"),
         ("interrupted", False, "was interrupted; this is the best policy so far: 1,2"),
         ("interrupted", True, "was interrupted and did not meet the greedy heuris"),
@@ -107,6 +122,15 @@ def test_how_training_ended_is_said(policy_file, stopped, worse, text) -> None:
     sentence = describe_outcome(record, 7)
     assert text in sentence
     assert sentence.endswith(" s, 7 states.")
+
+
+def test_training_without_a_trial(policy_file) -> None:
+    record = load(policy_file).training
+    assert record is not None
+    done = replace(record, stopped="lower bound", trials=0)
+    assert "judged by: no trial was needed, " in describe_outcome(done, 7)
+    stopped = replace(record, stopped="interrupted", trials=0)
+    assert "so far: 0 trials, " in describe_outcome(stopped, 7)
 
 
 @pytest.mark.parametrize(
@@ -133,29 +157,80 @@ def test_instances_may_be_a_list(edbatch, own_module: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_ctrl_c_keeps_the_best_policy_so_far(edbatch, tmp_path, monkeypatch) -> None:
+LATTICES = ("train-policy", "--workload", "lattice-lstm", *SMALL, "--trials", 40)
+
+
+def press_ctrl_c_at_trial(monkeypatch: pytest.MonkeyPatch, pressed_at: int) -> None:
     update = Progress.update
 
-    def press_ctrl_c(bar, task, **fields):
-        if "found" in fields:  # while training
+    def press(bar, task, **fields):
+        if fields.get("completed", 0) >= pressed_at and "found" in fields:
             os.kill(os.getpid(), signal.SIGINT)
         update(bar, task, **fields)
 
-    monkeypatch.setattr(Progress, "update", press_ctrl_c)
+    monkeypatch.setattr(Progress, "update", press)
+
+
+@pytest.mark.parametrize("encoding", ["fall", "sort"])
+def test_ctrl_c_keeps_the_best_policy_so_far(
+    edbatch, tmp_path, monkeypatch, encoding
+) -> None:
+    press_ctrl_c_at_trial(monkeypatch, 1)
     before = signal.getsignal(signal.SIGINT)
-    out = tmp_path / "tagger.json"
-    result = edbatch(
-        *("train-policy", "--workload", "tree-lstm-childsum", *SMALL),
-        *("--trials", 50, "--out", out, "--json"),
-    )
+    out = tmp_path / "lattice.json"
+    result = edbatch(*LATTICES, "--encoding", encoding, "--out", out, "--json")
     assert result.exit_code == 130
     assert json.loads(result.stdout)["training"]["stopped"] == "interrupted"
     assert "Training was interrupted" in result.stderr
-    assert ": 1 trial, " in result.stderr
+    assert "The same command with --resume goes on" in result.stderr
     training = load(out).training
     assert training is not None
     assert training.stopped == "interrupted"
+    assert 1 <= training.trials < 40
     assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "lattice.json.checkpoint").is_file()
+
+
+@pytest.mark.parametrize("pressed_at", [0, 1, 9])
+def test_a_resumed_training_gives_the_same_policy(
+    edbatch, tmp_path, monkeypatch, pressed_at
+) -> None:
+    # At 0 the weights of the soft bound are still being tuned.
+    whole, out = tmp_path / "whole.json", tmp_path / "resumed.json"
+    assert edbatch(*LATTICES, "--out", whole).exit_code == 0
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, pressed_at)
+        assert edbatch(*LATTICES, "--out", out).exit_code == 130
+    assert load(out).training.trials < load(whole).training.trials
+    result = edbatch(*LATTICES, "--out", out, "--resume")
+    assert result.exit_code == 0, result.output
+    found, expected = load(out), load(whole)
+    assert found.states == expected.states
+    assert found.weights == expected.weights
+    assert found.training.curve == expected.training.curve
+    assert {*tmp_path.iterdir()} == {whole, out}  # no checkpoint is left
+
+
+def test_what_is_wrong_with_a_checkpoint_is_said(
+    edbatch, assert_fails, tmp_path, monkeypatch
+) -> None:
+    out = tmp_path / "lattice.json"
+    resume = ("--out", out, "--resume")
+    assert_fails("there is no file .*lattice.json.checkpoint", *LATTICES, *resume)
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, 1)
+        assert edbatch(*LATTICES, "--out", out).exit_code == 130
+    for message, name, value in (
+        ("but 'seed' is 5 now and was 0", "--seed", 5),
+        ("but 'encoding' is 'sort' now and was 'fall'", "--encoding", "sort"),
+        ("minibatches .* other", "--batch-size", 5),
+    ):
+        assert_fails(message, *LATTICES, *resume, name, value)
+    (tmp_path / "lattice.json.checkpoint").write_text("hello")
+    assert_fails("lattice.json.checkpoint", *LATTICES, *resume)
+    # Without --resume a training begins anew, whatever lies there.
+    assert edbatch(*LATTICES, "--out", out).exit_code == 0
+    assert [*tmp_path.iterdir()] == [out]
 
 
 def test_ctrl_c_before_training_writes_nothing(edbatch, tmp_path, monkeypatch) -> None:
@@ -176,10 +251,11 @@ def test_ctrl_c_before_training_writes_nothing(edbatch, tmp_path, monkeypatch) -
     [
         ("needs a model: give --workload with one of tree-lstm, ", ""),
         ("workload is one of .* did you mean 'tree-lstm'", "--workload treelstm"),
-        ("is one of base, max, sort .* 'sort'", "{} --encoding srt"),
+        ("is one of base, max, sort, fall .* 'sort'", "{} --encoding srt"),
         ("'bilstm-tagger' has no option", "--workload bilstm-tagger --arity 3"),
         ("--params belongs to your own model", "{} --params a:b"),
         ("--instances belongs to your own model", "{} --instances a:b"),
+        ("--resume goes on .* beside --out but --out is missing", "{} --resume"),
         ("--out names a file in an existing folder", "{} --out no/x.json"),
         ("--out names a file but . is a folder", "{} --out ."),
         ("no-such.ptb: a path to read must exist", "{} --data no-such.ptb"),
@@ -199,7 +275,7 @@ def test_what_cannot_be_done_is_said(assert_fails, message, arguments) -> None:
         ("a.ptb, line 2, column 3: every '\\(' must be closed", "(S (A a)\n(B"),
         ("a.ptb, line 1, column 1: every word must stand inside a tree", "oops"),
         ("a.ptb: a file must hold some text; found an empty file", ""),
-        ("needs 2 instances or more, .* but there is 1", "(S (A a) (B b))"),
+        ("needs 3 instances or more, .* but there are 1", "(S (A a) (B b))"),
     ],
 )
 def test_what_is_wrong_with_data_is_said(

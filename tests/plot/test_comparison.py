@@ -32,6 +32,11 @@ def test_markers_are_the_means_and_lines_lead_to_the_worst():
     assert figure.get_suptitle() == "A title"
 
 
+def test_the_ratio_is_the_mean_of_the_minibatches_not_that_of_the_means():
+    figure = plot_comparison({"trees": [row("learned", 20, 10, 4.0, ratio=2.5)]})
+    assert [x for x, _ in markers(figure.axes[0])] == [2.5]
+
+
 def test_axes_strips_and_legend():
     figure = rendered(plot_comparison(ROWS))
     ratios, batches = figure.axes

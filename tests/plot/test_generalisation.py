@@ -31,6 +31,11 @@ def test_lines_are_the_ratios_by_size():
     ]
 
 
+def test_the_ratio_is_the_mean_of_the_minibatches_not_that_of_the_means():
+    figure = plot_generalisation({8: [row("learned", 20, 10, 4.0, ratio=2.5)]})
+    assert [*figure.axes[0].lines[0].get_ydata()] == [2.5]
+
+
 def test_tables_by_workload_are_panels():
     one = {8: [row("depth", 9, 3, 3)]}
     figure = rendered(plot_generalisation({"trees": TABLE, "lattices": one}))

@@ -133,6 +133,12 @@ def test_what_is_left_out_is_said():
     assert legend_labels(figure)[-1] == "through states not shown"
 
 
+def test_all_but_a_few_steps_are_not_all_steps():
+    graph = chain("a" * 999 + "b")
+    figure = plot_state_machine(StateMachine(graph.type_keys, "base"), [graph], 1)
+    assert figure.get_suptitle().endswith("(shown: 1 state, 99% of the steps)")
+
+
 def test_many_types_are_counted_but_not_the_one_that_runs():
     n = 9
     structure = build(range(n), [[]] * n, n)

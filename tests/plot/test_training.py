@@ -38,6 +38,14 @@ def test_curve_and_levels():
     assert legend_labels(figure) == ["agenda", "greedy", "lower bound"]
 
 
+def test_a_lone_point_on_the_bound_shows():
+    lone = record(curve=((0, 7.0),))
+    (axes,) = plot_training([replace(lone, held_out_greedy=7.0)]).axes
+    curve, _, greedy, bound = axes.lines
+    assert curve.get_markersize() > greedy.get_linewidth()
+    assert curve.get_zorder() > max(greedy.get_zorder(), bound.get_zorder())
+
+
 def test_records_of_one_workload_share_a_panel():
     records = [record(), record("lattices"), record(encoding="max")]
     figure = rendered(plot_training(records))

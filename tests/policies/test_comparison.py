@@ -19,12 +19,32 @@ def test_rows_say_what_the_schedules_are():
     for policy, row in zip(policies, rows, strict=True):
         schedules = [policy.schedule(each) for each in structures]
         batches = [each.num_batches for each in schedules]
+        assert row.batches == tuple(batches)
         assert row.mean_batches == pytest.approx(np.mean(batches))
         assert row.mean_lower_bound == pytest.approx(np.mean(bounds))
+        assert row.mean_ratio == pytest.approx(np.mean(np.array(batches) / bounds))
         assert row.worst_ratio == max(np.array(batches) / bounds)
         assert row.unseen_states == sum(each.unseen_states for each in schedules)
         assert 0 < row.schedule_us_per_node < 1000
     assert rows[3].unseen_states > 0 == rows[2].unseen_states
+
+
+def test_a_search_is_not_charged_for_compiles():
+    class SlowAtFirst:
+        name = "slow at first"
+
+        def __init__(self):
+            self.met = set()
+
+        def schedule(self, structure):
+            policy = Greedy() if structure.num_nodes in self.met else Depth()
+            self.met.add(structure.num_nodes)
+            return policy.schedule(structure)
+
+    rng = np.random.default_rng(0)
+    structures = [sample_tree_structure(rng) for _ in range(3)]
+    slow, greedy, depth = compare([SlowAtFirst(), Greedy(), Depth()], structures)
+    assert slow.batches == greedy.batches != depth.batches
 
 
 @pytest.mark.parametrize("structures", [[], [build([], [], 1)]])

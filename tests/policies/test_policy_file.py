@@ -18,6 +18,7 @@ from edbatch.policies import (
     save_policy,
 )
 from edbatch.policies import policy_file as module
+from edbatch.policies.bound_weights import POWERS, BoundWeights
 from edbatch.policies.encoding import may_encode
 from edbatch.policies.policy_file import parse_policy, policy_text
 
@@ -29,6 +30,8 @@ RECORD = TrainingRecord(
     alpha=0.5,
     learning_rate=0.05,
     epsilon=0.3,
+    generations=12,
+    patience=15,
     trials=8,
     max_trials=1000,
     best_trial=4,
@@ -44,6 +47,7 @@ RECORD = TrainingRecord(
     stopped="trials",
     worse_than_greedy=False,
     elapsed_s=0.125,
+    curve=((1, 14.5), (4, 13.25), (8, 13.25)),
     versions=(("edbatch", "0.1.0"), ("numpy", "2.4.6")),
 )
 TYPES = (TypeKey("leaf", "", 0), TypeKey("compose", "enc.0", 4))
@@ -52,16 +56,19 @@ POLICY = StateMachine(
     "sort",
     (MachineState((1, 0), 1, 3, -1.5), MachineState((0,), 0, 12, -2.25)),
     RECORD,
+    BoundWeights((0.5, 2.0), path=1.25, power=4),
 )
 TEXT = """\
 {
 "format": "edbatch-policy",
-"version": 1,
+"version": 2,
 "encoding": "sort",
 "types": [
   {"cell": "leaf", "path": "", "arity": 0, "variant": 0},
   {"cell": "compose", "path": "enc.0", "arity": 4, "variant": 0}
 ],
+"soft_bound": {"power": 4, "path": 1.25, "types": {"leaf/0": 0.5, "compose@enc.0/4": \
+2.0}},
 "states": [
   {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 12, "value": -2.25},
   {"frontier": ["compose@enc.0/4", "leaf/0"], "action": "compose@enc.0/4", \
@@ -81,7 +88,10 @@ def test_the_text_of_a_policy():
 
 def test_the_text_of_an_untrained_policy():
     text = policy_text(StateMachine((), "max"))
-    assert text.endswith('"types": [],\n"states": [],\n"training": null\n}\n')
+    assert text.endswith(
+        '"types": [],\n"soft_bound": {"power": 8, "path": 1.0, "types": {}},\n'
+        '"states": [],\n"training": null\n}\n'
+    )
     assert parse_policy(text) == StateMachine((), "max")
 
 
@@ -109,7 +119,15 @@ def policies(draw):
     training = draw(
         st.none() | st.builds(replace, st.just(RECORD), workload=st.text(max_size=9))
     )
-    return StateMachine(tuple(types), encoding, tuple(states.values()), training)
+    weight = st.floats(0, allow_nan=False, allow_infinity=False)
+    weights = BoundWeights(
+        draw(st.just([]) | st.lists(weight, min_size=len(types), max_size=len(types))),
+        draw(weight),
+        draw(st.sampled_from(POWERS)),
+    )
+    return StateMachine(
+        tuple(types), encoding, tuple(states.values()), training, weights
+    )
 
 
 @given(policies())
@@ -276,7 +294,7 @@ STATE = {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 1, "value": 0.0}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (changed("version", value=2), "up to version 1 but p has version 2; install a"),
+        (changed("version", value=3), "up to version 2 but p has version 3; install a"),
         (changed("version", value="1"), "in p 'version' is '1'; save or train"),
         (changed("version", value=True), "in p 'version' is True; save"),
         (changed("version", value=0), "in p 'version' is 0; save"),
@@ -325,6 +343,89 @@ STATE = {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 1, "value": 0.0}
         (changed("training", "sed", value=1), "'training' has an unknown 'sed'"),
         (changed("training", "seed", value="7"), "'seed' in 'training' is not of type"),
         (changed("training", "alpha", value=True), "'alpha' in 'training' is not of t"),
+        (
+            changed("training", "alpha", value=10**400),
+            "'alpha' in 'training' is not of",
+        ),
+        (changed("training", "curve", value={}), "'curve' in 'training' is not an arr"),
+        (changed("training", "curve", value=[[1]]), "'curve' in 'training' is not an"),
+        (changed("training", "curve", 0, value=[1.5, 2.0]), "not an array of pairs of"),
+        (
+            changed("training", "curve", 0, value=[1, "2"]),
+            "not an array of pairs of nu",
+        ),
+        (changed("training", "curve", 0, value=[1, 10**400]), "not an array of pairs"),
+        (changed("training", "curve", delete=True), "'training' has no 'curve'"),
+        (
+            changed("soft_bound", delete=True),
+            "'soft_bound' is not an object of 'power'",
+        ),
+        (
+            changed("soft_bound", value=None),
+            "'soft_bound' is not an object of 'power',",
+        ),
+        (
+            changed("soft_bound", value=[]),
+            "'soft_bound' is not an object of 'power', 'p",
+        ),
+        (
+            changed("soft_bound", "path", delete=True),
+            "'soft_bound' is not an object of",
+        ),
+        (
+            changed("soft_bound", "pth", value=1.0),
+            "'soft_bound' is not an object of 'po",
+        ),
+        (
+            changed("soft_bound", "power", value=3),
+            r"'power' of 'soft_bound' is not one ",
+        ),
+        (
+            changed("soft_bound", "power", value=8.0),
+            "'power' of 'soft_bound' is not one",
+        ),
+        (
+            changed("soft_bound", "power", value=True),
+            "'power' of 'soft_bound' is not on",
+        ),
+        (
+            changed("soft_bound", "path", value="1"),
+            "a weight in 'soft_bound' is not a n",
+        ),
+        (
+            changed("soft_bound", "path", value=-0.5),
+            "a weight in 'soft_bound' is not a ",
+        ),
+        (
+            changed("soft_bound", "path", value=True),
+            "a weight in 'soft_bound' is not a ",
+        ),
+        (
+            changed("soft_bound", "path", value=10**400),
+            "a weight in 'soft_bound' is not",
+        ),
+        (
+            changed("soft_bound", "types", value=[]),
+            "'types' of 'soft_bound' are not the",
+        ),
+        (
+            changed("soft_bound", "types", "leaf/0", value=None),
+            "a weight in 'soft_bound' is not a number, 0 or more; save or train",
+        ),
+        (
+            changed("soft_bound", "types", "leaf/0", delete=True),
+            "in p 'types' of 'soft_bound' are not the types of the file; save or train",
+        ),
+        (
+            changed(
+                "soft_bound", "types", value={"compose@enc.0/4": 1.0, "leaf/0": 2.0}
+            ),
+            "'types' of 'soft_bound' are not the types of the file",
+        ),
+        (
+            changed("states", 0, "value", value=10**400),
+            "'value' of state 0 is not a JSO",
+        ),
         (changed("training", "versions", value=[]), "'versions' in 'training' is not"),
         (changed("training", "versions", value={"a": 1}), "'versions' in 'training'"),
     ],
@@ -341,3 +442,67 @@ def test_entries_that_later_versions_may_add_are_ignored():
 def test_whole_numbers_are_values_too():
     content = changed("states", 0, "value", value=-2)
     assert parse_policy(json.dumps(content)).states[0].value == -2.0
+
+
+def test_a_number_too_large_for_a_float_is_none():
+    text = policy_text(POLICY)
+    for old in ('"value": -2.25', '"path": 1.25', '"alpha": 0.5'):
+        assert old in text
+        changed_text = text.replace(old, f"{old.split(':')[0]}: 1e999")
+        with pytest.raises(PolicyError, match="keeps to the format"):
+            parse_policy(changed_text)
+
+
+# ---- version 1 ----
+
+VERSION_1 = """\
+{
+"format": "edbatch-policy",
+"version": 1,
+"encoding": "sort",
+"types": [
+  {"cell": "leaf", "path": "", "arity": 0, "variant": 0}
+],
+"states": [
+  {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 12, "value": -2.25}
+],
+"training": null
+}
+"""
+NEW_IN_2 = ("generations", "patience", "curve")
+
+
+def test_a_file_of_version_1():
+    expected = StateMachine(TYPES[:1], "sort", (MachineState((0,), 0, 12, -2.25),))
+    assert parse_policy(VERSION_1) == expected
+    assert parse_policy(policy_text(parse_policy(VERSION_1))) == expected
+
+
+def test_a_training_record_of_version_1():
+    content = changed("version", value=1)
+    del content["soft_bound"]
+    for name in NEW_IN_2:
+        del content["training"][name]
+    policy = parse_policy(json.dumps(content))
+    # Nothing was tuned, and training waited as long as there were trials.
+    assert policy.training == replace(RECORD, generations=0, patience=1000, curve=())
+    assert policy.weights == BoundWeights()
+    del content["training"]["max_trials"]
+    with pytest.raises(PolicyError, match="'training' has no 'max_trials'"):
+        parse_policy(json.dumps(content))
+    content["training"] = [1]
+    with pytest.raises(PolicyError, match="'training' is not an object"):
+        parse_policy(json.dumps(content))
+
+
+def test_version_1_had_no_soft_bound():
+    content = changed("version", value=1)
+    content["soft_bound"] = "a comment"
+    assert parse_policy(json.dumps(content)).weights == BoundWeights()
+
+
+def test_equal_machines_give_equal_bytes():
+    one = replace(POLICY, weights=BoundWeights((1, 2), path=-0.0, power=4))
+    same = replace(POLICY, weights=BoundWeights((1.0, 2.0), path=0, power=4))
+    assert one == same
+    assert policy_text(one) == policy_text(same)

@@ -16,6 +16,7 @@ from edbatch.policies.q_learning import (
 )
 from edbatch.policies.random_stream import new_stream
 from edbatch.policies.remaining_bound import chains_below
+from edbatch.policies.soft_bound import start_soft_bound, update_soft_bound
 from edbatch.policies.trie import sequences
 from edbatch.schedule import lower_bound, run_type, start_frontier
 
@@ -25,8 +26,11 @@ def episode_of(structure, encoding="sort", epsilon=0.5, seed=0, table=None, alph
     table, episode, steps = run_episode(
         new_table(structure.num_types) if table is None else table,
         start_frontier(structure),
+        structure.instance_nodes,
         chains_below(structure.node_type, start, consumers, structure.num_types),
         encoding_id(encoding),
+        np.ones(structure.num_types + 1),
+        3,
         alpha,
         epsilon,
         new_stream(seed),
@@ -50,15 +54,22 @@ def test_an_episode_is_one_of_the_environment(encoding, structure, seed):
     env = BatchingEnv(lambda _: structure, type_keys=structure.type_keys, alpha=alpha)
     observation, info = env.reset(seed=0)
     mirror = start_frontier(structure)
+    ones = np.ones(structure.num_types + 1)
+    soft = start_soft_bound(mirror, structure.instance_nodes, ones, 3)
     terminated = False
     for number, action, reward in zip(*episode[:3], strict=True):
         assert not terminated
         sequence = states[number]
-        assert encoded(encoding, mirror) == sequence
-        assert np.flatnonzero(info["action_mask"]).tolist() == sorted(set(sequence))
+        assert encoded(encoding, mirror, soft) == sequence
+        ready = np.flatnonzero(info["action_mask"]).tolist()
+        if encoding == "fall":
+            assert len(sequence) == min(2, len(ready)) and {*sequence} <= {*ready}
+            assert action in sequence
+        else:
+            assert ready == sorted({*sequence})
         assert np.array_equal(observation[:, 0] > 0, env.action_masks())
         observation, env_reward, terminated, truncated, info = env.step(action)
-        run_type(mirror, action)
+        update_soft_bound(soft, mirror, action, *run_type(mirror, action))
         assert env_reward == reward
         assert not truncated
     assert terminated
@@ -73,7 +84,7 @@ def test_learning_is_that_of_the_definition(structure, n_step, rate):
     table = new_table(structure.num_types)
     value: dict[tuple[int, int], float] = {}
     visits: dict[tuple[int, int], int] = {}
-    for seed in range(3):
+    for seed in range(12):
         table, episode = episode_of(structure, table=table, seed=seed)
         steps = len(episode.action)
         learn(table, episode, steps, n_step, rate)
@@ -83,7 +94,9 @@ def test_learning_is_that_of_the_definition(structure, n_step, rate):
             target = sum(paid[s:end])
             if end < steps:
                 there = episode.state[end]
-                target += max(q for (state, _), q in value.items() if state == there)
+                tried = {a: n for (state, a), n in visits.items() if state == there}
+                enough = min(8, max(tried.values()))
+                target += max(value[there, a] for a in tried if tried[a] >= enough)
             key = int(episode.state[s]), int(episode.action[s])
             visits[key] = visits.get(key, 0) + 1
             share = max(rate, 1 / visits[key])
@@ -105,6 +118,42 @@ def test_without_exploration_the_best_tried_action_is_taken():
     assert best_action(table, episode.state[0]) == 2
     _, again = episode_of(structure, "base", epsilon=0.0, table=table)
     assert again.action.tolist() == [2, 0, 1]
+
+
+def test_actions_that_were_tried_seldom_do_not_compete_with_others():
+    structure = build([0, 1, 2], [[], [], []], 3)
+    table, episode = episode_of(structure, "base", epsilon=0.0)
+    start = episode.state[0]
+    table.value[start] = [-3.0, -2.0, -1.0]
+    for visits, best in [
+        ([100, 0, 0], 0),
+        ([100, 8, 7], 1),
+        ([100, 8, 8], 2),
+        ([5, 4, 4], 0),
+        ([5, 5, 4], 1),
+        ([1, 1, 1], 2),
+        ([0, 0, 1], 2),
+    ]:
+        table.visits[start] = visits
+        assert best_action(table, start) == best
+    table.visits[start] = 0
+    assert best_action(table, start) < 0
+
+
+def test_fall_begins_with_the_type_of_largest_fall():
+    # Types 0 and 1 are ready; only 1 has all its nodes so, and lowers the bound.
+    structure = build([0, 1, 0, 2], [[], [], [1], [2]], 3)
+    _, episode = episode_of(structure, "fall", epsilon=0.0)
+    assert episode.action.tolist() == [1, 0, 2]
+
+
+def test_random_actions_with_fall_are_the_best_and_the_runner_up():
+    structure = build([0, 1, 2], [[], [], []], 3)
+    firsts = [
+        int(episode_of(structure, "fall", epsilon=1.0, seed=seed)[1].action[0])
+        for seed in range(200)
+    ]
+    assert [firsts.count(t) > 60 for t in range(3)] == [True, True, False]
 
 
 def test_random_actions_are_all_those_of_the_frontier():

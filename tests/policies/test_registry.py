@@ -4,7 +4,14 @@ from pathlib import Path
 import pytest
 
 from edbatch.errors import PolicyError
-from edbatch.policies import Agenda, Depth, Greedy, StateMachine, get_policy
+from edbatch.policies import (
+    Agenda,
+    Depth,
+    Greedy,
+    StateMachine,
+    get_policy,
+    zoo_names,
+)
 from edbatch.schedule import FrontierPolicy
 from edbatch.schedule.examples import chain
 
@@ -16,6 +23,18 @@ MACHINE = StateMachine(chain("ab").type_keys, "max")
 )
 def test_heuristics_by_name(name, kind):
     assert isinstance(get_policy(name), kind)
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_ready_made_policies_by_name(name):
+    policy = get_policy(f"zoo:{name}")
+    assert isinstance(policy, StateMachine)
+    assert policy == get_policy(f"zoo:{name}")
+
+
+def test_ready_made_policies_are_listed_in_order():
+    assert "tree-lstm" in zoo_names()
+    assert list(zoo_names()) == sorted(zoo_names())
 
 
 @pytest.mark.parametrize("policy", [Greedy(), MACHINE, FrontierPolicy()])
@@ -42,8 +61,9 @@ def test_files(tmp_path, monkeypatch):
         ("gredy", "the path of a .json file but this is 'gredy'; did you mean 'greedy"),
         ("Depth", "but this is 'Depth'; did you mean 'depth'?"),
         ("", "but this is ''; known are 'agenda', 'depth', 'greedy'"),
-        ("zoo:tree-lstm", "but this is 'zoo:tree-lstm'; known are"),
-        ("zoo:tree-lstm.json", "but this is 'zoo:tree-lstm.json'; known are"),
+        ("zoo:tree-lsmt", "but this is 'zoo:tree-lsmt'; did you mean 'tree-lstm'"),
+        ("zoo:tree-lstm.json", "'zoo:tree-lstm.json'; did you mean 'tree-lstm'"),
+        ("zoo:", "ready-made policy is zoo: and the name of its workload but this is"),
         ("missing.json", "there is no policy file missing.json"),
         (Path("missing"), "there is no policy file missing"),
         (None, "a policy is a name, a path, or an object .* but this is None; pass"),

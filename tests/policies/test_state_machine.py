@@ -1,5 +1,8 @@
 import itertools
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import all_graphs, build, graphs, long_chain
 from schedule_oracles import Naive, batches_of, greedy_batches
+from soft_bound_oracle import best_two, falls_of
 
+from edbatch.envs import sample_dag_structure, sample_lattice_structure
 from edbatch.errors import PolicyError
 from edbatch.graph import TypeKey
 from edbatch.policies import ENCODINGS, Greedy, MachineState, StateMachine
+from edbatch.policies.bound_weights import BoundWeights
 from edbatch.schedule import check_schedule
 from edbatch.schedule.examples import tree
 
@@ -28,9 +34,11 @@ def machine(encoding, table, types=TREE.type_keys):
     return StateMachine(types, encoding, states)
 
 
-def encoding_of(encoding, frontier):
+def encoding_of(encoding, frontier, falls):
     """The encoding of an oracle's frontier."""
     present = sorted(frontier)
+    if encoding == "fall":
+        return tuple(best_two(falls()))
     if encoding == "base":
         return tuple(present)
     ordered = sorted(present, key=lambda t: (-len(frontier[t]), t))
@@ -40,16 +48,23 @@ def encoding_of(encoding, frontier):
 def oracle(policy, structure):
     """Batches and unseen states of a machine with the graph's own types."""
     graph = Naive(structure)
+    weights = policy.weights
+    weight = [*(weights.types or [1.0] * structure.num_types), weights.path]
+    squarings = {2: 1, 4: 2, 8: 3, 16: 4}[weights.power]
     table = {state.frontier: state.action for state in policy.states}
     unseen = 0
 
     def choose(done):
         nonlocal unseen
         frontier = graph.frontier(done)
-        chosen = table.get(encoding_of(policy.encoding, frontier))
+        falls = partial(falls_of, structure, done, weight, squarings)
+        state = encoding_of(policy.encoding, frontier, falls)
+        chosen = table.get(state)
         if chosen in frontier:
             return chosen
         unseen += 1
+        if policy.encoding == "fall":
+            return state[0]
         return max(frontier, key=lambda t: (graph.ratio(done, t), -t))
 
     return graph.run(choose), unseen
@@ -201,7 +216,7 @@ def test_a_graph_may_lack_types_and_have_known_cells_with_other_arities():
     two, three = TypeKey("join", "p", 2), TypeKey("join", "p", 3)
     policy = machine("base", {}, (TypeKey("other", "", 1), two, leaf))
     policy = replace(policy, states=(MachineState((2,), 2), MachineState((1,), 1)))
-    assert policy.bind((leaf, three, two)).tolist() == [-1, 2, 0, 1]
+    assert policy.bind((leaf, three, two)).type_of.tolist() == [-1, 2, 0, 1]
     #   0 leaf, 1 leaf;  2 join/2 of both;  3 join/3 of 2 and both
     graph = replace(
         build([0, 0, 2, 1], [[], [], [0, 1], [2, 0, 1]], 3),
@@ -243,7 +258,113 @@ def test_a_binding_is_made_once():
     assert policy.bind(TREE.type_keys) is policy.bind(tuple(TREE.type_keys))
 
 
+# ---- the encoding by falls ----
+
+
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0, 3.0]), min_size=4, max_size=4),
+    st.sampled_from([2, 4, 8, 16]),
+    st.booleans(),
+)
+def test_without_states_the_type_of_largest_fall_runs(seed, weight, power, equal):
+    rng = np.random.default_rng(seed)
+    nodes = int(rng.integers(1, 13))
+    structure = sample_dag_structure(rng, instances=3, nodes=nodes, types=3)
+    *types, path = weight
+    weights = BoundWeights(() if equal else types, path, power)
+    policy = StateMachine(structure.type_keys, "fall", weights=weights)
+    schedule = check(policy, structure)
+    assert schedule.unseen_states == schedule.num_batches
+
+
+@given(
+    st.integers(0, 10**6),
+    st.dictionaries(
+        st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True).map(tuple),
+        st.integers(0, 2),
+    ),
+)
+def test_states_of_two_types(seed, table):
+    structure = sample_dag_structure(np.random.default_rng(seed), instances=3, nodes=9)
+    states = tuple(itertools.starmap(MachineState, table.items()))
+    policy = StateMachine(structure.type_keys, "fall", states)
+    check(policy, structure)
+
+
+@given(st.integers(0, 10**6), st.permutations(range(4)))
+def test_fall_does_not_mind_the_order_of_the_graphs_types(seed, new):
+    rng = np.random.default_rng(seed)
+    structure = sample_dag_structure(rng, instances=3, nodes=10, types=4)
+    weights = BoundWeights(rng.choice([0.5, 1.0, 1.0, 2.0], 4), 0.5)
+    states = (MachineState((2, 0), 0), MachineState((1, 3), 3))
+    policy = StateMachine(structure.type_keys, "fall", states, weights=weights)
+    renumbered = replace(
+        structure,
+        type_keys=tuple(structure.type_keys[new.index(t)] for t in range(4)),
+        node_type=np.array(new, np.int32)[structure.node_type],
+    )
+    expected, found = policy.schedule(structure), policy.schedule(renumbered)
+    check_schedule(found, renumbered)
+    np.testing.assert_array_equal(found.batch_type, np.array(new)[expected.batch_type])
+    np.testing.assert_array_equal(found.order, expected.order)
+    assert found.unseen_states == expected.unseen_states
+
+
+def test_fall_with_types_that_it_does_not_know():
+    leaf, two, three = (TypeKey("a", "", k) for k in range(3))
+    states = (MachineState((0,), 0),)
+    policy = StateMachine(
+        (TypeKey("b", "", 0), leaf), "fall", states, weights=BoundWeights((7, 3), 2)
+    )
+    type_of, weight, squarings = policy.bind((two, leaf, three))
+    assert type_of.tolist() == [-1, 1, 0, 2]
+    assert (weight.tolist(), squarings) == ([1.0, 3.0, 1.0, 2.0], 3)
+    graph = replace(
+        build([1, 0, 2, 0], [[], [0], [1, 0], [0]], 3), type_keys=(two, leaf, three)
+    )
+    schedule = policy.schedule(graph)
+    check_schedule(schedule, graph)
+    assert schedule.batch_type.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_fall_on_no_node_and_on_one(nodes):
+    graph = build([0] * nodes, [[]] * nodes, 3)
+    assert check(StateMachine(graph.type_keys, "fall"), graph).num_batches == nodes
+    none = replace(graph, instance_nodes=np.array([0, nodes, 0], np.int32))
+    assert StateMachine(graph.type_keys, "fall").schedule(none).num_batches == nodes
+
+
+def test_fall_on_a_deep_chain():
+    structure = long_chain(100_000)
+    schedule = StateMachine(structure.type_keys, "fall").schedule(structure)
+    check_schedule(schedule, structure)
+    assert schedule.num_batches == 100_000
+
+
 # ---- the object ----
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_copies_and_threads_schedule_alike(encoding):
+    rng = np.random.default_rng(0)
+    structures = [sample_lattice_structure(rng, instances=4) for _ in range(8)]
+    policy = StateMachine(structures[0].type_keys, encoding)
+    copy = pickle.loads(pickle.dumps(policy))
+    assert copy == policy
+    expected = [copy.schedule(each).batch_type.tolist() for each in structures]
+    with ThreadPoolExecutor(4) as pool:
+        for schedule, batch_type in zip(
+            pool.map(policy.schedule, structures * 4), expected * 4, strict=True
+        ):
+            assert schedule.batch_type.tolist() == batch_type
+    assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+def test_as_many_weights_as_types():
+    with pytest.raises(PolicyError, match="but there are 1 weights and 3 types; give"):
+        StateMachine(TREE.type_keys, "fall", weights=BoundWeights((1.0,)))
 
 
 def test_equality_is_that_of_the_content():
@@ -255,6 +376,7 @@ def test_equality_is_that_of_the_content():
     assert one != machine("sort", {"a": "a", "b": "b"})
     assert one != machine("base", {"a": "a"})
     assert one != machine("base", {"a": "a", "b": "a"})
+    assert one != replace(one, weights=BoundWeights(path=2.0))
 
 
 @pytest.mark.parametrize("state", [MachineState((3,), 0), MachineState((0,), 3)])
@@ -269,7 +391,9 @@ def test_negative_positions_are_refused():
 
 
 def test_an_unknown_encoding_is_refused():
-    with pytest.raises(PolicyError, match="an encoding is one of base, max, sort but"):
+    with pytest.raises(
+        PolicyError, match="an encoding is one of base, max, sort, fall but"
+    ):
         StateMachine(TREE.type_keys, "bsae")
 
 

@@ -2,6 +2,7 @@ import signal
 import time
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +14,19 @@ from edbatch.envs import (
     sample_tree_structure,
 )
 from edbatch.errors import PolicyError
-from edbatch.policies import ENCODINGS, Agenda, Depth, Greedy, load_policy, train_policy
+from edbatch.policies import (
+    ENCODINGS,
+    Agenda,
+    BoundWeights,
+    Depth,
+    Greedy,
+    StateMachine,
+    load_policy,
+    train_policy,
+)
 from edbatch.policies import training as module
 from edbatch.policies.training import common_types
+from edbatch.policies.tuning import next_generation, start_tuning
 from edbatch.schedule import check_schedule, lower_bound
 from edbatch.schedule.examples import chain
 
@@ -112,7 +123,7 @@ def test_never_worse_than_greedy_on_the_held_out_minibatches():
         sample = partial(sample_dag_structure, types=3, nodes=40, instances=3)
         first = sample(rng)
         graphs = [replace(sample(rng), type_keys=first.type_keys) for _ in range(4)]
-        policy = train_policy(graphs[:2], graphs[2:], trials=60)
+        policy = train_policy(graphs[:2], graphs[2:], encoding="sort", trials=60)
         record = policy.training
         assert record.held_out_batches <= record.held_out_greedy
         if record.worse_than_greedy:
@@ -134,7 +145,9 @@ def test_progress_and_interruption():
         if len(calls) == 6:
             raise KeyboardInterrupt
 
-    policy = train_policy(train, held_out, trials=400, progress=interrupt)
+    policy = train_policy(
+        train, held_out, encoding="sort", trials=400, progress=interrupt
+    )
     record = policy.training
     assert record.stopped == "interrupted"
     assert [trial for trial, *_ in calls] == [1, 2, 4, 8, 10, 20]
@@ -145,13 +158,22 @@ def test_progress_and_interruption():
     assert record.held_out_batches == min(least, record.held_out_greedy)
 
 
-def test_interrupted_before_the_first_judgement(monkeypatch):
+@pytest.mark.parametrize("function", ["run_trial", "next_generation"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_interrupted_before_the_first_trial(encoding, function, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "run_trial", interrupt)
-    policy = train_policy([chain("ab")], [chain("ab")])
-    assert (policy.states, policy.training.trials) == ((), 0)
+    monkeypatch.setattr(module, function, interrupt)
+    graphs = sampled(LATTICES, 2, 0)
+    if function == "next_generation" and encoding != "fall":
+        return
+    policy = train_policy(graphs, graphs, encoding=encoding)
+    assert policy.training.trials == 0
+    assert (policy.training.curve == ()) == (function == "run_trial")
+    if function == "run_trial":
+        assert policy.states == ()
+        assert policy.encoding == ("sort" if encoding == "fall" else encoding)
     assert policy.training.stopped == "interrupted"
     assert not policy.training.worse_than_greedy
 
@@ -167,10 +189,112 @@ def test_judgements_are_frequent_at_first_and_end_with_the_last_trial():
 def test_every_minibatch_takes_its_turn():
     # In graph t all nodes have type t, so each gives the table one state.
     graphs = [build([t] * 2, [[], [0]], 4) for t in range(4)]
-    policy = train_policy(graphs, graphs, trials=10)
+    policy = train_policy(graphs, graphs, encoding="base", trials=10)
     visits = {state.frontier: state.visits for state in policy.states}
     assert visits == {(t,): 2 for t in range(4)}
     assert policy.training.trials == 4
+
+
+# ---- the encoding by falls ----
+
+
+def test_a_curve_has_every_judgement():
+    train, held_out = sampled(LATTICES, 2, 0), sampled(LATTICES, 2, 1)
+    calls = []
+    policy = train_policy(
+        train,
+        held_out,
+        trials=30,
+        generations=2,
+        progress=lambda *call: calls.append((call[0], call[2])),
+    )
+    record = policy.training
+    assert record.curve == tuple(calls)
+    assert record.curve[0][0] == 0
+    assert [trial for trial, _ in calls] == sorted(trial for trial, _ in calls)
+    assert record.held_out_batches == min(batches for _, batches in calls)
+    assert record.best_trial in [trial for trial, _ in calls]
+
+
+def test_where_equal_weights_meet_the_bound_none_are_tuned(monkeypatch):
+    monkeypatch.setattr(module, "next_generation", None)
+    train, held_out = sampled(TREES, 2, 0), sampled(TREES, 2, 1)
+    policy = train_policy(train, held_out)
+    assert policy.weights == BoundWeights()
+    assert policy.training.stopped == "lower bound"
+    batches = policy.training.held_out_batches
+    assert policy.training.curve[0] == (0, batches)
+    assert batches == policy.training.held_out_lower_bound
+
+
+def test_tuned_weights_and_no_table_are_judged_too():
+    train, held_out = sampled(LATTICES, 4, 0), sampled(LATTICES, 4, 1)
+    policy = train_policy(train, held_out, trials=1, generations=4, epsilon=1.0)
+    tuned = StateMachine(
+        policy.types, "fall", weights=_tuned_weights(train, len(policy.types), 4)
+    )
+    batches = np.mean([tuned.schedule(each).num_batches for each in held_out])
+    assert policy.training.held_out_batches <= batches
+    assert (0, batches) in policy.training.curve
+
+
+def _tuned_weights(graphs, num_types, generations):
+    tuning = start_tuning(graphs, num_types)
+    for _ in range(generations):
+        tuning = next_generation(tuning, graphs, generations, 0)
+    return tuning.weights
+
+
+def test_a_poor_table_is_not_returned(monkeypatch):
+    train, held_out = sampled(LATTICES, 2, 0), sampled(LATTICES, 2, 1)
+
+    class BetterThanAny:
+        def schedule(self, structure):
+            return SimpleNamespace(num_batches=1)
+
+    monkeypatch.setattr(module, "Greedy", BetterThanAny)
+    policy = train_policy(train, held_out, trials=2, generations=0)
+    record = policy.training
+    assert record.worse_than_greedy
+    assert (policy.encoding, policy.states, record.encoding) == ("sort", (), "fall")
+    assert (policy.weights, record.best_trial) == (BoundWeights(), 0)
+    batches = []
+    for structure in held_out:
+        ours, greedy = policy.schedule(structure), Greedy().schedule(structure)
+        assert ours.num_batches == greedy.num_batches
+        batches.append(ours.num_batches)
+    assert record.held_out_batches == np.mean(batches)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("patience", [1, 3])
+def test_patience(encoding, patience):
+    train, held_out = sampled(LATTICES, 3, 0), sampled(LATTICES, 2, 1)
+    policy = train_policy(
+        train,
+        held_out,
+        encoding=encoding,
+        trials=400,
+        generations=1,
+        patience=patience,
+    )
+    record = policy.training
+    assert (record.stopped, record.patience) == ("patience", patience)
+    least = min(batches for _, batches in record.curve)
+    last = [batches for trial, batches in record.curve][-patience:]
+    assert min(last) >= least
+    if not record.worse_than_greedy:
+        assert sum(trial > record.best_trial for trial, _ in record.curve) == patience
+    assert record.trials == record.curve[-1][0] < 400
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 2**70 + 3])
+def test_any_integer_is_a_seed(seed):
+    train, held_out = sampled(LATTICES, 1, 0), sampled(LATTICES, 1, 1)
+    policy = train_policy(train, held_out, trials=2, generations=1, seed=seed)
+    assert policy.training.seed == seed
+    same = train_policy(train, held_out, trials=2, generations=1, seed=seed % 2**64)
+    assert (same.states, same.weights) == (policy.states, policy.weights)
 
 
 # ---- types ----
@@ -210,6 +334,13 @@ def test_graphs_of_different_models():
         ({"alpha": -0.1}, "'alpha' is between 0 and inf but is -0.1"),
         ({"learning_rate": 1.5}, "'learning_rate' is between 0 and 1 but is 1.5"),
         ({"epsilon": float("nan")}, "'epsilon' is between 0 and 1 but is nan"),
+        ({"generations": -1}, "'generations' is between 0 and inf but is -1"),
+        ({"patience": 0}, "'patience' is between 1 and inf but is 0"),
+        ({"trials": 2.5}, "'trials' is a whole number but is 2.5; leave it out"),
+        ({"n_step": float("inf")}, "'n_step' is a whole number but is inf"),
+        ({"patience": 1.0}, "'patience' is a whole number but is 1.0"),
+        ({"generations": 0.5}, "'generations' is a whole number but is 0.5"),
+        ({"resume": True}, "but 'checkpoint' is None; name the file that the interr"),
         ({"encoding": "bse"}, "but this is 'bse'; did you mean 'base'"),
     ],
 )

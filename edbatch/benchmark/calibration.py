@@ -1,0 +1,279 @@
+"""Measuring what cells cost as a function of batch width, inside the running program.
+
+*Chunks.* The time of a chunk of each type and width is the difference between a real
+minibatch and the same with more such chunks slipped in (`edbatch.benchmark.replay`), so
+many that it takes about twice as long; both run side by side, and the median over
+rounds is taken. So everything that a chunk does in earnest is in it: its operands are
+gathered from where they lie, its outputs are written, other types compete for the
+cache. A benchmark of the cell alone has none of that. A regression on the times of
+minibatches has all of it but cannot tell types apart: many run in one batch per
+minibatch whatever the policy, and neighbouring widths come together. As a wider chunk
+does all that a narrower one does, times are made to rise with the width.
+
+*Batches.* The program stays in one loop while it runs added chunks; a real minibatch
+turns from loop to loop. That time is what is missing from the chunks' times of real
+minibatches under several policies; its least squares share per batch is `switch_us`.
+
+The outcome is checked on minibatches that had no part in either, under all policies.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.benchmark.chunk_times import (
+    ChunkTimes,
+    Progress,
+    extended,
+    time_chunks,
+)
+from edbatch.benchmark.replay import Replay
+from edbatch.benchmark.stopwatch import Stopwatch
+from edbatch.execution import Plan
+from edbatch.graph import DataflowGraph
+from edbatch.policies import Agenda, Depth, Greedy
+from edbatch.policies.cost_model import CostModel, CostRecord
+from edbatch.schedule import Policy, Schedule
+
+_DIGITS = 4  # of a microsecond; what is finer says nothing
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted and measured times of one policy on some minibatches.
+
+    Attributes:
+        policy: The policy.
+        batches: Batches per minibatch, the mean.
+        predicted_ms: What the costs say that a minibatch takes, the mean.
+        measured_ms: What it took, the mean.
+        error_percent: Difference of the two without sign, the median.
+    """
+
+    policy: str
+    batches: float
+    predicted_ms: float
+    measured_ms: float
+    error_percent: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Costs, and how well they predict.
+
+    Attributes:
+        costs: The costs.
+        predictions: For each policy, on minibatches that the costs were not fitted to.
+    """
+
+    costs: CostModel
+    predictions: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """A minibatch under one policy, and how long it took.
+
+    Attributes:
+        schedule: The policy's schedule.
+        idle: Time of its plan without a step, relative to the stopwatch's standard.
+        full: Time of its plan, likewise.
+    """
+
+    schedule: Schedule
+    idle: float
+    full: float
+
+
+def calibrate(
+    model: Callable[[Any, Any], Any],
+    params: Any,
+    minibatches: Sequence[Sequence[Any]],
+    held_out: Sequence[Sequence[Any]],
+    *,
+    rounds: int = 7,
+    workload: str = "",
+    hidden: int | None = None,
+    policies: Sequence[Policy] = (Greedy(), Agenda(), Depth()),
+    progress: Progress = lambda done, total, what: None,
+) -> Calibration:
+    """Measures a model's costs.
+
+    Args:
+        model: ``model(params, instance)``.
+        params: Its parameters, not all zero.
+        minibatches: Instances of the minibatches to measure on, one or more.
+        held_out: Those of the minibatches to check by, one or more; the costs depend on
+            which types occur in them but not on their times.
+        rounds: How often everything is timed.
+        workload: What it is, for the record.
+        hidden: Length of the model's states, for the record.
+        policies: What schedules the minibatches.
+        progress: Called as ``progress(done, total, what)``.
+
+    Returns:
+        The costs, and what they predict.
+
+    Raises:
+        EdbatchError: The model cannot be recorded or planned.
+    """
+    batched = eb.batch(model, params=params, cache_bytes=0)
+    recorded = [
+        [batched.record(each) for each in some] for some in (*minibatches, *held_out)
+    ]
+    everything = [each for some in recorded for each in some]
+    for some in recorded[: len(minibatches)]:
+        for policy in policies:
+            _plan(batched, policy, some)  # the buckets settle
+    replay = Replay(_plan(batched, Greedy(), with_all_types(recorded[0], everything)))
+    standard = jax.device_put(replay.add(replay.pairs[0], 0))
+    watch = Stopwatch(partial(batched.apply, params), standard)
+    shares = time_chunks(replay, watch, rounds, progress)
+    timed = []
+    for done, some in enumerate(recorded):
+        progress(done, len(recorded), "Timing minibatches")
+        timed.append([_time(batched, each, some, watch, rounds) for each in policies])
+    seen = [each for some in timed[: len(minibatches)] for each in some]
+    costs = _chunk_costs(batched, shares, recorded[: len(minibatches)], watch)
+    costs = fit_rest(costs, seen, watch.standard_us)
+    predictions = tuple(
+        predict(costs, unseen, watch.standard_us)
+        for unseen in zip(*timed[len(minibatches) :], strict=True)
+    )
+    error = float(np.mean([each.error_percent for each in predictions]))
+    record = CostRecord(
+        workload=workload,
+        device=jax.devices()[0].device_kind,
+        jax=jax.__version__,
+        hidden=hidden,
+        batch_size=len(minibatches[0]),
+        minibatches=len(minibatches),
+        rounds=rounds,
+        error_percent=round(error, 2),
+    )
+    return Calibration(replace(costs, record=record), predictions)
+
+
+def _plan(batched: eb.Batched, policy: Policy, some: Sequence[DataflowGraph]) -> Plan:
+    batched.policy = policy
+    return batched.plan(some)
+
+
+def with_all_types(
+    minibatch: Sequence[DataflowGraph], others: Sequence[DataflowGraph]
+) -> list[DataflowGraph]:
+    """Adds instances to a minibatch until it has nodes of every type.
+
+    Args:
+        minibatch: Recorded instances.
+        others: More of them.
+
+    Returns:
+        The minibatch, and those of the others that bring a type.
+    """
+    found = list(minibatch)
+    present = {int(t) for each in found for t in np.unique(each.node_type)}
+    for each in others:
+        types = set(np.unique(each.node_type).tolist())
+        if not types <= present:
+            found.append(each)
+            present |= types
+    return found
+
+
+def _time(
+    batched: eb.Batched,
+    policy: Policy,
+    some: Sequence[DataflowGraph],
+    watch: Stopwatch,
+    rounds: int,
+) -> Timed:
+    plan = _plan(batched, policy, some)
+    idle = replace(plan, num_steps=np.int32(0))
+    watch.warm_up(plan)
+    ratios = np.median([watch.ratio(idle, plan) for _ in range(rounds)], axis=0)
+    schedule = policy.schedule(batched.graph(some).structure)
+    return Timed(schedule, *ratios.tolist())
+
+
+def _chunk_costs(
+    batched: eb.Batched,
+    shares: ChunkTimes,
+    recorded: Sequence[Sequence[DataflowGraph]],
+    watch: Stopwatch,
+) -> CostModel:
+    """The costs of chunks alone."""
+    types, widths = batched.types.types, batched.sizes.widths
+    batches = np.zeros(len(types))
+    for some in recorded:
+        schedule = Greedy().schedule(batched.graph(some).structure)
+        batches += np.bincount(schedule.batch_type, minlength=len(types))
+    times = [
+        watch.standard_us * np.array(extended(shares[each.id], widths))
+        for each in types
+    ]
+    return CostModel(
+        types=tuple(each.key for each in types),
+        widths=widths,
+        chunk_us=tuple(tuple(each.round(_DIGITS).tolist()) for each in times),
+        measured_widths=tuple(len(shares[each.id]) for each in types),
+        batches=tuple((batches / len(recorded)).tolist()),
+    )
+
+
+def fit_rest(costs: CostModel, timed: Sequence[Timed], standard_us: float) -> CostModel:
+    """Fits what minibatches cost beside their chunks.
+
+    Args:
+        costs: The costs of chunks, with those of the model's types in their order.
+        timed: Minibatches.
+        standard_us: Microseconds of the stopwatch's standard.
+
+    Returns:
+        The costs with `switch_us`, of least squares but 0 or more, and `call_us`, the
+        median time of a plan without a step.
+    """
+    chunks = replace(costs, switch_us=0.0)
+    batches = np.array([each.schedule.num_batches for each in timed])
+    rest = [
+        standard_us * (each.full - each.idle)
+        - chunks.schedule_us(each.schedule, costs.types)
+        for each in timed
+    ]
+    switch_us = max(0.0, float(rest @ batches / (batches @ batches)))
+    call_us = standard_us * float(np.median([each.idle for each in timed]))
+    return replace(
+        costs, switch_us=round(switch_us, _DIGITS), call_us=round(call_us, _DIGITS)
+    )
+
+
+def predict(costs: CostModel, timed: Sequence[Timed], standard_us: float) -> Prediction:
+    """Compares predicted with measured times.
+
+    Args:
+        costs: The costs, with those of the model's types in their order.
+        timed: Minibatches under one policy.
+        standard_us: Microseconds of the stopwatch's standard.
+
+    Returns:
+        The comparison.
+    """
+    predicted_us = np.array(
+        [
+            costs.call_us + costs.schedule_us(each.schedule, costs.types)
+            for each in timed
+        ]
+    )
+    measured_us = standard_us * np.array([each.full for each in timed])
+    return Prediction(
+        policy=timed[0].schedule.policy,
+        batches=float(np.mean([each.schedule.num_batches for each in timed])),
+        predicted_ms=float(predicted_us.mean()) / 1e3,
+        measured_ms=float(measured_us.mean()) / 1e3,
+        error_percent=100 * float(np.median(np.abs(predicted_us / measured_us - 1))),
+    )

@@ -1,0 +1,101 @@
+"""How long one chunk of each type and width takes in the running program."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from edbatch.benchmark.replay import Replay
+from edbatch.benchmark.stopwatch import Stopwatch
+from edbatch.execution import Plan
+
+Progress = Callable[[int, int, str], None]
+ChunkTimes = dict[int, dict[int, float]]  # type id -> width -> time
+
+_LEAST_SHARE = 1e-4  # of the minibatch: no chunk is taken to be faster at first
+
+
+def time_chunks(
+    replay: Replay, watch: Stopwatch, rounds: int, progress: Progress
+) -> ChunkTimes:
+    """Times one chunk of each type and width that a program has a loop for.
+
+    Args:
+        replay: A minibatch that has nodes of all types.
+        watch: Compares with that minibatch.
+        rounds: How often each is timed.
+        progress: Called as ``progress(done, total, what)``.
+
+    Returns:
+        Times relative to the minibatch's; 0 or more, and rising with the width.
+    """
+    pairs = replay.pairs
+    total = len(pairs) * (rounds + 1)
+    plans: list[Plan] = []
+    counts: list[int] = []
+    for done, pair in enumerate(pairs):
+        progress(done, total, "Preparing")
+        count = min(int(replay.plan.num_steps), replay.most(pair))
+        [ratio] = watch.ratio(jax.device_put(replay.add(pair, count)))
+        share = max(_LEAST_SHARE, (ratio - 1) / count)
+        counts.append(int(np.clip(1 / share, 1, replay.most(pair))))
+        plans.append(jax.device_put(replay.add(pair, counts[-1])))
+    more = np.empty((rounds, len(pairs)))
+    for r in range(rounds):
+        for p, plan in enumerate(plans):
+            progress((r + 1) * len(pairs) + p, total, "Timing chunks")
+            [ratio] = watch.ratio(plan)
+            more[r, p] = ratio - 1
+    shares = np.maximum(0, np.median(more, axis=0) / counts)
+    found: ChunkTimes = {}
+    for (type_id, width), share in sorted(zip(pairs, shares.tolist(), strict=True)):
+        found.setdefault(type_id, {})[width] = share
+    return {
+        type_id: dict(zip(by_width, rising([*by_width.values()]), strict=True))
+        for type_id, by_width in found.items()
+    }
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """Returns the nearest numbers, in least squares, of which none is below another.
+
+    Pool adjacent violators (Ayer et al. 1955): neighbours that fall become their mean.
+
+    Args:
+        values: The numbers.
+
+    Returns:
+        As many, each at least as large as the one before.
+
+    Example:
+        >>> rising([1.0, 4.0, 2.0, 5.0])
+        [1.0, 3.0, 3.0, 5.0]
+    """
+    pools: list[list[float]] = []
+    for value in values:
+        pools.append([value])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    return [float(np.mean(pool)) for pool in pools for _ in pool]
+
+
+def extended(by_width: dict[int, float], widths: Sequence[int]) -> list[float]:
+    """Completes times of chunks by those of wider ones.
+
+    Args:
+        by_width: Times of the narrowest widths.
+        widths: All widths, ascending.
+
+    Returns:
+        A time per width; those that are missing go on at the mean rise per row.
+
+    Example:
+        >>> extended({4: 5.0, 8: 7.0}, [4, 8, 16])
+        [5.0, 7.0, 11.0]
+    """
+    first, last = min(by_width), max(by_width)
+    rise = (by_width[last] - by_width[first]) / max(1, last - first)
+    return [
+        by_width.get(width, by_width[last] + (width - last) * rise) for width in widths
+    ]

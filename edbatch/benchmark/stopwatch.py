@@ -1,0 +1,55 @@
+"""Timing plans on a machine that is now faster and now slower.
+
+Every run is timed beside one and the same plan, the standard, and only their ratio is
+kept. Microseconds come back at the end, by the standard's median time over the whole
+session: whatever else the machine did for a while then touches all times alike.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.execution import Plan
+
+
+class Stopwatch:
+    """Times plans relative to a standard.
+
+    Attributes:
+        standard: The plan that everything is compared with.
+    """
+
+    def __init__(self, apply: Callable[[Plan], Any], standard: Plan) -> None:
+        self.standard = standard
+        self._apply = apply
+        self._seconds: list[float] = []
+        self._time(standard)  # compiles
+
+    def ratio(self, *plans: Plan) -> np.ndarray:
+        """Runs the standard and then each plan, once.
+
+        Args:
+            *plans: The plans, run before so that nothing is compiled.
+
+        Returns:
+            The time of each relative to the standard's; ``[plans] float64``.
+        """
+        self._seconds.append(self._time(self.standard))
+        return np.array([self._time(plan) for plan in plans]) / self._seconds[-1]
+
+    def warm_up(self, plan: Plan) -> None:
+        """Runs a plan so that its program is compiled."""
+        self._time(plan)
+
+    @property
+    def standard_us(self) -> float:
+        """Microseconds of the standard: the median of its runs so far."""
+        return 1e6 * float(np.median(self._seconds))
+
+    def _time(self, plan: Plan) -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(self._apply(plan))
+        return time.perf_counter() - start

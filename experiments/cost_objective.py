@@ -1,0 +1,206 @@
+"""Does it pay to schedule by measured cost in place of the number of batches?
+
+For each workload the costs of its cells are measured (as `edbatch calibrate` does).
+Then the same few schedules of each of some other minibatches are compared twice: once
+the one with the fewest batches is taken, once the one that the costs say is fastest.
+The schedules are those of the zoo's policy, of searches on top of it, and of the
+heuristics; ties go to the first. Where the two choices differ, both are run, side by
+side. In a clone:
+
+    python experiments/cost_objective.py
+    python experiments/cost_objective.py --workloads lattice-lstm,dag-lstm --hidden 256
+
+Each workload takes about a minute on two cores, most of it to compile. Keep the machine
+otherwise idle; `error %` says how far predicted times are from measured ones.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.benchmark import BenchmarkConfig, calibrate
+from edbatch.benchmark.minibatches import random_params
+from edbatch.execution import Plan
+from edbatch.graph import GraphStructure
+from edbatch.models import WORKLOADS, get_workload
+from edbatch.policies import CostModel, Searched
+from edbatch.schedule import Policy, Schedule
+
+ROW = "{:22} {:>6} {:>15} {:>15} {:>15} {:>6} {:>8}"
+HEAD = ROW.format(
+    "workload", "differ", "batches", "predicted ms", "measured ms", "ratio", "error %"
+)
+
+
+def sentence(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Arguments:
+    workloads: str = sentence(
+        ",".join(WORKLOADS), "Ready workloads, joined by commas, on sampled inputs."
+    )
+    hidden: int = sentence(128, "Length of the models' states.")
+    batch_size: int = sentence(32, "Instances per minibatch.")
+    minibatches: int = sentence(
+        8, "Minibatches to compare on; half as many to measure."
+    )
+    rounds: int = sentence(7, "How often everything is timed.")
+    width: int = sentence(8, "How many states the searches keep.")
+    seed: int = sentence(0, "Seed of inputs and parameters.")
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best schedule of several policies."""
+
+    policies: tuple[Policy, ...]
+    value: Callable[[Schedule, GraphStructure], float]
+    name: str = "best"
+
+    def schedule(self, structure: GraphStructure) -> Schedule:
+        found = [each.schedule(structure) for each in self.policies]
+        return min(found, key=lambda schedule: self.value(schedule, structure))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of two choices, by count and by cost, on M minibatches."""
+
+    workload: str
+    batches: np.ndarray  # [M, 2]
+    predicted_ms: np.ndarray  # [M, 2]
+    measured_ms: np.ndarray  # [M, 2, rounds]; alike where the choices are
+    error_percent: float
+
+    @property
+    def differ(self) -> np.ndarray:
+        """Whether the choices do, by what they are predicted to cost."""
+        return self.predicted_ms[:, 0] != self.predicted_ms[:, 1]
+
+
+def candidates(workload: str, width: int) -> tuple[Policy, ...]:
+    learned = eb.get_policy(f"zoo:{workload}")
+    heuristics = [eb.get_policy(each) for each in ("greedy", "agenda", "depth")]
+    searched = [Searched(each, width=width) for each in (learned, heuristics[0])]
+    return (*searched, learned, *heuristics)
+
+
+def by_count(schedule: Schedule, structure: GraphStructure) -> float:
+    return schedule.num_batches
+
+
+def by_cost(costs: CostModel) -> Callable[[Schedule, GraphStructure], float]:
+    return lambda schedule, structure: costs.schedule_us(schedule, structure.type_keys)
+
+
+def compare(workload_name: str, arguments: Arguments) -> Outcome:
+    workload = get_workload(workload_name)
+    config = BenchmarkConfig(
+        workload_name, hidden=arguments.hidden, seed=arguments.seed
+    )
+    params = random_params(workload, config)
+    some = max(1, arguments.minibatches // 2)
+    rng = np.random.default_rng(arguments.seed)
+    size = arguments.batch_size
+    instances = workload.sample(rng, (2 * some + arguments.minibatches) * size)
+    drawn = [instances[k : k + size] for k in range(0, len(instances), size)]
+    found = calibrate(
+        workload.model,
+        params,
+        drawn[:some],
+        drawn[some : 2 * some],
+        rounds=arguments.rounds,
+        workload=workload_name,
+        hidden=arguments.hidden,
+    )
+    policies = candidates(workload_name, arguments.width)
+    value = by_cost(found.costs)
+    choices = [Best(policies, by_count), Best(policies, value)]
+    batched = eb.batch(workload.model, params=params, cache_bytes=0)
+    batches, predicted_ms, measured_ms = [], [], []
+    for minibatch in drawn[2 * some :]:
+        graphs = [batched.record(each) for each in minibatch]
+        structure = batched.graph(graphs).structure
+        schedules = [each.schedule(structure) for each in choices]
+        us = [found.costs.call_us + value(each, structure) for each in schedules]
+        batches.append([each.num_batches for each in schedules])
+        predicted_ms.append([each / 1e3 for each in us])
+        plans = []
+        for choice in choices:
+            batched.policy = choice
+            plans.append(batched.plan(graphs))
+        plans = plans if us[0] != us[1] else plans[:1]
+        times = side_by_side(batched, params, plans, arguments.rounds)
+        measured_ms.append(times if us[0] != us[1] else np.repeat(times, 2, axis=0))
+    assert found.costs.record is not None
+    return Outcome(
+        workload_name,
+        np.array(batches),
+        np.array(predicted_ms),
+        np.array(measured_ms),
+        found.costs.record.error_percent,
+    )
+
+
+def side_by_side(
+    batched: eb.Batched, params: Any, plans: Sequence[Plan], rounds: int
+) -> np.ndarray:
+    """Milliseconds of plans that take turns; [plans, rounds]."""
+    times = np.empty((len(plans), rounds + 1))
+    for r in range(rounds + 1):
+        for turn in range(len(plans)):
+            k = (turn + r) % len(plans)
+            start = time.perf_counter()
+            jax.block_until_ready(batched.apply(params, plans[k]))
+            times[k, r] = 1e3 * (time.perf_counter() - start)
+    return times[:, 1:]  # the first ones may compile
+
+
+def line(outcome: Outcome) -> str:
+    differ = outcome.differ
+    measured_ms = np.median(outcome.measured_ms, axis=2)
+    pairs = (outcome.batches, outcome.predicted_ms, measured_ms)
+    means = [each.mean(axis=0) for each in pairs]
+    # Where choices agree there is nothing to compare but noise.
+    ratios = outcome.measured_ms[differ, 1] / outcome.measured_ms[differ, 0]
+    return ROW.format(
+        outcome.workload,
+        f"{differ.sum()}/{len(differ)}",
+        *(f"{count:.2f} {cost:.2f}" for count, cost in means),
+        f"{np.median(ratios):.3f}" if differ.any() else "-",
+        f"{outcome.error_percent:.1f}",
+    )
+
+
+def main(arguments: Arguments) -> None:
+    print(
+        f"hidden {arguments.hidden}, minibatches of {arguments.batch_size}; pairs are"
+        " by count and by cost, the ratio is by cost to by count where they differ"
+    )
+    print(HEAD)
+    for workload in arguments.workloads.split(","):
+        print(line(compare(workload.strip(), arguments)), flush=True)
+
+
+def parse(words: Sequence[str] | None = None) -> Arguments:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for each in fields(Arguments):
+        parser.add_argument(
+            "--" + each.name.replace("_", "-"),
+            type=type(each.default),
+            default=each.default,
+            help=each.metadata["help"] + " (default: %(default)s)",
+        )
+    return Arguments(**vars(parser.parse_args(words)))
+
+
+if __name__ == "__main__":
+    main(parse())

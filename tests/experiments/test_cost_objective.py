@@ -1,0 +1,87 @@
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+from edbatch.policies import CostModel
+from edbatch.schedule import Schedule
+from edbatch.schedule.examples import tree
+
+
+@pytest.fixture(scope="module")
+def script(project_root):
+    return project_root / "experiments" / "cost_objective.py"
+
+
+@pytest.fixture(scope="module")
+def experiment(script):
+    """The script, as a module."""
+    spec = importlib.util.spec_from_file_location(script.stem, script)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_arguments(experiment):
+    assert experiment.parse([]) == experiment.Arguments()
+    words = ["--workloads", "mv-rnn", "--hidden", "3"]
+    assert experiment.parse(words) == experiment.Arguments("mv-rnn", hidden=3)
+
+
+class Fixed:
+    """A policy that has one schedule, of nodes by type."""
+
+    def __init__(self, name, types):
+        self.name = name
+        ends = np.arange(len(types) + 1, dtype=np.int32)
+        kinds = np.array(["ab".index(each) for each in types], np.int32)
+        self.only = Schedule(ends[:-1], ends, kinds, name)
+
+    def schedule(self, structure):
+        return self.only
+
+
+def test_count_and_cost_may_choose_differently(experiment):
+    graph = tree("(a)b")
+    costs = CostModel(graph.type_keys, (1,), ((1.0,), (9.0,)), (1, 1), (1.0, 1.0))
+    policies = (Fixed("first", "abbb"), Fixed("few", "abb"), Fixed("cheap", "aaab"))
+    for value, name in (
+        (experiment.by_count, "few"),
+        (experiment.by_cost(costs), "cheap"),
+        (lambda *_: 0, "first"),
+    ):
+        assert experiment.Best(policies, value).schedule(graph).policy == name
+
+
+def test_a_line_compares_only_where_choices_differ(experiment):
+    outcome = experiment.Outcome(
+        "w",
+        batches=np.array([[10, 12], [8, 8]]),
+        predicted_ms=np.array([[4.0, 3.0], [2.0, 2.0]]),
+        measured_ms=np.array([[[4.0], [2.0]], [[3.0], [3.0]]]),
+        error_percent=5.0,
+    )
+    words = experiment.line(outcome).split()
+    assert words == [
+        "w",
+        "1/2",
+        "9.00",
+        "10.00",
+        "3.00",
+        "2.50",
+        "3.50",
+        "2.50",
+        *words[8:],
+    ]
+    assert words[8:] == ["0.500", "5.0"]
+
+
+def test_a_tiny_run(experiment, capsys):
+    words = "--workloads tree-lstm --hidden 4 --batch-size 1 --minibatches 1 --rounds 1"
+    experiment.main(experiment.parse([*words.split(), "--width", "1"]))
+    _, head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[0] == "workload"
+    assert row.split()[0] == "tree-lstm"

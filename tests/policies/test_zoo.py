@@ -1,0 +1,71 @@
+"""The policies that come with edbatch, one for each ready workload."""
+
+import jax
+import numpy as np
+import pytest
+
+import edbatch as eb
+from edbatch.models import WORKLOADS, get_workload
+from edbatch.policies import StateMachine, get_policy, zoo_names
+from edbatch.schedule import check_schedule
+
+# Few widths: these tests pay for compiles, not for rows.
+SIZES = eb.Sizes(widths=(16,))
+QUICK = ("tree-lstm", "lattice-gru")
+
+
+def load(name):
+    policy = get_policy(f"zoo:{name}")
+    assert isinstance(policy, StateMachine)
+    return policy
+
+
+def sample(name, count):
+    """Instances of a workload, and its model under the ready-made policy."""
+    workload = get_workload(name, vocabulary_size=30)
+    instances = workload.sample(np.random.default_rng(0), count)
+    params = workload.init_params(jax.random.key(0), 4)
+    batched = eb.batch(workload.model, f"zoo:{name}", params=params, sizes=SIZES)
+    return instances, params, batched
+
+
+def test_there_is_one_for_each_workload():
+    assert sorted(zoo_names()) == sorted(WORKLOADS)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_its_training_is_on_record(name):
+    record = load(name).training
+    assert record is not None
+    assert record.workload.startswith(f"{name} on ")
+    assert "/" not in record.workload  # names of files, not somebody's folders
+    assert record.stopped != "interrupted"
+    assert record.held_out_lower_bound <= record.held_out_batches
+    assert record.held_out_batches <= record.held_out_greedy
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_it_schedules_minibatches_of_its_workload(name):
+    policy = load(name)
+    instances, _, batched = sample(name, 24)
+    known = {(key.cell, key.path) for key in policy.types}
+    for k in range(0, 24, 8):
+        structure = batched.graph(instances[k : k + 8]).structure
+        assert {(key.cell, key.path) for key in structure.type_keys} <= known
+        check_schedule(policy.schedule(structure), structure)
+        report = batched.plan(instances[k : k + 8]).report
+        assert report.policy in ("fsm-fall", "fsm-sort", "greedy", "agenda", "depth")
+        assert report.nodes == structure.num_nodes
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_batched_equals_unbatched(name):
+    instances, params, batched = sample(name, 3)
+    assert eb.verify(batched, params, instances, gradients=False).instances == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(WORKLOADS) - set(QUICK)))
+def test_each_workload_runs(name):
+    instances, params, batched = sample(name, 3)
+    assert eb.verify(batched, params, instances, gradients=False).instances == 3
