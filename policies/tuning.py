@@ -25,6 +25,8 @@ from edbatch.policies.trie import Trie, new_trie_arrays
 from edbatch.schedule.frontier import new_frontier
 
 POPULATION = 32
+# On how many nodes a weight is played: what keeps tuning a matter of seconds.
+_NODES = 300_000
 _ELITE = 6
 _FIRST_SPREAD = 0.5
 _NOISE = 0.05  # added to the spread, falling to 0 with the generations
@@ -76,8 +78,14 @@ def start_tuning(structures: Sequence[GraphStructure], num_types: int) -> Tuning
         mean=equal,
         spread=np.full(num_types + 1, _FIRST_SPREAD),
         best=equal,
-        best_batches=_play(structures, equal),
+        best_batches=_play(_first(structures), equal),
     )
+
+
+def _first(structures: Sequence[GraphStructure]) -> Sequence[GraphStructure]:
+    """Returns the first minibatches, at least one, of about `_NODES` nodes."""
+    nodes = np.cumsum([each.num_nodes for each in structures])
+    return structures[: max(1, int(np.searchsorted(nodes, _NODES, side="right")))]
 
 
 def next_generation(
@@ -100,13 +108,14 @@ def next_generation(
     rng = np.random.default_rng([seed % 2**64, tuning.generation])
     shape = (POPULATION, len(tuning.mean))
     samples = tuning.mean + tuning.spread * rng.standard_normal(shape)
-    scores = [_play(structures, each) for each in samples]
+    played = _first(structures)
+    scores = [_play(played, each) for each in samples]
     elite = samples[np.argsort(scores, kind="stable")[:_ELITE]]
     mean = elite.mean(axis=0)
     mean -= mean.mean()  # only the weights' proportions count
     noise = _NOISE * max(0.0, 1 - (tuning.generation + 1) / generations)
     best, best_batches = tuning.best, tuning.best_batches
-    batches = _play(structures, mean)
+    batches = _play(played, mean)
     if batches < best_batches:
         best, best_batches = mean, batches
     return Tuning(

@@ -29,7 +29,9 @@ def leaf(params: Any, word: Array) -> State:
     return sigmoid(o) * jnp.tanh(c), c
 
 
-@eb.cell(padded=("children",))
+# Few lengths: more padding costs less than the batches of more types (measured at
+# hidden 64 and 256).
+@eb.cell(padded=("children",), lengths=(4, 16, 64))
 def head(params: Any, word: Array, children: State, mask: Array) -> State:
     """Gives the state of a node from its word and its children's states.
 

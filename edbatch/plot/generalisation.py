@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from edbatch.plot.errors import PlotError
 from edbatch.plot.legend import legend_below
-from edbatch.plot.panels import new_panels
+from edbatch.plot.panels import new_panels, set_panel_title
 from edbatch.plot.policy_style import policy_styles
 from edbatch.policies import Comparison
 
@@ -111,6 +111,6 @@ def _draw_axes(axes: "Axes", workload: str, sizes: list[int]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("instances per minibatch")
     axes.set_ylabel("batches / lower bound")
-    axes.set_title(workload, fontsize="medium")
+    set_panel_title(axes, workload)
     axes.grid(color="#E6E6E6")
     axes.set_axisbelow(True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from edbatch.plot.errors import PlotError
 from edbatch.plot.legend import legend_below
-from edbatch.plot.panels import new_panels
+from edbatch.plot.panels import new_panels, set_panel_title
 from edbatch.plot.wording import counted
 from edbatch.policies import TrainingRecord
 
@@ -123,7 +123,7 @@ def _draw_axes(axes: "Axes", workload: str, curves: int) -> None:
     axes.set_xlim(-0.15, 1.3 * max(1, axes.dataLim.x1))
     axes.set_xlabel("trials")
     axes.set_ylabel("batches, held out")
-    axes.set_title(workload, fontsize="medium")
+    set_panel_title(axes, workload)
     axes.grid(color="#E6E6E6")
     axes.set_axisbelow(True)
     low, high = axes.get_ylim()
