@@ -232,8 +232,11 @@ def _start(state, instance_nodes, weight, squarings):
         np.zeros(num_types),
         squarings,
     )
+    for i in range(num_instances):
+        for t in range(num_types):
+            soft.total[t] += soft.power[chain[i, t]]
     for t in range(num_types):
-        _sum_chains(soft, t)
+        soft.floor[t] = soft.total[t] * _FLOOR
     _sum_paths(soft)
     update_soft_bound(soft, state, 0, 0, 0)  # for the nodes that are ready
     return _fields(soft)

@@ -31,7 +31,12 @@ from edbatch.policies.soft_bound import (
 )
 from edbatch.policies.training_record import TrainingRecord
 from edbatch.policies.trie import NO_STATE, Trie, find, insert, new_trie
-from edbatch.schedule.frontier import FrontierState, collect, run_type, start_frontier
+from edbatch.schedule.frontier import (
+    FrontierState,
+    collect,
+    compiled_frontier,
+    run_type,
+)
 from edbatch.schedule.schedule import Schedule
 from edbatch.schedule.sufficient_condition import (
     HeadState,
@@ -156,14 +161,17 @@ class StateMachine:
         """
         trie, action = self._table
         type_of, weight, squarings = self.bind(structure.type_keys)
-        order, start, kind, unseen = run_machine(
-            start_frontier(structure),
+        order, start, kind, unseen = _schedule(
+            structure.node_type,
+            structure.operand_start,
+            structure.operand_node,
             structure.instance_nodes,
+            structure.num_types,
             encoding_id(self.encoding),
             weight,
             squarings,
             type_of,
-            trie,
+            *trie,
             action,
         )
         return Schedule(order, start, kind, self.name, int(unseen))
@@ -253,6 +261,30 @@ def _build(start, flat, num_symbols):
             trie, flat[start[s] : start[s + 1]], start[s + 1] - start[s]
         )
     return trie.child, trie.number, trie.used, number
+
+
+@njit(cache=True, nogil=True)
+def _schedule(
+    node_type,
+    operand_start,
+    operand_node,
+    instance_nodes,
+    num_types,
+    kind,
+    weight,
+    squarings,
+    type_of,
+    child,
+    number,
+    used,
+    action,
+):
+    # One call: handing arrays to compiled code takes longer than a small minibatch.
+    state = compiled_frontier(node_type, operand_start, operand_node, num_types)
+    trie = Trie(child, number, used)
+    return run_machine(
+        state, instance_nodes, kind, weight, squarings, type_of, trie, action
+    )
 
 
 @njit(cache=True, nogil=True)

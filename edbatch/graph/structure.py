@@ -45,7 +45,7 @@ class GraphStructure:
 
         ``[N + 1]``, ``[E]`` and ``[N] int32``; missing operands do not count.
         """
-        return _invert(self.operand_start, self.operand_node)
+        return invert(self.operand_start, self.operand_node)
 
     @cached_property
     def depth(self) -> np.ndarray:
@@ -54,9 +54,10 @@ class GraphStructure:
 
 
 @njit(cache=True, nogil=True)
-def _invert(
+def invert(
     operand_start: np.ndarray, operand_node: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Computes `GraphStructure.consumers`, in compiled code."""
     n = len(operand_start) - 1
     start = np.zeros(n + 1, np.int32)
     indegree = np.zeros(n, np.int32)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from edbatch.graph.structure import GraphStructure
+from edbatch.graph.structure import GraphStructure, invert
 
 
 class FrontierState(NamedTuple):
@@ -69,6 +69,18 @@ def new_frontier(
     return FrontierState(
         *_start(node_type, consumer_start, consumers, indegree, num_types)
     )
+
+
+@njit(cache=True, nogil=True)
+def compiled_frontier(
+    node_type: np.ndarray,
+    operand_start: np.ndarray,
+    operand_node: np.ndarray,
+    num_types: int,
+) -> FrontierState:
+    """As `start_frontier`, for compiled callers; arguments as in `GraphStructure`."""
+    start, consumers, indegree = invert(operand_start, operand_node)
+    return FrontierState(*_start(node_type, start, consumers, indegree, num_types))
 
 
 @njit(cache=True, nogil=True)
