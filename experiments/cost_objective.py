@@ -4,8 +4,8 @@ For each workload the costs of its cells are measured (as `edbatch calibrate` do
 Then the same few schedules of each of some other minibatches are compared twice: once
 the one with the fewest batches is taken, once the one that the costs say is fastest.
 The schedules are those of the zoo's policy, of searches on top of it, one of them for
-cost, and of the heuristics; ties go to the first. Where the two choices differ, both are run, side by
-side. In a clone:
+cost, and of the heuristics; ties go to the first. Where the two choices differ, both
+are run, side by side. In a clone:
 
     python experiments/cost_objective.py
     python experiments/cost_objective.py --workloads lattice-lstm,dag-lstm --hidden 256
