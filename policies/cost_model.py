@@ -21,6 +21,8 @@ from edbatch.errors import PolicyError, nearest
 from edbatch.graph.node_type import TypeKey
 from edbatch.schedule.schedule import Schedule
 
+_LEAST_WEIGHT = 0.01
+
 
 @dataclass(frozen=True)
 class CostRecord:
@@ -200,6 +202,20 @@ class CostModel:
         if total == 0:
             return np.ones(len(self.places(type_keys)))
         return overhead[self.places(type_keys)] * (sum(self.batches) / total)
+
+    def batch_weights(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
+        """As `batch_overhead`, but at least 0.01: no batch is for nothing.
+
+        Args:
+            type_keys: The types of a graph.
+
+        Returns:
+            What searches and training minimize the sum of; ``[T] float64``.
+
+        Raises:
+            PolicyError: As `batch_us`.
+        """
+        return np.maximum(self.batch_overhead(type_keys), _LEAST_WEIGHT)
 
     def places(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
         """Finds the types of a graph among those that were measured.

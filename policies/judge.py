@@ -11,7 +11,7 @@ from edbatch.policies.q_learning import QTable, best_actions
 from edbatch.policies.state_machine import MachineState, run_machine
 from edbatch.policies.trie import sequences
 from edbatch.schedule.frontier import new_frontier
-from edbatch.schedule.lower_bound import lower_bound
+from edbatch.schedule.lower_bound import longest_chains
 from edbatch.schedule.policy import Policy
 
 
@@ -42,13 +42,21 @@ class Verdict:
 
 
 class Judge:
-    """Runs tables and heuristics on the held-out minibatches."""
+    """Runs tables and heuristics on the held-out minibatches.
+
+    With a cost per type, costs stand for numbers of batches everywhere.
+    """
 
     def __init__(
-        self, held_out: Sequence[GraphStructure], kind: int, num_types: int
+        self,
+        held_out: Sequence[GraphStructure],
+        kind: int,
+        num_types: int,
+        cost: np.ndarray | None = None,
     ) -> None:
         self._graphs = held_out
-        self._bounds = [lower_bound(each) for each in held_out]
+        self._cost = cost
+        self._bounds = [_bound(each, cost) for each in held_out]
         self._kind = kind
         self._type_of = np.arange(num_types, dtype=np.int32)
         self.bound = mean(self._bounds)
@@ -71,20 +79,33 @@ class Judge:
                 table.trie,
                 action,
             )
-            batches.append(len(batch_type))
+            batches.append(cost_of(batch_type, self._cost))
             unseen += int(strange)
         return Verdict(
             batches=mean(batches),
             unseen=unseen,
             trial=trial,
-            meets_bounds=batches == self._bounds,
+            meets_bounds=bool(np.allclose(batches, self._bounds)),
             states=machine_states(table, action),
             weights=weights,
         )
 
     def heuristic(self, policy: Policy) -> float:
         """Mean batches of a policy on the held-out minibatches."""
-        return mean(policy.schedule(each).num_batches for each in self._graphs)
+        return mean(
+            cost_of(policy.schedule(each).batch_type, self._cost)
+            for each in self._graphs
+        )
+
+
+def cost_of(batch_type: np.ndarray, cost: np.ndarray | None) -> float:
+    """What batches of these types cost; their number if `cost` is None."""
+    return float(len(batch_type) if cost is None else cost[batch_type].sum())
+
+
+def _bound(structure: GraphStructure, cost: np.ndarray | None) -> float:
+    chains = longest_chains(structure)
+    return float(chains.sum() if cost is None else chains @ cost[: len(chains)])
 
 
 def machine_states(table: QTable, action: np.ndarray) -> tuple[MachineState, ...]:

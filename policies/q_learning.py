@@ -67,14 +67,14 @@ class Episode(NamedTuple):
     Attributes:
         state: Number of the state before each step.
         action: Type that was run.
-        reward: −1 + α·ratio.
-        fall: By how much the lower bound of what remains fell.
+        reward: −1 + α·ratio, or less or more than −1 by what the batch costs.
+        fall: By how much the lower bound of what remains fell, as a cost.
     """
 
     state: np.ndarray  # [N] int32
     action: np.ndarray  # [N] int32
     reward: np.ndarray  # [N] float64
-    fall: np.ndarray  # [N] int32
+    fall: np.ndarray  # [N] float64
 
 
 @njit(cache=True, nogil=True)
@@ -109,6 +109,7 @@ def run_episode(
     alpha: float,
     epsilon: float,
     stream: np.ndarray,
+    cost: np.ndarray,
 ) -> tuple[QTable, Episode, int]:
     """Schedules a graph by the table's values, with exploration.
 
@@ -123,6 +124,7 @@ def run_episode(
         alpha: Weight of the ratio in the reward.
         epsilon: Probability of a random action.
         stream: Random numbers; updated.
+        cost: What a batch of each type costs; ``[T] float64``, ones to count batches.
 
     Returns:
         The table, whose arrays are new ones where they had to grow; the `Episode`; and
@@ -141,7 +143,7 @@ def run_episode(
         np.empty(n, np.int32),
         np.empty(n, np.int32),
         np.empty(n, np.float64),
-        np.empty(n, np.int32),
+        np.empty(n, np.float64),
     )
     steps = 0
     done = 0
@@ -162,10 +164,11 @@ def run_episode(
                 chosen = sequence[0] if kind == FALL else best_ratio(heads, state)
         episode.state[steps] = number
         episode.action[steps] = chosen
-        episode.reward[steps] = alpha * ratio(heads, state, chosen) - 1.0
+        episode.reward[steps] = alpha * ratio(heads, state, chosen) - cost[chosen]
         first, last = run_type(state, chosen)
         update_heads(heads, state, chosen, first, last)
-        episode.fall[steps] = update_bound(bound, state, chosen, first, last)
+        fallen = update_bound(bound, state, chosen, first, last)
+        episode.fall[steps] = fallen * cost[chosen]
         if kind == FALL:
             update_soft_bound(soft, state, chosen, first, last)
         steps += 1
@@ -250,6 +253,7 @@ def run_trial(
     stream: np.ndarray,
     n_step: int,
     learning_rate: float,
+    cost: np.ndarray,
 ) -> QTable:
     """Runs one episode and learns from it; arguments as above.
 
@@ -270,6 +274,7 @@ def run_trial(
         stream,
         n_step,
         learning_rate,
+        cost,
     )
     return QTable(Trie(*trie), value, visits)
 
@@ -288,6 +293,7 @@ def _run_trial(
     stream,
     n_step,
     learning_rate,
+    cost,
 ):
     table, episode, steps = run_episode(
         table,
@@ -300,6 +306,7 @@ def _run_trial(
         alpha,
         epsilon,
         stream,
+        cost,
     )
     learn(table, episode, steps, n_step, learning_rate)
     trie = table.trie

@@ -23,6 +23,7 @@ from edbatch.policies.beam import EXHAUSTED, FOUND, BeamResult, search_beam
 from edbatch.policies.bound_weights import EQUAL_WEIGHTS
 from edbatch.policies.cost_model import CostModel
 from edbatch.policies.instance_states import instance_graph, new_states
+from edbatch.policies.judge import cost_of
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.examples import chain
 from edbatch.schedule.frontier import collect, run_type, start_frontier
@@ -106,8 +107,8 @@ class Searched:
         began = time.perf_counter()
         schedule = self.policy.schedule(structure)
         keys = structure.type_keys
-        cost = None if self.costs is None else self.costs.batch_overhead(keys)
-        limit = _cost_of(schedule.batch_type, cost)
+        cost = None if self.costs is None else self.costs.batch_weights(keys)
+        limit = cost_of(schedule.batch_type, cost)
         if limit <= _cost_bound(structure, cost) + _EQUAL:
             return schedule
         search = Search(structure, self.policy, limit, cost=cost)
@@ -207,18 +208,13 @@ class Search:
         self._states = result.states
         if result.outcome == FOUND:
             self.actions = result.actions
-            self.limit = _cost_of(result.actions, self._cost)
+            self.limit = cost_of(result.actions, self._cost)
         if result.outcome in (FOUND, EXHAUSTED):
             self.is_proven = self.is_proven or result.is_complete
         return result
 
 
 _EQUAL = 1e-9  # of costs that differ by rounding only
-
-
-def _cost_of(batch_type: np.ndarray, cost: np.ndarray | None) -> float:
-    """What batches of these types cost; 1 each by default."""
-    return float(len(batch_type) if cost is None else cost[batch_type].sum())
 
 
 def _cost_bound(structure: GraphStructure, cost: np.ndarray | None) -> float:

@@ -27,6 +27,7 @@ from edbatch.policies.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from edbatch.policies.cost_model import CostModel
 from edbatch.policies.encoding import FALL, encoding_id
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
 from edbatch.policies.interrupt import deferred_interrupt
@@ -63,6 +64,7 @@ def train_policy(
     progress: Progress | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
+    costs: CostModel | None = None,
 ) -> StateMachine:
     """Trains a state machine by Q-learning; see `edbatch.policies.q_learning`.
 
@@ -96,6 +98,9 @@ def train_policy(
         checkpoint: File that keeps the state of training, written at each judgement
             and when training is interrupted.
         resume: Go on from that file; the policy is that of an uninterrupted training.
+        costs: Measured costs, as from ``edbatch calibrate``: then the policy learns to
+            run batches of little cost, not few of them, and what is judged, shown and
+            kept in the record is cost, in units of an average batch.
 
     Returns:
         The machine, with a `TrainingRecord`. After `KeyboardInterrupt` it is the best
@@ -124,7 +129,7 @@ def train_policy(
         patience=patience,
     )
     settings.check(graphs, held_out)
-    run = _Run(settings, graphs, held_out, progress, checkpoint)
+    run = _Run(settings, graphs, held_out, progress, checkpoint, costs)
     if resume:
         if checkpoint is None:
             raise PolicyError(
@@ -192,6 +197,7 @@ class _Run:
         held_out: Sequence[GraphStructure],
         progress: Progress | None,
         checkpoint: str | PathLike[str] | None,
+        costs: CostModel | None,
     ) -> None:
         self._settings = settings
         self._graphs = graphs
@@ -201,7 +207,8 @@ class _Run:
         self._kind = encoding_id(settings.encoding)
         self._types = common_types([*graphs, *held_out])
         self._starts = [_Start.of(each, len(self._types)) for each in graphs]
-        self._judge = Judge(held_out, self._kind, len(self._types))
+        self._cost = None if costs is None else costs.batch_weights(self._types)
+        self._judge = Judge(held_out, self._kind, len(self._types), self._cost)
         self._began = time.perf_counter()
         self._in_step = False
         self.state = TrainingState(
@@ -219,6 +226,7 @@ class _Run:
             **{name: np.asarray(value).item() for name, value in settings},
             "graphs": digest(self._graphs),
             "held_out": digest(self._held_out),
+            "costs": None if self._cost is None else self._cost.tolist(),
         }
 
     def finish(self) -> str:
@@ -258,10 +266,16 @@ class _Run:
         best = state.best
         if len(state.curve) > 1 or best is None or best.meets_bounds:
             return
-        tuning = state.tuning or start_tuning(self._graphs, len(self._types))
+        tuning = state.tuning or start_tuning(
+            self._graphs, len(self._types), self._cost
+        )
         while tuning.generation < settings.generations:
             state.tuning = tuning = next_generation(
-                tuning, self._graphs, settings.generations, settings.seed
+                tuning,
+                self._graphs,
+                settings.generations,
+                settings.seed,
+                self._cost,
             )
             check_interrupt()
         self._in_step = True
@@ -314,6 +328,7 @@ class _Run:
             self.state.stream,
             int(settings.n_step),
             float(settings.learning_rate),
+            np.ones(num_types) if self._cost is None else self._cost,
         )
 
     def _judge_now(self) -> None:
@@ -347,7 +362,12 @@ class _Run:
         worse = best is not None and best.batches > greedy
         if best is None or worse:
             encoding = encoding if self._kind != FALL else "sort"
-            follow = Judge(self._held_out, encoding_id(encoding), len(self._types))
+            follow = Judge(
+                self._held_out,
+                encoding_id(encoding),
+                len(self._types),
+                self._cost,
+            )
             best = follow(new_table(len(self._types)), BoundWeights(), 0)
         if stopped in ("trials", "patience") and best.meets_bounds:
             stopped = "lower bound"  # if only with the help of the greedy heuristic

@@ -9,7 +9,8 @@ from typing import Any
 class TrainingRecord:
     """The circumstances and the outcome of a training.
 
-    Counts of batches are means over the held-out minibatches.
+    Counts of batches are means over the held-out minibatches; of a policy that was
+    trained for cost they are costs, in units of an average batch.
 
     Attributes:
         workload: What was trained on, in the user's words.

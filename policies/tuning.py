@@ -20,6 +20,7 @@ import numpy as np
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.bound_weights import BoundWeights
 from edbatch.policies.encoding import FALL
+from edbatch.policies.judge import cost_of
 from edbatch.policies.state_machine import run_machine
 from edbatch.policies.trie import Trie, new_trie_arrays
 from edbatch.schedule.frontier import new_frontier
@@ -41,7 +42,7 @@ class Tuning:
         mean: Mean of the logarithms of the weights.
         spread: Their standard deviation.
         best: The best mean so far.
-        best_batches: Batches that it runs per training minibatch.
+        best_batches: Batches that it runs per training minibatch, or their cost.
     """
 
     generation: int
@@ -62,12 +63,17 @@ def as_weights(logarithms: np.ndarray) -> BoundWeights:
     return BoundWeights(tuple(types), path)
 
 
-def start_tuning(structures: Sequence[GraphStructure], num_types: int) -> Tuning:
+def start_tuning(
+    structures: Sequence[GraphStructure],
+    num_types: int,
+    cost: np.ndarray | None = None,
+) -> Tuning:
     """Starts from equal weights.
 
     Args:
         structures: The minibatches to train on.
         num_types: Number of types of the model.
+        cost: What a batch of each type costs; 1 if None. ``[T]``.
 
     Returns:
         The state before the first generation.
@@ -78,7 +84,7 @@ def start_tuning(structures: Sequence[GraphStructure], num_types: int) -> Tuning
         mean=equal,
         spread=np.full(num_types + 1, _FIRST_SPREAD),
         best=equal,
-        best_batches=_play(_first(structures), equal),
+        best_batches=_play(_first(structures), equal, cost),
     )
 
 
@@ -93,6 +99,7 @@ def next_generation(
     structures: Sequence[GraphStructure],
     generations: int,
     seed: int,
+    cost: np.ndarray | None = None,
 ) -> Tuning:
     """Plays one generation.
 
@@ -101,6 +108,7 @@ def next_generation(
         structures: The minibatches to train on.
         generations: How many generations there will be.
         seed: Seed of all of them; any integer, it counts modulo 2⁶⁴.
+        cost: As for `start_tuning`.
 
     Returns:
         Where it stands afterwards.
@@ -109,13 +117,13 @@ def next_generation(
     shape = (POPULATION, len(tuning.mean))
     samples = tuning.mean + tuning.spread * rng.standard_normal(shape)
     played = _first(structures)
-    scores = [_play(played, each) for each in samples]
+    scores = [_play(played, each, cost) for each in samples]
     elite = samples[np.argsort(scores, kind="stable")[:_ELITE]]
     mean = elite.mean(axis=0)
     mean -= mean.mean()  # only the weights' proportions count
     noise = _NOISE * max(0.0, 1 - (tuning.generation + 1) / generations)
     best, best_batches = tuning.best, tuning.best_batches
-    batches = _play(played, mean)
+    batches = _play(played, mean, cost)
     if batches < best_batches:
         best, best_batches = mean, batches
     return Tuning(
@@ -127,18 +135,22 @@ def next_generation(
     )
 
 
-def _play(structures: Sequence[GraphStructure], logarithms: np.ndarray) -> float:
-    """Mean batches of the policy that always takes the type of largest fall."""
+def _play(
+    structures: Sequence[GraphStructure],
+    logarithms: np.ndarray,
+    cost: np.ndarray | None,
+) -> float:
+    """Mean batches of the policy that always takes the largest fall, or their cost."""
     num_types = len(logarithms) - 1
     type_of = np.arange(num_types, dtype=np.int32)
     weight, squarings = as_weights(logarithms).arrays(type_of, num_types)
     trie = Trie(*new_trie_arrays(num_types, 1))
     action = np.empty(0, np.int32)
-    batches = 0
+    batches = 0.0
     for each in structures:
         state = new_frontier(each.node_type, *each.consumers, num_types)
         *_, batch_type, _ = run_machine(
             state, each.instance_nodes, FALL, weight, squarings, type_of, trie, action
         )
-        batches += len(batch_type)
+        batches += cost_of(batch_type, cost)
     return batches / len(structures)

@@ -11,7 +11,7 @@ from edbatch.cli.one_sentence import EXIT_INTERRUPTED, CommandError
 
 if TYPE_CHECKING:
     from edbatch.graph import GraphStructure
-    from edbatch.policies import StateMachine, TrainingRecord
+    from edbatch.policies import CostModel, StateMachine, TrainingRecord
 
 OTHER_SIZES = (8, 32, 128)
 _LEAST_SAMPLES = 500  # a fifth of fewer may be all alike
@@ -73,6 +73,16 @@ def train_policy(
             ),
         ),
     ] = False,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=(
+                "Learn to run batches of little cost, not few of them, by the costs"
+                " that edbatch calibrate measured."
+            ),
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Learn in which order to run the operations of a model.
@@ -95,9 +105,11 @@ def train_policy(
     from edbatch.cli.output_file import check_writable
     from edbatch.cli.rows import as_rows, comparisons, print_rows
     from edbatch.cli.task import load_task
+    from edbatch.policies import load_costs
     from edbatch.policies.encoding import encoding_id
 
     encoding_id(encoding)
+    measured = None if costs is None else load_costs(costs)
     check_writable("--out", out)
     if resume and out is None:
         raise CommandError(
@@ -120,7 +132,15 @@ def train_policy(
     groups += [draw(held_out, size, minibatches, rng) for size in others]
     graphs, judged, reported, *elsewhere = record(task, *groups)
     policy = _train(
-        graphs, judged, encoding, trials, seed, task.description, checkpoint, resume
+        graphs,
+        judged,
+        encoding,
+        trials,
+        seed,
+        task.description,
+        checkpoint,
+        resume,
+        measured,
     )
     training = policy.training
     assert training is not None, "train_policy keeps a record"
@@ -169,6 +189,7 @@ def _train(
     description: str,
     checkpoint: Path | None,
     resume: bool,
+    costs: "CostModel | None",
 ) -> "StateMachine":
     from edbatch.policies import train_policy as train
 
@@ -190,6 +211,7 @@ def _train(
             progress=progress,
             checkpoint=checkpoint,
             resume=resume,
+            costs=costs,
         )
 
 

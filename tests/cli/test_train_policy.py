@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 import edbatch as eb
 from edbatch.cli.train_policy import describe_outcome
-from edbatch.policies import StateMachine
+from edbatch.policies import CostModel, StateMachine
 
 SMALL = ("--batch-size", 4, "--minibatches", 2)
 TREES = ("train-policy", "--workload", "tree-lstm", *SMALL)
@@ -332,3 +332,29 @@ def test_on_a_real_treebank_the_lower_bound_is_met(edbatch, shared_data: Path) -
     assert learned["worst_ratio"] == 1
     assert learned["unseen_states"] == 0
     assert agenda["batches"] > 1.1 * learned["batches"]
+
+
+def test_training_by_measured_cost(edbatch, treebank, tmp_path) -> None:
+    plain, by_cost, file = (tmp_path / f"{name}.json" for name in ("a", "b", "costs"))
+    result = edbatch(*TREES, "--data", treebank, "--out", plain)
+    assert result.exit_code == 0, result.output
+    types = load(plain).types
+    overhead = {"leaf": 1.0, "compose": 9.0, "classify": 2.0}
+    CostModel(
+        types=types,
+        widths=(64,),
+        chunk_us=tuple((overhead[key.cell],) for key in types),
+        measured_widths=(1,) * len(types),
+        batches=tuple(1.0 for _ in types),
+        switch_us=0.0,
+    ).save(file)
+    result = edbatch(*TREES, "--data", treebank, "--out", by_cost, "--costs", file)
+    assert result.exit_code == 0, result.output
+    records = [load(each).training for each in (plain, by_cost)]
+    assert all(record is not None for record in records)
+    count, cost = (record.held_out_lower_bound for record in records if record)
+    assert count == round(count)
+    assert cost != pytest.approx(count)  # in units of an average batch
+    result = edbatch(*TREES, "--data", treebank, "--costs", tmp_path / "none.json")
+    assert result.exit_code == 2
+    assert "none.json" in result.stderr

@@ -12,7 +12,14 @@ from schedule_oracles import Naive
 from edbatch.envs.samplers import join_instances
 from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
-from edbatch.policies import Depth, Greedy, Guarded, Searched
+from edbatch.policies import (
+    ENCODINGS,
+    Depth,
+    Greedy,
+    Guarded,
+    Searched,
+    train_policy,
+)
 from edbatch.policies.cost_model import CostModel
 from edbatch.policies.search import Search, schedule_of
 from edbatch.schedule import check_schedule
@@ -65,14 +72,50 @@ def costs_of(structure, fixed):
     )
 
 
+def either_way():
+    """Of a chain a, b and a chain b, a, only one type's nodes can share a batch."""
+    return join_instances(
+        chain("ab").type_keys, [[(0, []), (1, [0])], [(1, []), (0, [0])]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("fixed", "expected"), [((1.0, 10.0), [0, 1, 0]), ((10.0, 1.0), [1, 0, 1])]
+)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_policy_learns_to_run_cheap_batches_twice(encoding, fixed, expected):
+    structure = either_way()
+    costs = costs_of(structure, fixed)
+    policy = train_policy(
+        [structure], [structure], encoding=encoding, costs=costs, trials=200, epsilon=1
+    )
+    assert policy.schedule(structure).batch_type.tolist() == expected
+    cost = costs.batch_weights(structure.type_keys)
+    assert policy.training.held_out_batches == pytest.approx(cost[expected].sum())
+    assert policy.training.held_out_lower_bound == pytest.approx(cost.sum())
+
+
+def test_a_training_resumes_with_the_costs_that_it_began_with(tmp_path):
+    structure = either_way()
+    path = tmp_path / "checkpoint"
+    train_policy([structure], [structure], trials=3, checkpoint=path)
+    costs = costs_of(structure, (1.0, 10.0))
+    with pytest.raises(PolicyError, match="'costs' is"):
+        train_policy(
+            [structure],
+            [structure],
+            trials=3,
+            checkpoint=path,
+            resume=True,
+            costs=costs,
+        )
+
+
 @pytest.mark.parametrize(
     ("fixed", "expected"), [((1.0, 10.0), [0, 1, 0]), ((10.0, 1.0), [1, 0, 1])]
 )
 def test_costs_decide_which_batches_are_shared(fixed, expected):
-    # Of a chain a, b and a chain b, a, only one type's nodes can share a batch.
-    structure = join_instances(
-        chain("ab").type_keys, [[(0, []), (1, [0])], [(1, []), (0, [0])]]
-    )
+    structure = either_way()
     search = Searched(Depth(), width=64, costs=costs_of(structure, fixed))
     schedule = search.schedule(structure)
     check_schedule(schedule, structure)

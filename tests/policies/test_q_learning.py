@@ -34,6 +34,7 @@ def episode_of(structure, encoding="sort", epsilon=0.5, seed=0, table=None, alph
         alpha,
         epsilon,
         new_stream(seed),
+        np.ones(structure.num_types),
     )
     return table, Episode(*(each[:steps] for each in episode))
 
