@@ -250,7 +250,7 @@ def test_a_poor_table_is_not_returned(monkeypatch):
 
     class BetterThanAny:
         def schedule(self, structure):
-            return SimpleNamespace(num_batches=1)
+            return SimpleNamespace(batch_type=np.zeros(1, np.int32))
 
     monkeypatch.setattr(module, "Greedy", BetterThanAny)
     policy = train_policy(train, held_out, trials=2, generations=0)
