@@ -5,8 +5,6 @@ size and to a machine; the file says to which.
 """
 
 import json
-import os
-import secrets
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.cost_model import CostModel, CostRecord
+from edbatch.policies.whole_file import write_whole
 
 FORMAT = "edbatch-costs"
 VERSION = 1
@@ -34,18 +33,8 @@ def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
         PolicyError: The file cannot be written.
     """
     path = Path(path)
-    # The target of a link is replaced, not the link.
-    target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            with open(beside, "x", encoding="utf-8", newline="\n") as file:
-                file.write(costs_text(costs))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, target)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(path, costs_text(costs))
     except OSError as error:
         raise PolicyError(
             f"costs are saved to a file in an existing, writable folder but {path}"

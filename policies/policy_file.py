@@ -7,8 +7,6 @@ machines give the same bytes.
 """
 
 import json
-import os
-import secrets
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from edbatch.policies.bound_weights import EQUAL_WEIGHTS, BoundWeights
 from edbatch.policies.encoding import ENCODINGS, may_encode
 from edbatch.policies.state_machine import MachineState, StateMachine
 from edbatch.policies.training_record import TrainingRecord, is_number
+from edbatch.policies.whole_file import write_whole
 
 FORMAT = "edbatch-policy"
 VERSION = 2
@@ -38,18 +37,8 @@ def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
         PolicyError: The file cannot be written.
     """
     path = Path(path)
-    # The target of a link is replaced, not the link.
-    target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
-            with open(beside, "x", encoding="utf-8", newline="\n") as file:
-                file.write(policy_text(policy))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, target)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(path, policy_text(policy))
     except OSError as error:
         raise PolicyError(
             f"a policy is saved to a file in an existing, writable folder but {path}"

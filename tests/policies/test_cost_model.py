@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from edbatch.errors import PolicyError
 from edbatch.graph import TypeKey
 from edbatch.policies import CostModel, CostRecord, Depth, load_costs, save_costs
-from edbatch.policies import cost_file as module
 from edbatch.policies.cost_file import costs_text, parse_costs
 from edbatch.policies.cost_model import fit_affine
 from edbatch.schedule.examples import chain, tree
@@ -204,7 +203,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "fsync", fail)
+        patch.setattr(os, "fsync", fail)
         with pytest.raises(PolicyError, match=r"cannot be written \(No space left"):
             replace(COSTS, switch_us=9.0).save(path)
     assert load_costs(path) == COSTS

@@ -17,7 +17,6 @@ from edbatch.policies import (
     load_policy,
     save_policy,
 )
-from edbatch.policies import policy_file as module
 from edbatch.policies.bound_weights import POWERS, BoundWeights
 from edbatch.policies.encoding import may_encode
 from edbatch.policies.policy_file import parse_policy, policy_text
@@ -165,7 +164,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "fsync", fail)
+        patch.setattr(os, "fsync", fail)
         with pytest.raises(PolicyError, match=r"cannot be written \(No space left"):
             StateMachine(TYPES, "max").save(path)
     assert path.read_bytes() == before
