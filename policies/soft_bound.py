@@ -21,8 +21,9 @@ it is enough to count how many are ready. Likewise a path gets shorter if all of
 ready, but may be of several types.
 
 Powers are taken by squaring and roots by `sqrt`, so values are the same on every
-machine. Time O(T (N + E)) to start, with a small constant (rows of T numbers), then
-O(N + E) in all and O(1) per fall; space O(T (N + B)).
+machine. Time O(T (N + E)) to start, T being the types of one instance here, with a
+small constant (rows of T numbers), then O(N + E) in all and O(1) per fall; space
+O(T (L + B)), L being the lengths of the instances' longest paths.
 """
 
 import math
@@ -33,63 +34,61 @@ from numba import njit
 
 from edbatch.schedule.frontier import FrontierState
 
-_FLOOR = 1e-4
+_SMALL = 1e-4  # of a sum: adding it up anew pays
+
+
+# Columns of the arrays of a `SoftBound`. Rows keep together what is read together, and
+# few arrays are quicker to hand over and to allocate than many. Unsigned numbers are
+# quicker to index with: Numba need not ask whether they count from the end.
+_PAIR, _CHAIN_PLACE, _PATH_PLACE, _READY_PLACE = range(4)
+_TYPE, _INSTANCE, _CHAIN, _CREST_PLACE, _CREST_READY = range(5)
+_PATH, _SUMMIT_PLACE, _SUMMIT_TYPES, _SUMMIT_SUM, _FIRST_PAIR, _PAIRS = range(6)
+_SUMMIT_READY = 6
+_TOTAL, _FLOOR, _CHAIN_FALL, _PATH_FALL, _CHAIN_VALUE = range(5)
+_SEEN, _STALE = range(2)
 
 
 class SoftBound(NamedTuple):
     """State for ``N`` nodes of ``T`` types in ``B`` instances; updated in place.
 
+    A *pair* is a type of an instance that has nodes of it; there are up to ``P``.
+
     Attributes:
-        instance: Instance of each node.
-        height: Nodes on the longest path that starts at each node.
-        below: Nodes of its own type on the path from each node that has most of them.
-        chain: Longest remaining chain of each type in each instance.
-        chain_start: Where the levels of each such chain begin in ``chain_level``.
-        chain_level: Remaining nodes by instance, type and ``below``.
-        crest_ready: Nodes of each crest that are on the frontier.
-        path: Longest remaining path in each instance.
-        path_start: Where the levels of each instance begin in ``path_level``.
-        path_level: Remaining nodes by instance and ``height``.
-        path_ready: Frontier nodes by instance and ``height``, for each type.
-        summit_types: How many types the summit of each instance has.
-        summit_sum: Sum of those types: the type itself if it is one.
-        total: Sum over instances of the power of each chain, and of the path.
-        chain_fall: By how much that sum falls for each type's chain if it runs.
-        path_fall: By how much it falls for the path if the type runs.
-        seen: Nodes of each type that have been taken into account as ready.
-        floor: Below which totals are summed anew: what rounding has lost by then would
-            soon count.
+        node: Of each node: its pair; its place in ``chain_level``, ``path_level`` and
+            ``path_ready``.
+        pair: Its type and instance; the longest remaining chain, the place of its crest
+            in ``chain_level``, and how many nodes of the crest are on the frontier.
+        instance: The longest remaining path, the place of its summit in ``path_level``;
+            how many types the summit has and their sum, which is the type itself if it
+            is one; the first of the instance's pairs and their number, and the place of
+            the summit in ``path_ready``.
+        chain_level: Remaining nodes by pair and by nodes of its own type on the path
+            from each that has most of them.
+        path_level: Remaining nodes by instance and by nodes on the longest path.
+        path_ready: Frontier nodes likewise, for each of the instance's types.
+        sums: Of each type's chains, and of the paths: the sum over instances of the
+            powers; the sum below which it is added up anew (what rounding has lost by
+            then would soon count); by how much the chains' sum falls if the type runs,
+            and by how much that of the paths; and by how much the chains would lower
+            the soft bound, without their weight.
+        seen: Nodes of each type that have been taken into account as ready; whether
+            its last sum is to be computed anew.
         power: Power of each length.
         weight: Weight of each type's chains, and of the path.
-        chain_value: By how much each type's chains would lower the soft bound, without
-            their weight.
-        is_stale: Where that is to be computed anew.
         scratch: For `falls`.
         squarings: The power is two to this.
     """
 
-    instance: np.ndarray  # [N] int32
-    height: np.ndarray  # [N] int32
-    below: np.ndarray  # [N] int32
-    chain: np.ndarray  # [B, T] int32
-    chain_start: np.ndarray  # [B, T] int32
+    node: np.ndarray  # [N, 4] uint32
+    pair: np.ndarray  # [P, 5] uint32
+    instance: np.ndarray  # [B, 7] uint32
     chain_level: np.ndarray  # [sum of (chain + 1)] int32
-    crest_ready: np.ndarray  # [B, T] int32
-    path: np.ndarray  # [B] int32
-    path_start: np.ndarray  # [B] int32
     path_level: np.ndarray  # [sum of (path + 1)] int32
-    path_ready: np.ndarray  # [sum of (path + 1), T] int32
-    summit_types: np.ndarray  # [B] int32
-    summit_sum: np.ndarray  # [B] int32
-    total: np.ndarray  # [T + 1] float64
-    chain_fall: np.ndarray  # [T] float64
-    path_fall: np.ndarray  # [T] float64
-    seen: np.ndarray  # [T] int32
-    floor: np.ndarray  # [T + 1] float64
+    path_ready: np.ndarray  # [sum of (path + 1) times types] int32
+    sums: np.ndarray  # [T + 1, 5] float64
+    seen: np.ndarray  # [T, 2] int32
     power: np.ndarray  # [longest path + 1] float64
     weight: np.ndarray  # [T + 1] float64
-    chain_value: np.ndarray  # [T] float64
-    is_stale: np.ndarray  # [T] bool
     scratch: np.ndarray  # [T] float64
     squarings: int
 
@@ -181,133 +180,177 @@ def start_soft_bound(
 
 @njit(cache=True, nogil=True)
 def _start(state, instance_nodes, weight, squarings):
-    n = len(state.node_type)
     num_types = len(state.head)
     num_instances = len(instance_nodes)
-    chains, height = reach(
-        state.node_type, state.consumer_start, state.consumers, num_types
-    )
-    instance = np.empty(n, np.int32)
-    below = np.empty(n, np.int32)
-    chain = np.zeros((num_instances, num_types), np.int32)
-    path = np.zeros(num_instances, np.int32)
-    v = 0
+    node, pair, instance = _measure(state, instance_nodes)
+    chain_level, path_level, path_ready = _lay_out_levels(node, pair, instance)
+    longest = 0
     for i in range(num_instances):
-        for _ in range(instance_nodes[i]):
-            t = state.node_type[v]
-            instance[v] = i
-            below[v] = chains[v, t]
-            chain[i, t] = max(chain[i, t], below[v])
-            path[i] = max(path[i], height[v])
-            v += 1
-    chain_start, chain_level = _levels(chain)
-    path_start, path_level = _levels(path.reshape((num_instances, 1)))
-    for v in range(n):
-        i = instance[v]
-        chain_level[chain_start[i, state.node_type[v]] + below[v]] += 1
-        path_level[path_start[i, 0] + height[v]] += 1
+        longest = max(longest, instance[i, _PATH])
     soft = SoftBound(
+        node,
+        pair,
         instance,
-        height,
-        below,
-        chain,
-        chain_start,
         chain_level,
-        np.zeros((num_instances, num_types), np.int32),
-        path,
-        path_start[:, 0].copy(),
         path_level,
-        np.zeros((len(path_level), num_types), np.int32),
-        np.zeros(num_instances, np.int32),
-        np.zeros(num_instances, np.int32),
-        np.zeros(num_types + 1),
-        np.zeros(num_types),
-        np.zeros(num_types),
-        np.zeros(num_types, np.int32),
-        np.zeros(num_types + 1),
-        powers(int(np.max(path)) if num_instances else 0, squarings),
+        path_ready,
+        np.zeros((num_types + 1, 5)),
+        np.ones((num_types, 2), np.int32),
+        powers(longest, squarings),
         weight,
-        np.zeros(num_types),
-        np.ones(num_types, np.bool_),
-        np.zeros(num_types),
+        np.empty(num_types),
         squarings,
     )
-    for i in range(num_instances):
-        for t in range(num_types):
-            soft.total[t] += soft.power[chain[i, t]]
+    for p in range(len(pair)):
+        soft.sums[pair[p, _TYPE], _TOTAL] += soft.power[pair[p, _CHAIN]]
     for t in range(num_types):
-        soft.floor[t] = soft.total[t] * _FLOOR
+        soft.sums[t, _FLOOR] = soft.sums[t, _TOTAL] * _SMALL
+        soft.seen[t, _SEEN] = 0
     _sum_paths(soft)
     update_soft_bound(soft, state, 0, 0, 0)  # for the nodes that are ready
-    return _fields(soft)
-
-
-@njit(cache=True, nogil=True)
-def _levels(length):
-    """Lays out one place per level from 0 to each length."""
-    start = np.empty(length.shape, np.int32)
-    size = 0
-    for i in range(length.shape[0]):
-        for t in range(length.shape[1]):
-            start[i, t] = size
-            size += length[i, t] + 1
-    return start, np.zeros(size, np.int32)
-
-
-@njit(cache=True, nogil=True)
-def _fields(soft):
     # Compiled functions return plain tuples to Python, see `new_frontier`.
     return (
+        soft.node,
+        soft.pair,
         soft.instance,
-        soft.height,
-        soft.below,
-        soft.chain,
-        soft.chain_start,
         soft.chain_level,
-        soft.crest_ready,
-        soft.path,
-        soft.path_start,
         soft.path_level,
         soft.path_ready,
-        soft.summit_types,
-        soft.summit_sum,
-        soft.total,
-        soft.chain_fall,
-        soft.path_fall,
+        soft.sums,
         soft.seen,
-        soft.floor,
         soft.power,
         soft.weight,
-        soft.chain_value,
-        soft.is_stale,
         soft.scratch,
         soft.squarings,
     )
 
 
 @njit(cache=True, nogil=True)
+def _measure(state, instance_nodes):
+    """Finds pairs, chains and paths; places are levels yet, within pair or instance."""
+    node, pair, instance = _find_pairs(state, instance_nodes)
+    most_nodes = 0
+    most_pairs = 0
+    for i in range(len(instance)):
+        most_nodes = max(most_nodes, instance_nodes[i])
+        most_pairs = max(most_pairs, instance[i, _PAIRS])
+    # As `Reach.chains`, of one instance at a time, and for its own types only.
+    chains = np.empty((most_nodes, most_pairs), np.int32)
+    begin = 0
+    for i in range(len(instance)):
+        first = instance[i, _FIRST_PAIR]
+        width = instance[i, _PAIRS]
+        longest = 0
+        for row in range(instance_nodes[i] - 1, -1, -1):
+            v = begin + row
+            height = 0
+            for k in range(width):
+                chains[row, k] = 0
+            for e in range(state.consumer_start[v], state.consumer_start[v + 1]):
+                reader = state.consumers[e]
+                height = max(height, node[reader, _PATH_PLACE])
+                other = reader - begin
+                for k in range(width):
+                    chains[row, k] = max(chains[row, k], chains[other, k])
+            p = node[v, _PAIR]
+            below = chains[row, p - first] + 1
+            chains[row, p - first] = below
+            pair[p, _CHAIN] = max(pair[p, _CHAIN], below)
+            longest = max(longest, height + 1)
+            node[v, _CHAIN_PLACE] = below
+            node[v, _PATH_PLACE] = height + 1
+        instance[i, _PATH] = longest
+        begin += instance_nodes[i]
+    return node, pair, instance
+
+
+@njit(cache=True, nogil=True)
+def _find_pairs(state, instance_nodes):
+    """Numbers the pairs, instance by instance."""
+    n = len(state.node_type)
+    num_instances = len(instance_nodes)
+    num_types = len(state.head)
+    node = np.empty((n, 4), np.uint32)
+    instance = np.zeros((num_instances, 7), np.uint32)
+    pair = np.zeros((min(n, num_instances * num_types), 5), np.uint32)
+    pair_of = np.full(num_types, -1, np.int32)
+    num_pairs = 0
+    v = 0
+    for i in range(num_instances):
+        first = num_pairs
+        for _ in range(instance_nodes[i]):
+            t = state.node_type[v]
+            if pair_of[t] < first:
+                pair_of[t] = num_pairs
+                pair[num_pairs, _TYPE] = t
+                pair[num_pairs, _INSTANCE] = i
+                num_pairs += 1
+            node[v, _PAIR] = pair_of[t]
+            v += 1
+        instance[i, _FIRST_PAIR] = first
+        instance[i, _PAIRS] = num_pairs - first
+    return node, pair[:num_pairs], instance
+
+
+@njit(cache=True, nogil=True)
+def _lay_out_levels(node, pair, instance):
+    """Gives each level a place of its own and counts the nodes of each."""
+    chain_size = 0
+    for p in range(len(pair)):
+        pair[p, _CREST_PLACE] = chain_size + pair[p, _CHAIN]
+        chain_size += pair[p, _CHAIN] + 1
+    path_size = 0
+    ready_size = 0
+    for i in range(len(instance)):
+        length = instance[i, _PATH]
+        width = instance[i, _PAIRS]
+        instance[i, _SUMMIT_PLACE] = path_size + length
+        instance[i, _SUMMIT_READY] = ready_size + length * width
+        path_size += length + 1
+        ready_size += (length + 1) * width
+    chain_level = np.zeros(chain_size, np.int32)
+    path_level = np.zeros(path_size, np.int32)
+    for v in range(len(node)):
+        p = node[v, _PAIR]
+        i = pair[p, _INSTANCE]
+        depth = instance[i, _PATH] - node[v, _PATH_PLACE]
+        node[v, _READY_PLACE] = (
+            instance[i, _SUMMIT_READY]
+            - depth * instance[i, _PAIRS]
+            + p
+            - instance[i, _FIRST_PAIR]
+        )
+        node[v, _PATH_PLACE] = instance[i, _SUMMIT_PLACE] - depth
+        node[v, _CHAIN_PLACE] += pair[p, _CREST_PLACE] - pair[p, _CHAIN]
+        chain_level[node[v, _CHAIN_PLACE]] += 1
+        path_level[node[v, _PATH_PLACE]] += 1
+    return chain_level, path_level, np.zeros(ready_size, np.int32)
+
+
+@njit(cache=True, nogil=True)
 def _sum_chains(soft, t):
     """Sums the powers of a type's chains."""
     total = 0.0
-    for i in range(len(soft.chain)):
-        total += soft.power[soft.chain[i, t]]
-    soft.total[t] = total
-    soft.floor[t] = total * _FLOOR
+    for p in range(len(soft.pair)):
+        if soft.pair[p, _TYPE] == t:
+            total += soft.power[soft.pair[p, _CHAIN]]
+    soft.sums[t, _TOTAL] = total
+    soft.sums[t, _FLOOR] = total * _SMALL
 
 
 @njit(cache=True, nogil=True)
 def _sum_paths(soft):
     """Sums the powers of the paths, and by how much each type would lower them."""
     total = 0.0
-    soft.path_fall[:] = 0.0
-    for i in range(len(soft.path)):
-        length = soft.path[i]
+    soft.sums[:, _PATH_FALL] = 0.0
+    for i in range(len(soft.instance)):
+        length = soft.instance[i, _PATH]
         total += soft.power[length]
-        if soft.summit_types[i] == 1:
+        if soft.instance[i, _SUMMIT_TYPES] == 1:
             lower = soft.power[length] - soft.power[length - 1]
-            soft.path_fall[soft.summit_sum[i]] += lower
-    soft.total[-1] = total
-    soft.floor[-1] = total * _FLOOR
+            soft.sums[soft.instance[i, _SUMMIT_SUM], _PATH_FALL] += lower
+    soft.sums[-1, _TOTAL] = total
+    soft.sums[-1, _FLOOR] = total * _SMALL
 
 
 @njit(cache=True, nogil=True)
@@ -345,70 +388,85 @@ def update_soft_bound(
         last: Its end.
     """
     num_types = len(state.head)
-    soft.chain_fall[chosen] = 0.0
-    soft.is_stale[chosen] = True
+    node, pair, instance, sums = soft.node, soft.pair, soft.instance, soft.sums
+    power, path_ready = soft.power, soft.path_ready
+    sums[chosen, _CHAIN_FALL] = 0.0
+    soft.seen[chosen, _STALE] = 1
     for place in range(first, last):
         v = state.queue[place]
-        i = soft.instance[v]
-        soft.crest_ready[i, chosen] = 0
-        level = soft.chain_start[i, chosen] + soft.below[v]
+        p = node[v, _PAIR]
+        i = pair[p, _INSTANCE]
+        pair[p, _CREST_READY] = 0
+        level = node[v, _CHAIN_PLACE]
         soft.chain_level[level] -= 1
-        length = soft.chain[i, chosen]
-        if soft.below[v] == length and soft.chain_level[level] == 0:
-            soft.chain[i, chosen] = length - 1
-            soft.total[chosen] += soft.power[length - 1] - soft.power[length]
-        level = soft.path_start[i] + soft.height[v]
+        if level == pair[p, _CREST_PLACE] and soft.chain_level[level] == 0:
+            length = pair[p, _CHAIN]
+            pair[p, _CHAIN] = length - 1
+            pair[p, _CREST_PLACE] = level - 1
+            sums[chosen, _TOTAL] += power[length - 1] - power[length]
+        level = node[v, _PATH_PLACE]
         soft.path_level[level] -= 1
-        soft.path_ready[level, chosen] -= 1
-        length = soft.path[i]
-        if soft.height[v] == length and soft.path_ready[level, chosen] == 0:
+        path_ready[node[v, _READY_PLACE]] -= 1
+        if (
+            level == instance[i, _SUMMIT_PLACE]
+            and path_ready[node[v, _READY_PLACE]] == 0
+        ):
             # The type leaves the summit.
-            lower = soft.power[length] - soft.power[length - 1]
-            if soft.summit_types[i] == 1:
-                soft.path_fall[soft.summit_sum[i]] -= lower
-            soft.summit_types[i] -= 1
-            soft.summit_sum[i] -= chosen
-            if soft.summit_types[i] == 1:
-                soft.path_fall[soft.summit_sum[i]] += lower
+            length = instance[i, _PATH]
+            lower = power[length] - power[length - 1]
+            if instance[i, _SUMMIT_TYPES] == 1:
+                sums[instance[i, _SUMMIT_SUM], _PATH_FALL] -= lower
+            instance[i, _SUMMIT_TYPES] -= 1
+            instance[i, _SUMMIT_SUM] -= chosen
+            if instance[i, _SUMMIT_TYPES] == 1:
+                sums[instance[i, _SUMMIT_SUM], _PATH_FALL] += lower
             if soft.path_level[level] == 0:
-                soft.path[i] = length - 1
-                soft.total[num_types] -= lower
+                instance[i, _PATH] = length - 1
+                instance[i, _SUMMIT_PLACE] = level - 1
+                instance[i, _SUMMIT_READY] -= instance[i, _PAIRS]
+                sums[num_types, _TOTAL] -= lower
                 if length > 1:
-                    for t in range(num_types):
-                        if soft.path_ready[level - 1, t]:
-                            soft.summit_types[i] += 1
-                            soft.summit_sum[i] += t
-                    if soft.summit_types[i] == 1:
-                        lower = soft.power[length - 1] - soft.power[length - 2]
-                        soft.path_fall[soft.summit_sum[i]] += lower
-    if soft.total[chosen] < soft.floor[chosen]:
+                    for k in range(instance[i, _PAIRS]):
+                        if path_ready[instance[i, _SUMMIT_READY] + k]:
+                            instance[i, _SUMMIT_TYPES] += 1
+                            t = pair[instance[i, _FIRST_PAIR] + k, _TYPE]
+                            instance[i, _SUMMIT_SUM] += t
+                    if instance[i, _SUMMIT_TYPES] == 1:
+                        lower = power[length - 1] - power[length - 2]
+                        sums[instance[i, _SUMMIT_SUM], _PATH_FALL] += lower
+    if sums[chosen, _TOTAL] < sums[chosen, _FLOOR]:
         _sum_chains(soft, chosen)
     for t in range(num_types):
-        begin = state.type_start[t] + soft.seen[t]
-        soft.seen[t] = state.tail[t]
+        if soft.seen[t, _SEEN] == state.tail[t]:
+            continue
+        begin = state.type_start[t] + soft.seen[t, _SEEN]
+        soft.seen[t, _SEEN] = state.tail[t]
         for place in range(begin, state.type_start[t] + state.tail[t]):
             v = state.queue[place]
-            i = soft.instance[v]
-            length = soft.chain[i, t]
-            if soft.below[v] == length:
-                soft.crest_ready[i, t] += 1
-                crest = soft.chain_level[soft.chain_start[i, t] + length]
-                if soft.crest_ready[i, t] == crest:
-                    soft.chain_fall[t] += soft.power[length] - soft.power[length - 1]
-                    soft.is_stale[t] = True
-            level = soft.path_start[i] + soft.height[v]
-            soft.path_ready[level, t] += 1
-            length = soft.path[i]
-            if soft.height[v] == length and soft.path_ready[level, t] == 1:
+            p = node[v, _PAIR]
+            i = pair[p, _INSTANCE]
+            level = node[v, _CHAIN_PLACE]
+            if level == pair[p, _CREST_PLACE]:
+                pair[p, _CREST_READY] += 1
+                if pair[p, _CREST_READY] == soft.chain_level[level]:
+                    length = pair[p, _CHAIN]
+                    sums[t, _CHAIN_FALL] += power[length] - power[length - 1]
+                    soft.seen[t, _STALE] = 1
+            path_ready[node[v, _READY_PLACE]] += 1
+            if (
+                node[v, _PATH_PLACE] == instance[i, _SUMMIT_PLACE]
+                and path_ready[node[v, _READY_PLACE]] == 1
+            ):
                 # The type joins the summit.
-                lower = soft.power[length] - soft.power[length - 1]
-                if soft.summit_types[i] == 1:
-                    soft.path_fall[soft.summit_sum[i]] -= lower
-                soft.summit_types[i] += 1
-                soft.summit_sum[i] += t
-                if soft.summit_types[i] == 1:
-                    soft.path_fall[t] += lower
-    if soft.total[num_types] < soft.floor[num_types]:
+                length = instance[i, _PATH]
+                lower = power[length] - power[length - 1]
+                if instance[i, _SUMMIT_TYPES] == 1:
+                    sums[instance[i, _SUMMIT_SUM], _PATH_FALL] -= lower
+                instance[i, _SUMMIT_TYPES] += 1
+                instance[i, _SUMMIT_SUM] += t
+                if instance[i, _SUMMIT_TYPES] == 1:
+                    sums[t, _PATH_FALL] += lower
+    if sums[num_types, _TOTAL] < sums[num_types, _FLOOR]:
         _sum_paths(soft)
 
 
@@ -424,21 +482,22 @@ def falls(soft: SoftBound, state: FrontierState, value: np.ndarray) -> None:
     """
     num_types = len(state.head)
     squarings = soft.squarings
-    path_total = soft.total[num_types]
+    sums = soft.sums
+    path_total = sums[num_types, _TOTAL]
     path_value = root(path_total, squarings)
     for t in range(num_types):
         if state.tail[t] == state.head[t]:
             continue
-        if soft.is_stale[t]:
-            soft.is_stale[t] = False
-            soft.chain_value[t] = 0.0
-            if soft.chain_fall[t] > 0:
-                total = soft.total[t]
-                after = root(total - soft.chain_fall[t], squarings)
-                soft.chain_value[t] = root(total, squarings) - after
-        value[t] = soft.weight[t] * soft.chain_value[t]
-        if soft.path_fall[t] > 0:
-            after = root(path_total - soft.path_fall[t], squarings)
+        if soft.seen[t, _STALE]:
+            soft.seen[t, _STALE] = 0
+            sums[t, _CHAIN_VALUE] = 0.0
+            if sums[t, _CHAIN_FALL] > 0:
+                total = sums[t, _TOTAL]
+                after = root(total - sums[t, _CHAIN_FALL], squarings)
+                sums[t, _CHAIN_VALUE] = root(total, squarings) - after
+        value[t] = soft.weight[t] * sums[t, _CHAIN_VALUE]
+        if sums[t, _PATH_FALL] > 0:
+            after = root(path_total - sums[t, _PATH_FALL], squarings)
             value[t] += soft.weight[num_types] * (path_value - after)
 
 
@@ -446,6 +505,6 @@ def falls(soft: SoftBound, state: FrontierState, value: np.ndarray) -> None:
 def soft_value(soft: SoftBound) -> float:
     """Returns the soft bound, in batches."""
     value = 0.0
-    for t in range(len(soft.total)):
-        value += soft.weight[t] * root(soft.total[t], soft.squarings)
+    for t in range(len(soft.sums)):
+        value += soft.weight[t] * root(soft.sums[t, _TOTAL], soft.squarings)
     return value

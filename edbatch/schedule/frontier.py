@@ -166,9 +166,11 @@ def collect(
     order = np.empty(len(state.queue), np.int32)
     start = np.zeros(num_batches + 1, np.int32)
     kind = np.empty(num_batches, np.int32)
+    done = 0
     for b in range(num_batches):
         kind[b] = batches[b, 0]
-        size = batches[b, 2] - batches[b, 1]
-        start[b + 1] = start[b] + size
-        order[start[b] : start[b + 1]] = state.queue[batches[b, 1] : batches[b, 2]]
+        for place in range(batches[b, 1], batches[b, 2]):
+            order[done] = state.queue[place]
+            done += 1
+        start[b + 1] = done
     return order, start, kind
