@@ -6,6 +6,7 @@ from edbatch.memory_planner.layout import (
     check_layout,
     plan_layout,
 )
+from edbatch.memory_planner.pq_tree import PQTree
 from edbatch.memory_planner.sizes import Sizes
 
-__all__ = ["ZERO_ROW", "Layout", "Sizes", "check_layout", "plan_layout"]
+__all__ = ["ZERO_ROW", "Layout", "PQTree", "Sizes", "check_layout", "plan_layout"]

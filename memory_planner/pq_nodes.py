@@ -1,0 +1,259 @@
+"""The nodes of a PQ-tree as one array, and the surgery on them.
+
+A node is a row of integers that name other rows; all that one node needs lies
+together. Rows 0 to n - 1 are the leaves. The children of a P node form a ring; those of
+a Q node a chain, whose links have no direction, so that two chains are joined, and one
+of them turned, in constant time. Only the two children at its ends know their Q node;
+Booth and Lueker (1976) leave the parent of the inner ones undefined, since keeping it
+right would cost too much, and here it is `NONE`.
+
+Every function takes constant time, except `new_tree`, O(n), and `preorder`, O(nodes).
+"""
+
+import numpy as np
+from numba import njit
+
+Row = int | np.int32
+NONE = np.int32(-1)  # of the arrays' own type, so that functions are compiled once
+UNUSED, LEAF, P, Q = range(4)
+
+# Columns of a node. A P node's FIRST is any of its children, a Q node's FIRST and LAST
+# are its ends; CHILDREN counts those of a P node. A free row's PARENT is the next one.
+KIND, PARENT, LEFT, RIGHT, FIRST, LAST, CHILDREN, MARK = range(8)
+# What a reduction notes: the parent it has found, how many pertinent children are not
+# labelled yet, the full children (FULL_LIST is the latest, NEXT_FULL the one before),
+# and the partial ones. Between two reductions MARK is 0 and these mean nothing.
+ABOVE, PENDING, FULL_COUNT, FULL_LIST, NEXT_FULL, PARTIAL, PARTIAL_2 = range(8, 15)
+COLUMNS = 16  # one line of a cache
+IS_FULL, IS_PARTIAL = 1, 2  # labels, under MARK; 0 is that of an empty node
+
+# The last row stands for a Q node that a reduction does not know (the pseudo-root); it
+# also has the root, the first of a chain of rows that are free again, and how many rows
+# have been in use.
+ROOT, FREE, USED = FIRST, LAST, CHILDREN
+
+
+@njit(cache=True, nogil=True)
+def new_tree(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Makes the tree of all orderings, as compiled functions take it.
+
+    Args:
+        n: Number of leaves, at least 0.
+
+    Returns:
+        The tree: its nodes ``[2 n + 2, 16] int32``, and scratch of as many int32. It is
+        for one thread at a time.
+    """
+    # Inner nodes have two children or more, so there are less than n; two more exist
+    # while a reduction is under way.
+    rows = 2 * n + 2
+    node = np.empty((rows, COLUMNS), np.int32)
+    top = rows - 1
+    node[top, MARK] = 0
+    node[top, KIND] = Q
+    node[top, FREE] = NONE
+    node[top, USED] = n
+    node[top, ROOT] = 0 if n > 0 else NONE
+    for v in range(n):
+        _clear(node, v, LEAF)
+    if n > 1:
+        root = new_node(node, P)
+        node[top, ROOT] = root
+        for v in range(n - 1, -1, -1):
+            add_to_ring(node, root, v)
+    return node, np.empty(rows, np.int32)
+
+
+@njit(cache=True, nogil=True)
+def preorder(tree: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Lists the nodes, each before its children, in the order of the frontier.
+
+    Args:
+        tree: As `new_tree` returns it.
+
+    Returns:
+        Kind of each node, `LEAF`, `P` or `Q`, and the leaf or the number of children;
+        ``[nodes] int32`` both.
+    """
+    node, _ = tree
+    top = len(node) - 1
+    kind = np.empty(top, np.int32)
+    value = np.empty(top, np.int32)
+    stack = np.empty(top, np.int32)
+    height = count = 0
+    if node[top, ROOT] != NONE:
+        stack[0] = node[top, ROOT]
+        height = 1
+    while height > 0:
+        height -= 1
+        v = stack[height]
+        kind[count] = node[v, KIND]
+        value[count] = v
+        if node[v, KIND] != LEAF:
+            value[count] = _push_children(node, v, stack, height)
+            height += value[count]
+        count += 1
+    return kind[:count], value[:count]
+
+
+@njit(cache=True, nogil=True)
+def _push_children(node, v, stack, height):
+    """Pushes the children so that the first is on top; returns how many."""
+    first = node[v, FIRST]
+    is_ring = node[v, KIND] == P
+    child = node[first, LEFT] if is_ring else node[v, LAST]
+    came = NONE
+    count = 1
+    stack[height] = child
+    while child != first:
+        after = node[child, LEFT] if is_ring else other_link(node, child, came)
+        came = child
+        child = after
+        stack[height + count] = child
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def new_node(node: np.ndarray, kind: int) -> Row:
+    """Returns a row for a node without children."""
+    top = len(node) - 1
+    v = node[top, FREE]
+    if v != NONE:
+        node[top, FREE] = node[v, PARENT]
+    else:
+        v = node[top, USED]
+        node[top, USED] += 1
+    _clear(node, v, kind)
+    return v
+
+
+@njit(cache=True, nogil=True)
+def free_node(node: np.ndarray, v: Row) -> None:
+    """Gives a row back."""
+    top = len(node) - 1
+    node[v, KIND] = UNUSED
+    node[v, PARENT] = node[top, FREE]
+    node[top, FREE] = v
+
+
+@njit(cache=True, nogil=True)
+def _clear(node, v, kind):
+    node[v, KIND] = kind
+    node[v, PARENT] = NONE
+    node[v, LEFT] = NONE
+    node[v, RIGHT] = NONE
+    node[v, FIRST] = NONE
+    node[v, LAST] = NONE
+    node[v, CHILDREN] = 0
+    node[v, MARK] = 0
+
+
+@njit(cache=True, nogil=True)
+def other_link(node: np.ndarray, v: Row, neighbour: Row) -> Row:
+    """Follows a chain on, from the neighbour through v; `NONE` is an end's."""
+    return node[v, RIGHT] if node[v, LEFT] == neighbour else node[v, LEFT]
+
+
+@njit(cache=True, nogil=True)
+def relink(node: np.ndarray, v: Row, old: Row, new: Row) -> None:
+    """Makes v, unless it is `NONE`, a neighbour of new where it was one of old."""
+    if v == NONE:
+        return
+    if node[v, LEFT] == old:
+        node[v, LEFT] = new
+    else:
+        node[v, RIGHT] = new
+
+
+@njit(cache=True, nogil=True)
+def replace(node: np.ndarray, old: Row, new: Row) -> None:
+    """Puts a node into the place of another, in a ring, in a chain or at the root."""
+    parent, left, right = node[old, PARENT], node[old, LEFT], node[old, RIGHT]
+    node[new, PARENT], node[new, LEFT], node[new, RIGHT] = parent, left, right
+    relink(node, left, old, new)
+    relink(node, right, old, new)
+    if parent != NONE:
+        replace_end(node, parent, old, new)
+    elif left == NONE:  # and so is right: an inner child of a Q node has both
+        node[len(node) - 1, ROOT] = new
+
+
+@njit(cache=True, nogil=True)
+def replace_end(node: np.ndarray, parent: Row, old: Row, new: Row) -> None:
+    """Makes new an end of the parent's children if old was it."""
+    if node[parent, FIRST] == old:
+        node[parent, FIRST] = new
+    elif node[parent, LAST] == old:
+        node[parent, LAST] = new
+
+
+@njit(cache=True, nogil=True)
+def add_to_ring(node: np.ndarray, parent: Row, v: Row) -> None:
+    """Makes v the first child of a P node."""
+    after = node[parent, FIRST]
+    if after == NONE:
+        node[v, LEFT] = node[v, RIGHT] = v
+    else:
+        before = node[after, LEFT]
+        node[v, LEFT] = before
+        node[v, RIGHT] = after
+        node[before, RIGHT] = v
+        node[after, LEFT] = v
+    node[v, PARENT] = parent
+    node[parent, FIRST] = v
+    node[parent, CHILDREN] += 1
+
+
+@njit(cache=True, nogil=True)
+def take_from_ring(node: np.ndarray, parent: Row, v: Row) -> None:
+    """Takes v from the children of a P node; it then belongs nowhere."""
+    left, right = node[v, LEFT], node[v, RIGHT]
+    node[left, RIGHT] = right
+    node[right, LEFT] = left
+    if node[parent, FIRST] == v:
+        node[parent, FIRST] = right if right != v else NONE
+    node[parent, CHILDREN] -= 1
+
+
+@njit(cache=True, nogil=True)
+def add_to_chain(node: np.ndarray, parent: Row, end: int, v: Row) -> None:
+    """Makes v the child of a Q node that is outermost at one end, FIRST or LAST."""
+    before = node[parent, end]
+    node[v, LEFT] = before
+    node[v, RIGHT] = NONE
+    node[v, PARENT] = parent
+    if before == NONE:
+        node[parent, FIRST] = node[parent, LAST] = v
+        return
+    relink(node, before, NONE, v)
+    if node[parent, FIRST] != node[parent, LAST]:
+        node[before, PARENT] = NONE
+    node[parent, end] = v
+
+
+@njit(cache=True, nogil=True)
+def splice(node: np.ndarray, parent: Row, v: Row, outer: Row) -> None:
+    """Puts the children of a Q node into its own place in a chain.
+
+    Args:
+        node: The nodes.
+        parent: The Q node whose child v is; used only if v is at an end.
+        v: The Q node, which is freed.
+        outer: The neighbour of v, or `NONE`, to which the last child of v turns; the
+            first one turns to the other neighbour.
+    """
+    _hand_over(node, parent, v, FIRST, other_link(node, v, outer))
+    _hand_over(node, parent, v, LAST, outer)
+    free_node(node, v)
+
+
+@njit(cache=True, nogil=True)
+def _hand_over(node, parent, v, end, neighbour):
+    """Links the child at one end of v with a neighbour of v, in place of v."""
+    child = node[v, end]
+    relink(node, child, NONE, neighbour)
+    relink(node, neighbour, v, child)
+    node[child, PARENT] = NONE if neighbour != NONE else parent
+    if neighbour == NONE:
+        replace_end(node, parent, v, child)

@@ -1,0 +1,165 @@
+"""The templates of a PQ-tree's reduction that change the tree.
+
+Source: Booth and Lueker (1976), templates P2 to P6, Q2 and Q3. When they are applied it
+is known that they fit (`edbatch.memory_planner.pq_reduction`). Every function takes
+O(1 + full children of the node).
+"""
+
+import numpy as np
+from numba import njit
+
+from edbatch.memory_planner.pq_nodes import (
+    ABOVE,
+    CHILDREN,
+    FIRST,
+    FULL_COUNT,
+    FULL_LIST,
+    IS_FULL,
+    KIND,
+    LAST,
+    LEFT,
+    MARK,
+    NEXT_FULL,
+    NONE,
+    PARTIAL,
+    PARTIAL_2,
+    RIGHT,
+    P,
+    Q,
+    Row,
+    add_to_chain,
+    add_to_ring,
+    free_node,
+    new_node,
+    replace,
+    splice,
+    take_from_ring,
+)
+
+
+@njit(cache=True, nogil=True)
+def restructure(node: np.ndarray, v: Row) -> None:
+    """Makes a partial node a Q node, from full to empty."""
+    if node[v, KIND] == Q:
+        _restructure_q(node, v)
+    else:
+        _restructure_p(node, v)
+
+
+@njit(cache=True, nogil=True)
+def _restructure_p(node, v):
+    """Templates P3, where no child is partial, and P5, where one is."""
+    full = _take_full(node, v)
+    chain = node[v, PARTIAL]
+    if chain == NONE:
+        chain = new_node(node, Q)
+    else:
+        take_from_ring(node, v, chain)
+    replace(node, v, chain)
+    above = node[v, ABOVE]
+    column = PARTIAL if node[above, PARTIAL] == v else PARTIAL_2
+    node[above, column] = chain
+    if full != NONE:
+        add_to_chain(node, chain, FIRST, full)
+    empty = v
+    if node[v, CHILDREN] < 2:
+        empty = node[v, FIRST]
+        free_node(node, v)
+    if empty != NONE:
+        add_to_chain(node, chain, LAST, empty)
+
+
+@njit(cache=True, nogil=True)
+def _restructure_q(node, v):
+    """Template Q2 below the pertinent root."""
+    partial = node[v, PARTIAL]
+    first = node[v, FIRST]
+    is_full = node[first, MARK] == IS_FULL
+    if not is_full and (node[v, FULL_COUNT] > 0 or first != partial):
+        node[v, FIRST] = node[v, LAST]
+        node[v, LAST] = first
+    if partial != NONE:
+        splice(node, v, partial, _empty_side(node, partial, NONE))
+
+
+@njit(cache=True, nogil=True)
+def restructure_root(node: np.ndarray, v: Row) -> None:
+    """Restructures the root of what is pertinent, which may be the last row."""
+    if node[v, KIND] == P:
+        _restructure_root_p(node, v)
+    elif node[v, KIND] == Q:  # templates Q2, with one partial child, and Q3, with two
+        partial, partial_2 = node[v, PARTIAL], node[v, PARTIAL_2]
+        if partial_2 != NONE:
+            outer_2 = _empty_side(node, partial_2, partial)
+        if partial != NONE:
+            splice(node, v, partial, _empty_side(node, partial, partial_2))
+        if partial_2 != NONE:
+            splice(node, v, partial_2, outer_2)
+
+
+@njit(cache=True, nogil=True)
+def _restructure_root_p(node, v):
+    """Templates P2, P4 and P6: no partial child, one, or two."""
+    chain, chain_2 = node[v, PARTIAL], node[v, PARTIAL_2]
+    if chain == NONE:
+        if node[v, FULL_COUNT] < node[v, CHILDREN]:
+            _group_full(node, v)
+        return
+    full = _take_full(node, v)
+    if full != NONE:
+        add_to_chain(node, chain, FIRST, full)
+    if chain_2 != NONE:
+        take_from_ring(node, v, chain_2)
+        add_to_chain(node, chain, FIRST, chain_2)
+        splice(node, chain, chain_2, NONE)
+    if node[v, CHILDREN] == 1:
+        replace(node, v, chain)
+        free_node(node, v)
+
+
+@njit(cache=True, nogil=True)
+def _take_full(node, v):
+    """Takes the full children from a P node; below one P node if there are several."""
+    full = node[v, FULL_LIST]
+    if node[v, FULL_COUNT] < 2:
+        if full != NONE:
+            take_from_ring(node, v, full)
+        return full
+    group = new_node(node, P)
+    while full != NONE:
+        take_from_ring(node, v, full)
+        add_to_ring(node, group, full)
+        full = node[full, NEXT_FULL]
+    return group
+
+
+@njit(cache=True, nogil=True)
+def _group_full(node, v):
+    """Puts the full children, of which there are several, below a child of their own.
+
+    That child takes the place of the first one that was labelled, so what need not
+    move stays where it was.
+    """
+    group = new_node(node, P)
+    full = node[v, FULL_LIST]
+    while node[full, NEXT_FULL] != NONE:
+        take_from_ring(node, v, full)
+        add_to_ring(node, group, full)
+        full = node[full, NEXT_FULL]
+    replace(node, full, group)
+    add_to_ring(node, group, full)
+
+
+@njit(cache=True, nogil=True)
+def _empty_side(node, v, partial):
+    """The neighbour of a partial node, or `NONE`, that its empty end must turn to.
+
+    It is not full, nor is it the other partial node; where that leaves both, v is at
+    the end of its chain, and no other child is full.
+    """
+    left, right = node[v, LEFT], node[v, RIGHT]
+    if left != NONE and (left == partial or node[left, MARK] == IS_FULL):
+        return right
+    if right != NONE and (right == partial or node[right, MARK] == IS_FULL):
+        return left
+    return left if left != NONE else right
