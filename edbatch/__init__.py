@@ -16,7 +16,7 @@ from edbatch.errors import (
 )
 from edbatch.execution import Plan, PlanReport, Ragged
 from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell
-from edbatch.memory_planner import Sizes
+from edbatch.memory_planner import Planner, Sizes
 from edbatch.policies import get_policy, load_policy
 from edbatch.schedule import FrontierPolicy, Policy, Schedule
 from edbatch.verify import Verification, verify
@@ -33,6 +33,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlanReport",
+    "Planner",
     "Policy",
     "PolicyError",
     "Ragged",

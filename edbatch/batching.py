@@ -10,6 +10,7 @@ import jax
 
 from edbatch.errors import EdbatchError, PlanError, PolicyError
 from edbatch.execution.buckets import BucketStore
+from edbatch.execution.in_place import Forms
 from edbatch.execution.plan import Plan, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
 from edbatch.execution.result import find_ragged
@@ -20,6 +21,7 @@ from edbatch.graph.parameters import abstract
 from edbatch.graph.recorder import CallMemory, record
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import plan_layout
+from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
 from edbatch.policies.cost_file import load_costs
 from edbatch.policies.cost_model import CostModel
@@ -38,6 +40,7 @@ class _Session:
 
     types: TypeTable
     store: BucketStore
+    forms: Forms
     memory: CallMemory = field(default_factory=CallMemory)
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -55,14 +58,21 @@ class Batched:
         model: The model for one instance.
         policy: The policy that schedules minibatches.
         sizes: Widths and buckets.
+        planner: How memory is planned.
     """
 
     def __init__(
-        self, model: Model, policy: Policy, sizes: Sizes, cache_bytes: int
+        self,
+        model: Model,
+        policy: Policy,
+        sizes: Sizes,
+        cache_bytes: int,
+        planner: Planner,
     ) -> None:
         self.model = model
         self.policy = policy
         self.sizes = sizes
+        self.planner = planner
         self._sessions: dict[Hashable, _Session] = {}
         self._current: _Session | None = None
         self._cache = PlanCache(cache_bytes)
@@ -103,7 +113,11 @@ class Batched:
         key = (treedef, tuple((each.shape, each.dtype) for each in leaves))
         with self._lock:
             if key not in self._sessions:
-                self._sessions[key] = _Session(TypeTable(spec), BucketStore(self.sizes))
+                self._sessions[key] = _Session(
+                    TypeTable(spec),
+                    BucketStore(self.sizes),
+                    Forms() if self.planner.slices else Forms(least_share=2),
+                )
             self._current = self._sessions[key]
         return self
 
@@ -203,7 +217,15 @@ class Batched:
             return replace(plan, report=replace(plan.report, cached=True))
         schedule = self.policy.schedule(graph.structure)
         layout = plan_layout(graph, schedule, self.sizes)
-        encoded = encode_plan(graph, schedule, layout, session.store, ragged)
+        encoded = encode_plan(
+            graph,
+            schedule,
+            layout,
+            session.store,
+            ragged,
+            session.forms,
+            self.planner,
+        )
         if key is not None:
             self._cache.put(key, encoded)
         return encoded.with_externals(graph.externals)
@@ -271,6 +293,7 @@ def batch(
     search_ms: float = 0.0,
     guard: bool = True,
     costs: str | Path | CostModel | None = None,
+    planner: Planner | None = None,
 ) -> Batched:
     """Makes a model of one instance run on minibatches.
 
@@ -292,6 +315,7 @@ def batch(
             and take the one of fewest batches; the plan's report says whose it was.
         costs: Measured costs of batches, a file of ``edbatch calibrate``: then search
             and guard go by predicted time and not by the number of batches.
+        planner: How values are laid out in memory and how cells are packed.
 
     Returns:
         The batched function.
@@ -338,5 +362,7 @@ def batch(
         chosen = Searched(chosen, search_ms, costs=costs)
     if guard and isinstance(chosen, StateMachine | Searched):
         chosen = Guarded(chosen, costs)
-    batched = Batched(model, chosen, sizes or Sizes(), cache_bytes)
+    batched = Batched(
+        model, chosen, sizes or Sizes(), cache_bytes, planner or Planner()
+    )
     return batched if params is None else batched.bind(params)

@@ -6,7 +6,17 @@ from edbatch.memory_planner.layout import (
     check_layout,
     plan_layout,
 )
+from edbatch.memory_planner.planner import OFF, Planner
 from edbatch.memory_planner.pq_tree import PQTree
 from edbatch.memory_planner.sizes import Sizes
 
-__all__ = ["ZERO_ROW", "Layout", "PQTree", "Sizes", "check_layout", "plan_layout"]
+__all__ = [
+    "OFF",
+    "ZERO_ROW",
+    "Layout",
+    "PQTree",
+    "Planner",
+    "Sizes",
+    "check_layout",
+    "plan_layout",
+]

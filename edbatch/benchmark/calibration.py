@@ -122,7 +122,9 @@ def calibrate(
     Raises:
         EdbatchError: The model cannot be recorded or planned.
     """
-    batched = eb.batch(model, params=params, cache_bytes=0)
+    # A replay adds chunks that gather, so those of the minibatch gather as well.
+    planner = eb.Planner(slices=False)
+    batched = eb.batch(model, params=params, cache_bytes=0, planner=planner)
     recorded = [
         [batched.record(each) for each in some] for some in (*minibatches, *held_out)
     ]
@@ -131,7 +133,7 @@ def calibrate(
         for policy in policies:
             _plan(batched, policy, some)  # the buckets settle
     replay = Replay(_plan(batched, Greedy(), with_all_types(recorded[0], everything)))
-    standard = jax.device_put(replay.add(replay.pairs[0], 0))
+    standard = jax.device_put(replay.add(replay.loops[0], 0))
     watch = Stopwatch(partial(batched.apply, params), standard)
     shares = time_chunks(replay, watch, rounds, progress)
     timed = []

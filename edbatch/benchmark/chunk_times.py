@@ -29,27 +29,27 @@ def time_chunks(
     Returns:
         Times relative to the minibatch's; 0 or more, and rising with the width.
     """
-    pairs = replay.pairs
-    total = len(pairs) * (rounds + 1)
+    loops = replay.loops
+    total = len(loops) * (rounds + 1)
     plans: list[Plan] = []
     counts: list[int] = []
-    for done, pair in enumerate(pairs):
+    for done, loop in enumerate(loops):
         progress(done, total, "Preparing")
-        count = min(int(replay.plan.num_steps), replay.most(pair))
-        [ratio] = watch.ratio(jax.device_put(replay.add(pair, count)))
+        count = min(int(replay.plan.num_steps), replay.most(loop))
+        [ratio] = watch.ratio(jax.device_put(replay.add(loop, count)))
         share = max(_LEAST_SHARE, (ratio - 1) / count)
-        counts.append(int(np.clip(1 / share, 1, replay.most(pair))))
-        plans.append(jax.device_put(replay.add(pair, counts[-1])))
-    more = np.empty((rounds, len(pairs)))
+        counts.append(int(np.clip(1 / share, 1, replay.most(loop))))
+        plans.append(jax.device_put(replay.add(loop, counts[-1])))
+    more = np.empty((rounds, len(loops)))
     for r in range(rounds):
         for p, plan in enumerate(plans):
-            progress((r + 1) * len(pairs) + p, total, "Timing chunks")
+            progress((r + 1) * len(loops) + p, total, "Timing chunks")
             [ratio] = watch.ratio(plan)
             more[r, p] = ratio - 1
     shares = np.maximum(0, np.median(more, axis=0) / counts)
     found: ChunkTimes = {}
-    for (type_id, width), share in sorted(zip(pairs, shares.tolist(), strict=True)):
-        found.setdefault(type_id, {})[width] = share
+    for loop, share in sorted(zip(loops, shares.tolist(), strict=True)):
+        found.setdefault(loop.type_id, {})[loop.width] = share
     return {
         type_id: dict(zip(by_width, rising([*by_width.values()]), strict=True))
         for type_id, by_width in found.items()

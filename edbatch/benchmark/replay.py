@@ -15,32 +15,33 @@ import numpy as np
 
 from edbatch.execution import Plan
 from edbatch.execution.cell_batch import record_length
-from edbatch.execution.stream import Pair
+from edbatch.execution.loop import Loop
 
 _LEAST_ROOM = 1 << 17
 
 
 class Replay:
-    """A plan, taken apart, into which chunks can be added.
+    """A plan, taken apart, into which chunks can be added; its loops gather.
 
     Attributes:
         plan: The plan.
-        pairs: (type id, width) of each of the program's loops.
+        loops: The program's loops.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.pairs = plan.shape.program.pairs
+        self.loops = plan.shape.program.loops
+        assert not any(loop.sliced for loop in self.loops), "added lanes are gathered"
         self._types = plan.shape.program.types.types
         self._rows = dict(plan.shape.program.arena_rows)
         self._steps: list[list[np.ndarray]] = [[] for _ in range(plan.num_steps)]
         found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        for step, (type_id, width), record in _chunks(plan):
+        for step, loop, record in _chunks(plan):
             self._steps[step].append(record)
-            outputs = len(self._types[type_id].output_kinds)
-            lanes = record[outputs:].reshape(-1, width)
-            first = np.repeat(record[:outputs, None], width, axis=1)
-            found.setdefault(type_id, []).append((first, lanes))
+            outputs = len(self._types[loop.type_id].output_kinds)
+            lanes = record[outputs + 1 :].reshape(-1, loop.width)
+            first = np.repeat(record[:outputs, None], loop.width, axis=1)
+            found.setdefault(loop.type_id, []).append((first, lanes))
         # Per type: first output rows of each lane's chunk, and what the lane reads.
         self._lanes = {
             type_id: tuple(
@@ -48,24 +49,27 @@ class Replay:
             )
             for type_id, rows in found.items()
         }
-        longest = max(record_length(self._types[t], width) for t, width in self.pairs)
+        longest = max(map(self._length, self.loops))
         self._room = max(_LEAST_ROOM, 16 * longest)
 
-    def most(self, pair: Pair) -> int:
-        """Returns how many chunks of a (type, width) pair can be added."""
-        return self._room // record_length(self._types[pair[0]], pair[1])
+    def _length(self, loop: Loop) -> int:
+        return record_length(self._types[loop.type_id], loop)
 
-    def add(self, pair: Pair, count: int) -> Plan:
+    def most(self, loop: Loop) -> int:
+        """Returns how many chunks of a loop can be added."""
+        return self._room // self._length(loop)
+
+    def add(self, loop: Loop, count: int) -> Plan:
         """Adds chunks, spread evenly over the minibatch.
 
         Args:
-            pair: Type, of which the minibatch has nodes, and width.
+            loop: The loop to turn; the minibatch has nodes of its type.
             count: How many, from 0 to `most`.
 
         Returns:
             The plan; all plans of one replay run by the same compiled program.
         """
-        assert 0 <= count <= self.most(pair), f"there is no room for {count} chunks"
+        assert 0 <= count <= self.most(loop), f"there is no room for {count} chunks"
         records, trips = [], []
         turns = np.zeros_like(self.plan.trips[0])
         steps = len(self._steps)
@@ -74,36 +78,37 @@ class Replay:
             records += self._steps[step]
             trips.append(self.plan.trips[step])
             if last > first:
-                records += [self._record(pair, k) for k in range(first, last)]
+                records += [self._record(loop, k) for k in range(first, last)]
                 trips.append(turns.copy())
-                trips[-1][self.pairs.index(pair)] = last - first
+                trips[-1][self.loops.index(loop)] = last - first
         stream = np.zeros(len(self.plan.stream) + self._room, np.int32)
         flat = np.concatenate(records)
         stream[: len(flat)] = flat
-        turned = np.zeros((2 * steps, len(self.pairs)), np.int32)
+        turned = np.zeros((2 * steps, len(self.loops)), np.int32)
         turned[: len(trips)] = trips
         return replace(
             self.plan, stream=stream, trips=turned, num_steps=np.int32(len(trips))
         )
 
-    def _record(self, pair: Pair, k: int) -> np.ndarray:
+    def _record(self, loop: Loop, k: int) -> np.ndarray:
         """The record of the k-th chunk that is added."""
-        type_id, width = pair
+        type_id, width = loop.type_id, loop.width
         firsts, lanes = self._lanes[type_id]
         lane = (k * width + np.arange(width)) % lanes.shape[1]
         kinds = self._types[type_id].output_kinds
         last = np.array([self._rows[kind] - width for kind in kinds], np.int32)
+        size = np.array([width], np.int32)
         outputs = np.minimum(firsts[:, lane[0]], last)
-        return np.concatenate([outputs, lanes[:, lane].reshape(-1)])
+        return np.concatenate([outputs, size, lanes[:, lane].reshape(-1)])
 
 
-def _chunks(plan: Plan) -> Iterator[tuple[int, Pair, np.ndarray]]:
-    """Step, type and width, and record of each chunk, in order."""
-    pairs, types = plan.shape.program.pairs, plan.shape.program.types.types
+def _chunks(plan: Plan) -> Iterator[tuple[int, Loop, np.ndarray]]:
+    """Step, loop and record of each chunk, in order."""
+    loops, types = plan.shape.program.loops, plan.shape.program.types.types
     at = 0
     for step, turns in enumerate(plan.trips[: plan.num_steps]):
         for p in np.flatnonzero(turns):
-            length = record_length(types[pairs[p][0]], pairs[p][1])
+            length = record_length(types[loops[p].type_id], loops[p])
             for _ in range(turns[p]):
-                yield step, pairs[p], plan.stream[at : at + length]
+                yield step, loops[p], plan.stream[at : at + length]
                 at += length

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edbatch.execution.stream import Pair, order_pairs
+from edbatch.execution.loop import Loop, order_loops
 from edbatch.memory_planner.sizes import Sizes
 
 Needs = dict[str, int]  # a named dimension -> its size
@@ -16,16 +16,16 @@ class Bucket:
     """Sizes of one program.
 
     Attributes:
-        pairs: (type id, width) of each loop.
+        loops: Loops of the program.
         sizes: Size of each named dimension.
     """
 
-    pairs: tuple[Pair, ...]
+    loops: tuple[Loop, ...]
     sizes: Needs = field(hash=False)
 
-    def holds(self, pairs: set[Pair], needs: Needs) -> bool:
+    def holds(self, loops: set[Loop], needs: Needs) -> bool:
         """Whether a minibatch fits."""
-        return pairs <= set(self.pairs) and all(
+        return loops <= set(self.loops) and all(
             self.sizes.get(name, -1) >= size for name, size in needs.items()
         )
 
@@ -51,16 +51,16 @@ class BucketStore:
 
     def fit(
         self,
-        pairs: set[Pair],
+        loops: set[Loop],
         needs: Needs,
-        least: Callable[[tuple[Pair, ...]], Needs] = lambda _: {},
+        least: Callable[[tuple[Loop, ...]], Needs] = lambda _: {},
     ) -> Bucket:
         """Returns the smallest bucket that holds a minibatch, or makes one.
 
         Args:
-            pairs: (type, width) pairs that it uses.
+            loops: Loops that it uses.
             needs: Size of each dimension that it needs.
-            least: What a program with given pairs needs even if it never turns.
+            least: What a program with given loops needs even if it never turns.
 
         Returns:
             The bucket.
@@ -69,38 +69,38 @@ class BucketStore:
             fitting = [
                 each
                 for each in self._buckets
-                if each.holds(pairs, needs)
+                if each.holds(loops, needs)
                 and each.waste(needs) <= self._sizes.max_waste
             ]
             if fitting:
                 return min(fitting, key=lambda each: sum(each.sizes.values()))
-            bucket = self._new(pairs, needs, least)
+            bucket = self._new(loops, needs, least)
             self._buckets.append(bucket)
             return bucket
 
     def _new(
         self,
-        pairs: set[Pair],
+        loops: set[Loop],
         needs: Needs,
-        least: Callable[[tuple[Pair, ...]], Needs],
+        least: Callable[[tuple[Loop, ...]], Needs],
     ) -> Bucket:
         """A bucket with headroom that also holds what a similar one did before it."""
         sizes = {name: self._round(size) for name, size in needs.items()}
-        pairs = set(pairs)
+        loops = set(loops)
         limit = self._sizes.max_waste
         for other in self._buckets:
             if other.waste(needs) <= limit and sum(needs.values()) <= limit * sum(
                 other.sizes.values()
             ):
-                pairs |= set(other.pairs)
+                loops |= set(other.loops)
                 for name, size in other.sizes.items():
                     sizes[name] = max(sizes.get(name, 0), size)
-        complete = self._complete(pairs)
+        complete = self._complete(loops)
         for name, size in least(complete).items():
             sizes[name] = max(sizes.get(name, 0), size)
         return Bucket(complete, sizes)
 
-    def _complete(self, pairs: set[Pair]) -> tuple[Pair, ...]:
+    def _complete(self, loops: set[Loop]) -> tuple[Loop, ...]:
         """Adds what other minibatches of the same kind will use.
 
         A type that ran at some width has smaller remainders elsewhere, and the
@@ -108,10 +108,10 @@ class BucketStore:
         """
         widths = self._sizes.widths
         complete = set()
-        for node_type, width in pairs:
-            largest = min(widths.index(width) + 1, len(widths) - 1)
-            complete |= {(node_type, each) for each in widths[: largest + 1]}
-        return order_pairs(complete)
+        for loop in loops:
+            largest = min(widths.index(loop.width) + 1, len(widths) - 1)
+            complete |= {loop._replace(width=each) for each in widths[: largest + 1]}
+        return order_loops(complete)
 
     def _round(self, size: int) -> int:
         """Adds headroom and rounds up to a multiple of a sixteenth of the size."""

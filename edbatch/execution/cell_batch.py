@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from edbatch.execution.loop import Loop
 from edbatch.graph.node_type import NodeType, Slots
 from edbatch.memory_planner.layout import ZERO_ROW
 
@@ -17,24 +18,47 @@ class Chunk:
     """One chunk's record, taken apart.
 
     Attributes:
+        node_type: Its type.
+        width: Its lanes, W.
         output_rows: First row of each output, scalars.
-        externals: Rows of pools per external slot, ``[slots, width]``.
-        operands: Rows of arenas per operand slot, ``[slots, width]``.
+        size: Lanes that hold a node; the rest is padding. A scalar.
+        externals: Rows of pools per external slot, ``[W]`` each.
+        operands: Rows of arenas per operand slot: ``[W]``, or a scalar, the first row,
+            where the loop reads a slice.
     """
 
-    def __init__(self, node_type: NodeType, width: int, record: Array) -> None:
+    def __init__(self, node_type: NodeType, loop: Loop, record: Array) -> None:
         outputs = len(node_type.output_kinds)
-        externals = len(node_type.external_kinds)
-        end = outputs + externals * width
+        self.node_type = node_type
+        self.width = loop.width
         self.output_rows = [record[k] for k in range(outputs)]
-        self.externals = record[outputs:end].reshape(externals, width)
-        self.operands = record[end:].reshape(-1, width)
+        self.size = record[outputs]
+        at = outputs + 1
+        self.externals = []
+        for _ in node_type.external_kinds:
+            self.externals.append(record[at : at + loop.width])
+            at += loop.width
+        self.operands = []
+        for slot in range(len(node_type.operand_kinds)):
+            if slot in loop.sliced:
+                self.operands.append(record[at])
+                at += 1
+            else:
+                self.operands.append(record[at : at + loop.width])
+                at += loop.width
+
+    def is_real(self, ndim: int) -> Array:
+        """Tells nodes from padding: ``[W, 1, ...] bool``, of a number of axes."""
+        lanes = jnp.arange(self.width) < self.size
+        return lanes.reshape(-1, *(1,) * (ndim - 1))
 
 
-def record_length(node_type: NodeType, width: int) -> int:
+def record_length(node_type: NodeType, loop: Loop) -> int:
     """Returns the length of a chunk's record in the stream."""
-    slots = len(node_type.external_kinds) + len(node_type.operand_kinds)
-    return len(node_type.output_kinds) + width * slots
+    gathered = len(node_type.external_kinds) + len(node_type.operand_kinds)
+    gathered -= len(loop.sliced)
+    head = len(node_type.output_kinds) + 1
+    return head + loop.width * gathered + len(loop.sliced)
 
 
 def take_rows(arena: Array, rows: Array) -> Array:
@@ -42,8 +66,18 @@ def take_rows(arena: Array, rows: Array) -> Array:
     return arena.at[rows].get(mode="promise_in_bounds")
 
 
+def slice_rows(arena: Array, first: Array, width: int) -> Array:
+    """Reads consecutive rows that are known to exist; ``[width, ...]``."""
+    start = (first,) + (jnp.int32(0),) * (arena.ndim - 1)
+    return lax.dynamic_slice(arena, start, (width, *arena.shape[1:]))
+
+
 def read_groups(
-    arenas: Arenas, kinds: Sequence[int], groups: Sequence[Slots], rows: Array
+    arenas: Arenas,
+    kinds: Sequence[int],
+    groups: Sequence[Slots],
+    rows: Sequence[Array],
+    width: int,
 ) -> list[Array]:
     """Reads the arrays that a cell's arguments consist of.
 
@@ -51,7 +85,8 @@ def read_groups(
         arenas: Arenas, or pools.
         kinds: Array kind per slot.
         groups: Slots per argument.
-        rows: Rows per slot; ``[slots, width]``.
+        rows: Rows per slot: ``[width]``, or the first of consecutive ones.
+        width: Number of lanes.
 
     Returns:
         One array per group: ``[width, ...]``, or ``[width, K, ...]`` if stacked.
@@ -59,12 +94,19 @@ def read_groups(
     arrays = []
     for group in groups:
         arena = arenas[kinds[group.slots[0]]]
-        if group.stacked:
-            first, last = group.slots[0], group.slots[-1] + 1
-            arrays.append(take_rows(arena, rows[first:last].T))
+        own = group_rows(group, rows)
+        if own.ndim == 0:
+            arrays.append(slice_rows(arena, own, width))
         else:
-            arrays.append(take_rows(arena, rows[group.slots[0]]))
+            arrays.append(take_rows(arena, own))
     return arrays
+
+
+def group_rows(group: Slots, rows: Sequence[Array]) -> Array:
+    """Returns the rows that a group reads: ``[W]``, ``[W, K]``, or just the first."""
+    if group.stacked:
+        return jnp.stack([rows[slot] for slot in group.slots], axis=-1)
+    return rows[group.slots[0]]
 
 
 def read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
@@ -76,7 +118,7 @@ def read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
             slots, rows = template.operands[padding.group].slots, chunk.operands
         else:
             slots, rows = template.externals[padding.group].slots, chunk.externals
-        masks.append((rows[slots[0] : slots[-1] + 1] != ZERO_ROW).T)
+        masks.append(jnp.stack([rows[slot] for slot in slots], axis=-1) != ZERO_ROW)
     return masks
 
 

@@ -6,10 +6,10 @@ cotangent arena, differentiates the cell on these rows (recomputing it) and adds
 operands' cotangents to the rows that it read. Parameters' cotangents are summed
 chunk by chunk, for those arrays only that a cell really uses.
 
-Lanes of padding have a zero cotangent: nobody reads their rows.
+Lanes of padding have a zero cotangent.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,16 +22,18 @@ from edbatch.execution.cell_batch import (
     Arenas,
     Chunk,
     fence,
+    group_rows,
     record_length,
     run_cell,
+    slice_rows,
 )
+from edbatch.execution.loop import Loop
 from edbatch.execution.program import (
     ProgramShape,
     execute,
     read_inputs,
     run_loops,
 )
-from edbatch.execution.stream import Pair
 from edbatch.graph.node_type import NodeType, Slots, input_specs
 
 
@@ -80,8 +82,8 @@ def _backward(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
     )
 
     bodies = [
-        _backward_body(shape, pair, leaves, treedef, pools, arenas, stream)
-        for pair in shape.pairs
+        _backward_body(shape, loop, leaves, treedef, pools, arenas, stream)
+        for loop in shape.loops
     ]
 
     def step(s: Array, carry: Any) -> Any:
@@ -100,23 +102,24 @@ differentiable_execute.defvjp(_forward, _backward)
 
 def _backward_body(
     shape: ProgramShape,
-    pair: Pair,
+    loop: Loop,
     leaves: list[Array],
     treedef: Any,
     pools: Arenas,
     arenas: Arenas,
     stream: Array,
 ) -> Callable[[Any, Any], Any]:
-    node_type = shape.types.types[pair[0]]
-    width = pair[1]
-    length = record_length(node_type, width)
+    node_type = shape.types.types[loop.type_id]
+    width = loop.width
+    length = record_length(node_type, loop)
     used = _used_parameters(node_type, shape, treedef, len(leaves))
 
     def body(_: Any, carry: Any) -> Any:
         at, params_bar, pools_bar, arenas_bar = carry
         at = at - length
-        chunk = Chunk(node_type, width, lax.dynamic_slice(stream, (at,), (length,)))
-        operands, externals, masks = read_inputs(node_type, chunk, arenas, pools)
+        chunk = Chunk(node_type, loop, lax.dynamic_slice(stream, (at,), (length,)))
+        operands, externals, masks = read_inputs(chunk, arenas, pools)
+        operands = _repeat_last(chunk, operands)
 
         def cell(
             some: list[Array], operands: list[Array], externals: list[Array]
@@ -129,7 +132,7 @@ def _backward_body(
 
         outputs, pull = jax.vjp(cell, [leaves[k] for k in used], operands, externals)
         outputs_bar = [
-            _read_cotangent(arenas_bar, kind, row, output)
+            _read_cotangent(arenas_bar, kind, row, output, chunk)
             for kind, row, output in zip(
                 node_type.output_kinds, chunk.output_rows, outputs, strict=True
             )
@@ -172,18 +175,35 @@ def _fence_floats(bars: Any, row: Array) -> Any:
     return jax.tree.unflatten(treedef, leaves)
 
 
-def _read_cotangent(arenas_bar: Arenas, kind: int, row: Array, output: Array) -> Any:
+def _repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
+    """Gives padding lanes of slices what those of gathers have: the last node's rows.
+
+    Whatever follows a slice may be infinite, and zero times infinity is not zero.
+    """
+    clean = []
+    for group, array in zip(chunk.node_type.template.operands, operands, strict=True):
+        if group_rows(group, chunk.operands).ndim == 0:
+            last = lax.dynamic_index_in_dim(array, chunk.size - 1)
+            array = jnp.where(chunk.is_real(array.ndim), array, last)
+        clean.append(array)
+    return clean
+
+
+def _read_cotangent(
+    arenas_bar: Arenas, kind: int, row: Array, output: Array, chunk: Chunk
+) -> Any:
+    """Reads an output's cotangent; zero in padding lanes, whose rows may be others'."""
     if kind not in arenas_bar:
         return np.zeros(output.shape, jax.dtypes.float0)
-    start = (row,) + (jnp.int32(0),) * (output.ndim - 1)
-    return lax.dynamic_slice(arenas_bar[kind], start, output.shape)
+    bar = slice_rows(arenas_bar[kind], row, chunk.width)
+    return jnp.where(chunk.is_real(bar.ndim), bar, 0)
 
 
 def _add_groups(
     arenas_bar: Arenas,
     kinds: tuple[int, ...],
     groups: tuple[Slots, ...],
-    rows: Array,
+    rows: Sequence[Array],
     bars: list[Any],
 ) -> Arenas:
     """Adds cotangents to the rows that each group of slots was read from."""
@@ -192,9 +212,14 @@ def _add_groups(
         kind = kinds[group.slots[0]]
         if bar.dtype == jax.dtypes.float0 or not _is_float(arenas_bar.get(kind)):
             continue
-        first, last = group.slots[0], group.slots[-1] + 1
-        where = rows[first:last].T if group.stacked else rows[first]
-        arenas_bar[kind] = arenas_bar[kind].at[where].add(bar, mode="promise_in_bounds")
+        where = group_rows(group, rows)
+        own = arenas_bar[kind]
+        if where.ndim == 0:
+            start = (where,) + (jnp.int32(0),) * (bar.ndim - 1)
+            bar = bar + slice_rows(own, where, bar.shape[0])
+            arenas_bar[kind] = lax.dynamic_update_slice(own, bar, start)
+        else:
+            arenas_bar[kind] = own.at[where].add(bar, mode="promise_in_bounds")
     return arenas_bar
 
 
@@ -227,8 +252,9 @@ def _used_parameters(
 
 
 def _stream_length(shape: ProgramShape, trips: Array, num_steps: Array) -> Array:
+    types = shape.types.types
     lengths = np.array(
-        [record_length(shape.types.types[t], w) for t, w in shape.pairs], np.int32
+        [record_length(types[loop.type_id], loop) for loop in shape.loops], np.int32
     )
     live = jnp.arange(trips.shape[0]) < num_steps
     return jnp.sum(jnp.where(live[:, None], trips, 0) * lengths[None], dtype=jnp.int32)

@@ -8,6 +8,8 @@ import numpy as np
 
 from edbatch.execution.buckets import BucketStore, Needs
 from edbatch.execution.cell_batch import record_length
+from edbatch.execution.in_place import Forms, rows_read
+from edbatch.execution.loop import Loop
 from edbatch.execution.program import ProgramShape
 from edbatch.execution.report import PlanReport, make_report
 from edbatch.execution.result import (
@@ -16,10 +18,11 @@ from edbatch.execution.result import (
     locate_results,
     pad_results,
 )
-from edbatch.execution.stream import Pair, Stream, count_trips, encode
+from edbatch.execution.stream import Stream, count_trips, encode
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout
+from edbatch.memory_planner.planner import OFF, Planner
 from edbatch.schedule.schedule import Schedule
 
 
@@ -123,6 +126,8 @@ def encode_plan(
     layout: Layout,
     store: BucketStore,
     ragged: set[Path],
+    forms: Forms | None = None,
+    planner: Planner = OFF,
 ) -> Encoded:
     """Encodes a laid out graph and pads it to a bucket.
 
@@ -132,29 +137,38 @@ def encode_plan(
         layout: Its layout.
         store: The model's buckets.
         ragged: Positions of the output's lists that are returned as `Ragged`.
+        forms: Which operands the model's loops read as slices; none if None.
+        planner: What the program is to do beside.
 
     Returns:
         Everything but the external inputs.
     """
-    stream = encode(graph, layout)
+    sliced, chunk_form = (forms or Forms(least_share=2)).choose(graph, layout)
+    stream = encode(graph, layout, sliced, chunk_form)
     result, found = locate_results(graph, layout.value_row, ragged)
     needs = _needs(graph, layout, stream)
+    for kind, least in rows_read(graph, layout, sliced, chunk_form).items():
+        needs[f"arena {kind}"] = max(needs[f"arena {kind}"], least)
     lists: Needs = {}
     pad_results(found, result, lambda name, size: lists.setdefault(name, size))
     bucket = store.fit(
-        stream.pairs, needs | lists, lambda pairs: _least(graph.types, pairs)
+        set(stream.loops), needs | lists, lambda loops: _least(graph.types, loops)
     )
     sizes = bucket.sizes
     rows = pad_results(found, result, lambda name, _: sizes[name])
     program = ProgramShape(
-        graph.types, bucket.pairs, tuple(_by_kind("arena", sizes).items())
+        graph.types,
+        bucket.loops,
+        tuple(_by_kind("arena", sizes).items()),
+        packing=planner.packing,
+        reuses_rows=planner.reuse,
     )
     records = np.zeros(sizes["stream"], np.int32)
     records[: len(stream.records)] = stream.records
     plan = Plan(
         PlanShape(program, result),
         records,
-        count_trips(stream, bucket.pairs, sizes["steps"]),
+        count_trips(stream, bucket.loops, sizes["steps"]),
         np.int32(stream.num_steps),
         {},
         rows.rows,
@@ -174,15 +188,16 @@ def _needs(graph: DataflowGraph, layout: Layout, stream: Stream) -> Needs:
     return needs
 
 
-def _least(types: TypeTable, pairs: tuple[Pair, ...]) -> Needs:
-    """Loops read a record and write a chunk of full width, so both must exist."""
+def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
+    """Loops read a record and chunks of full width, so all of them must exist."""
     least: Needs = {"stream": 0}
-    for type_id, width in pairs:
-        node_type = types.types[type_id]
-        least["stream"] = max(least["stream"], record_length(node_type, width))
-        for kind in node_type.output_kinds:
+    for loop in loops:
+        node_type = types.types[loop.type_id]
+        least["stream"] = max(least["stream"], record_length(node_type, loop))
+        sliced = [node_type.operand_kinds[slot] for slot in loop.sliced]
+        for kind in (*node_type.output_kinds, *sliced):
             name = f"arena {kind}"
-            least[name] = max(least.get(name, 0), width + 1)
+            least[name] = max(least.get(name, 0), loop.width + 1)
     return least
 
 

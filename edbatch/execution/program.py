@@ -1,11 +1,12 @@
 """The one compiled program of a model: it reads a minibatch's schedule as data.
 
-The program holds one loop per (type, width) pair. A step passes over all of them; how
+The program holds one loop per type, width and set of operands that are read as slices
+(see `loop`). A step passes over all of them; how
 often each one turns, possibly not at all, comes from the plan (see `stream`). Loops
 update the arenas in place, where ``lax.cond`` or ``lax.switch`` around them would copy
 them; a test reads the compiled HLO for such copies.
 
-With many pairs the loops that do not turn would cost more than those that do, so pairs
+With many loops those that do not turn would cost more than those that do, so loops
 are enclosed in groups: a loop of zero or one turn around each group skips it at once.
 """
 
@@ -27,10 +28,10 @@ from edbatch.execution.cell_batch import (
     run_cell,
     write_outputs,
 )
-from edbatch.execution.stream import Pair
+from edbatch.execution.loop import Loop
 from edbatch.graph.type_table import TypeTable
 
-_UNGROUPED = 8  # up to so many pairs, a group's own loop costs more than it saves
+_UNGROUPED = 8  # up to so many loops, a group's own loop costs more than it saves
 
 Carry = tuple[Array, Arenas]  # place in the stream, arenas
 
@@ -41,13 +42,18 @@ class ProgramShape:
 
     Attributes:
         types: The model's types.
-        pairs: (type id, width) of each loop, in the order of the loops.
+        loops: The loops, in their order.
         arena_rows: (array kind, rows) of each arena.
+        packing: Whether operations inside cells are packed.
+        reuses_rows: Whether values are overwritten once they are not needed any more;
+            then there is no gradient.
     """
 
     types: TypeTable
-    pairs: tuple[Pair, ...]
+    loops: tuple[Loop, ...]
     arena_rows: tuple[tuple[int, int], ...]
+    packing: bool = False
+    reuses_rows: bool = False
 
 
 def execute(
@@ -72,22 +78,22 @@ def execute(
         The arenas, by array kind. Rows that no node wrote hold arbitrary values.
     """
 
-    def body_of(pair: Pair) -> Callable[[Any, Carry], Carry]:
-        node_type = shape.types.types[pair[0]]
-        length = record_length(node_type, pair[1])
+    def body_of(loop: Loop) -> Callable[[Any, Carry], Carry]:
+        node_type = shape.types.types[loop.type_id]
+        length = record_length(node_type, loop)
 
         def body(_: Any, carry: Carry) -> Carry:
             at, arenas = carry
             record = lax.dynamic_slice(stream, (at,), (length,))
-            chunk = Chunk(node_type, pair[1], record)
-            inputs = read_inputs(node_type, chunk, arenas, pools)
-            outputs = run_cell(node_type, pair[1], params, *inputs)
+            chunk = Chunk(node_type, loop, record)
+            inputs = read_inputs(chunk, arenas, pools)
+            outputs = run_cell(node_type, loop.width, params, *inputs)
             return at + length, write_outputs(arenas, node_type, chunk, outputs)
 
         return body
 
     start = (jnp.int32(0), new_arenas(shape))
-    bodies = [body_of(pair) for pair in shape.pairs]
+    bodies = [body_of(loop) for loop in shape.loops]
 
     def step(s: Array, carry: Carry) -> Carry:
         return run_loops(bodies, trips[s], carry)
@@ -96,14 +102,25 @@ def execute(
 
 
 def read_inputs(
-    node_type: Any, chunk: Chunk, arenas: Arenas, pools: Arenas
+    chunk: Chunk, arenas: Arenas, pools: Arenas
 ) -> tuple[list[Array], list[Array], list[Array]]:
     """Reads a chunk's operands, external inputs and masks."""
+    node_type = chunk.node_type
     template = node_type.template
     return (
-        read_groups(arenas, node_type.operand_kinds, template.operands, chunk.operands),
         read_groups(
-            pools, node_type.external_kinds, template.externals, chunk.externals
+            arenas,
+            node_type.operand_kinds,
+            template.operands,
+            chunk.operands,
+            chunk.width,
+        ),
+        read_groups(
+            pools,
+            node_type.external_kinds,
+            template.externals,
+            chunk.externals,
+            chunk.width,
         ),
         read_masks(node_type, chunk),
     )
@@ -129,7 +146,7 @@ def run_loops(
     """Turns each loop as often as asked, in order.
 
     Args:
-        bodies: One loop body per pair.
+        bodies: One body per loop.
         trips: Turns of each; ``[P] int32``.
         carry: Initial carry.
         reverse: Take the loops from the last to the first.

@@ -41,7 +41,12 @@ def trees(workload):
 @pytest.fixture(scope="module")
 def batched(workload, params):
     # No headroom: chunks that are added have to stay in arenas that are full.
-    return eb.batch(workload.model, params=params, sizes=eb.Sizes(headroom=1.0))
+    return eb.batch(
+        workload.model,
+        params=params,
+        sizes=eb.Sizes(headroom=1.0),
+        planner=eb.Planner(slices=False),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,7 @@ def turns_of(plan):
 
 
 def test_without_more_chunks_nothing_changes(batched, params, replay):
-    plain = replay.add(replay.pairs[0], 0)
+    plain = replay.add(replay.loops[0], 0)
     np.testing.assert_array_equal(turns_of(plain), turns_of(replay.plan))
     jax.tree.map(
         np.testing.assert_array_equal,
@@ -75,14 +80,14 @@ def chunks_of(plan):
     program = plan.shape.program
     found, at = [], 0
     for row in plan.trips[: plan.num_steps]:
-        for (type_id, width), turns in zip(program.pairs, row, strict=True):
-            node_type = program.types.types[type_id]
+        for loop, turns in zip(program.loops, row, strict=True):
+            node_type = program.types.types[loop.type_id]
             for _ in range(turns):
-                end = at + record_length(node_type, width)
+                end = at + record_length(node_type, loop)
                 outputs = len(node_type.output_kinds)
                 record = plan.stream[at:end]
-                reads = record[outputs:].reshape(-1, width)
-                found.append((type_id, width, record[:outputs], reads))
+                reads = record[outputs + 1 :].reshape(-1, loop.width)
+                found.append((loop.type_id, loop.width, record[:outputs], reads))
                 at = end
     assert not plan.stream[at:].any()
     return found
@@ -92,14 +97,14 @@ def lanes_of(chunks, type_id):
     return np.concatenate([each[3] for each in chunks if each[0] == type_id], axis=1)
 
 
-def test_more_chunks_are_of_their_pair_and_have_rows_that_exist(replay):
+def test_more_chunks_are_of_their_loop_and_have_rows_that_exist(replay):
     program, pools = replay.plan.shape.program, replay.plan.pools
     arenas, before = dict(program.arena_rows), turns_of(replay.plan)
-    assert len({width for _, width in replay.pairs}) > 2
-    for p, pair in enumerate(replay.pairs):
-        node_type = program.types.types[pair[0]]
+    assert len({loop.width for loop in replay.loops}) > 2
+    for p, loop in enumerate(replay.loops):
+        node_type = program.types.types[loop.type_id]
         for count in (1, 7, 64):
-            plan = replay.add(pair, count)
+            plan = replay.add(loop, count)
             more = turns_of(plan) - before
             assert more[p] == count == more.sum()
             limits = [
@@ -107,7 +112,7 @@ def test_more_chunks_are_of_their_pair_and_have_rows_that_exist(replay):
                 *(arenas[kind] for kind in node_type.operand_kinds),
             ]
             for type_id, width, outputs, reads in chunks_of(plan):
-                if (type_id, width) == pair:
+                if (type_id, width) == loop[:2]:
                     last = [arenas[kind] - width for kind in node_type.output_kinds]
                     assert ((outputs > 0) & (outputs <= last)).all()
                     assert (reads > 0).all() and (limits > reads.T).all()
@@ -115,11 +120,11 @@ def test_more_chunks_are_of_their_pair_and_have_rows_that_exist(replay):
 
 def test_more_chunks_read_what_the_real_ones_do(replay):
     real = chunks_of(replay.plan)
-    for type_id in {type_id for type_id, _ in replay.pairs}:
-        width = min(w for t, w in replay.pairs if t == type_id)
+    for type_id in {loop.type_id for loop in replay.loops}:
+        loop = min(each for each in replay.loops if each.type_id == type_id)
         steps = int(replay.plan.num_steps)
         count = 3 * steps
-        plan = replay.add((type_id, width), count)
+        plan = replay.add(loop, count)
         assert int(plan.num_steps) == 2 * steps
         own = [plan.trips[2 * k + 1].sum() for k in range(steps)]
         assert own == [3] * steps
@@ -136,20 +141,20 @@ def test_more_chunks_read_what_the_real_ones_do(replay):
 
 
 def test_added_chunks_run_in_the_same_program(batched, params, replay):
-    batched.apply(params, replay.add(replay.pairs[0], 0))
+    batched.apply(params, replay.add(replay.loops[0], 0))
     before = batched.compiles
-    for pair in replay.pairs[:3]:
-        result = batched.apply(params, replay.add(pair, 2))
+    for loop in replay.loops[:3]:
+        result = batched.apply(params, replay.add(loop, 2))
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result))
     assert batched.compiles == before
 
 
 def test_there_is_room_for_so_many_chunks(replay):
-    pair = replay.pairs[0]
-    most = replay.most(pair)
-    assert turns_of(replay.add(pair, most))[0] >= most
+    loop = replay.loops[0]
+    most = replay.most(loop)
+    assert turns_of(replay.add(loop, most))[0] >= most
     with pytest.raises(AssertionError, match="no room for"):
-        replay.add(pair, most + 1)
+        replay.add(loop, most + 1)
 
 
 def test_a_minibatch_gets_every_type(batched):
@@ -189,7 +194,7 @@ class Exact:
     """A stopwatch for plans that cost as much as their chunks' costs say."""
 
     def __init__(self, replay, cost):
-        self.cost = np.array([cost(*pair) for pair in replay.pairs])
+        self.cost = np.array([cost(*loop[:2]) for loop in replay.loops])
         self.standard = self.total(replay.plan)
 
     def total(self, plan):
@@ -206,7 +211,7 @@ def test_times_of_chunks_are_found(replay):
     watch = Exact(replay, cost)
     shares = time_chunks(replay, watch, 1, silent)
     found = {(t, width): share for t in shares for width, share in shares[t].items()}
-    assert found.keys() == set(replay.pairs)
+    assert found.keys() == {loop[:2] for loop in replay.loops}
     for pair, share in found.items():
         assert share * watch.standard == pytest.approx(cost(*pair))
 

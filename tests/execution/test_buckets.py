@@ -4,8 +4,9 @@ import pytest
 
 import edbatch as eb
 from edbatch.execution import BucketStore
+from edbatch.execution.loop import Loop
 
-PAIRS = {(0, 8)}
+LOOPS = {Loop(0, 8)}
 
 
 def store(**options):
@@ -14,43 +15,51 @@ def store(**options):
 
 def test_similar_needs_share_a_bucket():
     buckets = store()
-    first = buckets.fit(PAIRS, {"stream": 1000})
-    assert buckets.fit(PAIRS, {"stream": 1200}) is first
-    assert buckets.fit(PAIRS, {"stream": 500}) is first
+    first = buckets.fit(LOOPS, {"stream": 1000})
+    assert buckets.fit(LOOPS, {"stream": 1200}) is first
+    assert buckets.fit(LOOPS, {"stream": 500}) is first
     assert len(buckets) == 1
 
 
 def test_headroom():
-    assert store(headroom=1.0).fit(PAIRS, {"stream": 1024}).sizes["stream"] == 1024
-    assert 1250 <= store().fit(PAIRS, {"stream": 1000}).sizes["stream"] <= 1350
+    assert store(headroom=1.0).fit(LOOPS, {"stream": 1024}).sizes["stream"] == 1024
+    assert 1250 <= store().fit(LOOPS, {"stream": 1000}).sizes["stream"] <= 1350
 
 
 def test_a_larger_need_makes_a_bucket_that_holds_both():
     buckets = store()
-    buckets.fit(PAIRS, {"stream": 1000, "steps": 900})
-    second = buckets.fit({(1, 16)}, {"stream": 4000, "steps": 100})
-    assert second.holds({(0, 8), (1, 16)}, {"stream": 4000, "steps": 900})
+    buckets.fit(LOOPS, {"stream": 1000, "steps": 900})
+    second = buckets.fit({Loop(1, 16)}, {"stream": 4000, "steps": 100})
+    assert second.holds({Loop(0, 8), Loop(1, 16)}, {"stream": 4000, "steps": 900})
 
 
 def test_a_much_smaller_need_gets_a_bucket_of_its_own():
     buckets = store()
-    big = buckets.fit(PAIRS, {"stream": 1_000_000})
-    small = buckets.fit(PAIRS, {"stream": 1000})
+    big = buckets.fit(LOOPS, {"stream": 1_000_000})
+    small = buckets.fit(LOOPS, {"stream": 1000})
     assert small is not big
     assert small.sizes["stream"] < 2000
 
 
 def test_a_new_dimension_makes_a_new_bucket():
     buckets = store()
-    first = buckets.fit(PAIRS, {"stream": 1000})
-    second = buckets.fit(PAIRS, {"stream": 1000, "pool 3": 5})
+    first = buckets.fit(LOOPS, {"stream": 1000})
+    second = buckets.fit(LOOPS, {"stream": 1000, "pool 3": 5})
     assert first is not second
-    assert buckets.fit(PAIRS, {"stream": 1000}) in (first, second)
+    assert buckets.fit(LOOPS, {"stream": 1000}) in (first, second)
 
 
 def test_narrower_and_next_wider_chunks_are_included():
-    bucket = store().fit({(2, 16)}, {"stream": 10})
-    assert bucket.pairs == ((2, 64), (2, 16), (2, 8))
+    bucket = store().fit({Loop(2, 16)}, {"stream": 10})
+    assert bucket.loops == (Loop(2, 64), Loop(2, 16), Loop(2, 8))
+
+
+def test_narrower_chunks_with_slices_are_included_too():
+    bucket = store().fit({Loop(2, 8, (0, 1)), Loop(2, 8)}, {"stream": 10})
+    assert bucket.loops == (
+        *(Loop(2, 16), Loop(2, 8)),
+        *(Loop(2, 16, (0, 1)), Loop(2, 8, (0, 1))),
+    )
 
 
 @pytest.mark.parametrize(

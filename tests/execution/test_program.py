@@ -103,21 +103,21 @@ def test_the_search_for_copies_finds_one():
     assert compiled_copies(program, plan.shape.program, entry=False)
 
 
-@pytest.mark.parametrize("pairs", [1, 3, 8, 9, 10, 40])
+@pytest.mark.parametrize("loops", [1, 3, 8, 9, 10, 40])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_loops_run_in_order_as_often_as_asked(pairs, reverse):
+def test_loops_run_in_order_as_often_as_asked(loops, reverse):
     """A string of base-100 digits records which loops ran."""
-    rng = np.random.default_rng(pairs)
-    trips = rng.integers(0, 3, pairs) * (rng.random(pairs) < 0.6)
+    rng = np.random.default_rng(loops)
+    trips = rng.integers(0, 3, loops) * (rng.random(loops) < 0.6)
     bodies = [
         lambda _, carry, p=p: (carry[0].at[carry[1]].set(p), carry[1] + 1)
-        for p in range(pairs)
+        for p in range(loops)
     ]
     start = (jnp.full(200, -1), jnp.int32(0))
     order, count = jax.jit(
         lambda trips: run_loops(bodies, trips, start, reverse=reverse)
     )(jnp.asarray(trips, jnp.int32))
-    expected = [p for p in range(pairs) for _ in range(trips[p])]
+    expected = [p for p in range(loops) for _ in range(trips[p])]
     assert order[:count].tolist() == (expected[::-1] if reverse else expected)
 
 
@@ -126,7 +126,7 @@ def test_gradients_through_groups_of_loops():
     batched = eb.batch(model, sizes=eb.Sizes(widths=(2, 8)))
     trees = sample_trees(1, 6)
     batched.bind(params).plan(trees)
-    assert len(batched.plan(trees).shape.program.pairs) > 8
+    assert len(batched.plan(trees).shape.program.loops) > 8
     eb.verify(batched, params, trees)
 
 

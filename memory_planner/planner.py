@@ -1,0 +1,47 @@
+"""What the memory planner is asked to do."""
+
+from dataclasses import dataclass
+
+from edbatch.errors import PlanError, nearest
+
+LAYOUTS = ("schedule", "aligned")
+
+
+@dataclass(frozen=True)
+class Planner:
+    """How values are laid out in memory and how cells are packed.
+
+    The defaults follow the measurements in `docs/results-memory.md`.
+
+    Attributes:
+        layout: ``"schedule"``: values lie in the order of the schedule. ``"aligned"``:
+            nodes are ordered inside their batches, and batches among each other, so
+            that as many operands as possible lie in one slice.
+        slices: Read operands that lie in one slice of an arena as a slice; else all are
+            gathered row by row.
+        packing: Run operations of one cell that fit together as one.
+        reuse: Use rows of values again that nobody reads any more. Less memory, but no
+            gradient.
+
+    Raises:
+        PlanError: The layout is unknown.
+
+    Example:
+        >>> Planner(packing=False).layout
+        'schedule'
+    """
+
+    layout: str = "schedule"
+    slices: bool = True
+    packing: bool = True
+    reuse: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise PlanError(
+                f"a layout is one of {', '.join(LAYOUTS)} but this is"
+                f" {self.layout!r}; {nearest(str(self.layout), LAYOUTS)}"
+            )
+
+
+OFF = Planner(layout="schedule", slices=False, packing=False)
