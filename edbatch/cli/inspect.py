@@ -8,6 +8,7 @@ import typer
 
 from edbatch.cli import options
 from edbatch.cli.console import print_fields, print_json, print_table, say
+from edbatch.cli.one_sentence import CommandError
 
 if TYPE_CHECKING:
     from edbatch.policies import StateMachine
@@ -15,15 +16,16 @@ if TYPE_CHECKING:
 
 def inspect(
     file: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="FILE",
             help=(
                 "A policy file of train-policy, or zoo:NAME for the ready-made policy"
-                " of a workload."
+                " of a workload. Not with --cell."
             ),
+            show_default=False,
         ),
-    ],
+    ] = None,
     states: Annotated[
         int,
         typer.Option(
@@ -40,9 +42,39 @@ def inspect(
             ),
         ),
     ] = None,
+    cell: Annotated[
+        bool,
+        typer.Option(
+            "--cell",
+            metavar="",
+            help=(
+                "Show the cells of a model instead, before and after the memory planner"
+                " packed what they compute."
+            ),
+        ),
+    ] = False,
+    workload: options.Workload = None,
+    data: options.Data = None,
+    arity: options.Arity = None,
+    classify: options.Classify = None,
+    model: options.Model = None,
+    instances: options.Instances = None,
+    params: options.Params = None,
+    hidden: Annotated[
+        int | None,
+        typer.Option(
+            metavar="H",
+            min=1,
+            help=(
+                "With --cell: length of a ready workload's states, 128 by default; your"
+                " own model has that of its parameters."
+            ),
+        ),
+    ] = None,
+    seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Show what a policy does and how it was trained.
+    """Show what a policy does, or how cells are packed.
 
     A state is what the policy sees of the operations that are ready to run: their
     types, a type being written as cell@parameters/number of operands. With the encoding
@@ -50,8 +82,41 @@ def inspect(
     better one first. For each state the policy names the type that runs next. Visits
     count how often training was there; the value is the return that it expected.
 
+    With --cell, each type of operation that the model needs for its data is a row:
+    products of one instance as they are written and as they run, and the size of what
+    is put together from parameters once per call.
+
     Example: edbatch inspect tree.json --plot tree.png
+
+    Example: edbatch inspect --cell --workload lstm-nmt --hidden 64
     """
+    task_options = options.TaskOptions(
+        workload, data, arity, classify, model, instances, params
+    )
+    if cell:
+        from edbatch.cli.cells import inspect_cells
+
+        _reject("shows a policy, but --cell shows cells", FILE=file, plot=plot)
+        inspect_cells(task_options, hidden, seed, json=json)
+        return
+    _reject("says whose cells to show, but --cell is missing", **vars(task_options))
+    _reject("says whose cells to show, but --cell is missing", hidden=hidden)
+    if file is None:
+        raise CommandError("Missing argument 'FILE'; see 'edbatch inspect --help'")
+    _inspect_policy(file, states, plot, json=json)
+
+
+def _reject(what_it_does: str, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            name = name if name.isupper() else f"--{name}"
+            raise CommandError(
+                f"{name} {what_it_does}; see 'edbatch inspect --help' for what goes"
+                " together"
+            )
+
+
+def _inspect_policy(file: str, states: int, plot: Path | None, *, json: bool) -> None:
     from edbatch.cli.output_file import check_writable
     from edbatch.policies.policy_file import policy_text
 

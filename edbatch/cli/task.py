@@ -37,13 +37,14 @@ def find_workload(name: str, **options: Any) -> Workload:
     return get_workload(name, **{k: v for k, v in options.items() if v is not None})
 
 
-def load_task(options: TaskOptions, seed: int, count: int) -> Task:
+def load_task(options: TaskOptions, seed: int, count: int, hidden: int = 2) -> Task:
     """Loads what the options name.
 
     Args:
         options: A ready workload with or without data, or the user's own model.
         seed: Seed of sampled instances.
         count: How many to sample where there are no data.
+        hidden: Length of a ready workload's states, where that matters.
 
     Returns:
         The task.
@@ -75,13 +76,19 @@ def load_task(options: TaskOptions, seed: int, count: int) -> Task:
     workload = find_workload(
         options.workload, arity=options.arity, classify=options.classify
     )
-    return _ready_task(workload, options.data, seed, count)
+    return _ready_task(workload, options.data, seed, count, hidden)
 
 
 def _ready_task(
-    workload: Workload, data: Sequence[Path] | None, seed: int, count: int
+    workload: Workload,
+    data: Sequence[Path] | None,
+    seed: int,
+    count: int,
+    hidden: int,
 ) -> Task:
-    shapes = jax.eval_shape(lambda key: workload.init_params(key, 2), jax.random.key(0))
+    shapes = jax.eval_shape(
+        lambda key: workload.init_params(key, hidden), jax.random.key(0)
+    )
     if data:
         with stage(f"Reading {' '.join(map(str, data))}"):
             found = workload.read(data)

@@ -115,6 +115,89 @@ def test_a_policy_without_states_has_no_picture(assert_fails, tmp_path: Path) ->
     )
 
 
+GATES = """
+import jax.numpy as jnp
+import edbatch as eb
+
+@eb.cell
+def step(params, x, h):
+    return jnp.tanh(x @ params["W"] + h @ params["U"]) * jnp.tanh(h @ params["V"])
+
+@eb.cell
+def start(params):
+    return params["start"]
+
+def encode(params, words):
+    h = start(params)
+    for x in words:
+        h = step(params, x, h)
+    return h
+
+def params():
+    return {name: jnp.eye(4) for name in "WUV"} | {"start": jnp.zeros(4)}
+
+def instances():
+    return [[jnp.ones(4)] * 3]
+"""
+
+
+@pytest.fixture
+def gates(tmp_path: Path, monkeypatch) -> list[str]:
+    """Options that name a model whose cell has three products."""
+    name = "model_with_gates"
+    (tmp_path / f"{name}.py").write_text(GATES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    options = {"model": "encode", "params": "params", "instances": "instances"}
+    found = [part for k, v in options.items() for part in (f"--{k}", f"{name}:{v}")]
+    return ["--cell", *found]
+
+
+def test_cells_before_and_after_packing(edbatch, gates) -> None:
+    result = edbatch("inspect", *gates)
+    assert result.exit_code == 0, result.output
+    for text in ("start/0", "step/1", "none", "KiB packed"):
+        assert text in result.stdout
+    assert "3 products in 2 types of cells run as 2." in result.stderr
+    result = edbatch("inspect", *gates, "--json")
+    start, step = json.loads(result.stdout)
+    assert (start["type"], start["after"]["products"]) == ("start/0", [])
+    assert len(step["before"]["products"]) == 3
+    assert {tuple(each["right"]) for each in step["after"]["products"]} in (
+        {(8, 4), (4, 4)},
+        {(4, 4), (4, 8)},
+    )
+    assert step["after"]["packed_bytes"] == 4 * 4 * 8
+
+
+def test_cells_of_a_workload(edbatch) -> None:
+    result = edbatch("inspect", "--cell", "--workload", "tree-lstm", "--hidden", 4)
+    assert result.exit_code == 0, result.output
+    assert "8x20" in result.stdout
+    assert "leaf/0" in result.stdout
+
+
+def test_options_of_cells_and_of_policies(assert_fails, gates, policy_file) -> None:
+    assert_fails("FILE shows a policy, but --cell", "inspect", policy_file, *gates)
+    assert_fails(
+        "--plot shows a policy, but --cell shows cells; see",
+        *("inspect", *gates, "--plot", "a.png"),
+    )
+    assert_fails(
+        "--workload says whose cells to show, but --cell is missing",
+        *("inspect", policy_file, "--workload", "mv-rnn"),
+    )
+    assert_fails(
+        "--hidden says whose cells to show, but --cell is missing",
+        *("inspect", policy_file, "--hidden", 3),
+    )
+    assert_fails(
+        "--hidden belongs to the ready workloads but --model",
+        *("inspect", *gates, "--hidden", 3),
+    )
+    assert_fails("this command needs a model: give --workload", "inspect", "--cell")
+
+
 def test_a_file_must_be_named(assert_fails) -> None:
     assert_fails("Missing argument 'FILE'; see 'edbatch inspect --help'", "inspect")
     assert_fails("there is no policy file", "inspect", "no.json")

@@ -1,0 +1,71 @@
+"""The part of `edbatch inspect` that shows cells."""
+
+from typing import TYPE_CHECKING
+
+from edbatch.cli.console import print_json, print_table, say, stage
+from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.options import TaskOptions
+
+if TYPE_CHECKING:
+    from edbatch.memory_planner.packing import CellDescription
+
+_SAMPLED = 64  # instances, to meet the types of operations
+
+
+def inspect_cells(
+    options: TaskOptions, hidden: int | None, seed: int, *, json: bool
+) -> None:
+    """Prints the cells of a model before and after packing.
+
+    Args:
+        options: What the model is.
+        hidden: Length of a ready workload's states.
+        seed: Seed of sampled instances.
+        json: Whether to print JSON.
+
+    Raises:
+        EdbatchError: As `load_task`; or a hidden size is given for the user's own
+            model.
+    """
+    import edbatch as eb
+    from edbatch.cli import user_code
+    from edbatch.cli.task import load_task
+    from edbatch.memory_planner.packing import describe_cells
+
+    if options.model is not None and hidden is not None:
+        raise CommandError(
+            "--hidden belongs to the ready workloads but --model was given as well;"
+            " the function of --params decides how long the states are"
+        )
+    task = load_task(options, seed, _SAMPLED, hidden or 128)
+    batched = eb.batch(task.model, params=task.params)
+    with stage("Recording"), user_code.running("the model"):
+        for instance in task.instances:
+            batched.record(instance)
+    with stage("Packing"):
+        found = describe_cells(batched.types)
+    if json:
+        print_json([each.to_json() for each in found])
+    else:
+        _print(found)
+
+
+def _print(found: "list[CellDescription]") -> None:
+    print_table(
+        ("cell", "products", "packed", "equations", "KiB packed"),
+        [
+            (
+                each.type,
+                each.before.products_text or "none",
+                each.after.products_text or "none",
+                f"{each.before.num_equations} to {each.after.num_equations}",
+                each.after.packed_bytes / 1024,
+            )
+            for each in found
+        ],
+    )
+    before, after = (
+        sum(getattr(each, name).num_products for each in found)
+        for name in ("before", "after")
+    )
+    say(f"{before} products in {len(found)} types of cells run as {after}.")
