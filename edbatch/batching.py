@@ -1,6 +1,7 @@
 """The front door: from a model of one instance to a batched function."""
 
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -215,8 +216,16 @@ class Batched:
             plan = encoded.with_externals(graph.externals)
             assert plan.report is not None, "plans are made with a report"
             return replace(plan, report=replace(plan.report, cached=True))
+        start = time.perf_counter()
         schedule = self.policy.schedule(graph.structure)
-        layout = plan_layout(graph, schedule, self.sizes)
+        layout = plan_layout(
+            graph,
+            schedule,
+            self.sizes,
+            method=self.planner.layout,
+            reuse=self.planner.reuse,
+        )
+        plan_ms = 1e3 * (time.perf_counter() - start)
         encoded = encode_plan(
             graph,
             schedule,
@@ -228,7 +237,9 @@ class Batched:
         )
         if key is not None:
             self._cache.put(key, encoded)
-        return encoded.with_externals(graph.externals)
+        plan = encoded.with_externals(graph.externals)
+        assert plan.report is not None, "plans are made with a report"
+        return replace(plan, report=replace(plan.report, plan_ms=plan_ms))
 
     def apply(self, params: Any, plan: Plan) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.

@@ -3,9 +3,10 @@
 from edbatch.memory_planner.layout import (
     ZERO_ROW,
     Layout,
-    check_layout,
     plan_layout,
 )
+from edbatch.memory_planner.layout_check import check_layout
+from edbatch.memory_planner.memory_report import MemoryReport, report_memory
 from edbatch.memory_planner.planner import OFF, Planner
 from edbatch.memory_planner.pq_tree import PQTree
 from edbatch.memory_planner.sizes import Sizes
@@ -14,9 +15,11 @@ __all__ = [
     "OFF",
     "ZERO_ROW",
     "Layout",
+    "MemoryReport",
     "PQTree",
     "Planner",
     "Sizes",
     "check_layout",
     "plan_layout",
+    "report_memory",
 ]

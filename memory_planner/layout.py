@@ -1,22 +1,34 @@
-"""Where every value lives: the layout in schedule order.
+"""Where every value lives.
 
-Values live in arenas, one per array kind (shape and dtype), a row each. This layout
-gives the outputs of each batch consecutive rows, batch after batch, and keeps the
-schedule's order of nodes, in which nodes follow the order of their last operand. It is
-the cheapest layout, linear in values, and the one that a better planner falls back to.
+Values live in arenas, one per array kind (shape and dtype), a row each. A batch's
+outputs have consecutive rows, in the batch's own order (see `rows`).
 
-Row 0 of every arena is zero and stands for operands that a padded list lacks. A batch
-owns as many rows per output as its chunks are wide, so a chunk writes its padding into
-rows that nobody reads.
+In *schedule order*, nodes keep the order of the schedule, in which they follow the
+order of their last operand, and batches follow each other. It is the cheapest layout,
+linear in values, and the one that is taken where nothing is gained by another. The
+*aligned* layout orders nodes inside batches, and batches among each other, so that most
+operands are read in place (see `alignment`).
+
+Row 0 of every arena is zero and stands for operands that a padded list lacks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
+from edbatch.memory_planner.alignment_search import best_alignment
+from edbatch.memory_planner.planner import LAYOUTS
+from edbatch.memory_planner.reuse import find_outputs, place_with_reuse
+from edbatch.memory_planner.rows import (
+    find_in_place,
+    lane_tables,
+    place_blocks,
+    slot_tables,
+    value_lanes,
+)
 from edbatch.memory_planner.sizes import Sizes
 from edbatch.schedule.schedule import Schedule
 
@@ -35,10 +47,12 @@ class Layout:
         chunk_size: Nodes in each chunk.
         chunk_width: Rows that each chunk computes, at least its size.
         value_row: Row of each value in its kind's arena.
-        arena_rows: Rows used in each kind's arena, the zero row included.
-        in_place: Whether the operands in a slot of a batch are one contiguous slice of
-            an arena, in the batch's own order. Slots that a type does not have are
-            False.
+        arena_rows: Rows used in each kind's arena, the zero row included. A slice of
+            full width that begins where a chunk's operands are in place stays within.
+        in_place: Whether the operands in a slot of a chunk are one contiguous slice of
+            an arena, in the chunk's own order. Slots that a type does not have are
+            False, and so are those of padded lists, which are stacked.
+        reuse: Whether values that nobody reads any more are overwritten.
     """
 
     order: np.ndarray  # [N] int32
@@ -49,120 +63,132 @@ class Layout:
     chunk_width: np.ndarray  # [C] int32
     value_row: np.ndarray  # [V] int32
     arena_rows: np.ndarray  # [K] int64
-    in_place: np.ndarray  # [S, most slots] bool
+    in_place: np.ndarray  # [C, most slots] bool
+    reuse: bool = False
 
 
-def plan_layout(graph: DataflowGraph, schedule: Schedule, sizes: Sizes) -> Layout:
-    """Lays out a scheduled graph in schedule order.
+def plan_layout(
+    graph: DataflowGraph,
+    schedule: Schedule,
+    sizes: Sizes,
+    *,
+    method: str = "schedule",
+    reuse: bool = False,
+    effort: int = 2000,
+) -> Layout:
+    """Lays out a scheduled graph.
 
     Args:
         graph: The graph.
         schedule: Its schedule.
         sizes: Widths of chunks.
+        method: ``"schedule"`` keeps the order of the schedule; ``"aligned"`` orders
+            nodes and blocks. Never are fewer bytes read in place than in the order of
+            the schedule.
+        reuse: Whether rows are used again once nobody reads their values any more; the
+            model's outputs are kept. There is no gradient then.
+        effort: How many operands the search for a better alignment may look at, once
+            the first one is found. By default, only small graphs are searched.
 
     Returns:
-        The layout. Time O(V + E).
+        The layout. Time O(V + E), and sorting for the aligned one.
 
     Raises:
         PlanError: An arena would have more rows than int32 can count.
     """
-    types = graph.types
-    most_slots = max((len(each.operand_kinds) for each in types.types), default=0)
-    chunk_start, chunk_size, chunk_width = _cut(
-        schedule.batch_start, sizes.cut_table(), sizes.widths[-1]
-    )
-    value_row, arena_rows = _assign_rows(
-        schedule.order,
-        schedule.batch_start,
-        schedule.batch_type,
-        chunk_start,
-        chunk_width,
-        graph.value_start,
-        output_kind_table(graph),
-        len(types.avals),
-        graph.num_values,
-    )
-    check_rows(int(arena_rows.max(initial=0)), "arena rows")
-    in_place = _find_in_place(
-        schedule.order,
-        schedule.batch_start,
-        graph.operand_start,
-        graph.operands,
-        value_row,
-        most_slots,
-    )
-    return Layout(
-        order=schedule.order,
-        batch_start=schedule.batch_start,
-        batch_type=schedule.batch_type,
-        chunk_start=chunk_start,
-        chunk_size=chunk_size,
-        chunk_width=chunk_width,
-        value_row=value_row,
-        arena_rows=arena_rows,
-        in_place=in_place,
-    )
+    assert method in LAYOUTS, f"there is no layout {method!r}"
+    planning = _Planning(graph, schedule, sizes)
+    blocks = np.arange(schedule.num_batches, dtype=np.int32)
+    layout, in_place_bytes = planning.lay_out(schedule.order, blocks, tight=False)
+    if method == "aligned":
+        order, aligned, aligned_bytes = planning.align(effort)
+        if aligned_bytes >= in_place_bytes:
+            blocks = aligned
+            layout, _ = planning.lay_out(order, blocks, tight=True)
+    if reuse:
+        layout = planning.reuse_rows(layout, blocks)
+    check_rows(int(layout.arena_rows.max(initial=0)), "arena rows")
+    return layout
 
 
-def output_kind_table(graph: DataflowGraph) -> np.ndarray:
-    """Returns the array kind of each type's outputs; ``[T, most outputs] int32``."""
-    kinds = [each.output_kinds for each in graph.types.types]
-    table = np.zeros((len(kinds), max(map(len, kinds), default=0)), np.int32)
-    for row, each in zip(table, kinds, strict=True):
-        row[: len(each)] = each
-    return table
+class _Planning:
+    """What the layouts of one schedule have in common."""
 
+    def __init__(self, graph: DataflowGraph, schedule: Schedule, sizes: Sizes) -> None:
+        self.graph = graph
+        self.schedule = schedule
+        self.chunk_start, self.chunk_size, self.chunk_width = _cut(
+            schedule.batch_start, sizes.cut_table(), sizes.widths[-1]
+        )
+        self.batch_rows = _add_widths(
+            schedule.batch_start, self.chunk_start, self.chunk_width
+        )
+        self.lane_kind, self.lane_leaf = lane_tables(graph.types)
+        self.slot_bytes, self.slot_kind = slot_tables(graph.types)
 
-def check_layout(layout: Layout, graph: DataflowGraph) -> None:
-    """Checks that no value is overwritten and that chunks cover all nodes once.
+    def lay_out(
+        self, order: np.ndarray, blocks: np.ndarray, *, tight: bool
+    ) -> tuple[Layout, int]:
+        """Lays out nodes and blocks in a given order; also returns bytes in place."""
+        graph, schedule = self.graph, self.schedule
+        value_row, arena_rows = place_blocks(
+            blocks, tight, order, schedule.batch_start, schedule.batch_type,
+            self.batch_rows, graph.value_start, self.lane_kind, self.lane_leaf,
+            len(graph.types.avals), graph.num_values,
+        )  # fmt: skip
+        return self._finish(order, value_row, arena_rows)
 
-    Args:
-        layout: The layout.
-        graph: The graph that it was made for.
+    def align(self, effort: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Finds orders of nodes and blocks, and how many bytes they put in place."""
+        graph, schedule = self.graph, self.schedule
+        return best_alignment(
+            schedule.order, schedule.batch_start, schedule.batch_type,
+            self.chunk_start, self.chunk_size, self.chunk_width, graph.node_type,
+            graph.value_start, graph.operand_start, graph.operands,
+            graph.structure.operand_node, self._value_lanes(), self.lane_kind,
+            self.lane_leaf, self.slot_bytes, self.slot_kind, len(graph.types.avals),
+            effort,
+        )  # fmt: skip
 
-    Raises:
-        AssertionError: Two chunks write one row, or a chunk writes the zero row or
-            outside its arena, or ``in_place`` is wrong.
-    """
-    assert sorted(layout.order) == list(range(graph.num_nodes)), "each node runs once"
-    covered = [
-        np.arange(start, start + size)
-        for start, size in zip(layout.chunk_start, layout.chunk_size, strict=True)
-    ]
-    positions = np.concatenate([*covered, np.zeros(0, int)])
-    assert (positions == np.arange(graph.num_nodes)).all(), "chunks cover the order"
-    assert (layout.chunk_size <= layout.chunk_width).all(), "a chunk holds its nodes"
-    owner = [np.zeros(rows, bool) for rows in layout.arena_rows]
-    types = graph.types.types
-    for start, size, width in zip(
-        layout.chunk_start, layout.chunk_size, layout.chunk_width, strict=True
-    ):
-        nodes = layout.order[start : start + size]
-        kinds = types[graph.node_type[nodes[0]]].output_kinds
-        for leaf, kind in enumerate(kinds):
-            rows = layout.value_row[graph.value_start[nodes] + leaf]
-            assert (np.diff(rows) == 1).all(), "a chunk's outputs are consecutive"
-            first = int(rows[0])
-            assert first > ZERO_ROW, "the zero row is never written"
-            assert first + width <= layout.arena_rows[kind], "rows stay in the arena"
-            assert not owner[kind][first : first + width].any(), "rows are written once"
-            owner[kind][first : first + width] = True
-    _check_in_place(layout, graph)
+    def reuse_rows(self, layout: Layout, blocks: np.ndarray) -> Layout:
+        """Places the values of a layout again, without keeping those that are read."""
+        graph = self.graph
+        value_row, arena_rows = place_with_reuse(
+            blocks, layout.order, layout.batch_start, layout.batch_type,
+            self.batch_rows, layout.chunk_start, layout.chunk_size, layout.in_place,
+            graph.value_start, graph.operand_start, graph.operands,
+            graph.structure.operand_node, self._value_lanes(), self.lane_kind,
+            self.lane_leaf, len(graph.types.avals), find_outputs(graph),
+        )  # fmt: skip
+        placed, _ = self._finish(layout.order, value_row, arena_rows)
+        return replace(placed, reuse=True)
 
+    def _value_lanes(self) -> np.ndarray:
+        graph = self.graph
+        return value_lanes(
+            graph.node_type, graph.value_start, self.lane_leaf, graph.num_values
+        )
 
-def _check_in_place(layout: Layout, graph: DataflowGraph) -> None:
-    for b, (first, last) in enumerate(
-        zip(layout.batch_start[:-1], layout.batch_start[1:], strict=True)
-    ):
-        nodes = layout.order[first:last]
-        slots = len(graph.types.types[layout.batch_type[b]].operand_kinds)
-        for slot in range(layout.in_place.shape[1]):
-            expected = False
-            if slot < slots:
-                values = graph.operands[graph.operand_start[nodes] + slot]
-                rows = layout.value_row[values]
-                expected = bool((values >= 0).all() and (np.diff(rows) == 1).all())
-            assert layout.in_place[b, slot] == expected, "in_place tells the truth"
+    def _finish(
+        self, order: np.ndarray, value_row: np.ndarray, arena_rows: np.ndarray
+    ) -> tuple[Layout, int]:
+        in_place, in_place_bytes = find_in_place(
+            order, self.chunk_start, self.chunk_size, self.chunk_width,
+            self.graph.node_type, self.graph.operand_start, self.graph.operands,
+            value_row, self.slot_bytes, self.slot_kind, arena_rows,
+        )  # fmt: skip
+        layout = Layout(
+            order,
+            self.schedule.batch_start,
+            self.schedule.batch_type,
+            self.chunk_start,
+            self.chunk_size,
+            self.chunk_width,
+            value_row,
+            arena_rows,
+            in_place,
+        )
+        return layout, in_place_bytes
 
 
 @njit(cache=True, nogil=True)
@@ -191,47 +217,12 @@ def _cut(batch_start, table, widest):
 
 
 @njit(cache=True, nogil=True)
-def _assign_rows(
-    order, batch_start, batch_type, chunk_start, chunk_width,
-    value_start, output_kinds, num_kinds, num_values,
-):  # fmt: skip
-    value_row = np.zeros(num_values, np.int32)
-    next_row = np.ones(num_kinds, np.int64)  # row 0 stays zero
+def _add_widths(batch_start, chunk_start, chunk_width):
+    """Adds up the widths of each batch's chunks."""
+    rows = np.zeros(len(batch_start) - 1, np.int32)
     c = 0
-    for b in range(len(batch_type)):
-        owned = 0
+    for b in range(len(rows)):
         while c < len(chunk_start) and chunk_start[c] < batch_start[b + 1]:
-            owned += chunk_width[c]
+            rows[b] += chunk_width[c]
             c += 1
-        first_node = order[batch_start[b]]
-        outputs = value_start[first_node + 1] - value_start[first_node]
-        for leaf in range(outputs):
-            kind = output_kinds[batch_type[b], leaf]
-            for place in range(batch_start[b], batch_start[b + 1]):
-                row = next_row[kind] + place - batch_start[b]
-                value_row[value_start[order[place]] + leaf] = row
-            next_row[kind] += owned
-    return value_row, next_row
-
-
-@njit(cache=True, nogil=True)
-def _find_in_place(
-    order, batch_start, operand_start, operands, value_row, most_slots
-):  # fmt: skip
-    num_batches = len(batch_start) - 1
-    in_place = np.zeros((num_batches, most_slots), np.bool_)
-    for b in range(num_batches):
-        first = order[batch_start[b]]
-        slots = operand_start[first + 1] - operand_start[first]
-        for slot in range(slots):
-            value = operands[operand_start[first] + slot]
-            row = value_row[value] if value >= 0 else -1
-            same = row >= 0
-            place = batch_start[b] + 1
-            while same and place < batch_start[b + 1]:
-                value = operands[operand_start[order[place]] + slot]
-                row += 1
-                same = value >= 0 and value_row[value] == row
-                place += 1
-            in_place[b, slot] = same
-    return in_place
+    return rows

@@ -1,9 +1,7 @@
-"""A chunk of nodes of one type: the cell over rows, and where its rows come from."""
+"""A chunk of nodes of one type: where its rows come from and go to."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -120,36 +118,6 @@ def read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
             slots, rows = template.externals[padding.group].slots, chunk.externals
         masks.append(jnp.stack([rows[slot] for slot in slots], axis=-1) != ZERO_ROW)
     return masks
-
-
-def run_cell(
-    node_type: NodeType,
-    width: int,
-    params: Any,
-    operands: list[Array],
-    externals: list[Array],
-    masks: list[Array],
-) -> list[Array]:
-    """Runs the cell on every lane.
-
-    Args:
-        node_type: The type.
-        width: Number of lanes; a cell of parameters alone reads nothing that has it.
-        params: The model's parameters, shared by all lanes.
-        operands: One ``[width, ...]`` array per operand group.
-        externals: One per external group.
-        masks: One per padded argument.
-
-    Returns:
-        One ``[width, ...]`` array per output.
-    """
-
-    def one(*inputs: Any) -> list[Any]:
-        output = node_type.template.call(node_type.function, params, *inputs)
-        return jax.tree.leaves(output)
-
-    lanes = jax.vmap(one, axis_size=width)(operands, externals, masks)
-    return [jnp.asarray(each) for each in lanes]
 
 
 def write_outputs(

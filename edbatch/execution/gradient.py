@@ -3,38 +3,43 @@
 The forward pass keeps the arenas. The backward pass walks the stream from its end:
 each chunk reads its inputs again, reads its outputs' cotangents as one slice of a
 cotangent arena, differentiates the cell on these rows (recomputing it) and adds the
-operands' cotangents to the rows that it read. Parameters' cotangents are summed
-chunk by chunk, for those arrays only that a cell really uses.
+operands' cotangents to the rows that it read. For the parameters it writes tapes (see
+`taped_cell`), of which one contraction at the end makes cotangents; JAX takes these
+back through what cells make of parameters alone.
 
 Lanes of padding have a zero cotangent.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from edbatch.errors import PlanError
 from edbatch.execution.cell_batch import (
     Arenas,
     Chunk,
     fence,
     group_rows,
     record_length,
-    run_cell,
     slice_rows,
+    write_outputs,
 )
+from edbatch.execution.cells import Packed
 from edbatch.execution.loop import Loop
 from edbatch.execution.program import (
     ProgramShape,
     execute,
+    new_arenas,
     read_inputs,
     run_loops,
 )
-from edbatch.graph.node_type import NodeType, Slots, input_specs
+from edbatch.execution.taped_cell import TapedCell, Tapes
+from edbatch.graph.node_type import Slots
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -65,34 +70,123 @@ def differentiable_execute(
 def _forward(
     shape: ProgramShape, params: Any, pools: Arenas, *plan: Array
 ) -> tuple[Arenas, Any]:
-    arenas = execute(shape, params, pools, *plan)
-    return arenas, (params, pools, arenas, plan)
+    if shape.reuses_rows:
+        raise PlanError(
+            "a gradient needs the values that a plan with reuse=True overwrites; plan"
+            " with eb.Planner(reuse=False) for training"
+        )
+    stream, trips, num_steps = plan
+    packed = shape.pack(params)
+    cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
+    rows = dict(shape.type_rows)
+    start = _Run(
+        at=jnp.int32(0),
+        lanes=dict.fromkeys(cells, jnp.int32(0)),
+        arenas=new_arenas(shape),
+        gives={
+            type_id: cell.new_gives(rows[type_id]) for type_id, cell in cells.items()
+        },
+    )
+    bodies = [
+        _forward_body(loop, cells, packed, shape, pools, stream) for loop in shape.loops
+    ]
+
+    def step(s: Array, carry: _Run) -> _Run:
+        return run_loops(bodies, trips[s], carry)
+
+    end = lax.fori_loop(0, num_steps, step, start)
+    return end.arenas, (params, pools, plan, end)
+
+
+class _Run(NamedTuple):
+    """State of the forward pass.
+
+    Attributes:
+        at: Place in the stream.
+        lanes: Rows of the tapes that are written, by type.
+        arenas: Values.
+        gives: What each site gave, by type.
+    """
+
+    at: Array
+    lanes: dict[int, Array]
+    arenas: Arenas
+    gives: dict[int, Tapes]
+
+
+def _forward_body(
+    loop: Loop,
+    cells: dict[int, TapedCell],
+    all_packed: dict[int, Packed],
+    shape: ProgramShape,
+    pools: Arenas,
+    stream: Array,
+) -> Callable[[Any, _Run], _Run]:
+    type_id, width = loop.type_id, loop.width
+    node_type, cell = shape.types.types[type_id], cells[type_id]
+    packed = all_packed[type_id]
+    length = record_length(node_type, loop)
+    lanes = jax.vmap(cell.forward, in_axes=(None, 0, 0, 0), axis_size=width)
+
+    def body(_: Any, carry: _Run) -> _Run:
+        record = lax.dynamic_slice(stream, (carry.at,), (length,))
+        chunk = Chunk(node_type, loop, record)
+        outputs, gives = lanes(packed, *read_inputs(chunk, carry.arenas, pools))
+        lane = carry.lanes[type_id]
+        tapes = _write(carry.gives[type_id], lane, gives)
+        return _Run(
+            at=carry.at + length,
+            lanes=carry.lanes | {type_id: lane + width},
+            arenas=write_outputs(carry.arenas, node_type, chunk, outputs),
+            gives=carry.gives | {type_id: tapes},
+        )
+
+    return body
 
 
 def _backward(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
-    params, pools, arenas, plan = residuals
+    params, pools, plan, run = residuals
     stream, trips, num_steps = plan
-    end = _stream_length(shape, trips, num_steps)
-    leaves, treedef = jax.tree.flatten(params)
-    carry = (
-        end,
-        [_zero(leaf) for leaf in leaves],
-        {kind: _zero(pool) for kind, pool in pools.items()},
-        {kind: each for kind, each in cotangents.items() if _is_float(arenas[kind])},
+    packed, unpack = jax.vjp(shape.pack, params)
+    cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
+    rows = dict(shape.type_rows)
+    floats = {k: each for k, each in cotangents.items() if _is_float(run.arenas[k])}
+    start = _Carry(
+        at=run.at,
+        lanes=run.lanes,
+        sums={
+            type_id: [jnp.zeros_like(packed[type_id][k]) for k in cell.direct]
+            for type_id, cell in cells.items()
+        },
+        reads={
+            type_id: cell.new_reads(rows[type_id]) for type_id, cell in cells.items()
+        },
+        gives=run.gives,
+        pools_bar={kind: _zero(pool) for kind, pool in pools.items()},
+        arenas_bar=floats,
     )
-
+    arenas = run.arenas
     bodies = [
-        _backward_body(shape, loop, leaves, treedef, pools, arenas, stream)
+        _backward_body(loop, cells, packed, shape, pools, arenas, stream)
         for loop in shape.loops
     ]
 
-    def step(s: Array, carry: Any) -> Any:
+    def step(s: Array, carry: _Carry) -> _Carry:
         return run_loops(bodies, trips[num_steps - 1 - s], carry, reverse=True)
 
-    _, params_bar, pools_bar, _ = lax.fori_loop(0, num_steps, step, carry)
+    end = lax.fori_loop(0, num_steps, step, start)
+    packed_bar = {
+        type_id: _collect(
+            cell,
+            packed[type_id],
+            end.sums[type_id],
+            (end.reads[type_id], end.gives[type_id]),
+        )
+        for type_id, cell in cells.items()
+    }
     return (
-        jax.tree.unflatten(treedef, list(map(_finish, params_bar, leaves))),
-        {kind: _finish(pools_bar[kind], pool) for kind, pool in pools.items()},
+        *unpack(packed_bar),
+        {kind: _finish(end.pools_bar[kind], pool) for kind, pool in pools.items()},
         *(np.zeros(each.shape, jax.dtypes.float0) for each in plan),
     )
 
@@ -100,68 +194,132 @@ def _backward(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
 differentiable_execute.defvjp(_forward, _backward)
 
 
+class _Carry(NamedTuple):
+    """State of the backward pass, which goes through the stream from its end.
+
+    Attributes:
+        at: Place in the stream.
+        lanes: Rows of the tapes that are still to do, by type.
+        sums: Cotangents of packed arrays that are summed chunk by chunk, by type.
+        reads: What each site reads of the lane, by type.
+        gives: What each site gave; its cotangents, in the rows that are done.
+        pools_bar: Cotangents of external inputs.
+        arenas_bar: Cotangents of values.
+    """
+
+    at: Array
+    lanes: dict[int, Array]
+    sums: dict[int, list[Array]]
+    reads: dict[int, Tapes]
+    gives: dict[int, Tapes]
+    pools_bar: Arenas
+    arenas_bar: Arenas
+
+
 def _backward_body(
-    shape: ProgramShape,
     loop: Loop,
-    leaves: list[Array],
-    treedef: Any,
+    cells: dict[int, TapedCell],
+    all_packed: dict[int, Packed],
+    shape: ProgramShape,
     pools: Arenas,
     arenas: Arenas,
     stream: Array,
-) -> Callable[[Any, Any], Any]:
-    node_type = shape.types.types[loop.type_id]
-    width = loop.width
+) -> Callable[[Any, _Carry], _Carry]:
+    type_id, width = loop.type_id, loop.width
+    node_type, cell = shape.types.types[type_id], cells[type_id]
+    packed = all_packed[type_id]
     length = record_length(node_type, loop)
-    used = _used_parameters(node_type, shape, treedef, len(leaves))
+    lanes = jax.vmap(cell.again, in_axes=(None, 0, 0, None, 0), axis_size=width)
 
-    def body(_: Any, carry: Any) -> Any:
-        at, params_bar, pools_bar, arenas_bar = carry
-        at = at - length
+    def body(_: Any, carry: _Carry) -> _Carry:
+        at, lane = carry.at - length, carry.lanes[type_id] - width
         chunk = Chunk(node_type, loop, lax.dynamic_slice(stream, (at,), (length,)))
         operands, externals, masks = read_inputs(chunk, arenas, pools)
         operands = _repeat_last(chunk, operands)
-
-        def cell(
-            some: list[Array], operands: list[Array], externals: list[Array]
-        ) -> list[Array]:
-            everything = list(leaves)
-            for k, leaf in zip(used, some, strict=True):
-                everything[k] = leaf
-            params = jax.tree.unflatten(treedef, everything)
-            return run_cell(node_type, width, params, operands, externals, masks)
-
-        outputs, pull = jax.vjp(cell, [leaves[k] for k in used], operands, externals)
-        outputs_bar = [
-            _read_cotangent(arenas_bar, kind, row, output, chunk)
-            for kind, row, output in zip(
-                node_type.output_kinds, chunk.output_rows, outputs, strict=True
-            )
+        given = [
+            [_real_rows(chunk, tape, lane) for tape in site]
+            for site in carry.gives[type_id]
         ]
-        bars = pull(outputs_bar)
-        some_bar, operands_bar, externals_bar = _fence_floats(
-            bars, chunk.output_rows[0]
+
+        def run(direct: Any, operands: Any, externals: Any, deltas: Any) -> Any:
+            return lanes(direct, (operands, externals, masks), deltas, packed, given)
+
+        direct = [packed[k] for k in cell.direct]
+        outputs, pull, reads = jax.vjp(
+            run,
+            direct,
+            operands,
+            externals,
+            jax.tree.map(jnp.zeros_like, given),
+            has_aux=True,
         )
-        params_bar = list(params_bar)
-        for k, bar in zip(used, some_bar, strict=True):
-            params_bar[k] = params_bar[k] + bar
+        bars = pull(
+            [
+                _read_cotangent(carry.arenas_bar, kind, row, output, chunk)
+                for kind, row, output in zip(
+                    node_type.output_kinds, chunk.output_rows, outputs, strict=True
+                )
+            ]
+        )
+        (direct_bar, operands_bar, externals_bar, gives_bar), reads = _fence_floats(
+            (bars, reads), chunk.output_rows[0]
+        )
         template = node_type.template
-        arenas_bar = _add_groups(
-            arenas_bar,
-            node_type.operand_kinds,
-            template.operands,
-            chunk.operands,
-            operands_bar,
+        sums = [a + b for a, b in zip(carry.sums[type_id], direct_bar, strict=True)]
+        return _Carry(
+            at=at,
+            lanes=carry.lanes | {type_id: lane},
+            sums=carry.sums | {type_id: sums},
+            reads=carry.reads | {type_id: _write(carry.reads[type_id], lane, reads)},
+            gives=carry.gives
+            | {type_id: _write(carry.gives[type_id], lane, gives_bar)},
+            arenas_bar=_add_groups(
+                carry.arenas_bar,
+                node_type.operand_kinds,
+                template.operands,
+                chunk.operands,
+                operands_bar,
+            ),
+            pools_bar=_add_groups(
+                carry.pools_bar,
+                node_type.external_kinds,
+                template.externals,
+                chunk.externals,
+                externals_bar,
+            ),
         )
-        pools_bar = _add_groups(
-            pools_bar,
-            node_type.external_kinds,
-            template.externals,
-            chunk.externals,
-            externals_bar,
-        )
-        return at, params_bar, pools_bar, arenas_bar
 
     return body
+
+
+def _write(tapes: Tapes, lane: Array, rows: Tapes) -> Tapes:
+    """Writes rows of consecutive lanes on tapes."""
+
+    def write(tape: Array, rows: Array) -> Array:
+        start = (lane,) + (jnp.int32(0),) * (rows.ndim - 1)
+        return lax.dynamic_update_slice(tape, rows, start)
+
+    return jax.tree.map(write, tapes, rows)
+
+
+def _real_rows(chunk: Chunk, tape: Array, lane: Array) -> Array:
+    """Reads a chunk's rows of a tape; in padding lanes, the last node's."""
+    rows = slice_rows(tape, lane, chunk.width)
+    last = lax.dynamic_index_in_dim(rows, chunk.size - 1)
+    return jnp.where(chunk.is_real(rows.ndim), rows, last)
+
+
+def _collect(
+    cell: TapedCell, packed: Packed, sums: list[Array], tapes: tuple[Tapes, Tapes]
+) -> Packed:
+    """Returns the cotangents of packed arrays, from tapes and sums."""
+    if cell.sites:
+        found = list(cell.contract(packed, *tapes))
+    else:
+        found = [_finish(_zero(each), each) for each in packed]
+    for k, bar in zip(cell.direct, sums, strict=True):
+        found[k] = found[k] + bar
+    return tuple(found)
 
 
 def _fence_floats(bars: Any, row: Array) -> Any:
@@ -221,43 +379,6 @@ def _add_groups(
         else:
             arenas_bar[kind] = own.at[where].add(bar, mode="promise_in_bounds")
     return arenas_bar
-
-
-def _used_parameters(
-    node_type: NodeType, shape: ProgramShape, treedef: Any, count: int
-) -> list[int]:
-    """Lists the floating parameter arrays that a type's cell reads, by position."""
-    types = shape.types
-    specs = jax.tree.leaves(types.params_spec)
-
-    inputs = input_specs(
-        node_type.template,
-        node_type.operand_kinds,
-        node_type.external_kinds,
-        types.avals,
-        lanes=(1,),
-    )
-
-    def cell(leaves: list[Array], *inputs: Any) -> list[Array]:
-        return run_cell(node_type, 1, jax.tree.unflatten(treedef, leaves), *inputs)
-
-    jaxpr = jax.make_jaxpr(cell)(specs, *inputs).jaxpr
-    read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
-    read |= {id(v) for v in jaxpr.outvars}
-    return [
-        k
-        for k in range(count)
-        if id(jaxpr.invars[k]) in read and jnp.issubdtype(specs[k].dtype, jnp.floating)
-    ]
-
-
-def _stream_length(shape: ProgramShape, trips: Array, num_steps: Array) -> Array:
-    types = shape.types.types
-    lengths = np.array(
-        [record_length(types[loop.type_id], loop) for loop in shape.loops], np.int32
-    )
-    live = jnp.arange(trips.shape[0]) < num_steps
-    return jnp.sum(jnp.where(live[:, None], trips, 0) * lengths[None], dtype=jnp.int32)
 
 
 def _is_float(array: Any) -> bool:

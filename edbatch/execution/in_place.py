@@ -52,16 +52,12 @@ class Forms:
         chunk_form = np.zeros(len(layout.chunk_start), np.int32)
         if self.least_share > 1:
             return tuple(forms), chunk_form
-        in_place = layout.in_place
-        if len(in_place) != len(layout.chunk_start):
-            batch = np.searchsorted(layout.batch_start, layout.chunk_start, "right") - 1
-            in_place = in_place[batch]
         chunk_type = graph.node_type[layout.order[layout.chunk_start]]
         for type_id in np.unique(chunk_type):
             own = np.flatnonzero(chunk_type == type_id)
             slot_bytes = _slot_bytes(graph, int(type_id))
             patterns, inverse = np.unique(
-                in_place[own, : len(slot_bytes)] & (slot_bytes > 0),
+                layout.in_place[own, : len(slot_bytes)] & (slot_bytes > 0),
                 axis=0,
                 return_inverse=True,
             )
@@ -132,6 +128,23 @@ def rows_read(
                 kind = graph.types.types[type_id].operand_kinds[slot]
                 needed[kind] = max(needed.get(kind, 0), int(ends.max()))
     return needed
+
+
+def bytes_sliced(
+    graph: DataflowGraph,
+    layout: Layout,
+    forms: tuple[Form, ...],
+    chunk_form: np.ndarray,
+) -> int:
+    """Counts the bytes that nodes read through slices; arguments as `rows_read`."""
+    total = 0
+    chunk_type = graph.node_type[layout.order[layout.chunk_start]]
+    for position, form in enumerate(forms):
+        for type_id in np.unique(chunk_type[chunk_form == position]):
+            own = (chunk_form == position) & (chunk_type == type_id)
+            each = int(_slot_bytes(graph, type_id)[list(form)].sum())
+            total += each * int(layout.chunk_size[own].sum())
+    return total
 
 
 def _slot_bytes(graph: DataflowGraph, type_id: int) -> np.ndarray:

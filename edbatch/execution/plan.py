@@ -8,7 +8,7 @@ import numpy as np
 
 from edbatch.execution.buckets import BucketStore, Needs
 from edbatch.execution.cell_batch import record_length
-from edbatch.execution.in_place import Forms, rows_read
+from edbatch.execution.in_place import Forms, bytes_sliced, rows_read
 from edbatch.execution.loop import Loop
 from edbatch.execution.program import ProgramShape
 from edbatch.execution.report import PlanReport, make_report
@@ -160,6 +160,7 @@ def encode_plan(
         graph.types,
         bucket.loops,
         tuple(_by_kind("arena", sizes).items()),
+        tuple(_by_kind("rows", sizes).items()),
         packing=planner.packing,
         reuses_rows=planner.reuse,
     )
@@ -173,7 +174,12 @@ def encode_plan(
         {},
         rows.rows,
         rows.lengths,
-        make_report(graph, schedule, layout),
+        make_report(
+            graph,
+            schedule,
+            layout,
+            bytes_sliced(graph, layout, sliced, chunk_form),
+        ),
     )
     return Encoded(plan, _by_kind("pool", sizes))
 
@@ -183,6 +189,10 @@ def _needs(graph: DataflowGraph, layout: Layout, stream: Stream) -> Needs:
     for kind, rows in enumerate(layout.arena_rows.tolist()):
         if rows > 1:
             needs[f"arena {kind}"] = rows
+    chunk_type = graph.node_type[layout.order[layout.chunk_start]]
+    computed = np.bincount(chunk_type, layout.chunk_width)
+    for type_id in np.flatnonzero(computed):
+        needs[f"rows {type_id}"] = int(computed[type_id])
     for kind, pool in graph.externals.items():
         needs[f"pool {kind}"] = len(pool) + 1
     return needs
@@ -194,6 +204,8 @@ def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
     for loop in loops:
         node_type = types.types[loop.type_id]
         least["stream"] = max(least["stream"], record_length(node_type, loop))
+        name = f"rows {loop.type_id}"
+        least[name] = max(least.get(name, 0), loop.width)
         sliced = [node_type.operand_kinds[slot] for slot in loop.sliced]
         for kind in (*node_type.output_kinds, *sliced):
             name = f"arena {kind}"

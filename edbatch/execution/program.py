@@ -25,10 +25,11 @@ from edbatch.execution.cell_batch import (
     read_groups,
     read_masks,
     record_length,
-    run_cell,
     write_outputs,
 )
+from edbatch.execution.cells import CellProgram, Packed, cell_program, run_lanes
 from edbatch.execution.loop import Loop
+from edbatch.execution.taped_cell import TapedCell, taped_cell
 from edbatch.graph.type_table import TypeTable
 
 _UNGROUPED = 8  # up to so many loops, a group's own loop costs more than it saves
@@ -44,6 +45,7 @@ class ProgramShape:
         types: The model's types.
         loops: The loops, in their order.
         arena_rows: (array kind, rows) of each arena.
+        type_rows: (type id, rows that its chunks compute at most).
         packing: Whether operations inside cells are packed.
         reuses_rows: Whether values are overwritten once they are not needed any more;
             then there is no gradient.
@@ -52,8 +54,22 @@ class ProgramShape:
     types: TypeTable
     loops: tuple[Loop, ...]
     arena_rows: tuple[tuple[int, int], ...]
+    type_rows: tuple[tuple[int, int], ...] = ()
     packing: bool = False
     reuses_rows: bool = False
+
+    def cell(self, type_id: int) -> CellProgram:
+        """Returns the cell of a type."""
+        return cell_program(self.types.types[type_id], self.types, self.packing)
+
+    def taped_cell(self, type_id: int) -> TapedCell:
+        """Returns the cell of a type, for the backward pass."""
+        return taped_cell(self.types.types[type_id], self.types, self.packing)
+
+    def pack(self, params: Any) -> dict[int, Packed]:
+        """Computes what cells make of parameters alone, by type."""
+        used = sorted({loop.type_id for loop in self.loops})
+        return {type_id: self.cell(type_id).pack(params) for type_id in used}
 
 
 def execute(
@@ -77,9 +93,11 @@ def execute(
     Returns:
         The arenas, by array kind. Rows that no node wrote hold arbitrary values.
     """
+    packed = shape.pack(params)
 
     def body_of(loop: Loop) -> Callable[[Any, Carry], Carry]:
         node_type = shape.types.types[loop.type_id]
+        cell = shape.cell(loop.type_id)
         length = record_length(node_type, loop)
 
         def body(_: Any, carry: Carry) -> Carry:
@@ -87,7 +105,8 @@ def execute(
             record = lax.dynamic_slice(stream, (at,), (length,))
             chunk = Chunk(node_type, loop, record)
             inputs = read_inputs(chunk, arenas, pools)
-            outputs = run_cell(node_type, loop.width, params, *inputs)
+            own = packed[loop.type_id]
+            outputs = run_lanes(cell, loop.width, own, *inputs)
             return at + length, write_outputs(arenas, node_type, chunk, outputs)
 
         return body

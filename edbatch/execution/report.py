@@ -20,11 +20,14 @@ class PlanReport:
         unseen_states: Batches that a learned policy chose by its fallback.
         chunks: Chunks into which the batches were cut.
         padding_rows: Rows computed for nobody.
-        operands: Operand slots of all batches.
+        operands: Operand slots of all chunks.
         operands_in_place: Those of them that are one contiguous, ordered slice.
         operand_bytes: Bytes that the nodes read from the arenas.
         in_place_bytes: Those of them that lie in place.
+        sliced_bytes: Those of them that the program reads as slices; it gathers the
+            others, since a program has loops for few combinations of slices.
         arena_bytes: Bytes of all arenas, without the bucket's headroom.
+        plan_ms: Time to schedule and to lay out.
         cached: Whether schedule and layout came from the cache.
     """
 
@@ -38,28 +41,34 @@ class PlanReport:
     operands_in_place: int
     operand_bytes: int
     in_place_bytes: int
+    sliced_bytes: int
     arena_bytes: int
+    plan_ms: float = 0.0
     cached: bool = False
 
 
-def make_report(graph: DataflowGraph, schedule: Schedule, layout: Layout) -> PlanReport:
+def make_report(
+    graph: DataflowGraph, schedule: Schedule, layout: Layout, sliced_bytes: int = 0
+) -> PlanReport:
     """Counts what a laid out schedule costs.
 
     Args:
         graph: The graph.
         schedule: Its schedule.
         layout: Its layout.
+        sliced_bytes: Bytes that the program reads as slices.
 
     Returns:
-        The counts. Time O(S) in the number of batches.
+        The counts; `edbatch.memory_planner.report_memory` has more. Time O(C) in the
+        number of chunks.
     """
     types = graph.types
     kind_bytes = np.array([each.num_bytes for each in types.avals], np.int64)
     slot_bytes = np.zeros((len(types), layout.in_place.shape[1]), np.int64)
     for row, each in zip(slot_bytes, types.types, strict=True):
         row[: len(each.operand_kinds)] = kind_bytes[list(each.operand_kinds)]
-    sizes = np.diff(layout.batch_start).astype(np.int64)
-    read = slot_bytes[layout.batch_type] * sizes[:, None]
+    chunk_type = graph.node_type[layout.order[layout.chunk_start]]
+    read = slot_bytes[chunk_type] * layout.chunk_size.astype(np.int64)[:, None]
     return PlanReport(
         policy=schedule.policy,
         nodes=graph.num_nodes,
@@ -67,9 +76,10 @@ def make_report(graph: DataflowGraph, schedule: Schedule, layout: Layout) -> Pla
         unseen_states=schedule.unseen_states,
         chunks=len(layout.chunk_start),
         padding_rows=int((layout.chunk_width - layout.chunk_size).sum()),
-        operands=int(types.counts[0][layout.batch_type].sum()),
+        operands=int(types.counts[0][chunk_type].sum()),
         operands_in_place=int(layout.in_place.sum()),
         operand_bytes=int(read.sum()),
         in_place_bytes=int(read[layout.in_place].sum()),
+        sliced_bytes=sliced_bytes,
         arena_bytes=int((layout.arena_rows * kind_bytes).sum()),
     )

@@ -1,0 +1,296 @@
+"""A cell whose large parameters get their cotangents from tapes, all at once.
+
+Where an equation of a cell mixes a parameter with values of a lane, such as a product
+or the look-up of a row of a table, the parameter's cotangent is a sum over all lanes.
+Summing it chunk by chunk writes an array of the parameter's size for every chunk. So
+the backward pass writes down, for each such equation, a *site*, what it reads of the
+lane and the cotangent of what it gives, on *tapes* with one row per lane; when all
+chunks are done, one contraction over the rows gives the parameter's cotangent. Small
+parameters, such as biases, are summed chunk by chunk: tapes would be larger.
+
+What a site gives is most of a cell's work, so the forward pass writes it on the tape
+that will hold its cotangent, and the backward pass does not compute it again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.core import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    jaxpr_as_fun,
+)
+
+from edbatch.execution.cells import CellProgram, Packed, cell_program
+from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.type_table import TypeTable
+
+Tapes = list[list[Array]]  # per site, arrays with one row per lane
+
+# A parameter is small if it has at most so many times the numbers that its equation
+# gives for one lane.
+_SMALL = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """An equation that mixes a large parameter with values of a lane.
+
+    Attributes:
+        eqn: The equation.
+        reads: Those of its inputs that depend on the lane.
+        gives: Its outputs, all floating.
+    """
+
+    eqn: JaxprEqn
+    reads: tuple[Var, ...]
+    gives: tuple[Var, ...]
+
+
+class TapedCell:
+    """A cell's equations, with their sites.
+
+    Args:
+        cell: The cell.
+        node_type: Its type.
+        types: The table that the type is in.
+
+    Attributes:
+        sites: The equations whose parameters are taped.
+        direct: Positions of the packed arrays that are read elsewhere, too.
+    """
+
+    def __init__(
+        self, cell: CellProgram, node_type: NodeType, types: TypeTable
+    ) -> None:
+        packed = jax.eval_shape(cell.pack, types.params_spec)
+        inputs = input_specs(
+            node_type.template,
+            node_type.operand_kinds,
+            node_type.external_kinds,
+            types.avals,
+        )
+        closed = jax.make_jaxpr(cell.run)(packed, *inputs)
+        self._jaxpr = closed.jaxpr
+        self._consts = closed.consts
+        self._packed_vars = self._jaxpr.invars[: len(packed)]
+        self._of_lane: set[Var] = set(self._jaxpr.invars[len(packed) :])
+        # Floating packed arrays that each variable without a lane depends on.
+        self._sources: dict[Var, frozenset[int]] = {
+            var: frozenset([k] if _is_float(var) else [])
+            for k, var in enumerate(self._packed_vars)
+        }
+        used = {id(var) for eqn in self._jaxpr.eqns for var in eqn.invars}
+        used |= {id(var) for var in self._jaxpr.outvars}
+        self._functions = {
+            id(eqn): _as_function(self._jaxpr, eqn, used) for eqn in self._jaxpr.eqns
+        }
+        self.sites: list[Site] = []
+        direct: set[int] = set()
+        for eqn in self._jaxpr.eqns:
+            direct |= self._add(eqn)
+        for var in self._jaxpr.outvars:
+            direct |= self._sources_of(var)
+        self.direct = tuple(sorted(direct))
+        self._sites = {id(site.eqn): k for k, site in enumerate(self.sites)}
+
+    def _sources_of(self, var: Any) -> frozenset[int]:
+        if isinstance(var, Literal) or var in self._of_lane:
+            return frozenset()
+        return self._sources.get(var, frozenset())
+
+    def _add(self, eqn: JaxprEqn) -> frozenset[int]:
+        """Classifies an equation; returns which packed arrays it reads directly."""
+        found = frozenset().union(*map(self._sources_of, eqn.invars))
+        lanes = [v for v in eqn.invars if isinstance(v, Var) and v in self._of_lane]
+        if not lanes:
+            self._sources |= dict.fromkeys(eqn.outvars, found)
+            return frozenset()
+        self._of_lane |= set(eqn.outvars)
+        gives = tuple(self._functions[id(eqn)][1])
+        parameters = sum(v.aval.size for v in eqn.invars if self._sources_of(v))
+        small = parameters <= _SMALL * sum(var.aval.size for var in gives)
+        if small or not all(map(_is_float, gives)):
+            return found
+        self.sites.append(Site(eqn, tuple(dict.fromkeys(lanes)), gives))
+        return frozenset()
+
+    def new_reads(self, rows: int) -> Tapes:
+        """Returns tapes for what each site reads of the lane, all zero."""
+        return [_zeros(rows, site.reads) for site in self.sites]
+
+    def new_gives(self, rows: int) -> Tapes:
+        """Returns tapes for what each site gives, all zero."""
+        return [_zeros(rows, site.gives) for site in self.sites]
+
+    def forward(
+        self, packed: Packed, *inputs: Any
+    ) -> tuple[list[Array], list[list[Array]]]:
+        """Runs one lane.
+
+        Args:
+            packed: The packed arrays.
+            *inputs: Operands, external inputs and masks.
+
+        Returns:
+            The cell's outputs, and what each site gives.
+        """
+        values = self._with_inputs(packed, inputs)
+        for eqn in self._jaxpr.eqns:
+            if not self._of_lane.isdisjoint(eqn.outvars):
+                values |= self._evaluate(eqn, values)
+        gives = [[values[var] for var in site.gives] for site in self.sites]
+        return [_value(var, values) for var in self._jaxpr.outvars], gives
+
+    def again(
+        self,
+        direct: Sequence[Array],
+        inputs: Sequence[Any],
+        deltas: Sequence[Sequence[Array]],
+        packed: Packed,
+        given: Sequence[Sequence[Array]],
+    ) -> tuple[list[Array], list[list[Array]]]:
+        """Runs one lane a second time, to differentiate by the first three arguments.
+
+        Args:
+            direct: The arrays at positions `direct`.
+            inputs: Operands, external inputs and masks.
+            deltas: Zeros to add to what each site gives: their cotangents are those of
+                what it gives.
+            packed: All packed arrays; taken as constant.
+            given: What each site gave; it is not computed again.
+
+        Returns:
+            The cell's outputs, and what each site reads of the lane.
+        """
+        own = list(packed)
+        for k, array in zip(self.direct, direct, strict=True):
+            own[k] = array
+        constant = self._without_lanes(packed)
+        values = self._with_inputs(own, inputs)
+        read: list[list[Array]] = []
+        for eqn in self._jaxpr.eqns:
+            if self._of_lane.isdisjoint(eqn.outvars):
+                continue
+            if id(eqn) not in self._sites:
+                values |= self._evaluate(eqn, values)
+                continue
+            k = self._sites[id(eqn)]
+            site = self.sites[k]
+            read.append([values[var] for var in site.reads])
+            again = _known(partial(self._give, site, constant), read[-1], given[k])
+            for var, array, delta in zip(site.gives, again, deltas[k], strict=True):
+                values[var] = array + delta
+        return [_value(var, values) for var in self._jaxpr.outvars], read
+
+    def _give(
+        self, site: Site, constant: dict[Var, Any], read: Sequence[Array]
+    ) -> list[Array]:
+        values = constant | dict(zip(site.reads, read, strict=True))
+        found = self._evaluate(site.eqn, values)
+        return [found[var] for var in site.gives]
+
+    def _with_inputs(
+        self, packed: Sequence[Array], inputs: Sequence[Any]
+    ) -> dict[Var, Any]:
+        values = self._without_lanes(packed)
+        variables = self._jaxpr.invars[len(packed) :]
+        return values | dict(zip(variables, jax.tree.leaves(inputs), strict=True))
+
+    def contract(self, packed: Packed, reads: Tapes, gives_bar: Tapes) -> Packed:
+        """Finds the cotangents of the packed arrays from the tapes.
+
+        Args:
+            packed: The packed arrays.
+            reads: What each site read; one row per lane.
+            gives_bar: The cotangents of what it gave, zero where there is no lane.
+
+        Returns:
+            Cotangents of the packed arrays, without what is read directly.
+        """
+
+        def sites(packed: Packed) -> list[list[Array]]:
+            values = self._without_lanes(packed)
+            found = []
+            for site, read in zip(self.sites, reads, strict=True):
+                found.append(jax.vmap(partial(self._give, site, values))(read))
+            return found
+
+        _, pull = jax.vjp(sites, packed)
+        (bars,) = pull(gives_bar)
+        return bars
+
+    def _evaluate(self, eqn: JaxprEqn, values: dict[Var, Any]) -> dict[Var, Any]:
+        reads, gives, function = self._functions[id(eqn)]
+        return dict(zip(gives, function(*(values[var] for var in reads)), strict=True))
+
+    def _without_lanes(self, packed: Sequence[Array]) -> dict[Var, Any]:
+        """Evaluates what depends on no lane."""
+        values = dict(zip(self._jaxpr.constvars, self._consts, strict=True))
+        values |= zip(self._packed_vars, packed, strict=True)
+        for eqn in self._jaxpr.eqns:
+            if self._of_lane.isdisjoint(eqn.outvars):
+                values |= self._evaluate(eqn, values)
+        return values
+
+
+@lru_cache(maxsize=512)
+def taped_cell(node_type: NodeType, types: TypeTable, packing: bool) -> TapedCell:
+    """Returns the taped cell of a type; arguments as for `cell_program`."""
+    return TapedCell(cell_program(node_type, types, packing), node_type, types)
+
+
+def _zeros(rows: int, variables: Sequence[Var]) -> list[Array]:
+    avals = [each.aval for each in variables]
+    return [jnp.zeros((rows, *each.shape), each.dtype) for each in avals]
+
+
+def _known(
+    function: Callable[[list[Array]], list[Array]],
+    read: list[Array],
+    given: Sequence[Array],
+) -> list[Array]:
+    """A function's value where it is known; differentiated as the function is."""
+
+    @jax.custom_vjp
+    def known(read: list[Array], given: list[Array]) -> list[Array]:
+        return given
+
+    def forward(read: list[Array], given: list[Array]) -> Any:
+        return given, read
+
+    def backward(read: list[Array], bars: list[Array]) -> Any:
+        _, pull = jax.vjp(function, read)
+        return *pull(bars), list(map(jnp.zeros_like, bars))
+
+    known.defvjp(forward, backward)
+    return known(read, list(given))
+
+
+def _as_function(
+    jaxpr: Jaxpr, eqn: JaxprEqn, used: set[int]
+) -> tuple[list[Var], list[Var], Callable[..., Sequence[Any]]]:
+    """What an equation reads, what it gives that is used, and how it computes that."""
+    reads = [var for var in eqn.invars if isinstance(var, Var)]
+    reads = list(dict.fromkeys(reads))
+    gives = [var for var in eqn.outvars if id(var) in used]
+    single = jaxpr.replace(
+        constvars=[], invars=reads, outvars=gives, eqns=[eqn], effects=eqn.effects
+    )
+    return reads, gives, jaxpr_as_fun(ClosedJaxpr(single, []))
+
+
+def _value(var: Any, values: dict[Var, Any]) -> Any:
+    return var.val if isinstance(var, Literal) else values[var]
+
+
+def _is_float(var: Any) -> bool:
+    return jnp.issubdtype(var.aval.dtype, jnp.inexact)

@@ -1,0 +1,220 @@
+"""The order of blocks: which batch's block follows which.
+
+A read whose nodes come from several batches can be a slice only if the blocks of these
+are neighbours and all nodes of those in between are read. So such a read speaks for
+some *pairs* of blocks, with the bytes that it stands for. Pairs are taken in the order
+of their bytes, where both blocks still lack that neighbour; this makes *chains*.
+
+A block may follow one that is written before it, whose padding is then overwritten, or
+one without padding.
+"""
+
+import numpy as np
+from numba import njit
+
+from edbatch.memory_planner.tables import (
+    BATCH,
+    FIRST_CHUNK,
+    FIRST_NODE,
+    FIRST_READ,
+    LAST_NODE,
+    NEXT,
+    NONE,
+    PREVIOUS,
+    PRODUCERS,
+    RANK,
+    ROWS,
+    SLOT,
+    START,
+)
+
+
+@njit(cache=True, nogil=True)
+def find_pairs(
+    batch: np.ndarray,
+    node: np.ndarray,
+    order: np.ndarray,
+    operand_start: np.ndarray,
+    operand_node: np.ndarray,
+    read: np.ndarray,
+    read_bytes: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the pairs of blocks that reads speak for; arguments as in `tables`.
+
+    Args:
+        batch: Batches.
+        node: Nodes.
+        order: Nodes in the order of the schedule.
+        operand_start: First operand of each node, and the end.
+        operand_node: Node of each operand.
+        read: Reads.
+        read_bytes: Bytes that one node reads.
+
+    Returns:
+        Pairs of batches, each once, ``[P, 2] int32``; and the bytes for each,
+        ``[P] float64``. Time O(E + P log P).
+    """
+    num_batches = len(batch) - 1
+    pairs = np.empty((2 * read[:, PRODUCERS].sum(), 2), np.int32)
+    pair_bytes = np.empty(len(pairs))
+    count = np.zeros(num_batches, np.int32)
+    producers = np.empty(num_batches, np.int32)
+    num_pairs = 0
+    for b in range(num_batches):
+        nodes = order[batch[b, START] : batch[b + 1, START]]
+        chunks = batch[b + 1, FIRST_CHUNK] - batch[b, FIRST_CHUNK]
+        for r in range(batch[b, FIRST_READ], batch[b + 1, FIRST_READ]):
+            if read[r, PRODUCERS] < 2:
+                continue
+            found = producers[: read[r, PRODUCERS]]
+            count_producers(
+                nodes, read[r, SLOT], node, operand_start, operand_node, count, found
+            )
+            weight = read_bytes[r] * len(nodes) / max(len(found) - 1, chunks)
+            if chunks > 1 or _put_parts_outside(found, count, batch):
+                num_pairs = _add_pairs(
+                    found, count, chunks > 1, weight, batch, pairs, pair_bytes,
+                    num_pairs,
+                )  # fmt: skip
+            for a in found:
+                count[a] = 0
+    return _join_equal(pairs[:num_pairs], pair_bytes[:num_pairs])
+
+
+@njit(cache=True, nogil=True)
+def count_producers(
+    nodes: np.ndarray,
+    slot: int,
+    node: np.ndarray,
+    operand_start: np.ndarray,
+    operand_node: np.ndarray,
+    count: np.ndarray,
+    producers: np.ndarray,
+) -> None:
+    """Counts how many operands in a slot come from each batch.
+
+    Args:
+        nodes: The nodes that read.
+        slot: The slot.
+        node: Nodes.
+        operand_start: First operand of each node, and the end.
+        operand_node: Node of each operand.
+        count: Zero for each batch; updated. ``[S] int32``.
+        producers: Where to write the batches that count, ascending; as many as there
+            are. ``int32``.
+    """
+    found = 0
+    for v in nodes:
+        u = operand_node[operand_start[v] + slot]
+        if u >= 0:
+            a = node[u, BATCH]
+            if count[a] == 0:
+                producers[found] = a
+                found += 1
+            count[a] += 1
+    producers.sort()
+
+
+@njit(cache=True, nogil=True)
+def _is_part(b, count, batch):
+    return count[b] < batch[b + 1, START] - batch[b, START]
+
+
+@njit(cache=True, nogil=True)
+def _put_parts_outside(found, count, batch):
+    """Puts blocks that are read in part first and last; False if there are more."""
+    parts = 0
+    at = 0
+    for k in range(len(found)):
+        if _is_part(found[k], count, batch):
+            parts += 1
+            at = k
+    last = len(found) - 1
+    if parts == 1 and 0 < at < last:
+        found[at], found[last] = found[last], found[at]
+    elif parts == 2:
+        for side in (0, last):
+            k = side
+            while not _is_part(found[k], count, batch):
+                k += 1 if side == 0 else -1
+            found[k], found[side] = found[side], found[k]
+    return parts <= 2
+
+
+@njit(cache=True, nogil=True)
+def _add_pairs(found, count, only_whole, weight, batch, pairs, pair_bytes, num_pairs):
+    for k in range(len(found) - 1):
+        if only_whole and (
+            _is_part(found[k], count, batch) or _is_part(found[k + 1], count, batch)
+        ):
+            continue
+        for turn in range(2):
+            a, b = found[k + turn], found[k + 1 - turn]
+            if a < b or batch[a, ROWS] == batch[a + 1, START] - batch[a, START]:
+                pairs[num_pairs, 0] = a
+                pairs[num_pairs, 1] = b
+                pair_bytes[num_pairs] = weight
+                num_pairs += 1
+    return num_pairs
+
+
+@njit(cache=True, nogil=True)
+def _join_equal(pairs, pair_bytes):
+    """Adds up the bytes of equal pairs."""
+    code = np.empty(len(pairs), np.int64)
+    for k in range(len(pairs)):
+        code[k] = np.int64(pairs[k, 0]) << 32 | pairs[k, 1]
+    joined = np.empty_like(pairs)
+    total = np.zeros(len(pairs))
+    count = 0
+    last = np.int64(-1)
+    for k in np.argsort(code, kind="mergesort"):
+        if code[k] != last:
+            last = code[k]
+            joined[count, 0] = pairs[k, 0]
+            joined[count, 1] = pairs[k, 1]
+            count += 1
+        total[count - 1] += pair_bytes[k]
+    return joined[:count], total[:count]
+
+
+@njit(cache=True, nogil=True)
+def chain_blocks(
+    batch: np.ndarray,
+    pairs: np.ndarray,
+    pair_bytes: np.ndarray,
+) -> np.ndarray:
+    """Chooses the neighbours of blocks, and the order of all.
+
+    Args:
+        batch: Batches; columns of blocks are set, without first and last nodes.
+        pairs: As from `find_pairs`.
+        pair_bytes: What speaks for each, 0 or more.
+
+    Returns:
+        Batches in the order of their blocks, ``[S] int32``.
+    """
+    num_batches = len(batch) - 1
+    end = np.arange(num_batches)  # of a chain's first block the last, and vice versa
+    for b in range(num_batches):
+        batch[b, NEXT] = NONE
+        batch[b, PREVIOUS] = NONE
+        batch[b, FIRST_NODE] = NONE
+        batch[b, LAST_NODE] = NONE
+    for k in np.argsort(-pair_bytes, kind="mergesort"):
+        a, b = pairs[k, 0], pairs[k, 1]
+        if batch[a, NEXT] == NONE and batch[b, PREVIOUS] == NONE and end[a] != b:
+            batch[a, NEXT] = b
+            batch[b, PREVIOUS] = a
+            first, last = end[a], end[b]
+            end[first], end[last] = last, first
+    order = np.empty(num_batches, np.int32)
+    count = 0
+    for b in range(num_batches):
+        a = np.int32(b) if batch[b, PREVIOUS] == NONE else NONE
+        while a != NONE:
+            batch[a, RANK] = count
+            order[count] = a
+            count += 1
+            a = batch[a, NEXT]
+    return order

@@ -1,0 +1,273 @@
+"""Rows that are used again: each value keeps its row only while somebody may read it.
+
+A value lives from the batch that writes it to the last one that reads it; outputs of
+the model live to the end. Blocks that some chunk reads as one slice stay neighbours;
+they make a *unit*, of one block mostly. Units are placed in the order in which their
+first blocks are written, each into the smallest gap that holds it (best fit). A batch
+of several chunks still reads when it has begun to write, so the rows of its operands
+are not gaps before the next batch.
+
+This is dynamic storage allocation with known life times. Time O(V + E + R G) for R
+ranges of rows that die together, of which aligned layouts have few, and G gaps.
+"""
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.outputs import leaves
+from edbatch.memory_planner.gaps import give_rows_back, take_rows
+from edbatch.memory_planner.rows import NO_LANE
+
+_NONE = -1
+
+# Columns of a block: its batch, its lane, the output there, whether it must lie right
+# behind the block before, its place within its unit, and its row.
+_BATCH, _LANE, _LEAF, _TIED, _OFFSET, _ROW = range(6)
+
+
+def find_outputs(graph: DataflowGraph) -> np.ndarray:
+    """Finds the values that the model returns; ``[V] bool``."""
+    is_output = np.zeros(graph.num_values, np.bool_)
+    for (source, _), column in zip(
+        leaves(graph.outputs.skeleton), graph.outputs.columns, strict=True
+    ):
+        if source == "value":
+            is_output[column] = True
+    return is_output
+
+
+@njit(cache=True, nogil=True)
+def place_with_reuse(
+    blocks: np.ndarray,
+    order: np.ndarray,
+    batch_start: np.ndarray,
+    batch_type: np.ndarray,
+    batch_rows: np.ndarray,
+    chunk_start: np.ndarray,
+    chunk_size: np.ndarray,
+    in_place: np.ndarray,
+    value_start: np.ndarray,
+    operand_start: np.ndarray,
+    operands: np.ndarray,
+    node_of: np.ndarray,
+    value_lane: np.ndarray,
+    lane_kind: np.ndarray,
+    lane_leaf: np.ndarray,
+    num_kinds: int,
+    is_output: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gives each value a row, of as few rows as the heuristic needs.
+
+    Args:
+        blocks: Batches in the order of their blocks without reuse, ``[S]``.
+        order: Nodes in the order in which they run, ``[N]``.
+        batch_start: First position in ``order`` of each batch, and the end.
+        batch_type: Type of each batch.
+        batch_rows: Rows that the chunks of each batch write, ``[S]``.
+        chunk_start: First position in ``order`` of each chunk.
+        chunk_size: Nodes in each chunk.
+        in_place: What is read in place without reuse, and will be. ``[C, slots] bool``.
+        value_start: First value of each node, and the end.
+        operand_start: First operand of each node, and the end.
+        operands: Value of each operand, or `MISSING`.
+        node_of: Node of each operand, or `MISSING`.
+        value_lane: Lane of each value.
+        lane_kind: As from `lane_tables`.
+        lane_leaf: As from `lane_tables`.
+        num_kinds: Number of array kinds, K.
+        is_output: Whether the model returns each value, ``[V] bool``.
+
+    Returns:
+        Row of each value, ``[V] int32``, and rows of each arena, ``[K] int64``.
+    """
+    batch_of = np.empty(len(order), np.int32)
+    for b in range(len(batch_type)):
+        for place in range(batch_start[b], batch_start[b + 1]):
+            batch_of[order[place]] = b
+    block, block_of = _list_blocks(blocks, batch_type, lane_leaf)
+    last_read = _find_last_reads(
+        order, batch_start, value_start, operand_start, operands, is_output
+    )
+    _tie(
+        block, block_of, order, chunk_start, chunk_size, in_place, batch_of,
+        operand_start, operands, node_of, value_lane,
+    )  # fmt: skip
+    arena_rows = np.ones(num_kinds, np.int64)
+    for kind in range(num_kinds):
+        arena_rows[kind] = _place_units(
+            block, lane_kind, kind, order, batch_start, batch_rows, value_start,
+            last_read,
+        )  # fmt: skip
+    value_row = np.zeros(len(value_lane), np.int32)
+    for k in range(len(block)):
+        b = block[k, _BATCH]
+        for place in range(batch_start[b], batch_start[b + 1]):
+            value = value_start[order[place]] + block[k, _LEAF]
+            value_row[value] = block[k, _ROW] + place - batch_start[b]
+    return value_row, arena_rows
+
+
+@njit(cache=True, nogil=True)
+def _list_blocks(blocks, batch_type, lane_leaf):
+    """Lists the blocks of all lanes, and where each batch's are in the list."""
+    block_of = np.full((len(blocks), lane_leaf.shape[1]), NO_LANE, np.int32)
+    block = np.zeros((block_of.size, 6), np.int32)
+    count = 0
+    for lane in range(lane_leaf.shape[1]):
+        for b in blocks:
+            leaf = lane_leaf[batch_type[b], lane]
+            if leaf != NO_LANE:
+                block[count, _BATCH] = b
+                block[count, _LANE] = lane
+                block[count, _LEAF] = leaf
+                block_of[b, lane] = count
+                count += 1
+    return block[:count], block_of
+
+
+@njit(cache=True, nogil=True)
+def _find_last_reads(
+    order, batch_start, value_start, operand_start, operands, is_output
+):  # fmt: skip
+    """Finds the last batch that reads each value, or writes it; S for outputs."""
+    num_batches = len(batch_start) - 1
+    last_read = np.empty(len(is_output), np.int32)
+    for b in range(num_batches):
+        for place in range(batch_start[b], batch_start[b + 1]):
+            v = order[place]
+            for e in range(operand_start[v], operand_start[v + 1]):
+                if operands[e] >= 0 and not is_output[operands[e]]:
+                    last_read[operands[e]] = b
+            for value in range(value_start[v], value_start[v + 1]):
+                last_read[value] = num_batches if is_output[value] else b
+    return last_read
+
+
+@njit(cache=True, nogil=True)
+def _tie(
+    block, block_of, order, chunk_start, chunk_size, in_place, batch_of, operand_start,
+    operands, node_of, value_lane,
+):  # fmt: skip
+    """Marks blocks that a slice reaches from the block before."""
+    for c in range(len(chunk_start)):
+        for slot in range(in_place.shape[1]):
+            if not in_place[c, slot]:
+                continue
+            before = -1
+            for place in range(chunk_start[c], chunk_start[c] + chunk_size[c]):
+                e = operand_start[order[place]] + slot
+                k = block_of[batch_of[node_of[e]], value_lane[operands[e]]]
+                if before >= 0 and k != before:
+                    block[k, _TIED] = 1
+                before = k
+
+
+@njit(cache=True, nogil=True)
+def _place_units(
+    block, lane_kind, kind, order, batch_start, batch_rows, value_start, last_read
+):  # fmt: skip
+    """Places the units of one arena; returns its rows."""
+    num_batches = len(batch_rows)
+    size = batch_start[1:] - batch_start[:-1]
+    unit_start, unit_rows, born = _find_units(block, lane_kind, kind, size, batch_rows)
+    first_unit, next_unit = _list_by_birth(born, num_batches)
+    # Rows that are given back, by the batch after which they are: first row, rows, and
+    # the next ones of the list.
+    freed = np.empty((unit_rows.sum() + len(born), 3), np.int64)
+    freed_after = np.full(num_batches + 1, _NONE, np.int32)
+    count = 0
+    gap = np.empty((len(freed) + 1, 2), np.int64)
+    gaps = 0
+    top = 1  # row 0 stays zero
+    for b in range(num_batches):
+        f = freed_after[b - 1] if b > 0 else _NONE
+        while f != _NONE:
+            gaps = give_rows_back(gap, gaps, freed[f, 0], freed[f, 1])
+            f = freed[f, 2]
+        u = first_unit[b]
+        while u != _NONE:
+            row, gaps, top = take_rows(gap, gaps, top, unit_rows[u])
+            written = end = 0
+            for k in range(unit_start[u], unit_start[u + 1]):
+                own = block[k, _BATCH]
+                block[k, _ROW] = row + block[k, _OFFSET]
+                written = max(written, own)
+                end = block[k, _OFFSET] + size[own]
+                values = value_start[order[batch_start[own] : batch_start[own + 1]]]
+                count = _free_after_reads(
+                    last_read[values + block[k, _LEAF]], block[k, _ROW], freed,
+                    freed_after, count,
+                )  # fmt: skip
+            # Rows that hold padding only, until the last block is written.
+            count = _free_after(
+                written, row + end, unit_rows[u] - end, freed, freed_after, count
+            )
+            u = next_unit[u]
+    return top
+
+
+@njit(cache=True, nogil=True)
+def _free_after_reads(last_read, row, freed, freed_after, count):
+    """Notes when the rows of one block are given back, ranges that die together."""
+    first = 0
+    for k in range(1, len(last_read) + 1):
+        if k == len(last_read) or last_read[k] != last_read[first]:
+            count = _free_after(
+                last_read[first], row + first, k - first, freed, freed_after, count
+            )
+            first = k
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _free_after(b, row, rows, freed, freed_after, count):
+    """Notes rows to give back after a batch; returns how many notes there are."""
+    freed[count, 0] = row
+    freed[count, 1] = rows
+    freed[count, 2] = freed_after[b]
+    freed_after[b] = count
+    return count + 1
+
+
+@njit(cache=True, nogil=True)
+def _find_units(block, lane_kind, kind, size, batch_rows):
+    """Finds the units of one arena, and places blocks within them.
+
+    Returns:
+        First block of each unit, and the end; rows that it needs while it is written;
+        and the batch that writes it first.
+    """
+    unit_start = np.empty(len(block) + 1, np.int32)
+    unit_rows = np.zeros(len(block), np.int64)
+    born = np.empty(len(block), np.int32)
+    count = 0
+    end = 0
+    for k in range(len(block)):
+        if lane_kind[block[k, _LANE]] != kind:
+            continue
+        b = block[k, _BATCH]
+        if block[k, _TIED] == 0:
+            unit_start[count] = k
+            born[count] = b
+            count += 1
+            block[k, _OFFSET] = 0
+        else:
+            block[k, _OFFSET] = block[k - 1, _OFFSET] + size[block[k - 1, _BATCH]]
+        u = count - 1
+        born[u] = min(born[u], b)
+        unit_rows[u] = max(unit_rows[u], block[k, _OFFSET] + batch_rows[b])
+        end = k + 1
+    unit_start[count] = end
+    return unit_start[: count + 1], unit_rows[:count], born[:count]
+
+
+@njit(cache=True, nogil=True)
+def _list_by_birth(born, num_batches):
+    """Returns the first unit that each batch writes, and the next one of each."""
+    first = np.full(num_batches, _NONE, np.int32)
+    after = np.full(len(born), _NONE, np.int32)
+    for u in range(len(born) - 1, -1, -1):
+        after[u] = first[born[u]]
+        first[born[u]] = u
+    return first, after

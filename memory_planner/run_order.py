@@ -1,0 +1,189 @@
+"""The order of a batch's runs: what its own operands ask for.
+
+The readers of a batch have had their say: they made runs. Runs are sorted by groups
+(see `groups`), those of the read of most bytes first. That keeps its groups together
+but not always those of the others, so a PQ-tree over the runs then takes the groups of
+all reads, and pairs of neighbouring groups, as sets that should be consecutive. Of the
+two orders the better one is kept, by the bytes of the chunks that could be slices.
+"""
+
+import numpy as np
+from numba import njit
+
+from edbatch.memory_planner.groups import find_groups, promised_bytes
+from edbatch.memory_planner.nearest_order import nearest_order
+from edbatch.memory_planner.pq_reduction import new_tree, reduce
+from edbatch.memory_planner.tables import (
+    AFTER,
+    BEFORE,
+    END,
+    FIRST_CHUNK,
+    FIRST_NODE,
+    LAST_NODE,
+    NONE,
+    PLACE,
+    START,
+)
+
+_KEY_BITS = 60
+
+
+@njit(cache=True, nogil=True)
+def order_runs(
+    batch: np.ndarray,
+    node: np.ndarray,
+    chunk_start: np.ndarray,
+    b: int,
+    nodes: np.ndarray,
+    operand_start: np.ndarray,
+    operand_node: np.ndarray,
+    read: np.ndarray,
+    read_bytes: np.ndarray,
+    count: np.ndarray,
+    use_tree: bool,
+) -> tuple[np.ndarray, bool]:
+    """Chooses the order of a batch's nodes.
+
+    Args:
+        batch: Batches, with their neighbours.
+        node: Nodes and their runs.
+        chunk_start: First position of each chunk, and the end.
+        b: The batch.
+        nodes: Its nodes; runs keep this order unless something speaks for another.
+        operand_start: First operand of each node, and the end.
+        operand_node: Node of each operand.
+        read: Reads.
+        read_bytes: What one node counts for each read.
+        count: Scratch, zero for each batch, ``[S] int32``.
+        use_tree: Whether to try a PQ-tree.
+
+    Returns:
+        The nodes in their order, ``[n] int32``; and whether the tree made it.
+    """
+    own = batch[b]
+    heads = _find_heads(nodes, node, own)
+    chosen, group, joined = find_groups(
+        batch, node, b, nodes, operand_start, operand_node, read, read_bytes, count
+    )
+    if len(chosen) > 0:
+        heads = heads[_sort_by_groups(heads, node, own, group)]
+    order = _expand(heads, node, len(nodes))
+    if not use_tree or len(chosen) < 2 or len(heads) < 3:
+        return order, False
+    tree = _make_tree(heads, node, own, group)
+    other = _expand(heads[nearest_order(tree)[1:-1] - 1], node, len(nodes))
+    bounds = chunk_start[own[FIRST_CHUNK] : batch[b + 1, FIRST_CHUNK] + 1]
+    weight = read_bytes[chosen]
+    now = promised_bytes(order, node, bounds, group, joined, weight)
+    if promised_bytes(other, node, bounds, group, joined, weight) > now:
+        return other, True
+    return order, False
+
+
+@njit(cache=True, nogil=True)
+def _find_heads(nodes, node, own):
+    """Lists the first nodes of runs; first and last run stand where they must."""
+    heads = np.empty(len(nodes), np.int32)
+    first, last = own[FIRST_NODE], own[LAST_NODE]
+    found = 0
+    if first != NONE:
+        heads[0] = first
+        found = 1
+    if last != NONE:
+        last = node[last, END]
+    for v in nodes:
+        if node[v, BEFORE] == NONE and v != first and v != last:
+            heads[found] = v
+            found += 1
+    if last != NONE and last != first:
+        heads[found] = last
+        found += 1
+    return heads[:found]
+
+
+@njit(cache=True, nogil=True)
+def _expand(heads, node, size):
+    """Lists the nodes of runs."""
+    order = np.empty(size, np.int32)
+    count = 0
+    for v in heads:
+        while v != NONE:
+            order[count] = v
+            count += 1
+            v = node[v, AFTER]
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _sort_by_groups(heads, node, own, group):
+    """Returns the order of runs by the groups of their first and last nodes."""
+    key = np.ones(len(heads), np.int64)
+    if own[FIRST_NODE] != NONE:
+        key[0] = 0
+    if own[LAST_NODE] != NONE:
+        key[-1] = 2
+    used = 2
+    for k in range(len(group)):
+        bits = 1
+        while group[k].max() >> bits:
+            bits += 1
+        used += 2 * bits
+        if used > _KEY_BITS:
+            break
+        for h in range(len(heads)):
+            first = group[k, node[heads[h], PLACE] - own[START]]
+            last = group[k, node[node[heads[h], END], PLACE] - own[START]]
+            key[h] = (key[h] << bits | first) << bits | last
+    return np.argsort(key, kind="mergesort")
+
+
+@njit(cache=True, nogil=True)
+def _make_tree(heads, node, own, group):
+    """Makes the PQ-tree over runs; leaf 0 and the last one are the batch's two ends."""
+    n = len(heads)
+    tree = new_tree(n + 2)
+    leaves = np.arange(n + 2)
+    reduce(tree, leaves, n + 1)
+    reduce(tree, leaves[1:], n + 1)
+    if own[FIRST_NODE] != NONE:
+        reduce(tree, leaves, 2)
+    if own[LAST_NODE] != NONE:
+        reduce(tree, leaves[n:], 2)
+    for k in range(len(group)):
+        members, first = _list_members(heads, node, own[START], group[k])
+        for g in range(len(first) - 1):
+            reduce(tree, members[first[g] :], first[g + 1] - first[g])
+        for g in range(len(first) - 2):
+            reduce(tree, members[first[g] :], first[g + 2] - first[g])
+    return tree
+
+
+@njit(cache=True, nogil=True)
+def _list_members(heads, node, start, group):
+    """Lists leaf 0, then the leaves of each group: them, and where each list starts.
+
+    A run that has nodes of several groups is in all of them.
+    """
+    num_groups = group.max() + 1
+    first = np.zeros(num_groups + 2, np.int64)
+    members = np.zeros(len(group) + 1, np.int64)
+    last = np.empty(num_groups, np.int64)
+    end = np.ones(num_groups, np.int64)
+    for is_counted in (False, True):
+        last[:] = -1
+        for h in range(len(heads)):
+            v = heads[h]
+            while v != NONE:
+                g = group[node[v, PLACE] - start]
+                if last[g] != h and is_counted:
+                    members[end[g]] = h + 1
+                    end[g] += 1
+                elif last[g] != h:
+                    first[g + 2] += 1
+                last[g] = h
+                v = node[v, AFTER]
+        first[1] = 1
+        for g in range(0 if is_counted else num_groups):
+            first[g + 2] += first[g + 1]
+            end[g] = first[g + 1]
+    return members, first

@@ -1,0 +1,181 @@
+"""The tables that an aligned layout is planned on, and what batches read.
+
+Compiled code pays for every array that it hands on, so all integers about a batch are
+one row of a table, and those about a node one row of another.
+
+Slots that name the same nodes throughout a batch (the h and the c of a left child, say)
+ask for the same order, so together they are one *read*, which counts the bytes of all
+of them. A slot is in none if it cannot be a slice: an operand is missing or comes
+twice, or operands lie in several lanes.
+"""
+
+import numpy as np
+from numba import njit
+
+NONE = np.int32(-1)
+
+# Columns of a batch: first position in the schedule, rows that its chunks write, first
+# chunk and first read; a last row holds the ends. IS_READ says whether a read takes any
+# of its nodes. The others belong to its block: the neighbours, its place among all
+# blocks, and the nodes that must come first and last.
+START, ROWS, FIRST_CHUNK, FIRST_READ, IS_READ = range(5)
+NEXT, PREVIOUS, RANK, FIRST_NODE, LAST_NODE = range(5, 10)
+BATCH_COLUMNS = 10
+
+# Columns of a node: its batch, its position in the schedule, and its run (see `runs`).
+BATCH, PLACE, AFTER, BEFORE, END, LENGTH = range(6)
+NODE_COLUMNS = 6
+
+# Columns of a read: one of its slots, and from how many batches its nodes come.
+SLOT, PRODUCERS = range(2)
+READ_COLUMNS = 2
+
+
+@njit(cache=True, nogil=True)
+def make_tables(
+    order: np.ndarray,
+    batch_start: np.ndarray,
+    chunk_start: np.ndarray,
+    chunk_width: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Makes the tables, as far as they follow from a schedule alone.
+
+    Args:
+        order: Nodes in the order of the schedule, ``[N]``.
+        batch_start: First position of each batch, and the end, ``[S + 1]``.
+        chunk_start: First position of each chunk, ``[C]``.
+        chunk_width: Rows that each chunk writes, ``[C]``.
+
+    Returns:
+        Batches, ``[S + 1, 10] int32``, and nodes, ``[N, 6] int32``.
+    """
+    num_batches = len(batch_start) - 1
+    batch = np.full((num_batches + 1, BATCH_COLUMNS), NONE, np.int32)
+    node = np.empty((len(order), NODE_COLUMNS), np.int32)
+    c = 0
+    for b in range(num_batches):
+        batch[b, START] = batch_start[b]
+        batch[b, FIRST_CHUNK] = c
+        batch[b, ROWS] = 0
+        while c < len(chunk_start) and chunk_start[c] < batch_start[b + 1]:
+            batch[b, ROWS] += chunk_width[c]
+            c += 1
+        for place in range(batch_start[b], batch_start[b + 1]):
+            node[order[place], BATCH] = b
+            node[order[place], PLACE] = place
+    batch[num_batches, START] = batch_start[num_batches]
+    batch[num_batches, FIRST_CHUNK] = c
+    return batch, node
+
+
+@njit(cache=True, nogil=True)
+def find_reads(
+    batch: np.ndarray,
+    node: np.ndarray,
+    order: np.ndarray,
+    batch_type: np.ndarray,
+    operand_start: np.ndarray,
+    operand_node: np.ndarray,
+    operands: np.ndarray,
+    value_lane: np.ndarray,
+    slot_bytes: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the reads of all batches.
+
+    Args:
+        batch: Batches; first reads and `IS_READ` are filled in.
+        node: Nodes.
+        order: Nodes in the order of the schedule, ``[N]``.
+        batch_type: Type of each batch, ``[S]``.
+        operand_start: First operand of each node, and the end, ``[N + 1]``.
+        operand_node: Node of each operand; negative where it is missing, ``[E]``.
+        operands: Value of each operand, ``[E]``.
+        value_lane: Lane of each value, ``[V]``.
+        slot_bytes: As from `edbatch.memory_planner.rows.slot_tables`.
+
+    Returns:
+        Reads, ``[R, 2] int32``, and the bytes that one node reads, ``[R] float64``.
+        Time O(E), if types have few slots.
+    """
+    num_batches = len(batch_type)
+    read = np.empty((num_batches * slot_bytes.shape[1], READ_COLUMNS), np.int32)
+    read_bytes = np.empty(len(read))
+    met = np.full(len(order), NONE, np.int32)  # the turn in which a node was last met
+    met_batch = np.full(num_batches, NONE, np.int32)
+    turn = 0
+    count = 0
+    batch[:, IS_READ] = 0
+    for b in range(num_batches):
+        batch[b, FIRST_READ] = count
+        own = operand_start[order[batch[b, START] : batch[b + 1, START]]]
+        is_one = batch[b + 1, FIRST_CHUNK] - batch[b, FIRST_CHUNK] == 1
+        for slot in range(slot_bytes.shape[1]):
+            more = slot_bytes[batch_type[b], slot]
+            if more == 0 or not _in_one_lane(own, slot, is_one, operands, value_lane):
+                continue
+            same = batch[b, FIRST_READ]
+            while same < count and not _are_same(
+                own, slot, read[same, SLOT], operand_node
+            ):
+                same += 1
+            if same < count:
+                read_bytes[same] += more
+                continue
+            turn += 1
+            found = _count_producers(
+                own, slot, turn, is_one, operand_node, node, batch, met, met_batch
+            )
+            if found > 0:
+                read[count, SLOT] = slot
+                read[count, PRODUCERS] = found
+                read_bytes[count] = more
+                count += 1
+    batch[num_batches, FIRST_READ] = count
+    return read[:count], read_bytes[:count]
+
+
+@njit(cache=True, nogil=True)
+def _in_one_lane(own, slot, is_one, operands, value_lane):
+    """Whether all that a slot reads lies in one lane and, if ``is_one``, is there."""
+    lane = NONE
+    for e in own:
+        value = operands[e + slot]
+        if value < 0:
+            if is_one:
+                return False
+        elif lane == NONE:
+            lane = value_lane[value]
+        elif value_lane[value] != lane:
+            return False
+    return lane != NONE
+
+
+@njit(cache=True, nogil=True)
+def _are_same(own, slot, other, operand_node):
+    k = 0
+    while k < len(own) and operand_node[own[k] + slot] == operand_node[own[k] + other]:
+        k += 1
+    return k == len(own)
+
+
+@njit(cache=True, nogil=True)
+def _count_producers(
+    own, slot, turn, is_one, operand_node, node, batch, met, met_batch
+):  # fmt: skip
+    """Counts batches that a slot reads from; 0 if one chunk reads a node twice."""
+    found = 0
+    for e in own:
+        u = operand_node[e + slot]
+        if u < 0:
+            continue
+        if met[u] == turn and is_one:
+            return 0
+        met[u] = turn
+        a = node[u, BATCH]
+        if met_batch[a] != turn:
+            met_batch[a] = turn
+            found += 1
+    for e in own:
+        if operand_node[e + slot] >= 0:
+            batch[node[operand_node[e + slot], BATCH], IS_READ] = 1
+    return found
