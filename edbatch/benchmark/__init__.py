@@ -1,12 +1,13 @@
 """Behind ``edbatch bench`` and ``edbatch calibrate``: what takes how long, and why."""
 
 from edbatch.benchmark.calibration import Calibration, Prediction, calibrate
-from edbatch.benchmark.config import SYSTEMS, BenchmarkConfig
+from edbatch.benchmark.config import PLANNERS, SYSTEMS, BenchmarkConfig
 from edbatch.benchmark.errors import BenchmarkError, UnsupportedError
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row
 from edbatch.benchmark.run import run_benchmark
 
 __all__ = [
+    "PLANNERS",
     "SYSTEMS",
     "BenchmarkConfig",
     "BenchmarkError",

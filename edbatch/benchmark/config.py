@@ -6,6 +6,7 @@ from typing import Any
 
 from edbatch.benchmark.errors import BenchmarkError
 from edbatch.errors import nearest
+from edbatch.memory_planner import OFF, Planner
 
 # The order in which they are measured and shown; `unbatched` is the specification,
 # with which the results of all others are compared.
@@ -20,6 +21,14 @@ SYSTEMS = (
     "exact",
 )
 
+# edbatch with parts of its memory planner; measured on request.
+PLANNERS = {
+    "planner-off": OFF,
+    "planner-layout": Planner(layout="aligned", packing=False),
+    "planner-packing": Planner(slices=False),
+    "planner-both": Planner(layout="aligned"),
+}
+
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
@@ -33,7 +42,7 @@ class BenchmarkConfig:
         data: Files or folders with the workload's instances; sampled ones if empty.
         policy: Policy of the system `edbatch`: a name or a policy file; if None, one
             is trained on other minibatches of the same kind.
-        systems: Systems to compare, of `SYSTEMS`.
+        systems: Systems to compare, of `SYSTEMS` and `PLANNERS`.
         rounds: How often each minibatch is measured on each system.
         minibatches: How many different minibatches are measured.
         seed: Seed of parameters, sampling and shuffling.
@@ -78,9 +87,10 @@ class BenchmarkConfig:
                 + ", ".join(SYSTEMS)
             )
         for each in self.systems:
-            if each not in SYSTEMS:
+            known = (*SYSTEMS, *PLANNERS)
+            if each not in known:
                 raise BenchmarkError(
-                    f"there is no system {each!r}; {nearest(each, SYSTEMS)}"
+                    f"there is no system {each!r}; {nearest(each, known)}"
                 )
         if len(set(self.systems)) < len(self.systems):
             raise BenchmarkError(

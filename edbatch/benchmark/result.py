@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edbatch.benchmark.config import BenchmarkConfig
+from edbatch.benchmark.program_counts import ProgramCounts
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Row:
         ratio_to_exact: Median ratio to the forward pass of `exact` beside it; None if
             that was not measured.
         batches: Batches per minibatch; None where batches are not scheduled.
+        in_place_percent: Bytes of operands that are read as slices, of all.
+        program: What its program consists of; measured for `PLANNERS`.
         about: What the system is, and its weakness.
     """
 
@@ -43,6 +46,8 @@ class Row:
     noise_percent: float
     ratio_to_exact: float | None
     batches: float | None
+    in_place_percent: float | None
+    program: ProgramCounts | None
     about: str
 
 

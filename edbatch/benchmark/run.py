@@ -12,7 +12,7 @@ import numpy as np
 
 import edbatch as eb
 from edbatch.benchmark.compile_counter import CompileCount, count_compiles
-from edbatch.benchmark.config import BenchmarkConfig
+from edbatch.benchmark.config import PLANNERS, BenchmarkConfig
 from edbatch.benchmark.errors import UnsupportedError
 from edbatch.benchmark.flops import count_flops
 from edbatch.benchmark.measure import (
@@ -30,8 +30,9 @@ from edbatch.benchmark.minibatches import (
     random_params,
 )
 from edbatch.benchmark.peak import peak_gflops
+from edbatch.benchmark.program_counts import ProgramCounts, count_program
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row
-from edbatch.benchmark.systems import System, Unbatched, make_system
+from edbatch.benchmark.systems import Batched, System, Unbatched, make_system
 from edbatch.execution import Plan
 from edbatch.graph import DataflowGraph
 from edbatch.models import get_workload
@@ -194,7 +195,8 @@ def _row(
         record_ms = plan_ms = 0.0  # it does neither
     later_ms = np.median(samples.forward_ms, axis=1)
     waited_ms = np.maximum(warm.first_ms - later_ms, 0)[warm.compiles > 0]
-    reports = [each.report for each in warm.plans if isinstance(each, Plan)]
+    plans = [each for each in warm.plans if isinstance(each, Plan)]
+    reports = [each.report for each in plans]
     gflops = facts.gflop / (forward_ms / 1e3)
     return Row(
         system=system.name,
@@ -212,8 +214,25 @@ def _row(
         if exact is None
         else ratio(samples.forward_ms, exact.forward_ms),
         batches=_mean(each.batches for each in reports if each) if reports else None,
+        in_place_percent=_mean(_in_place_percent(each) for each in plans)
+        if plans
+        else None,
+        program=_count_program(system, warm),
         about=system.about,
     )
+
+
+def _in_place_percent(plan: Plan) -> float:
+    report = plan.report
+    assert report is not None, "plans are made with a report"
+    return 100 * report.sliced_bytes / max(1, report.operand_bytes)
+
+
+def _count_program(system: System, warm: WarmUp) -> ProgramCounts | None:
+    if not isinstance(system, Batched) or system.name not in PLANNERS:
+        return None
+    run = jax.jit(system.batched.apply)
+    return count_program(run, system.params, warm.plans[0])
 
 
 def _mean(values: Any) -> float:

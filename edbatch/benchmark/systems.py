@@ -7,12 +7,14 @@ import jax
 import numpy as np
 
 import edbatch as eb
+from edbatch.benchmark.config import PLANNERS
 from edbatch.benchmark.exact import Exact
 from edbatch.benchmark.levels import Levels
 from edbatch.benchmark.scan import Scan, ScanSorted
 from edbatch.execution import Plan
 from edbatch.graph import DataflowGraph
 from edbatch.graph.cell import jitted_cells
+from edbatch.memory_planner import Planner
 from edbatch.schedule import Policy
 from edbatch.verify import split_instances
 
@@ -46,14 +48,23 @@ class System(Protocol):
 class Batched:
     """edbatch under a policy."""
 
-    def __init__(self, name: str, model: Model, params: Any, policy: Policy) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        params: Any,
+        policy: Policy,
+        planner: Planner | None = None,
+    ) -> None:
         self.name = name
         self.about = (
             f"one compiled program that reads its schedule as data; policy"
             f" {policy.name}; copies the operands that do not lie in order"
         )
         self.params = params
-        self.batched = eb.batch(model, policy, params=params, cache_bytes=0)
+        self.batched = eb.batch(
+            model, policy, params=params, cache_bytes=0, planner=planner
+        )
 
     def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
         """Records the model on each instance."""
@@ -107,7 +118,7 @@ def make_system(name: str, model: Model, params: Any, policy: Policy) -> System:
     """Makes a system.
 
     Args:
-        name: Its name, of `SYSTEMS`.
+        name: Its name, of `SYSTEMS` or `PLANNERS`.
         model: The model for one instance.
         params: Its parameters.
         policy: The policy of the system ``edbatch``.
@@ -118,6 +129,8 @@ def make_system(name: str, model: Model, params: Any, policy: Policy) -> System:
     if name in ("edbatch", "agenda", "depth"):
         chosen = policy if name == "edbatch" else eb.get_policy(name)
         return Batched(name, model, params, chosen)
+    if name in PLANNERS:
+        return Batched(name, model, params, policy, PLANNERS[name])
     for each in (Unbatched, Scan, ScanSorted, Levels, Exact):
         if each.name == name:
             return each(model, params)

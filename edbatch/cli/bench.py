@@ -25,6 +25,7 @@ _COST = {
     "compiles": "compiles",
     "compile_s": "seconds",
     "batches": "batches",
+    "in_place_percent": "in place %",
     "host_percent": "plan %",
     "percent_of_peak": "peak %",
     "max_abs_error": "max error",
@@ -57,10 +58,23 @@ def bench(
             metavar="A,B,...",
             help=(
                 "What to compare, of: edbatch, agenda, depth, unbatched, scan,"
-                " scan-sorted, levels, exact. All by default."
+                " scan-sorted, levels, exact; all of these by default. And edbatch"
+                " with parts of its memory planner: planner-off, planner-layout,"
+                " planner-packing, planner-both."
             ),
         ),
     ] = None,
+    planner: Annotated[
+        bool,
+        typer.Option(
+            "--planner",
+            metavar="",
+            help=(
+                "Compare edbatch without its memory planner, with layout only, with"
+                " packing only, and with both; as --systems with the four."
+            ),
+        ),
+    ] = False,
     rounds: Annotated[
         int,
         typer.Option(
@@ -91,7 +105,15 @@ def bench(
 
     Example: edbatch bench --workload tree-lstm --hidden 128 --batch-size 64
     """
-    from edbatch.benchmark import SYSTEMS, BenchmarkConfig
+    from edbatch.benchmark import PLANNERS, SYSTEMS, BenchmarkConfig
+    from edbatch.cli.one_sentence import CommandError
+
+    if planner and systems is not None:
+        raise CommandError(
+            "--planner names the systems itself but --systems is given, too; leave one"
+            " of them out"
+        )
+    default = tuple(PLANNERS) if planner else SYSTEMS
 
     given = {"arity": arity, "classify": classify}
     config = BenchmarkConfig(
@@ -101,7 +123,7 @@ def bench(
         batch_size=batch_size,
         data=tuple(data or ()),
         policy=policy,
-        systems=_names(systems) if systems is not None else SYSTEMS,
+        systems=_names(systems) if systems is not None else default,
         rounds=rounds,
         minibatches=minibatches,
         seed=seed,
@@ -146,6 +168,7 @@ def _print(result: "BenchmarkResult") -> None:
         "Programs and the seconds to compile them, batches, plan in percent of forward,"
         " speed in percent of the peak, difference from the unbatched model",
     )
+    _print_programs(result)
     for row in result.rows:
         typer.echo(f"{row.system}: {row.about}.")
     for name, reason in result.left_out.items():
@@ -156,6 +179,32 @@ def _print(result: "BenchmarkResult") -> None:
             f"Peak: {result.peak_gflops:.0f} Gflop/s, the fastest matrix"
             f" product measured on this {result.device['kind']} with"
             f" {result.device['cores']} cores."
+        )
+
+
+def _print_programs(result: "BenchmarkResult") -> None:
+    counted = [(row.system, row.program) for row in result.rows if row.program]
+    if counted:
+        print_table(
+            ["system", "loops", "operations", "products", "gathers", "slices"],
+            [
+                [
+                    system,
+                    each.loops,
+                    *(
+                        round(count, 1)
+                        for count in (
+                            each.operations,
+                            each.products,
+                            each.gathers,
+                            each.slices,
+                        )
+                    ),
+                ]
+                for system, each in counted
+            ],
+            "Compiled programs: loops, and in each on average so many HLO operations"
+            " (a fusion is one), matrix products, gathers, reads and writes of slices",
         )
 
 
@@ -177,6 +226,11 @@ def _cell(name: str, value: Any) -> Any:
         return None
     if name == "max_abs_error":
         return f"{value:.1e}"
-    if name in ("noise_percent", "host_percent", "instances_per_s"):
+    if name in (
+        "noise_percent",
+        "host_percent",
+        "instances_per_s",
+        "in_place_percent",
+    ):
         return round(value)
     return round(value, 2) if isinstance(value, float) else value

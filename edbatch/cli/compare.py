@@ -9,7 +9,10 @@ from edbatch.cli import options
 from edbatch.cli.console import print_json, say, stage
 
 if TYPE_CHECKING:
+    from edbatch.cli.minibatches import Drawn
+    from edbatch.cli.task import Task
     from edbatch.policies import Comparison
+    from edbatch.schedule import Policy
 
 
 def compare(
@@ -72,6 +75,24 @@ def compare(
             ),
         ),
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            metavar="",
+            help=(
+                "Show what the minibatches cost in memory instead: bytes that batches"
+                " read in place and that they gather, padding, arenas, before and after"
+                " the layout is aligned."
+            ),
+        ),
+    ] = False,
+    hidden: Annotated[
+        int,
+        typer.Option(
+            metavar="H", min=1, help="Length of a ready model's states, for --memory."
+        ),
+    ] = 128,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -95,7 +116,8 @@ def compare(
     The row 'searched' is the policy with a search on top, as eb.batch does it with
     search_ms. With --exact come a bound that is proven to be closer to the fewest
     possible batches, the mean ratio to it, and on how many minibatches the policy is
-    proven optimal.
+    proven optimal. With --memory there is a row per policy and layout, of the model at
+    --hidden.
 
     Example: edbatch compare --workload tree-lstm --data trees.ptb --policy tree.json
     """
@@ -124,12 +146,23 @@ def compare(
             " --held-out out and sample others with another --seed"
         )
     sizes = [*dict.fromkeys(batch_size or [64])]
-    task = load_task(task_options, seed, max(sizes) * minibatches)
+    task = load_task(
+        task_options, seed, max(sizes) * minibatches, hidden if memory else 2
+    )
     rng = np.random.default_rng(seed)
     drawn_from = np.arange(len(task.instances))
     if held_out:
         _, _, drawn_from = split(len(task.instances), rng)
-    groups = record(task, *(draw(drawn_from, size, minibatches, rng) for size in sizes))
+    drawn = [draw(drawn_from, size, minibatches, rng) for size in sizes]
+    title = (
+        f"{task.description}: means of {minibatches} minibatches of"
+        f" {', '.join(map(str, sizes))}"
+    )
+    if memory:
+        by_size = dict(zip(sizes, drawn, strict=True))
+        _compare_memory(task, learned, by_size, title, json)
+        return
+    groups = record(task, *drawn)
     rows: list[dict[str, Any]] = []
     table: dict[int, list[Comparison]] = {}
     for size, structures in zip(sizes, groups, strict=True):
@@ -140,10 +173,6 @@ def compare(
             with stage(f"Looking for the optimum of minibatches of {size}"):
                 add_optima(added, learned, structures, table[size])
         rows += added
-    title = (
-        f"{task.description}: means of {minibatches} minibatches of"
-        f" {', '.join(map(str, sizes))}"
-    )
     if plot is not None:
         from edbatch.cli.pictures import draw_comparison
 
@@ -154,3 +183,22 @@ def compare(
         print_rows(rows, title)
     if plot is not None:
         say(f"The picture is in {plot}.")
+
+
+def _compare_memory(
+    task: "Task", learned: "Policy", drawn: "dict[int, Drawn]", title: str, json: bool
+) -> None:
+    from edbatch.cli.memory_rows import memory_rows, print_memory_rows
+    from edbatch.cli.minibatches import record_graphs
+    from edbatch.policies import Agenda, Depth
+
+    policies = {"learned": learned, "agenda": Agenda(), "depth": Depth()}
+    rows = []
+    groups = record_graphs(task, *drawn.values())
+    for size, graphs in zip(drawn, groups, strict=True):
+        with stage(f"Laying out minibatches of {size}"):
+            rows += memory_rows(policies, graphs, size)
+    if json:
+        print_json(rows)
+    else:
+        print_memory_rows(rows, title)

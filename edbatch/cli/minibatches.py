@@ -73,6 +73,13 @@ def draw(
 
 
 def record(task: Task, *groups: Drawn) -> list[list[GraphStructure]]:
+    """As `record_graphs`, but returns what policies see of the graphs."""
+    return [
+        [each.structure for each in group] for group in record_graphs(task, *groups)
+    ]
+
+
+def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
     """Records the instances that were drawn, each once, and merges the minibatches.
 
     Args:
@@ -92,10 +99,7 @@ def record(task: Task, *groups: Drawn) -> list[list[GraphStructure]]:
         for k in bar.track(used, description="Recording instances"):
             recordings[k] = _record(batched, task, k)
     return [
-        [
-            batched.graph([recordings[int(k)] for k in batch]).structure
-            for batch in group
-        ]
+        [batched.graph([recordings[int(k)] for k in batch]) for batch in group]
         for group in groups
     ]
 

@@ -78,6 +78,25 @@ def test_a_table_for_people(edbatch, policy_file: Path) -> None:
     assert "proves" not in result.stdout
 
 
+def test_memory_before_and_after(edbatch, policy_file: Path) -> None:
+    result = edbatch(*TREES, policy_file, "--memory", "--hidden", 8, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    labels = [(row["policy"], row["layout"]) for row in rows]
+    layouts = ("schedule", "aligned")
+    names = ("learned", "agenda", "depth")
+    assert labels == [(name, layout) for name in names for layout in layouts]
+    for before, after in zip(rows[::2], rows[1::2], strict=True):
+        assert before["operand_bytes"] == after["operand_bytes"]
+        assert before["in_place_bytes"] <= after["in_place_bytes"]
+        for row in (before, after):
+            read = row["in_place_bytes"] + row["gathered_bytes"]
+            assert read == pytest.approx(row["operand_bytes"])
+            assert row["peak_bytes"] <= row["reuse_bytes"] <= row["arena_bytes"]
+    table = edbatch(*TREES, policy_file, "--memory").output
+    assert all(head in table for head in ("gathered", "aligned", "peak kB"))
+
+
 def test_several_sizes(edbatch, policy_file: Path, tmp_path: Path) -> None:
     sizes = ("--batch-size", 2, "--batch-size", 5, "--batch-size", 2)
     options = ("--policy", policy_file, *sizes, "--minibatches", 2)

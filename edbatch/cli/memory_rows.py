@@ -1,0 +1,83 @@
+"""Rows of `edbatch compare --memory`: what layouts of minibatches cost."""
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from edbatch.cli.console import print_table
+from edbatch.graph import DataflowGraph
+from edbatch.memory_planner import Sizes, plan_layout, report_memory
+from edbatch.memory_planner.planner import LAYOUTS
+from edbatch.schedule import Policy
+
+_HEADS = {
+    "policy": "policy",
+    "layout": "layout",
+    "operands": "operands",
+    "operands_in_place": "in place",
+    "operand_bytes": "read kB",
+    "in_place_bytes": "in place kB",
+    "gathered_bytes": "gathered kB",
+    "padding_rows": "padding rows",
+    "arena_bytes": "arenas kB",
+    "reuse_bytes": "reused kB",
+    "peak_bytes": "peak kB",
+    "layout_us_per_node": "µs/node",
+}
+
+
+def memory_rows(
+    policies: Mapping[str, Policy], graphs: Sequence[DataflowGraph], batch_size: int
+) -> list[dict[str, Any]]:
+    """Lays minibatches out as policies schedule them.
+
+    Args:
+        policies: The policies, by what their rows call them.
+        graphs: The minibatches, with the sizes that the model really has.
+        batch_size: Their number of instances, for the rows.
+
+    Returns:
+        A row per policy and layout: means over the minibatches of the numbers of
+        `MemoryReport`; the bytes of arenas with `reuse`; and the time of the layout.
+    """
+    rows = []
+    for label, policy in policies.items():
+        schedules = [policy.schedule(graph.structure) for graph in graphs]
+        for method in LAYOUTS:
+            pairs = list(zip(graphs, schedules, strict=True))
+            found = [_measure(*pair, method) for pair in pairs]
+            means = {name: fmean(each[name] for each in found) for name in found[0]}
+            row: dict[str, Any] = {"batch_size": batch_size, "policy": label}
+            row["layout"] = method
+            row |= {name: round(value, 4) for name, value in means.items()}
+            rows.append(row)
+    return rows
+
+
+def _measure(graph: DataflowGraph, schedule: Any, method: str) -> dict[str, float]:
+    sizes = Sizes()
+    plan_layout(graph, schedule, sizes, method=method)  # compiles
+    start = time.perf_counter()
+    layout = plan_layout(graph, schedule, sizes, method=method)
+    seconds = time.perf_counter() - start
+    reused = plan_layout(graph, schedule, sizes, method=method, reuse=True)
+    return {
+        **report_memory(layout, graph).as_dict(),
+        "reuse_bytes": report_memory(reused, graph).arena_bytes,
+        "layout_us_per_node": 1e6 * seconds / graph.num_nodes,
+    }
+
+
+def print_memory_rows(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Prints the rows as a table, in kilobytes."""
+
+    def cell(name: str, value: Any) -> Any:
+        if name.endswith("_bytes"):
+            return round(value / 1e3)
+        if isinstance(value, str):
+            return value
+        return round(value, 3 if name == "layout_us_per_node" else 1)
+
+    shown = [[cell(name, row[name]) for name in _HEADS] for row in rows]
+    print_table([*_HEADS.values()], shown, title)
