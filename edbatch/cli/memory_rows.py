@@ -11,18 +11,16 @@ from edbatch.memory_planner import Sizes, plan_layout, report_memory
 from edbatch.memory_planner.planner import LAYOUTS
 from edbatch.schedule import Policy
 
+# What fits a narrow terminal; JSON has all of them.
 _HEADS = {
     "policy": "policy",
     "layout": "layout",
-    "operands": "operands",
-    "operands_in_place": "in place",
-    "operand_bytes": "read kB",
-    "in_place_bytes": "in place kB",
-    "gathered_bytes": "gathered kB",
-    "padding_rows": "padding rows",
-    "arena_bytes": "arenas kB",
-    "reuse_bytes": "reused kB",
-    "peak_bytes": "peak kB",
+    "operand_bytes": "read",
+    "in_place_bytes": "in place",
+    "padding_rows": "pad",
+    "arena_bytes": "arenas",
+    "reuse_bytes": "reused",
+    "peak_bytes": "peak",
     "layout_us_per_node": "µs/node",
 }
 
@@ -70,14 +68,19 @@ def _measure(graph: DataflowGraph, schedule: Any, method: str) -> dict[str, floa
 
 
 def print_memory_rows(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Prints the rows as a table, in kilobytes."""
+    """Prints the rows as a table."""
 
     def cell(name: str, value: Any) -> Any:
         if name.endswith("_bytes"):
             return round(value / 1e3)
         if isinstance(value, str):
             return value
-        return round(value, 3 if name == "layout_us_per_node" else 1)
+        return round(value, 3) if name == "layout_us_per_node" else round(value)
 
     shown = [[cell(name, row[name]) for name in _HEADS] for row in rows]
-    print_table([*_HEADS.values()], shown, title)
+    about = (
+        "; kilobytes read from arenas, those of them in place, rows of padding;"
+        " kilobytes of arenas, of arenas whose rows are used again, and of values that"
+        " are live at one time; time to lay out"
+    )
+    print_table([*_HEADS.values()], shown, title + about)

@@ -12,6 +12,7 @@ What a site gives is most of a cell's work, so the forward pass writes it on the
 that will hold its cotangent, and the backward pass does not compute it again.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -32,6 +33,7 @@ from jax.extend.core import (
 from edbatch.execution.cells import CellProgram, Packed, cell_program
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
+from edbatch.memory_planner.packing.cell_graph import dtype_of, shape_of
 
 Tapes = list[list[Array]]  # per site, arrays with one row per lane
 
@@ -116,8 +118,8 @@ class TapedCell:
             return frozenset()
         self._of_lane |= set(eqn.outvars)
         gives = tuple(self._functions[id(eqn)][1])
-        parameters = sum(v.aval.size for v in eqn.invars if self._sources_of(v))
-        small = parameters <= _SMALL * sum(var.aval.size for var in gives)
+        parameters = sum(_size(v) for v in eqn.invars if self._sources_of(v))
+        small = parameters <= _SMALL * sum(map(_size, gives))
         if small or not all(map(_is_float, gives)):
             return found
         self.sites.append(Site(eqn, tuple(dict.fromkeys(lanes)), gives))
@@ -249,8 +251,7 @@ def taped_cell(node_type: NodeType, types: TypeTable, packing: bool) -> TapedCel
 
 
 def _zeros(rows: int, variables: Sequence[Var]) -> list[Array]:
-    avals = [each.aval for each in variables]
-    return [jnp.zeros((rows, *each.shape), each.dtype) for each in avals]
+    return [jnp.zeros((rows, *shape_of(each)), dtype_of(each)) for each in variables]
 
 
 def _known(
@@ -293,4 +294,8 @@ def _value(var: Any, values: dict[Var, Any]) -> Any:
 
 
 def _is_float(var: Any) -> bool:
-    return jnp.issubdtype(var.aval.dtype, jnp.inexact)
+    return jnp.issubdtype(dtype_of(var), jnp.inexact)
+
+
+def _size(var: Any) -> int:
+    return math.prod(shape_of(var))

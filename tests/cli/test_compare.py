@@ -94,7 +94,7 @@ def test_memory_before_and_after(edbatch, policy_file: Path) -> None:
             assert read == pytest.approx(row["operand_bytes"])
             assert row["peak_bytes"] <= row["reuse_bytes"] <= row["arena_bytes"]
     table = edbatch(*TREES, policy_file, "--memory").output
-    assert all(head in table for head in ("gathered", "aligned", "peak kB"))
+    assert all(head in table for head in ("in place", "aligned", "reused"))
 
 
 def test_several_sizes(edbatch, policy_file: Path, tmp_path: Path) -> None:
