@@ -10,16 +10,37 @@ their loops compiled.
 """
 
 import threading
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout
 
 Form = tuple[int, ...]  # operand slots, ascending
 GATHER: Form = ()
 
 _FORMS = 2
+_MOST_SLOTS = 32  # of a type, so that a set of slots is a number; others are gathered
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """What the ``C`` chunks of a layout read as slices.
+
+    Attributes:
+        forms: The forms in use.
+        chunk_form: Position in ``forms`` of each chunk's.
+        bytes: Bytes that nodes read through slices.
+        rows: Rows that an arena needs for slices, which are as wide as their chunk, by
+            array kind.
+    """
+
+    forms: tuple[Form, ...]
+    chunk_form: np.ndarray  # [C] int32
+    bytes: int = 0
+    rows: dict[int, int] = field(default_factory=dict)
 
 
 class Forms:
@@ -34,11 +55,10 @@ class Forms:
     def __init__(self, least_share: float = 0.25) -> None:
         self.least_share = least_share
         self._forms: dict[int, list[Form]] = {}
+        self._slot_bytes = np.zeros((0, 0), np.int64)
         self._lock = threading.Lock()
 
-    def choose(
-        self, graph: DataflowGraph, layout: Layout
-    ) -> tuple[tuple[Form, ...], np.ndarray]:
+    def choose(self, graph: DataflowGraph, layout: Layout) -> Slices:
         """Chooses the form of each chunk.
 
         Args:
@@ -46,132 +66,118 @@ class Forms:
             layout: Its layout.
 
         Returns:
-            The forms in use, and the position of each chunk's; ``[C] int32``.
+            The forms in use, and what they ask for.
         """
-        forms = [GATHER]
         chunk_form = np.zeros(len(layout.chunk_start), np.int32)
-        if self.least_share > 1:
-            return tuple(forms), chunk_form
+        nothing = Slices((GATHER,), chunk_form)
+        if self.least_share > 1 or not layout.in_place.any():
+            return nothing
+        with self._lock:
+            if len(self._slot_bytes) != len(graph.types):
+                self._slot_bytes = slot_bytes(graph.types)
+            table = self._slot_bytes
         chunk_type = graph.node_type[layout.order[layout.chunk_start]]
-        for type_id in np.unique(chunk_type):
-            own = np.flatnonzero(chunk_type == type_id)
-            slot_bytes = _slot_bytes(graph, int(type_id))
-            patterns, inverse = np.unique(
-                layout.in_place[own, : len(slot_bytes)] & (slot_bytes > 0),
-                axis=0,
-                return_inverse=True,
-            )
-            weight = np.bincount(inverse, layout.chunk_size[own], len(patterns))
-            best = self._cover(int(type_id), patterns, weight, slot_bytes)
-            for pattern, form in enumerate(best):
+        slots = table.shape[1]
+        can = layout.in_place[:, :slots] & (table > 0)[chunk_type]
+        pattern = can @ (1 << np.arange(slots, dtype=np.int64))
+        keys, first, inverse = np.unique(
+            pattern * len(table) + chunk_type, return_index=True, return_inverse=True
+        )
+        weight = np.bincount(inverse, layout.chunk_size, len(keys))
+        key_type = chunk_type[first]
+        forms = [GATHER]
+        num_bytes, rows = 0, dict[int, int]()
+        for type_id in np.unique(key_type[pattern[first] > 0]).tolist():
+            own = np.flatnonzero(key_type == type_id)
+            best = self._cover(type_id, can[first[own]], weight[own], table[type_id])
+            for key, form in zip(own.tolist(), best, strict=True):
                 if form == GATHER:
                     continue
                 if form not in forms:
                     forms.append(form)
-                chunk_form[own[inverse == pattern]] = forms.index(form)
-        return tuple(forms), chunk_form
+                chunks = np.flatnonzero(inverse == key)
+                chunk_form[chunks] = forms.index(form)
+                num_bytes += int(weight[key] * table[type_id][list(form)].sum())
+                for kind, end in _ends(graph, layout, chunks, type_id, form):
+                    rows[kind] = max(rows.get(kind, 0), end)
+        return Slices(tuple(forms), chunk_form, num_bytes, rows)
 
     def _cover(
-        self,
-        type_id: int,
-        patterns: np.ndarray,
-        weight: np.ndarray,
-        slot_bytes: np.ndarray,
+        self, type_id: int, can: np.ndarray, weight: np.ndarray, row_bytes: np.ndarray
     ) -> list[Form]:
         """Finds the best known form of each pattern, after adding those that pay."""
         with self._lock:
             known = self._forms.setdefault(type_id, [])
-            total = weight.sum() * slot_bytes.sum()
+            total = weight.sum() * row_bytes.sum()
+            best, now = _best(can, known, row_bytes)
             while len(known) < _FORMS:
-                _, now = _best(patterns, known, slot_bytes)
-                options = {tuple(np.flatnonzero(each).tolist()) for each in patterns}
+                options = {tuple(np.flatnonzero(each).tolist()) for each in can}
                 gains = {
                     form: float(
-                        weight @ np.maximum(_read(patterns, form, slot_bytes) - now, 0)
+                        weight @ np.maximum(_read(can, form, row_bytes) - now, 0)
                     )
                     for form in sorted(options - {GATHER} - set(known))
                 }
-                if not gains:
-                    break
-                form = max(gains, key=lambda each: gains[each])
-                if gains[form] < max(self.least_share * total, 1):
+                form = max(gains, key=lambda each: gains[each], default=GATHER)
+                if gains.get(form, 0) < max(self.least_share * total, 1):
                     break
                 known.append(form)
-            return _best(patterns, known, slot_bytes)[0]
+                best, now = _best(can, known, row_bytes)
+            return best
 
 
-def rows_read(
-    graph: DataflowGraph,
-    layout: Layout,
-    forms: tuple[Form, ...],
-    chunk_form: np.ndarray,
-) -> dict[int, int]:
-    """Finds how many rows arenas need for slices, which are as wide as their chunk.
+def slot_bytes(types: TypeTable) -> np.ndarray:
+    """Returns bytes per type and slot; 0 for those that are always gathered.
+
+    These are the slots of padded lists, and those beyond the first `_MOST_SLOTS`.
 
     Args:
-        graph: The graph.
-        layout: Its layout.
-        forms: Sets of operand slots that are read as slices.
-        chunk_form: Which of them each chunk has.
+        types: The types.
 
     Returns:
-        Rows by array kind.
+        ``[T, slots] int64``.
     """
-    needed: dict[int, int] = {}
-    nodes = layout.order[layout.chunk_start]
-    for position, form in enumerate(forms):
-        for type_id in np.unique(graph.node_type[nodes[chunk_form == position]]):
-            own = (chunk_form == position) & (graph.node_type[nodes] == type_id)
-            for slot in form:
-                values = graph.operands[graph.operand_start[nodes[own]] + slot]
-                ends = layout.value_row[values] + layout.chunk_width[own]
-                kind = graph.types.types[type_id].operand_kinds[slot]
-                needed[kind] = max(needed.get(kind, 0), int(ends.max()))
-    return needed
-
-
-def bytes_sliced(
-    graph: DataflowGraph,
-    layout: Layout,
-    forms: tuple[Form, ...],
-    chunk_form: np.ndarray,
-) -> int:
-    """Counts the bytes that nodes read through slices; arguments as `rows_read`."""
-    total = 0
-    chunk_type = graph.node_type[layout.order[layout.chunk_start]]
-    for position, form in enumerate(forms):
-        for type_id in np.unique(chunk_type[chunk_form == position]):
-            own = (chunk_form == position) & (chunk_type == type_id)
-            each = int(_slot_bytes(graph, type_id)[list(form)].sum())
-            total += each * int(layout.chunk_size[own].sum())
-    return total
-
-
-def _slot_bytes(graph: DataflowGraph, type_id: int) -> np.ndarray:
-    """Bytes per slot; 0 for those of padded lists, which are always gathered."""
-    node_type = graph.types.types[type_id]
-    found = np.zeros(len(node_type.operand_kinds), np.int64)
-    for group in node_type.template.operands:
-        if not group.stacked:
-            kind = node_type.operand_kinds[group.slots[0]]
-            found[group.slots[0]] = graph.types.avals[kind].num_bytes
+    most = max((len(each.operand_kinds) for each in types.types), default=0)
+    found = np.zeros((len(types), min(most, _MOST_SLOTS)), np.int64)
+    for row, node_type in zip(found, types.types, strict=True):
+        for group in node_type.template.operands:
+            slot = group.slots[0]
+            if not group.stacked and slot < len(row):
+                row[slot] = types.avals[node_type.operand_kinds[slot]].num_bytes
     return found
 
 
-def _read(patterns: np.ndarray, form: Form, slot_bytes: np.ndarray) -> np.ndarray:
+def _ends(
+    graph: DataflowGraph,
+    layout: Layout,
+    chunks: np.ndarray,
+    type_id: int,
+    form: Form,
+) -> list[tuple[int, int]]:
+    """Array kind and end of the last slice, for each slot of a form."""
+    start = graph.operand_start[layout.order[layout.chunk_start[chunks]]]
+    kinds = graph.types.types[type_id].operand_kinds
+    found = []
+    for slot in form:
+        first = layout.value_row[graph.operands[start + slot]]
+        found.append((kinds[slot], int((first + layout.chunk_width[chunks]).max())))
+    return found
+
+
+def _read(can: np.ndarray, form: Form, row_bytes: np.ndarray) -> np.ndarray:
     """Bytes that a node of each pattern reads in place by a form; 0 if it cannot."""
     slots = list(form)
-    return patterns[:, slots].all(axis=1) * slot_bytes[slots].sum()
+    return can[:, slots].all(axis=1) * row_bytes[slots].sum()
 
 
 def _best(
-    patterns: np.ndarray, known: list[Form], slot_bytes: np.ndarray
+    can: np.ndarray, known: list[Form], row_bytes: np.ndarray
 ) -> tuple[list[Form], np.ndarray]:
     """The form that reads most bytes in place for each pattern, and the bytes."""
-    best = [GATHER] * len(patterns)
-    most = np.zeros(len(patterns), np.int64)
+    best = [GATHER] * len(can)
+    most = np.zeros(len(can), np.int64)
     for form in known:
-        read = _read(patterns, form, slot_bytes)
+        read = _read(can, form, row_bytes)
         for k in np.flatnonzero(read > most):
             best[k] = form
         most = np.maximum(most, read)

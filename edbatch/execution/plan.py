@@ -8,7 +8,7 @@ import numpy as np
 
 from edbatch.execution.buckets import BucketStore, Needs
 from edbatch.execution.cell_batch import record_length
-from edbatch.execution.in_place import Forms, bytes_sliced, rows_read
+from edbatch.execution.in_place import Forms
 from edbatch.execution.loop import Loop
 from edbatch.execution.program import ProgramShape
 from edbatch.execution.report import PlanReport, make_report
@@ -143,11 +143,11 @@ def encode_plan(
     Returns:
         Everything but the external inputs.
     """
-    sliced, chunk_form = (forms or Forms(least_share=2)).choose(graph, layout)
-    stream = encode(graph, layout, sliced, chunk_form)
+    slices = (forms or Forms(least_share=2)).choose(graph, layout)
+    stream = encode(graph, layout, slices.forms, slices.chunk_form)
     result, found = locate_results(graph, layout.value_row, ragged)
     needs = _needs(graph, layout, stream)
-    for kind, least in rows_read(graph, layout, sliced, chunk_form).items():
+    for kind, least in slices.rows.items():
         needs[f"arena {kind}"] = max(needs[f"arena {kind}"], least)
     lists: Needs = {}
     pad_results(found, result, lambda name, size: lists.setdefault(name, size))
@@ -174,12 +174,7 @@ def encode_plan(
         {},
         rows.rows,
         rows.lengths,
-        make_report(
-            graph,
-            schedule,
-            layout,
-            bytes_sliced(graph, layout, sliced, chunk_form),
-        ),
+        make_report(graph, schedule, layout, slices.bytes),
     )
     return Encoded(plan, _by_kind("pool", sizes))
 

@@ -144,10 +144,13 @@ def layout_of(batched, instances):
 def test_a_form_that_does_not_pay_is_not_made():
     batched = eb.batch(chain, "depth", params=chain_params())
     graph, layout = layout_of(batched, [[1, 2, 3, 4]] * 4)
-    forms, chunk_form = Forms().choose(graph, layout)
-    assert forms == (GATHER, (0,)) and chunk_form.tolist() == [0, 0, 1, 1]
-    forms, chunk_form = Forms(least_share=1.01).choose(graph, layout)
-    assert forms == (GATHER,) and not chunk_form.any()
+    slices = Forms().choose(graph, layout)
+    assert slices.forms == (GATHER, (0,))
+    assert slices.chunk_form.tolist() == [0, 0, 1, 1]
+    assert slices.bytes == 2 * 4 * 4 * HIDDEN
+    slices = Forms(least_share=1.01).choose(graph, layout)
+    assert slices.forms == (GATHER,) and not slices.chunk_form.any()
+    assert slices.bytes == 0 and not slices.rows
 
 
 def test_forms_are_kept_for_later_minibatches():
@@ -157,8 +160,8 @@ def test_forms_are_kept_for_later_minibatches():
     # Alone, this one has too few slices.
     mixed = [[1], *([k, 1, 2] for k in range(3)), *([k] * 9 for k in range(5))]
     graph, layout = layout_of(batched, mixed)
-    forms, chunk_form = kept.choose(graph, layout)
-    assert forms == (GATHER, (0,)) and chunk_form.any()
+    slices = kept.choose(graph, layout)
+    assert slices.forms == (GATHER, (0,)) and slices.chunk_form.any()
 
 
 def test_padded_lists_are_gathered():
@@ -172,5 +175,5 @@ def test_padded_lists_are_gathered():
     params = {"table": jnp.ones((10, 3)), "gain": jnp.float32(2)}
     batched = eb.batch(model, params=params)
     graph, layout = layout_of(batched, [[1, 2], [3, 4]])
-    assert Forms(least_share=0).choose(graph, layout)[0] == (GATHER,)
+    assert Forms(least_share=0).choose(graph, layout).forms == (GATHER,)
     eb.verify(batched, params, [[1, 2], [3, 4, 5]])
