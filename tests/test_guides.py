@@ -1,4 +1,4 @@
-"""The commands and the code of the guide run, one after the other."""
+"""The commands and the code of the guides run, one after the other."""
 
 import re
 import shlex
@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from edbatch.cli.main import app
 
+BLOCK = r"^```(\w+)\n(.*?)^```$"
+
 
 @pytest.fixture
 def blocks(project_root, tmp_path, monkeypatch):
@@ -16,7 +18,7 @@ def blocks(project_root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # the commands add the folder as well
     text = (project_root / "docs" / "train-a-policy.md").read_text(encoding="utf-8")
-    yield re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    yield re.findall(BLOCK, text, flags=re.DOTALL | re.MULTILINE)
     sys.modules.pop("my_models", None)
 
 
@@ -54,3 +56,30 @@ def test_the_guide_runs_as_it_stands(blocks, tmp_path, capsys):
         " by fsm-fall",
     ):
         assert each in printed
+
+
+def test_what_the_memory_guide_prints(project_root, monkeypatch, capsys):
+    """A block of text right behind a block of code is what the code prints."""
+    monkeypatch.setenv("COLUMNS", "88")
+    text = (project_root / "docs" / "memory-planner.md").read_text(encoding="utf-8")
+    names: dict = {}
+    printed = None
+    end = compared = 0
+    for block in re.finditer(BLOCK, text, flags=re.DOTALL | re.MULTILINE):
+        kind, content = block.groups()
+        if kind == "sh":
+            printed = run_command(content.replace("\\\n", " "))
+        elif kind == "python":
+            exec(compile(content, "memory-planner.md", "exec"), names)
+            printed = capsys.readouterr().out
+        elif printed is not None and not text[end : block.start()].strip():
+            # Of a command, the progress before the table is not shown.
+            assert _lines(printed)[-len(_lines(content)) :] == _lines(content)
+            compared += 1
+            printed = None
+        end = block.end()
+    assert compared == 8
+
+
+def _lines(text):
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
