@@ -138,6 +138,8 @@ def _add_wishes(
     for c in range(batch[b, FIRST_CHUNK], batch[b + 1, FIRST_CHUNK]):
         nodes = order[chunk_start[c] : chunk_start[c + 1]]
         for r in range(batch[b, FIRST_READ], batch[b + 1, FIRST_READ]):
+            if weight[r] == 0:
+                continue
             latest = _latest_producer(
                 batch, node, nodes, read[r, SLOT], operand_start, operand_node
             )

@@ -16,7 +16,8 @@ from edbatch.memory_planner.rows import find_in_place, place_blocks
 from edbatch.memory_planner.tables import IS_READ, ROWS, find_reads, make_tables
 
 _MOST_CHANGES = 3  # from one try to the next
-_FACTORS = (0.1, 0.3, 3.0, 10.0)  # by which weights are changed
+_FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; what has none is left out
+_PATIENCE = 50  # tries without gain, after which the search begins anew
 
 
 @njit(cache=True, nogil=True)
@@ -71,11 +72,14 @@ def best_alignment(
         batch, node, order, batch_type, operand_start, operand_node, operands,
         value_lane, slot_bytes,
     )  # fmt: skip
-    pairs, pair_bytes = find_pairs(
+    pairs, pair_bytes, possible = find_pairs(
         batch, node, order, operand_start, operand_node, read, read_bytes
     )
     ends = np.append(chunk_start, len(order)).astype(np.int32)
-    best = (pair_bytes, read_bytes, order, batch[:-1, IS_READ] == 0)
+    start = (pair_bytes, read_bytes, order, batch[:-1, IS_READ] == 0)
+    state = start
+    state_bytes = -1
+    patience = _PATIENCE
     best_order = order
     best_blocks = np.arange(len(batch_type)).astype(np.int32)
     best_bytes = -1
@@ -83,10 +87,10 @@ def best_alignment(
     use_tree = True
     random = np.array([0x9E3779B97F4A7C15], np.uint64)
     k = 0
-    while k < tries:
-        now = best
+    while k < tries and best_bytes < possible:
+        now = state
         if k > 0 and use_tree:
-            now = _change(random, best, batch_start)
+            now = _change(random, state, pair_bytes, read_bytes, batch_start)
         pair_weight, read_weight, reference, may_wait = now
         blocks = chain_blocks(batch, pairs, pair_weight)
         found, by_tree = align(
@@ -101,10 +105,15 @@ def best_alignment(
             found, chunk_start, chunk_size, chunk_width, node_type, operand_start,
             operands, value_row, slot_bytes, slot_kind, arena_rows,
         )  # fmt: skip
-        if num_bytes >= best_bytes:
-            best = now  # also if it is no better: from there, others can be reached
+        patience -= 1
+        if num_bytes > state_bytes:
+            patience = _PATIENCE
+        if num_bytes >= state_bytes:  # from an equal one, others can be reached
+            state, state_bytes = now, num_bytes
         if num_bytes > best_bytes:
             best_order, best_blocks, best_bytes = found, blocks, num_bytes
+        if patience == 0:
+            state, state_bytes, patience = start, -1, _PATIENCE
         # What a tree made is always compared with what sorting makes.
         use_tree = not (k == 0 and by_tree)
         if not use_tree:
@@ -125,7 +134,7 @@ def _below(random, limit):
 
 
 @njit(cache=True, nogil=True)
-def _change(random, state, batch_start):
+def _change(random, state, pair_bytes, read_bytes, batch_start):
     """Returns weights, order and waiting batches with a few changes."""
     pair_weight, read_weight, reference, may_wait = state
     pair_weight, read_weight = pair_weight.copy(), read_weight.copy()
@@ -134,9 +143,11 @@ def _change(random, state, batch_start):
         what = _below(random, 4)
         factor = _FACTORS[_below(random, len(_FACTORS))]
         if what == 0 and len(pair_weight) > 0:
-            pair_weight[_below(random, len(pair_weight))] *= factor
+            p = _below(random, len(pair_weight))
+            pair_weight[p] = pair_bytes[p] * factor
         elif what == 1 and len(read_weight) > 0:
-            read_weight[_below(random, len(read_weight))] *= factor
+            r = _below(random, len(read_weight))
+            read_weight[r] = read_bytes[r] * factor
         else:
             b = _below(random, len(may_wait))
             if what == 2:

@@ -38,7 +38,7 @@ def find_pairs(
     operand_node: np.ndarray,
     read: np.ndarray,
     read_bytes: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Finds the pairs of blocks that reads speak for; arguments as in `tables`.
 
     Args:
@@ -51,8 +51,9 @@ def find_pairs(
         read_bytes: Bytes that one node reads.
 
     Returns:
-        Pairs of batches, each once, ``[P, 2] int32``; and the bytes for each,
-        ``[P] float64``. Time O(E + P log P).
+        Pairs of batches, each once, ``[P, 2] int32``; the bytes for each,
+        ``[P] float64``; and the bytes of all reads that can be slices at all. Time
+        O(E + P log P).
     """
     num_batches = len(batch) - 1
     pairs = np.empty((2 * read[:, PRODUCERS].sum(), 2), np.int32)
@@ -60,11 +61,13 @@ def find_pairs(
     count = np.zeros(num_batches, np.int32)
     producers = np.empty(num_batches, np.int32)
     num_pairs = 0
+    possible = 0.0
     for b in range(num_batches):
         nodes = order[batch[b, START] : batch[b + 1, START]]
         chunks = batch[b + 1, FIRST_CHUNK] - batch[b, FIRST_CHUNK]
         for r in range(batch[b, FIRST_READ], batch[b + 1, FIRST_READ]):
             if read[r, PRODUCERS] < 2:
+                possible += read_bytes[r] * len(nodes)
                 continue
             found = producers[: read[r, PRODUCERS]]
             count_producers(
@@ -72,13 +75,15 @@ def find_pairs(
             )
             weight = read_bytes[r] * len(nodes) / max(len(found) - 1, chunks)
             if chunks > 1 or _put_parts_outside(found, count, batch):
+                possible += read_bytes[r] * len(nodes)
                 num_pairs = _add_pairs(
                     found, count, chunks > 1, weight, batch, pairs, pair_bytes,
                     num_pairs,
                 )  # fmt: skip
             for a in found:
                 count[a] = 0
-    return _join_equal(pairs[:num_pairs], pair_bytes[:num_pairs])
+    joined, total = _join_equal(pairs[:num_pairs], pair_bytes[:num_pairs])
+    return joined, total, possible
 
 
 @njit(cache=True, nogil=True)
@@ -189,7 +194,7 @@ def chain_blocks(
     Args:
         batch: Batches; columns of blocks are set, without first and last nodes.
         pairs: As from `find_pairs`.
-        pair_bytes: What speaks for each, 0 or more.
+        pair_bytes: What speaks for each; where it is 0, the pair is left out.
 
     Returns:
         Batches in the order of their blocks, ``[S] int32``.
@@ -203,6 +208,8 @@ def chain_blocks(
         batch[b, LAST_NODE] = NONE
     for k in np.argsort(-pair_bytes, kind="mergesort"):
         a, b = pairs[k, 0], pairs[k, 1]
+        if pair_bytes[k] == 0:
+            break
         if batch[a, NEXT] == NONE and batch[b, PREVIOUS] == NONE and end[a] != b:
             batch[a, NEXT] = b
             batch[b, PREVIOUS] = a

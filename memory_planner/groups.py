@@ -77,7 +77,7 @@ def _choose_reads(batch, b, read, read_bytes):
     found = 0
     most = 0
     for r in range(batch[b, FIRST_READ], batch[b + 1, FIRST_READ]):
-        if read[r, PRODUCERS] < 2:
+        if read[r, PRODUCERS] < 2 or read_bytes[r] == 0:
             continue
         most = max(most, read[r, PRODUCERS])
         k = min(found, _MOST_READS - 1)

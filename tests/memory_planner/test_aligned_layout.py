@@ -16,7 +16,7 @@ from edbatch.models import get_workload
 
 TREES = eb.batch(encode, params=make_params())
 WIDTHS = [(4, 8, 16, 32), (1, 2, 4), (2, 3)]
-ENOUGH = 20_000  # effort for graphs of up to thirty nodes
+ENOUGH = 200_000  # effort for graphs of up to thirty nodes
 
 
 @cache
