@@ -7,7 +7,14 @@ import typer
 from typer.testing import CliRunner
 
 import edbatch.benchmark
-from edbatch.benchmark import BenchmarkConfig, BenchmarkResult, MinibatchFacts, Row
+from edbatch.benchmark import (
+    PLANNERS,
+    BenchmarkConfig,
+    BenchmarkResult,
+    MinibatchFacts,
+    Row,
+)
+from edbatch.benchmark.program_counts import ProgramCounts
 from edbatch.cli.bench import bench
 from edbatch.cli.one_sentence import OneSentenceCommand
 
@@ -34,6 +41,8 @@ def row_of(system, **changes):
         "noise_percent": 2.2,
         "ratio_to_exact": 1.25,
         "batches": 17.0,
+        "in_place_percent": 12.3,
+        "program": None,
         "about": f"what {system} is; and its weakness",
     }
     return Row(**values | changes)
@@ -56,7 +65,14 @@ def asked(monkeypatch):
             peak_gflops=None if config.compiles_only else 250.0,
             rows=(
                 row_of("edbatch"),
-                row_of("exact", batches=None, ratio_to_exact=1.0),
+                row_of(
+                    "exact", batches=None, ratio_to_exact=1.0, in_place_percent=None
+                ),
+                *(
+                    row_of(each, program=ProgramCounts(28, 15.63, 1.0, 2.57, 5.9))
+                    for each in config.systems
+                    if each in PLANNERS
+                ),
             ),
             left_out={"scan": "its inner nodes are of 4 types"},
         )
@@ -154,3 +170,33 @@ def test_a_real_run():
     rows = json.loads(result.stdout)["rows"]
     assert [each["system"] for each in rows] == ["unbatched", "scan"]
     assert rows[1]["max_abs_error"] < 1e-6
+
+
+def test_parts_of_the_planner(asked):
+    result = run("--planner")
+    assert result.exit_code == 0, result.output
+    assert asked[0].systems == tuple(PLANNERS)
+    assert "Compiled programs: loops" in result.output
+    assert "15.6" in result.output and "planner-both" in result.output
+
+
+def test_planner_and_systems_exclude_each_other(asked):
+    result = run("--planner", "--systems", "exact")
+    assert result.exit_code == 2 and not asked
+    assert "--planner names the systems itself" in result.output
+
+
+def test_the_planner_is_measured():
+    systems = ("planner-off", "planner-both")
+    result = run(
+        *("--systems", ",".join(systems), "--hidden", 4, "--batch-size", 2),
+        *("--minibatches", 1, "--rounds", 1, "--policy", "greedy", "--json"),
+    )
+    assert result.exit_code == 0, result.output
+    rows = {row["system"]: row for row in json.loads(result.stdout)["rows"]}
+    assert [*rows] == [*systems]
+    assert all(row["max_abs_error"] < 1e-5 for row in rows.values())
+    assert rows["planner-off"]["in_place_percent"] == 0
+    for row in rows.values():
+        program = row["program"]
+        assert program["loops"] > 0 and program["operations"] > program["gathers"] > 0
