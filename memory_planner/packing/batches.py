@@ -164,7 +164,7 @@ class _Plan:
             for atom in atoms
             if isinstance(atom, Var) and atom in self.lane_of
         )
-        if len(set(lanes)) < len(atoms) or len({block for block, _ in lanes}) != 1:
+        if len(lanes) < len(atoms) or len({block for block, _ in lanes}) != 1:
             return None
         return Wish(lanes, readers, elements)
 

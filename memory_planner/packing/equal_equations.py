@@ -130,7 +130,7 @@ def find_equal(
 
 
 def _can_join(eqn: JaxprEqn, names: Collection[str]) -> bool:
-    if eqn.effects or eqn.ctx.compute_type is not None or eqn.ctx.xla_metadata:
+    if eqn.ctx.compute_type is not None or eqn.ctx.xla_metadata:
         return False
     if eqn.primitive.name == "dot_general" and not jnp.issubdtype(
         dtype_of(eqn.outvars[0]), jnp.floating

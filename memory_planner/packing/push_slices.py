@@ -43,7 +43,6 @@ def push_slices(graph: CellGraph) -> CellGraph:
     for node in graph.nodes:
         for var in variables(node.invars):
             readers.setdefault(var, []).append(node)
-    kept = set(variables(graph.outputs))
     emitter = Emitter()
     gone: set[int] = set()
     for total in find_sums(graph, packed):
@@ -55,7 +54,7 @@ def push_slices(graph: CellGraph) -> CellGraph:
             for reader in readers.get(var, [])
             if is_addition(reader)
         ]
-        if total.output in kept or not added:
+        if not added:
             continue
         gone.update(map(id, cuts))
         for var, place in parts.items():

@@ -1,4 +1,4 @@
-"""Equal equations once, and none that changes nothing.
+"""Equal equations once, and none that is dead.
 
 A cell often casts or reshapes one input anew for each of its products; that these have
 one input shows only when equal equations are one.
@@ -19,12 +19,9 @@ from edbatch.memory_planner.packing.cell_graph import (
     shape_of,
 )
 
-# Equations of these change nothing where the array stays of its shape and dtype.
-_IDENTITIES = {"convert_element_type", "reshape", "broadcast_in_dim", "squeeze", "copy"}
-
 
 def simplify(graph: CellGraph) -> CellGraph:
-    """Drops dead equations, repeated ones, and those that change nothing.
+    """Drops dead equations and repeated ones.
 
     Args:
         graph: A graph of equations alone.
@@ -50,9 +47,6 @@ def simplify(graph: CellGraph) -> CellGraph:
     for node in graph.nodes:
         assert isinstance(node, JaxprEqn), "a graph is simplified before it is packed"
         eqn = node.replace(invars=[read(each) for each in node.invars])
-        if _changes_nothing(eqn):
-            same[eqn.outvars[0]] = eqn.invars[0]
-            continue
         key = (equation_key(eqn), tuple(map(_atom_key, eqn.invars)))
         earlier = known.setdefault(key, eqn)
         if earlier is eqn:
@@ -96,16 +90,3 @@ def literal_key(literal: Literal) -> Hashable:
 
 def _atom_key(atom: Atom) -> Hashable:
     return atom if isinstance(atom, Var) else literal_key(atom)
-
-
-def _changes_nothing(eqn: JaxprEqn) -> bool:
-    if eqn.primitive.name not in _IDENTITIES or len(eqn.invars) != 1:
-        return False
-    if eqn.params.get("sharding") is not None:
-        return False
-    [before], [after] = eqn.invars, eqn.outvars
-    # Weak types and shardings decide nothing below the level of jax.numpy.
-    return isinstance(before, Var) and (shape_of(before), dtype_of(before)) == (
-        shape_of(after),
-        dtype_of(after),
-    )

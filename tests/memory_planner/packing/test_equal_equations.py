@@ -140,10 +140,19 @@ def test_parts_of_an_input_are_read_as_one_slice(order):
         np.testing.assert_allclose(one, two, rtol=1e-6)
 
 
-def test_parts_that_are_apart_are_not_joined():
+@pytest.mark.parametrize("stop", [2, 3])
+def test_parts_that_are_apart_are_not_joined(stop):
     def cell(params, x):
-        a, _, c = jnp.split(x, 3)
-        return jnp.tanh(a), jnp.tanh(c)
+        return jnp.tanh(x[:2]), jnp.tanh(x[stop : stop + 2])
 
     packed = assert_packed(cell, {}, normal(0, 6), elementwise=True)
-    assert names_of(packed, {}, normal(0, 6)).count("tanh") == 2
+    assert names_of(packed, {}, normal(0, 6)).count("tanh") == stop - 1
+
+
+def test_one_value_may_stand_in_two_lanes():
+    def cell(params, x, y):
+        a, b = jnp.split(x @ params["W"], 2)
+        return jnp.sum(a * y), jnp.sum(a + y), a - y, b - y, a - 2 * y
+
+    params = {"W": normal(0, 3, 8)}
+    assert_packed(cell, params, normal(1, 3), normal(2, 4), elementwise=True)

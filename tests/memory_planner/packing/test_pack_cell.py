@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.nn import sigmoid
 from packed_cells import assert_packed, count_products, normal, spec
 
@@ -156,6 +157,8 @@ def test_constants_are_packed_like_parameters():
 
     packed = assert_packed(cell, vectors("b"), normal(0, D))
     assert packed.after.num_products == 1
+    packed = assert_packed(lambda _, x: x @ one, {}, normal(0, D))
+    assert packed.pack({}) == ()  # it is no argument of the program
 
 
 def test_differences_and_biases_of_all_kinds():
@@ -301,6 +304,19 @@ def test_gates_packed_by_hand_are_packed_further():
     assert packed.after.packed_bytes == 4 * (D + H) * 8
 
 
+def test_a_product_that_is_also_read_whole_is_not_split():
+    def cell(params, x, h):
+        whole = x @ params["W"]
+        a, b = jnp.split(whole, 2)
+        c, d = jnp.split(h @ params["U"], 2)
+        return whole, a + c, b + d
+
+    params = {"W": normal(0, D, 8), "U": normal(1, H, 8)}
+    inputs = normal(0, D), normal(1, H)
+    packed = assert_packed(cell, params, *inputs, overhead=LARGE)
+    assert sorted(each.right for each in packed.after.products) == [(D, 8), (H, 8)]
+
+
 def test_inputs_that_stand_side_by_side_are_not_copied():
     def cell(params, state):
         h, k = jnp.split(state, 2)
@@ -359,6 +375,27 @@ def test_effects_stay_in_their_order(capfd):
     jax.jit(packed.run)(packed.pack(params), jnp.full(2, 3.0))
     jax.effects_barrier()
     assert capfd.readouterr().out.split() == ["first", "3.0", "second", "1.0"]
+
+
+def test_effects_on_parameters_happen_at_each_run():
+    calls = []
+
+    def note(x):
+        calls.append(float(x))
+        return np.float32(1)
+
+    def cell(params, x):
+        one = io_callback(note, spec(jnp.float32(0)), params["a"], ordered=True)
+        return x + one
+
+    params = {"a": jnp.float32(3)}
+    packed = pack_cell(cell, spec(params), spec(jnp.ones(2)))
+    arrays = packed.pack(params)
+    assert calls == []
+    for _ in range(2):
+        np.testing.assert_array_equal(jax.jit(packed.run)(arrays, jnp.ones(2)), 2)
+    jax.effects_barrier()
+    assert calls == [3, 3]
 
 
 def test_an_infinite_input_spoils_no_more_than_before():
