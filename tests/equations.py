@@ -24,19 +24,17 @@ def wide(params):
     return jax.tree.map(lambda p: np.asarray(p, np.float64), params)
 
 
-def gate(affine, k, rows=slice(None)):
-    """Weights and bias of the k-th gate of several that stand side by side."""
-    columns = slice(k * HIDDEN, (k + 1) * HIDDEN)
-    return affine["W"][rows, columns], affine["b"][columns]
+def gate(own, x, h):
+    """A gate before it is squashed."""
+    return x @ own["W"] + h @ own["U"] + own["b"]
 
 
 def lstm_states(params, inputs):
-    """The h at each step; gates i, f, o, u."""
+    """The h at each step."""
     h, c = params["h"], params["c"]
     found = []
     for x in inputs:
-        joined = np.concatenate([x, h])
-        i, f, o, u = (joined @ W + b for W, b in (gate(params, k) for k in range(4)))
+        i, f, o, u = (gate(params[name], x, h) for name in "ifou")
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
         h = sigmoid(o) * np.tanh(c)
         found.append(h)

@@ -30,6 +30,7 @@ from edbatch.benchmark.staging import (
     ZERO_ROW,
     Stages,
     new_arenas,
+    pack_cells,
     run_nodes,
     stage,
     take,
@@ -89,10 +90,14 @@ def _program(stages: Stages) -> Callable[[Any, Any], tuple[Array, ...]]:
 
     def run(params: Any, pools: Any) -> tuple[Array, ...]:
         arenas = new_arenas(graph.types, sizes)
+        node_types = dict.fromkeys(group.node_type for group in stages.groups)
+        cells = pack_cells(graph.types, node_types, params)
+        packed = dict(zip(node_types, cells, strict=True))
         for group in stages.groups:
             outputs = run_nodes(
+                graph.types,
                 group.node_type,
-                params,
+                packed[group.node_type],
                 arenas,
                 pools,
                 value_row[stages.operands(group)],

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from edbatch.execution.cells import cell_program
 from edbatch.graph import DataflowGraph, NodeType, TypeTable
-from edbatch.graph.node_type import Slots
+from edbatch.graph.node_type import input_specs
 
 Product = tuple[int, int, int, int]  # batch, m, n, k: [batch, m, k] @ [batch, k, n]
 
@@ -59,45 +60,32 @@ def _product(equation: Any) -> Product:
     return batch, m, n, k
 
 
-def type_products(types: TypeTable, node_type: NodeType) -> list[tuple[Product, int]]:
+def type_products(
+    types: TypeTable, node_type: NodeType, *, packing: bool
+) -> list[tuple[Product, int]]:
     """Finds the matrix products of one node.
 
     Args:
         types: The model's types.
         node_type: The node's type.
+        packing: Of the packed cell instead of the cell as it is written.
 
     Returns:
         Each product and how often it runs.
     """
-    template = node_type.template
-
-    def specs(
-        groups: tuple[Slots, ...], kinds: tuple[int, ...]
-    ) -> list[jax.ShapeDtypeStruct]:
-        found = []
-        for group in groups:
-            aval = types.avals[kinds[group.slots[0]]]
-            head = (len(group.slots),) if group.stacked else ()
-            found.append(jax.ShapeDtypeStruct(head + aval.shape, aval.dtype))
-        return found
-
-    operands = specs(template.operands, node_type.operand_kinds)
-    externals = specs(template.externals, node_type.external_kinds)
-    masks = [
-        jax.ShapeDtypeStruct(
-            (operands if each.kind == "operand" else externals)[each.group].shape[:1],
-            np.bool_,
-        )
-        for each in template.paddings
-    ]
-    jaxpr = jax.make_jaxpr(
-        lambda params, *rest: template.call(node_type.function, params, *rest)
-    )(types.params_spec, operands, externals, masks)
-    return list(products(jaxpr.jaxpr))
+    cell = cell_program(node_type, types, packing)
+    specs = input_specs(
+        node_type.template,
+        node_type.operand_kinds,
+        node_type.external_kinds,
+        types.avals,
+    )
+    packed = jax.eval_shape(cell.pack, types.params_spec)
+    return list(products(jax.make_jaxpr(cell.run)(packed, *specs).jaxpr))
 
 
 def count_flops(graph: DataflowGraph) -> int:
-    """Counts the operations of all matrix products of a minibatch.
+    """Counts the operations of all matrix products of a minibatch, as written.
 
     A padded list counts with its padded length: that is what the cell computes.
 
@@ -112,5 +100,5 @@ def count_flops(graph: DataflowGraph) -> int:
         2 * int(np.prod(product, dtype=np.int64)) * times * int(count)
         for node_type, count in zip(graph.types.types, nodes, strict=True)
         if count
-        for product, times in type_products(graph.types, node_type)
+        for product, times in type_products(graph.types, node_type, packing=False)
     )

@@ -8,6 +8,7 @@ from Python at every level, and padding of up to half the rows.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,13 +25,15 @@ from edbatch.benchmark.staging import (
     Arenas,
     new_arenas,
     next_power,
+    pack_cells,
     pad_to_power,
     run_nodes,
     stage,
     take,
     write,
 )
-from edbatch.graph import DataflowGraph, NodeType, merge
+from edbatch.execution.cells import Packed
+from edbatch.graph import DataflowGraph, NodeType, TypeTable, merge
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +86,10 @@ class Levels(StagedSystem):
         super().__init__(model, params)
         self._sizes: dict[int, int] = {}
         self._allocate = jax.jit(self._new_arenas, static_argnums=0)
-        self._call = jax.jit(_call, static_argnums=(0, 1), donate_argnums=3)
+        self._pack = jax.jit(partial(pack_cells, self._types), static_argnums=0)
+        self._call = jax.jit(
+            partial(_call, self._types), static_argnums=(0, 1), donate_argnums=3
+        )
         self._gather = jax.jit(_gather, static_argnums=0)
 
     def plan(self, recordings: Sequence[DataflowGraph]) -> LevelsPlan:
@@ -118,9 +124,17 @@ class Levels(StagedSystem):
         """Calls the jitted cells one after the other."""
         arenas = self._allocate(plan.sizes)
         pools = jax.device_put(plan.pools)
+        node_types = tuple(dict.fromkeys(call.node_type for call in plan.calls))
+        cells = self._pack(node_types, self.params)
+        packed = dict(zip(node_types, cells, strict=True))
         for call in plan.calls:
             arenas = self._call(
-                call.node_type, call.width, self.params, arenas, pools, call.integers
+                call.node_type,
+                call.width,
+                packed[call.node_type],
+                arenas,
+                pools,
+                call.integers,
             )
         return self._gather(plan.kinds, plan.columns, arenas)
 
@@ -133,9 +147,10 @@ class Levels(StagedSystem):
 
 
 def _call(
+    types: TypeTable,
     node_type: NodeType,
     width: int,
-    params: Any,
+    packed: Packed,
     arenas: Arenas,
     pools: Arenas,
     integers: Array,
@@ -144,7 +159,7 @@ def _call(
     rows = integers[outputs:].reshape(-1, width)
     operands = len(node_type.operand_kinds)
     found = run_nodes(
-        node_type, params, arenas, pools, rows[:operands], rows[operands:]
+        types, node_type, packed, arenas, pools, rows[:operands], rows[operands:]
     )
     for leaf, kind in enumerate(node_type.output_kinds):
         arenas = write(arenas, kind, integers[leaf], found[leaf])

@@ -34,7 +34,8 @@ def peak_gflops(graph: DataflowGraph, seed: int) -> float:
 def _shapes(graph: DataflowGraph) -> Iterable[Product]:
     shapes = set(_SQUARES)
     for node_type in graph.types.types:
-        for (batch, m, n, k), _ in type_products(graph.types, node_type):
+        found = type_products(graph.types, node_type, packing=True)
+        for (batch, m, n, k), _ in found:
             shapes |= {(1, rows * batch * m, n, k) for rows in _ROWS}
     return [s for s in sorted(shapes) if 2 * s[0] * s[1] * s[2] * s[3] <= _LARGEST]
 

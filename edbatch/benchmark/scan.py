@@ -34,6 +34,7 @@ from edbatch.benchmark.staging import (
     Group,
     Stages,
     new_arenas,
+    pack_cells,
     pad_to_power,
     run_node,
     run_nodes,
@@ -41,7 +42,8 @@ from edbatch.benchmark.staging import (
     take,
     write,
 )
-from edbatch.graph import DataflowGraph, NodeType, merge
+from edbatch.execution.cells import Packed
+from edbatch.graph import DataflowGraph, NodeType, TypeTable, merge
 
 _GRAIN = 8  # counts of nodes are rounded up to it, to compile less often
 
@@ -157,11 +159,16 @@ class Scan(StagedSystem):
         externals: list[Array],
         columns: list[Array],
     ) -> tuple[Array, ...]:
+        node_types = [segment.node_type for segment in layout.segments]
+        cells = pack_cells(self._types, node_types, params)
+
         def one(*rows: list[Array]) -> Arenas:
             buffers = new_arenas(self._types, dict(layout.sizes))
-            for segment, *inputs in zip(layout.segments, *rows, strict=True):
+            for segment, packed, *inputs in zip(
+                layout.segments, cells, *rows, strict=True
+            ):
                 run = _scan if segment.scanned else _run_at_once
-                buffers = run(segment, params, buffers, pools, *inputs)
+                buffers = run(self._types, segment, packed, buffers, pools, *inputs)
             return buffers
 
         buffers = jax.vmap(one)(operands, externals)
@@ -186,15 +193,16 @@ class ScanSorted(Scan):
 
 
 def _run_at_once(
+    types: TypeTable,
     segment: Segment,
-    params: Any,
+    packed: Packed,
     buffers: Arenas,
     pools: Arenas,
     operands: Array,
     externals: Array,
 ) -> Arenas:
     found = run_nodes(
-        segment.node_type, params, buffers, pools, operands.T, externals.T
+        types, segment.node_type, packed, buffers, pools, operands.T, externals.T
     )
     for leaf, kind in enumerate(segment.node_type.output_kinds):
         buffers = write(buffers, kind, segment.first[leaf], found[leaf])
@@ -202,8 +210,9 @@ def _run_at_once(
 
 
 def _scan(
+    types: TypeTable,
     segment: Segment,
-    params: Any,
+    packed: Packed,
     buffers: Arenas,
     pools: Arenas,
     operands: Array,
@@ -211,7 +220,7 @@ def _scan(
 ) -> Arenas:
     def body(buffers: Arenas, step: tuple[Array, Array, Array]) -> tuple[Arenas, None]:
         at, *rows = step
-        found = run_node(segment.node_type, params, buffers, pools, *rows)
+        found = run_node(types, segment.node_type, packed, buffers, pools, *rows)
         for leaf, kind in enumerate(segment.node_type.output_kinds):
             row = segment.first[leaf] + at
             buffers = write(buffers, kind, row, found[leaf][None])

@@ -3,19 +3,20 @@
 Somebody who writes a batched program for one kind of graph computes everything that
 reads no other node (the leaves) in one wide operation, then the inner nodes level by
 level, and at last, again in one wide operation, whatever no other node reads (the
-classifier). The baselines `levels`, `exact` and `scan` are such programs.
+classifier). The baselines `levels`, `exact` and `scan` are such programs. By hand one
+also puts the matrices of a cell's gates side by side, so they run packed cells.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from edbatch.execution.cells import Packed, cell_program, run_lanes
 from edbatch.graph import DataflowGraph, NodeType, TypeTable
 from edbatch.graph.node_type import Slots
 
@@ -125,9 +126,27 @@ def take(rows_of: Array, rows: Rows) -> Array:
     return rows_of.at[rows].get(mode="promise_in_bounds")
 
 
+def pack_cells(
+    types: TypeTable, node_types: Iterable[NodeType], params: Any
+) -> list[Packed]:
+    """Computes what cells make of parameters alone, once per run of a minibatch.
+
+    Args:
+        types: The model's types.
+        node_types: Those of the cells.
+        params: The model's parameters.
+
+    Returns:
+        The arrays for each cell.
+    """
+    cells = (cell_program(each, types, packing=True) for each in node_types)
+    return [cell.pack(params) for cell in cells]
+
+
 def run_nodes(
+    types: TypeTable,
     node_type: NodeType,
-    params: Any,
+    packed: Packed,
     arenas: Arenas,
     pools: Arenas,
     operands: Rows,
@@ -136,8 +155,9 @@ def run_nodes(
     """Runs ``n`` nodes of one type at once.
 
     Args:
+        types: The model's types.
         node_type: The type.
-        params: The model's parameters.
+        packed: What `pack_cells` gave for it.
         arenas: Values by array kind.
         pools: External inputs by array kind.
         operands: Rows of arenas per operand slot, ``[slots, n]``.
@@ -147,16 +167,14 @@ def run_nodes(
         One ``[n, ...]`` array per output.
     """
     inputs = _read_inputs(node_type, arenas, pools, operands, externals)
-    call = partial(_call, node_type, params)
-    if jax.tree.leaves(inputs):
-        return jax.vmap(call)(*inputs)
-    n = operands.shape[1]
-    return [jnp.broadcast_to(each, (n, *each.shape)) for each in call(*inputs)]
+    cell = cell_program(node_type, types, packing=True)
+    return run_lanes(cell, operands.shape[1], packed, *inputs)
 
 
 def run_node(
+    types: TypeTable,
     node_type: NodeType,
-    params: Any,
+    packed: Packed,
     arenas: Arenas,
     pools: Arenas,
     operands: Rows,
@@ -164,12 +182,8 @@ def run_node(
 ) -> list[Array]:
     """Runs one node: `run_nodes` with rows ``[slots]``, without the axis of nodes."""
     inputs = _read_inputs(node_type, arenas, pools, operands, externals)
-    return _call(node_type, params, *inputs)
-
-
-def _call(node_type: NodeType, params: Any, *inputs: Any) -> list[Array]:
-    output = node_type.template.call(node_type.function, params, *inputs)
-    return [jnp.asarray(each) for each in jax.tree.leaves(output)]
+    found = cell_program(node_type, types, packing=True).run(packed, *inputs)
+    return [jnp.asarray(each) for each in found]
 
 
 def _read_inputs(

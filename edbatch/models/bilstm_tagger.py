@@ -17,7 +17,9 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import Sentence
+from edbatch.models.gates import gates
 from edbatch.models.initial_params import affine, embedding
+from edbatch.models.initial_params import gates as init_gates
 
 NUM_LAYERS = 2
 
@@ -40,8 +42,7 @@ def start(params: Any) -> State:
 def lstm(params: Any, inputs: list[Array], state: State) -> State:
     """Gives the next state from the inputs at one word and the state before it."""
     h, c = state
-    gates = jnp.concatenate([*inputs, h]) @ params["W"] + params["b"]
-    i, f, o, u = jnp.split(gates, 4)
+    i, f, o, u = gates(params, "ifou", jnp.concatenate(inputs), h)
     c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
     return sigmoid(o) * jnp.tanh(c), c
 
@@ -150,7 +151,8 @@ def direction(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
         hidden: Length of the states, H.
 
     Returns:
-        A dict of float32 arrays: the state before the first step, zero, and the gates.
+        Nested dicts of float32 arrays: the state before the first step, zero, and the
+        gates.
     """
     start = {"h": jnp.zeros(hidden, jnp.float32), "c": jnp.zeros(hidden, jnp.float32)}
-    return start | affine(key, inputs + hidden, 4 * hidden)
+    return start | init_gates(key, "ifou", inputs, hidden)

@@ -20,7 +20,9 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import SpeechLattice
+from edbatch.models.gates import gates
 from edbatch.models.initial_params import affine, embedding
+from edbatch.models.initial_params import gates as init_gates
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -35,9 +37,8 @@ def start(params: Any) -> State:
 def step(params: Any, word: Array, score: Array, state: State) -> State:
     """Gives the state of a node with one incoming arc, from the state it comes from."""
     h, c = state
-    [inputs] = _arc_gates(params, word[None], score[None])
-    gates = inputs + h @ params["state"]["W"]
-    i, o, u, f = jnp.split(gates, 4)
+    x = jnp.append(params["embedding"][word], score)
+    i, o, u, f = gates(params["gates"], "iouf", x, h)
     c = sigmoid(i) * jnp.tanh(u) + sigmoid(f) * c
     return sigmoid(o) * jnp.tanh(c), c
 
@@ -53,12 +54,11 @@ def merge(params: Any, arcs: tuple[Array, Array, State], mask: Array) -> State:
     """
     words, scores, (h, c) = arcs
     exists = mask[:, None]
-    size = 3 * h.shape[1]
-    inputs = _arc_gates(params, words, scores)
-    iou = jnp.mean(inputs[:, :size], axis=0, where=exists)
-    h_sum = jnp.sum(h, axis=0, where=exists)
-    i, o, u = jnp.split(iou + h_sum @ params["state"]["W"][:, :size], 3)
-    f = inputs[:, size:] + h @ params["state"]["W"][:, size:]  # [K, H]
+    own = params["gates"]
+    x = jnp.concatenate([params["embedding"][words], scores[:, None]], axis=1)
+    mean = jnp.mean(x, axis=0, where=exists)  # the mean of products is that of the mean
+    i, o, u = gates(own, "iou", mean, jnp.sum(h, axis=0, where=exists))
+    f = x @ own["f"]["W"] + h @ own["f"]["U"] + own["f"]["b"][None]  # [K, H]
     kept = jnp.sum(sigmoid(f) * c, axis=0, where=exists)
     c = sigmoid(i) * jnp.tanh(u) + kept
     return sigmoid(o) * jnp.tanh(c), c
@@ -68,13 +68,6 @@ def merge(params: Any, arcs: tuple[Array, Array, State], mask: Array) -> State:
 def classify(params: Any, h: Array) -> Array:
     """Gives the logits of the utterance's label, ``[L]``."""
     return h @ params["classify"]["W"] + params["classify"]["b"]
-
-
-def _arc_gates(params: Any, words: Array, scores: Array) -> Array:
-    """The terms of arcs in the gates i, o, u and f, biases included; ``[K, 4H]``."""
-    vectors = params["embedding"][words]
-    inputs = jnp.concatenate([vectors, scores[:, None]], axis=1)
-    return inputs @ params["arc"]["W"] + params["arc"]["b"][None]
 
 
 def encode(params: Any, lattice: SpeechLattice) -> dict[str, Any]:
@@ -122,12 +115,11 @@ def init_params(
     Returns:
         Nested dicts of float32 arrays.
     """
-    keys = jax.random.split(key, 4)
+    words, own, output = jax.random.split(key, 3)
     zero = jnp.zeros(hidden, jnp.float32)
     return {
-        "embedding": embedding(keys[0], vocabulary_size, hidden),
+        "embedding": embedding(words, vocabulary_size, hidden),
         "start": {"h": zero, "c": zero},
-        "arc": affine(keys[1], hidden + 1, 4 * hidden),
-        "state": {"W": affine(keys[2], hidden, 4 * hidden)["W"]},
-        "classify": affine(keys[3], hidden, num_labels),
+        "gates": init_gates(own, "iouf", hidden + 1, hidden),
+        "classify": affine(output, hidden, num_labels),
     }

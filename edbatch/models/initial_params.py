@@ -38,3 +38,99 @@ def affine(key: Array, inputs: int, outputs: int) -> dict[str, Any]:
     """
     weights = jax.random.normal(key, (inputs, outputs), jnp.float32)
     return {"W": weights * inputs**-0.5, "b": jnp.zeros(outputs, jnp.float32)}
+
+
+def matrices(key: Array, count: int, hidden: int) -> list[Array]:
+    """Samples matrices for states whose products with them are summed.
+
+    Args:
+        key: A key of `jax.random`.
+        count: Number of states.
+        hidden: Length of a state, H.
+
+    Returns:
+        ``count`` arrays ``[H, H] float32``; the sum of the products has unit variance
+        if the states have.
+    """
+    scale = (count * hidden) ** -0.5
+    return [
+        scale * jax.random.normal(each, (hidden, hidden), jnp.float32)
+        for each in jax.random.split(key, count)
+    ]
+
+
+def gate(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
+    """Samples ``x @ W + h @ U + b``, of unit variance if input and state have it.
+
+    Args:
+        key: A key of `jax.random`.
+        inputs: Length of the input ``x``, X.
+        hidden: Length of the state ``h``, H.
+
+    Returns:
+        ``W``, ``[X, H]``, ``U``, ``[H, H]``, and ``b``, zero, ``[H]``; all float32.
+
+    Example:
+        >>> {name: each.shape for name, each in gate(jax.random.key(0), 3, 2).items()}
+        {'W': (3, 2), 'U': (2, 2), 'b': (2,)}
+    """
+    both = affine(key, inputs + hidden, hidden)
+    return {"W": both["W"][:inputs], "U": both["W"][inputs:], "b": both["b"]}
+
+
+def gates(
+    key: Array, names: str, inputs: int, hidden: int
+) -> dict[str, dict[str, Any]]:
+    """Samples several gates of one input and state.
+
+    Args:
+        key: A key of `jax.random`.
+        names: Their names, a letter each.
+        inputs: Length of the input, X.
+        hidden: Length of the state, H.
+
+    Returns:
+        What `gate` gives, for each name.
+    """
+    keys = jax.random.split(key, len(names))
+    return {
+        name: gate(each, inputs, hidden) for name, each in zip(names, keys, strict=True)
+    }
+
+
+def input_gates(
+    key: Array, names: str, inputs: int, hidden: int
+) -> dict[str, dict[str, Any]]:
+    """Samples several gates of an input alone.
+
+    Args:
+        key: A key of `jax.random`.
+        names: Their names, a letter each.
+        inputs: Length of the input, X.
+        hidden: Length of each gate, H.
+
+    Returns:
+        What `affine` gives, for each name.
+    """
+    keys = jax.random.split(key, len(names))
+    return {
+        name: affine(each, inputs, hidden)
+        for name, each in zip(names, keys, strict=True)
+    }
+
+
+def child_gate(key: Array, arity: int, hidden: int) -> dict[str, Any]:
+    """Samples a gate of the states of a node's children.
+
+    Args:
+        key: A key of `jax.random`.
+        arity: Largest number of children, N.
+        hidden: Length of a state, H.
+
+    Returns:
+        ``U``, a list of ``N`` arrays ``[H, H]``, and ``b``, zero, ``[H]``; float32.
+    """
+    return {
+        "U": matrices(key, arity, hidden),
+        "b": jnp.zeros(hidden, jnp.float32),
+    }

@@ -18,7 +18,9 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import CharacterLattice
-from edbatch.models.initial_params import affine, embedding
+from edbatch.models.gates import gates, linked
+from edbatch.models.initial_params import affine, embedding, gate
+from edbatch.models.initial_params import gates as init_gates
 from edbatch.models.lattice_walk import walk
 
 
@@ -54,8 +56,7 @@ def char_words(
     exists = mask[:, None]
     x = params["embedding"][character]
     update, candidate = _gru(params["char"], x, h)
-    from_char, from_word = jnp.split(params["link"]["W"], 2)
-    link = words @ from_word + (x @ from_char + params["link"]["b"])[None]  # [K, H]
+    link = linked(params["link"], x, words)
     # Gates are between 0 and 1, so their exponentials are of one size.
     shares = jnp.where(exists, jnp.exp(sigmoid(link)), 0)
     own = jnp.exp(update)
@@ -71,11 +72,9 @@ def classify(params: Any, h: Array) -> Array:
 
 def _gru(params: Any, x: Array, h: Array) -> tuple[Array, Array]:
     """The update gate and the candidate of a GRU step."""
-    gates = jnp.concatenate([x, h]) @ params["gates"]["W"] + params["gates"]["b"]
-    update, reset = jnp.split(sigmoid(gates), 2)
-    inputs = jnp.concatenate([x, reset * h])
-    candidate = inputs @ params["candidate"]["W"] + params["candidate"]["b"]
-    return update, jnp.tanh(candidate)
+    z, r = gates(params, "zr", x, h)
+    [u] = gates(params, "u", x, sigmoid(r) * h)
+    return sigmoid(z), jnp.tanh(u)
 
 
 def tag(params: Any, lattice: CharacterLattice) -> list[Any]:
@@ -117,16 +116,8 @@ def init_params(
     return {
         "embedding": embedding(keys[0], vocabulary_size, hidden),
         "start": {"h": jnp.zeros(hidden, jnp.float32)},
-        "char": _init_gru(keys[1], hidden),
-        "word": _init_gru(keys[2], hidden),
-        "link": affine(keys[3], 2 * hidden, hidden),
+        "char": init_gates(keys[1], "zru", hidden, hidden),
+        "word": init_gates(keys[2], "zru", hidden, hidden),
+        "link": gate(keys[3], hidden, hidden),
         "classify": affine(keys[4], hidden, num_tags),
-    }
-
-
-def _init_gru(key: Array, hidden: int) -> dict[str, Any]:
-    gates, candidate = jax.random.split(key)
-    return {
-        "gates": affine(gates, 2 * hidden, 2 * hidden),
-        "candidate": affine(candidate, 2 * hidden, hidden),
     }

@@ -18,7 +18,9 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import CharacterLattice
-from edbatch.models.initial_params import affine, embedding
+from edbatch.models.gates import gates, linked
+from edbatch.models.initial_params import affine, embedding, gate
+from edbatch.models.initial_params import gates as init_gates
 from edbatch.models.lattice_walk import walk
 
 State = tuple[Array, Array]  # h and c, each [H]
@@ -34,7 +36,7 @@ def start(params: Any) -> State:
 def char(params: Any, character: Array, state: State) -> State:
     """Gives the state at a character where no word ends; equation 11."""
     h, c = state
-    i, f, o, u = _char_gates(params, character, h)
+    i, f, o, u = gates(params["char"], "ifou", params["embedding"][character], h)
     c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
     return sigmoid(o) * jnp.tanh(c), c
 
@@ -46,8 +48,7 @@ def word(params: Any, word: Array, state: State) -> Array:
     Equation 12.
     """
     h, c = state
-    inputs = jnp.concatenate([params["embedding"][word], h])
-    i, f, u = jnp.split(inputs @ params["word"]["W"] + params["word"]["b"], 3)
+    i, f, u = gates(params["word"], "ifu", params["embedding"][word], h)
     return sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
 
 
@@ -61,10 +62,9 @@ def char_words(
     ``[K]`` is true.
     """
     exists = mask[:, None]
-    i, _, o, u = _char_gates(params, character, state[0])
     x = params["embedding"][character]
-    from_char, from_word = jnp.split(params["link"]["W"], 2)
-    link = words @ from_word + (x @ from_char + params["link"]["b"])[None]  # [K, H]
+    i, o, u = gates(params["char"], "iou", x, state[0])
+    link = linked(params["link"], x, words)
     # Gates are between 0 and 1, so their exponentials are of one size.
     shares = jnp.where(exists, jnp.exp(sigmoid(link)), 0)
     own = jnp.exp(sigmoid(i))
@@ -77,12 +77,6 @@ def char_words(
 def classify(params: Any, h: Array) -> Array:
     """Gives the logits of a character's tag, ``[L]``."""
     return h @ params["classify"]["W"] + params["classify"]["b"]
-
-
-def _char_gates(params: Any, character: Array, h: Array) -> list[Array]:
-    """The gates i, f and o of a character and its candidate u, not yet squashed."""
-    inputs = jnp.concatenate([params["embedding"][character], h])
-    return jnp.split(inputs @ params["char"]["W"] + params["char"]["b"], 4)
 
 
 def tag(params: Any, lattice: CharacterLattice) -> list[Any]:
@@ -125,8 +119,8 @@ def init_params(
     return {
         "embedding": embedding(keys[0], vocabulary_size, hidden),
         "start": {"h": zero, "c": zero},
-        "char": affine(keys[1], 2 * hidden, 4 * hidden),
-        "word": affine(keys[2], 2 * hidden, 3 * hidden),
-        "link": affine(keys[3], 2 * hidden, hidden),
+        "char": init_gates(keys[1], "ifou", hidden, hidden),
+        "word": init_gates(keys[2], "ifu", hidden, hidden),
+        "link": gate(keys[3], hidden, hidden),
         "classify": affine(keys[4], hidden, num_tags),
     }

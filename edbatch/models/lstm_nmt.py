@@ -17,7 +17,9 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import SentencePair
+from edbatch.models.gates import gates
 from edbatch.models.initial_params import affine, embedding
+from edbatch.models.initial_params import gates as init_gates
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -32,8 +34,7 @@ def start(params: Any) -> State:
 def lstm(params: Any, word: Array, state: State) -> State:
     """Gives the next state of the encoder or decoder from a word and the state."""
     h, c = state
-    inputs = jnp.concatenate([params["embedding"][word], h])
-    i, f, o, u = jnp.split(inputs @ params["W"] + params["b"], 4)
+    i, f, o, u = gates(params, "ifou", params["embedding"][word], h)
     c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
     return sigmoid(o) * jnp.tanh(c), c
 
@@ -107,8 +108,8 @@ def init_params(key: Array, hidden: int, vocabulary_size: int) -> dict[str, Any]
 
 
 def _side(key: Array, hidden: int, vocabulary_size: int) -> dict[str, Any]:
-    words, gates = jax.random.split(key)
+    words, lstm = jax.random.split(key)
     return {
         "embedding": embedding(words, vocabulary_size, hidden),
-        **affine(gates, 2 * hidden, 4 * hidden),
+        **init_gates(lstm, "ifou", hidden, hidden),
     }

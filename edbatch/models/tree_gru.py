@@ -5,8 +5,8 @@ RNN Encoder-Decoder for Statistical Machine Translation", EMNLP 2014, made N-ary
 Tai, Socher, Manning, ACL 2015, do for the LSTM. The variant: each child has a reset
 gate of its own, and the update gates of the candidate and of the children sum to one
 in every component, by a softmax, as in Chen et al., "Sentence Modeling with Gated
-Recursive Neural Network", EMNLP 2015, but computed from the children alone, so that
-all gates are one product. With one child this is the GRU itself, and a leaf is a GRU
+Recursive Neural Network", EMNLP 2015, but computed from the children alone, not from
+the candidate. With one child this is the GRU itself, and a leaf is a GRU
 step from the zero state.
 """
 
@@ -19,14 +19,14 @@ from jax.nn import sigmoid, softmax
 
 import edbatch as eb
 from edbatch.data import Tree
-from edbatch.models.initial_params import affine, embedding
+from edbatch.models.gates import from_children, from_input
+from edbatch.models.initial_params import affine, child_gate, embedding, input_gates
 
 
 @eb.cell
 def leaf(params: Any, word: Array) -> Array:
     """Gives the state of a leaf, ``[H]``, from its word's number."""
-    gates = params["embedding"][word] @ params["leaf"]["W"] + params["leaf"]["b"]
-    z, u = jnp.split(gates, 2)
+    z, u = from_input(params["leaf"], "zu", params["embedding"][word])
     return sigmoid(z) * jnp.tanh(u)
 
 
@@ -34,21 +34,17 @@ def leaf(params: Any, word: Array) -> Array:
 def compose(params: Any, children: list[Array]) -> Array:
     """Gives the state of a node from those of its ``K`` children.
 
-    The matrix of the gates is ``[N H, (1 + 2 N) H]`` for up to ``N`` children: rows
-    for the children in order, columns for the update gate of the candidate, then an
-    update and a reset gate per child. The candidate's is ``[N H, H]``. A node with
-    fewer children uses the first rows and columns.
+    Every gate has a matrix per child, and every child a reset and an update gate. A
+    node with fewer children than there are places uses the first ones.
     """
-    h = jnp.concatenate(children)  # [K H]
-    size = len(h) // len(children)
-    used = (1 + 2 * len(children)) * size
-    W, b = params["gates"]["W"], params["gates"]["b"]
-    z_new, *gates = jnp.split(h @ W[: len(h), :used] + b[:used], used // size)
-    z = softmax(jnp.stack([z_new, *gates[::2]]), axis=0)  # [1 + K, H]
-    reset = sigmoid(jnp.concatenate(gates[1::2])) * h
-    W, b = params["candidate"]["W"], params["candidate"]["b"]
-    new = jnp.tanh(reset @ W[: len(h)] + b)
-    return jnp.sum(z * jnp.stack([new, *children]), axis=0)
+    own = params["compose"]
+    count = len(children)
+    resets = [sigmoid(from_children(each, children)) for each in own["r"][:count]]
+    kept = [reset * h for reset, h in zip(resets, children, strict=True)]
+    new = jnp.tanh(from_children(own["u"], kept))
+    updates = [from_children(each, children) for each in (own["z"], *own["zs"][:count])]
+    shares = softmax(jnp.stack(updates), axis=0)  # [1 + K, H]
+    return jnp.sum(shares * jnp.stack([new, *children]), axis=0)
 
 
 @eb.cell
@@ -130,13 +126,17 @@ def init_params(
         num_labels: Number of labels, L.
 
     Returns:
-        Nested dicts of float32 arrays.
+        Nested dicts and lists of float32 arrays.
     """
-    keys = jax.random.split(key, 5)
+    words, leaf, compose, output = jax.random.split(key, 4)
+    u, z, *gates = (
+        child_gate(each, arity, hidden)
+        for each in jax.random.split(compose, 2 + 2 * arity)
+    )
     return {
-        "embedding": embedding(keys[0], vocabulary_size, hidden),
-        "leaf": affine(keys[1], hidden, 2 * hidden),
-        "gates": affine(keys[2], arity * hidden, (1 + 2 * arity) * hidden),
-        "candidate": affine(keys[3], arity * hidden, hidden),
-        "classify": affine(keys[4], hidden, num_labels),
+        "embedding": embedding(words, vocabulary_size, hidden),
+        "leaf": input_gates(leaf, "zu", hidden, hidden),
+        # The candidate, its update gate, and those of the children.
+        "compose": {"u": u, "z": z, "zs": gates[:arity], "r": gates[arity:]},
+        "classify": affine(output, hidden, num_labels),
     }

@@ -3,8 +3,7 @@
 Source: Tai, Socher, Manning, "Improved Semantic Representations From Tree-Structured
 Long Short-Term Memory Networks", ACL 2015, section 3.2, equations 9 to 14. Words stand
 at the leaves only, so a leaf has no child terms and an inner node no input term, as in
-their constituency model; the two are cells of their own. The matrices of all gates and
-children stand side by side in one, so a node costs one product.
+their constituency model; the two are cells of their own.
 """
 
 from typing import Any
@@ -16,7 +15,8 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import Tree
-from edbatch.models.initial_params import affine, embedding
+from edbatch.models.gates import from_children, from_input
+from edbatch.models.initial_params import affine, child_gate, embedding, input_gates
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -24,8 +24,7 @@ State = tuple[Array, Array]  # h and c, each [H]
 @eb.cell
 def leaf(params: Any, word: Array) -> State:
     """Gives the state of a leaf, ``h`` and ``c``, from its word's number."""
-    gates = params["embedding"][word] @ params["leaf"]["W"] + params["leaf"]["b"]
-    i, o, u = jnp.split(gates, 3)
+    i, o, u = from_input(params["leaf"], "iou", params["embedding"][word])
     c = sigmoid(i) * jnp.tanh(u)
     return sigmoid(o) * jnp.tanh(c), c
 
@@ -34,18 +33,15 @@ def leaf(params: Any, word: Array) -> State:
 def compose(params: Any, children: list[State]) -> State:
     """Gives the state of a node from those of its ``K`` children.
 
-    ``W`` is ``[N H, (3 + N) H]`` for up to ``N`` children: rows for the children in
-    order, columns for the gates i, o, u and a forget gate per child. A node with fewer
-    children uses the first rows and columns.
+    Every gate has a matrix per child, and every child a forget gate. A node with fewer
+    children than there are places uses the first ones.
     """
-    h = jnp.concatenate([h for h, _ in children])  # [K H]
-    size = len(h) // len(children)
-    used = (3 + len(children)) * size
-    W, b = params["compose"]["W"], params["compose"]["b"]
-    gates = h @ W[: len(h), :used] + b[:used]
-    i, o, u, *f = jnp.split(gates, 3 + len(children))
-    kept = [sigmoid(f_k) * c_k for f_k, (_, c_k) in zip(f, children, strict=True)]
-    c = sigmoid(i) * jnp.tanh(u) + sum(kept)
+    own = params["compose"]
+    h = [h for h, _ in children]
+    i, o, u = (from_children(own[name], h) for name in "iou")
+    c = sigmoid(i) * jnp.tanh(u)
+    for gate, (_, c_k) in zip(own["f"], children, strict=False):
+        c = c + sigmoid(from_children(gate, h)) * c_k
     return sigmoid(o) * jnp.tanh(c), c
 
 
@@ -128,12 +124,29 @@ def init_params(
         num_labels: Number of labels, L.
 
     Returns:
-        Nested dicts of float32 arrays.
+        Nested dicts and lists of float32 arrays.
     """
     keys = jax.random.split(key, 4)
     return {
         "embedding": embedding(keys[0], vocabulary_size, hidden),
-        "leaf": affine(keys[1], hidden, 3 * hidden),
-        "compose": affine(keys[2], arity * hidden, (3 + arity) * hidden),
+        "leaf": input_gates(keys[1], "iou", hidden, hidden),
+        "compose": init_compose(keys[2], arity, hidden),
         "classify": affine(keys[3], hidden, num_labels),
     }
+
+
+def init_compose(key: Array, arity: int, hidden: int) -> dict[str, Any]:
+    """Samples the parameters of a composition.
+
+    Args:
+        key: A key of `jax.random`.
+        arity: Largest number of children of a node, N.
+        hidden: Length of states, H.
+
+    Returns:
+        The gates ``i``, ``o``, ``u``, and ``f``, a list with one per child; float32.
+    """
+    i, o, u, *f = (
+        child_gate(each, arity, hidden) for each in jax.random.split(key, 3 + arity)
+    )
+    return {"i": i, "o": o, "u": u, "f": f}

@@ -21,8 +21,7 @@ from jax import Array
 
 from edbatch.data import Tree
 from edbatch.models import tree_lstm
-from edbatch.models.initial_params import affine
-from edbatch.models.tree_lstm import State, classify, leaf
+from edbatch.models.tree_lstm import State, classify, init_compose, leaf
 
 NOMINAL = frozenset({"NP", "NX", "NAC", "NML", "QP", "WHNP"})
 KINDS = ("nominal", "other")
@@ -133,17 +132,14 @@ def init_params(
         num_labels: Number of labels, L.
 
     Returns:
-        Nested dicts of float32 arrays: those of the tree-LSTM, with ``compose`` once
-        for each of `KINDS`.
+        Nested dicts and lists of float32 arrays: those of the tree-LSTM, with
+        ``compose`` once for each of `KINDS`.
     """
     shared, other = jax.random.split(key)
     params = tree_lstm.init_params(
         shared, hidden, vocabulary_size, arity=arity, num_labels=num_labels
     )
-    compositions = (
-        params.pop("compose"),
-        affine(other, arity * hidden, (3 + arity) * hidden),
-    )
+    compositions = (params.pop("compose"), init_compose(other, arity, hidden))
     for kind, compose in zip(KINDS, compositions, strict=True):
         params[kind] = {"compose": compose}
     return params

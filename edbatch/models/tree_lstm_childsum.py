@@ -3,8 +3,7 @@
 Source: Tai, Socher, Manning, "Improved Semantic Representations From Tree-Structured
 Long Short-Term Memory Networks", ACL 2015, section 3.1, equations 2 to 8. Every node
 has a word, and any number of children. Nodes without children are a cell of their own,
-which leaves out the sums over nothing. All children share one forget matrix, and the
-matrices of the gates i, o and u stand side by side.
+which leaves out the sums over nothing. All children share one forget matrix.
 """
 
 from typing import Any
@@ -16,7 +15,9 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import Tree
+from edbatch.models.gates import from_input, gates, linked
 from edbatch.models.initial_params import affine, embedding
+from edbatch.models.initial_params import gates as init_gates
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -24,7 +25,7 @@ State = tuple[Array, Array]  # h and c, each [H]
 @eb.cell
 def leaf(params: Any, word: Array) -> State:
     """Gives the state of a node without children, ``h`` and ``c``."""
-    i, o, u, _ = _word_gates(params, word)
+    i, o, u = from_input(params["gates"], "iou", params["embedding"][word])
     c = sigmoid(i) * jnp.tanh(u)
     return sigmoid(o) * jnp.tanh(c), c
 
@@ -40,25 +41,18 @@ def head(params: Any, word: Array, children: State, mask: Array) -> State:
     """
     h, c = children
     exists = mask[:, None]
-    word_i, word_o, word_u, word_f = _word_gates(params, word)
-    h_sum = jnp.sum(h, axis=0, where=exists)
-    i, o, u = jnp.split(h_sum @ params["sum"]["W"], 3)
-    f = h @ params["forget"]["W"]  # [K, H]
-    kept = jnp.sum(sigmoid(f + word_f[None]) * c, axis=0, where=exists)
-    c = sigmoid(i + word_i) * jnp.tanh(u + word_u) + kept
-    return sigmoid(o + word_o) * jnp.tanh(c), c
+    own, x = params["gates"], params["embedding"][word]
+    i, o, u = gates(own, "iou", x, jnp.sum(h, axis=0, where=exists))
+    f = linked(own["f"], x, h)
+    kept = jnp.sum(sigmoid(f) * c, axis=0, where=exists)
+    c = sigmoid(i) * jnp.tanh(u) + kept
+    return sigmoid(o) * jnp.tanh(c), c
 
 
 @eb.cell
 def classify(params: Any, h: Array) -> Array:
     """Gives the logits of a node's label, ``[L]``."""
     return h @ params["classify"]["W"] + params["classify"]["b"]
-
-
-def _word_gates(params: Any, word: Array) -> list[Array]:
-    """The terms of a word in the gates i, o, u and f, biases included."""
-    gates = params["embedding"][word] @ params["word"]["W"] + params["word"]["b"]
-    return jnp.split(gates, 4)
 
 
 def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
@@ -99,11 +93,9 @@ def init_params(
     Returns:
         Nested dicts of float32 arrays.
     """
-    keys = jax.random.split(key, 5)
+    words, own, output = jax.random.split(key, 3)
     return {
-        "embedding": embedding(keys[0], vocabulary_size, hidden),
-        "word": affine(keys[1], hidden, 4 * hidden),
-        "sum": {"W": affine(keys[2], hidden, 3 * hidden)["W"]},
-        "forget": {"W": affine(keys[3], hidden, hidden)["W"]},
-        "classify": affine(keys[4], hidden, num_labels),
+        "embedding": embedding(words, vocabulary_size, hidden),
+        "gates": init_gates(own, "iouf", hidden, hidden),
+        "classify": affine(output, hidden, num_labels),
     }

@@ -61,13 +61,13 @@ def test_flops_of_a_tree_lstm(hidden):
 
 
 def test_flops_of_a_padded_list_count_its_padding():
-    #   0 with three children, padded to 4: [4, H] @ [H, H], [H] @ [H, 3H]
+    #   0 with three children, padded to 4: [4, H] @ [H, H], and its word and their sum
     words = tuple(Tree(word=k) for k in range(1, 4))
     graph = graph_of(
         get_workload("tree-lstm-childsum"), [Tree(word=0, children=words)], 4
     )
-    word, forget, gates, classify = 4 * 16, 4 * 16, 3 * 16, 5 * 4
-    assert count_flops(graph) == 2 * (4 * word + forget + gates + classify)
+    leaf, word, forget, gates, classify = 3 * 16, 4 * 16, 4 * 16, 3 * 16, 5 * 4
+    assert count_flops(graph) == 2 * (3 * leaf + word + forget + gates + classify)
 
 
 def test_flops_of_large_minibatches_do_not_overflow():

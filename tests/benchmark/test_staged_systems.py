@@ -185,8 +185,8 @@ def test_levels_compiles_once_per_type_and_width():
         ("compose", 1),
         ("classify", 1),
     ]
-    # Beside the calls: one program allocates, one gathers the results.
-    assert [compiles(running, plan) for plan in plans] == [5 + 2, 0]
+    # Beside the calls: programs allocate, pack parameters, and gather the results.
+    assert [compiles(running, plan) for plan in plans] == [5 + 3, 0]
 
 
 def test_levels_pads_widths_to_powers_of_two():

@@ -9,45 +9,34 @@ from edbatch.models.tree_lstm_2type import composition
 
 
 def nary_tree_lstm(params, tree, compose=lambda params, tree: params["compose"]):
-    """Equations 9 to 14 of Tai et al. 2015, recursively; i, o, u, f_1, f_2, ..."""
+    """Equations 9 to 14 of Tai et al. 2015, recursively."""
     if tree.is_leaf:
-        x = params["embedding"][tree.word]
-        i, o, u = (x @ W + b for W, b in (gate(params["leaf"], k) for k in range(3)))
+        x, leaf = params["embedding"][tree.word], params["leaf"]
+        i, o, u = (x @ leaf[name]["W"] + leaf[name]["b"] for name in "iou")
         c = sigmoid(i) * np.tanh(u)
         return sigmoid(o) * np.tanh(c), c
     children = [nary_tree_lstm(params, child, compose) for child in tree.children]
-    composition = compose(params, tree)
+    own = compose(params, tree)
 
-    def preactivation(k):
-        total = gate(composition, k)[1]
-        for place, (h, _) in enumerate(children):
-            rows = slice(place * HIDDEN, (place + 1) * HIDDEN)
-            total = total + h @ gate(composition, k, rows)[0]
-        return total
+    def preactivation(gate):
+        return gate["b"] + sum(h @ gate["U"][k] for k, (h, _) in enumerate(children))
 
-    c = sigmoid(preactivation(0)) * np.tanh(preactivation(2))
-    for place, (_, child_c) in enumerate(children):
-        c = c + sigmoid(preactivation(3 + place)) * child_c
-    return sigmoid(preactivation(1)) * np.tanh(c), c
+    c = sigmoid(preactivation(own["i"])) * np.tanh(preactivation(own["u"]))
+    for k, (_, child_c) in enumerate(children):
+        c = c + sigmoid(preactivation(own["f"][k])) * child_c
+    return sigmoid(preactivation(own["o"])) * np.tanh(c), c
 
 
 def childsum_tree_lstm(params, tree):
-    """Equations 2 to 8 of Tai et al. 2015, recursively; i, o, u, f."""
-    x = params["embedding"][tree.word]
+    """Equations 2 to 8 of Tai et al. 2015, recursively."""
+    x, own = params["embedding"][tree.word], params["gates"]
     children = [childsum_tree_lstm(params, child) for child in tree.children]
     h_sum = sum((h for h, _ in children), np.zeros(HIDDEN))
 
-    def from_word(k):
-        W, b = gate(params["word"], k)
-        return x @ W + b
-
-    def from_sum(k):
-        return h_sum @ params["sum"]["W"][:, k * HIDDEN : (k + 1) * HIDDEN]
-
-    i, o, u = (from_word(k) + from_sum(k) for k in range(3))
+    i, o, u = (gate(own[name], x, h_sum) for name in "iou")
     c = sigmoid(i) * np.tanh(u)
     for h, child_c in children:
-        c = c + sigmoid(from_word(3) + h @ params["forget"]["W"]) * child_c
+        c = c + sigmoid(gate(own["f"], x, h)) * child_c
     return sigmoid(o) * np.tanh(c), c
 
 
@@ -60,28 +49,23 @@ def two_compositions(params, tree):
 
 
 def tree_gru(params, tree):
-    """The GRU over children, recursively; gates z_0, then z_k and r_k per child."""
+    """The GRU over children, recursively."""
     if tree.is_leaf:
-        x = params["embedding"][tree.word]
-        z, u = (x @ W + b for W, b in (gate(params["leaf"], k) for k in range(2)))
+        x, leaf = params["embedding"][tree.word], params["leaf"]
+        z, u = (x @ leaf[name]["W"] + leaf[name]["b"] for name in "zu")
         return sigmoid(z) * np.tanh(u)
     children = [tree_gru(params, child) for child in tree.children]
-    joined = np.concatenate(children)
+    own = params["compose"]
 
-    def preactivation(k):
-        W, b = gate(params["gates"], k, slice(len(joined)))
-        return joined @ W + b
+    def preactivation(gate):
+        return gate["b"] + sum(h @ gate["U"][k] for k, h in enumerate(children))
 
-    places = range(len(children))
-    shares = np.exp([preactivation(0), *(preactivation(1 + 2 * k) for k in places)])
+    updates = [own["z"], *own["zs"][: len(children)]]
+    shares = np.exp([preactivation(each) for each in updates])
     shares /= shares.sum(axis=0)
-    new = params["candidate"]["b"]
+    new = own["u"]["b"]
     for k, h in enumerate(children):
-        rows = slice(k * HIDDEN, (k + 1) * HIDDEN)
-        new = (
-            new
-            + (sigmoid(preactivation(2 + 2 * k)) * h) @ params["candidate"]["W"][rows]
-        )
+        new = new + (sigmoid(preactivation(own["r"][k])) * h) @ own["u"]["U"][k]
     h = shares[0] * np.tanh(new)
     for share, child in zip(shares[1:], children, strict=True):
         h = h + share * child

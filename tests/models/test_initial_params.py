@@ -1,5 +1,8 @@
 """The scale of sampled parameters."""
 
+import collections
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -18,6 +21,11 @@ from edbatch.models import (
     tree_lstm_2type,
     tree_lstm_childsum,
 )
+
+
+def summed_with(name):
+    """The gate to which a matrix belongs: that of an input, a state or a child."""
+    return re.sub(r"\['[WU]'\](\[\d+\])?$", "", name)
 
 
 @pytest.mark.parametrize(
@@ -42,14 +50,17 @@ def test_sampled_parameters_are_well_scaled(init_params, options):
     params = init_params(jax.random.key(0), hidden, 100, **options)
     other = init_params(jax.random.key(1), hidden, 100, **options)
     matrices = {}
+    fan_in = collections.Counter()  # of all products that are summed
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         assert leaf.dtype == np.float32
         if leaf.ndim == 2:
-            matrices[jax.tree_util.keystr(path)] = leaf
+            name = jax.tree_util.keystr(path)
+            matrices[name] = leaf
+            fan_in[summed_with(name)] += len(leaf)
     matrices.pop("['word_matrix']['diagonal']", None)  # ones
     for name, leaf in matrices.items():
-        fan_in = 1 if "embedding" in name else leaf.shape[0]
-        assert np.std(leaf) * fan_in**0.5 == pytest.approx(1, abs=0.1), name
+        rows = 1 if "embedding" in name else fan_in[summed_with(name)]
+        assert np.std(leaf) * rows**0.5 == pytest.approx(1, abs=0.1), name
     assert len({float(leaf[0, 0]) for leaf in matrices.values()}) == len(matrices)
     for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(other), strict=True):
         assert one.ndim < 2 or np.all(one == 1) or not np.array_equal(one, two)

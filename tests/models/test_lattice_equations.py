@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equations import HIDDEN, assert_close, gate, sampled, sigmoid, wide
+from equations import assert_close, gate, sampled, sigmoid, wide
 
 from edbatch.data import Arc, CharacterLattice, LatticeWord, SpeechLattice
 
@@ -32,10 +32,6 @@ DAG = SpeechLattice(
 )
 
 
-def gates(affine, inputs, count):
-    return (inputs @ W + b for W, b in (gate(affine, k) for k in range(count)))
-
-
 def shared(own, others):
     """Equations 14 and 15: (gate, value) pairs, summed by the softmax of the gates."""
     pairs = [own, *others]
@@ -48,21 +44,20 @@ def ending_at(lattice, place):
 
 
 def lattice_lstm(params, lattice):
-    """Equations 11 to 15 of Zhang and Yang 2018; gates i, f, o, u."""
+    """Equations 11 to 15 of Zhang and Yang 2018; in one direction."""
     vectors = params["embedding"]
     states = []
     h, c = params["start"]["h"], params["start"]["c"]
     for place, character in enumerate(lattice.characters):
         x = vectors[character]
-        i, f, o, u = gates(params["char"], np.concatenate([x, h]), 4)
+        i, f, o, u = (gate(params["char"][name], x, h) for name in "ifou")
         memories = []
         for each in ending_at(lattice, place):
             h_first, c_first = states[each.first]
-            inputs = np.concatenate([vectors[each.word], h_first])
-            i_w, f_w, u_w = gates(params["word"], inputs, 3)
+            x_w = vectors[each.word]
+            i_w, f_w, u_w = (gate(params["word"][name], x_w, h_first) for name in "ifu")
             memory = sigmoid(f_w) * c_first + sigmoid(i_w) * np.tanh(u_w)
-            [link] = gates(params["link"], np.concatenate([x, memory]), 1)
-            memories.append((sigmoid(link), memory))
+            memories.append((sigmoid(gate(params["link"], x, memory)), memory))
         if memories:
             c = shared((sigmoid(i), np.tanh(u)), memories)
         else:
@@ -73,10 +68,9 @@ def lattice_lstm(params, lattice):
 
 
 def gru(params, x, h):
-    """The update gate and the candidate; gates z, r."""
-    z, r = gates(params["gates"], np.concatenate([x, h]), 2)
-    [u] = gates(params["candidate"], np.concatenate([x, sigmoid(r) * h]), 1)
-    return sigmoid(z), np.tanh(u)
+    """The update gate and the candidate."""
+    z, r = (gate(params[name], x, h) for name in "zr")
+    return sigmoid(z), np.tanh(gate(params["u"], x, sigmoid(r) * h))
 
 
 def lattice_gru(params, lattice):
@@ -91,22 +85,19 @@ def lattice_gru(params, lattice):
             first = states[each.first]
             z_w, u_w = gru(params["word"], vectors[each.word], first)
             state = (1 - z_w) * first + z_w * u_w
-            [link] = gates(params["link"], np.concatenate([x, state]), 1)
-            words.append((sigmoid(link), state))
+            words.append((sigmoid(gate(params["link"], x, state)), state))
         h = shared((z, u), words) if words else (1 - z) * h + z * u
         states.append(h)
     return states
 
 
 def dag_lstm(params, lattice):
-    """The child-sum equations over incoming arcs, recursively; gates i, o, u, f."""
+    """The child-sum equations over incoming arcs, recursively."""
+    own = params["gates"]
 
-    def term(word, score, k):
-        W, b = gate(params["arc"], k)
-        return np.append(params["embedding"][word], score) @ W + b
-
-    def from_state(h, k):
-        return h @ params["state"]["W"][:, k * HIDDEN : (k + 1) * HIDDEN]
+    def term(arc, name):
+        x = np.append(params["embedding"][arc.word], arc.score)
+        return x @ own[name]["W"] + own[name]["b"]
 
     def state(node):
         if node == 0:
@@ -115,14 +106,12 @@ def dag_lstm(params, lattice):
         before = [state(arc.source) for arc in arcs]
         h_sum = sum(h for h, _ in before)
         i, o, u = (
-            np.mean([term(arc.word, arc.score, k) for arc in arcs], axis=0)
-            + from_state(h_sum, k)
-            for k in range(3)
+            np.mean([term(arc, name) for arc in arcs], axis=0) + h_sum @ own[name]["U"]
+            for name in "iou"
         )
         c = sigmoid(i) * np.tanh(u)
         for arc, (h, c_before) in zip(arcs, before, strict=True):
-            f = term(arc.word, arc.score, 3) + from_state(h, 3)
-            c = c + sigmoid(f) * c_before
+            c = c + sigmoid(term(arc, "f") + h @ own["f"]["U"]) * c_before
         return sigmoid(o) * np.tanh(c), c
 
     return state(lattice.num_nodes - 1)[0]

@@ -7,12 +7,12 @@ from edbatch.data import SentencePair
 
 
 def lstm(side, words, state):
-    """The states after each word; gates i, f, o, u."""
+    """The states after each word."""
     h, c = state
     found = []
     for word in words:
-        joined = np.concatenate([side["embedding"][word], h])
-        i, f, o, u = (joined @ W + b for W, b in (gate(side, k) for k in range(4)))
+        x = side["embedding"][word]
+        i, f, o, u = (gate(side[name], x, h) for name in "ifou")
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
         h = sigmoid(o) * np.tanh(c)
         found.append((h, c))

@@ -1,0 +1,70 @@
+"""Gates as papers write them: a matrix per gate and input.
+
+The planner merges their products (see `edbatch.memory_planner.packing`), so a model
+need not put matrices side by side itself.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import Array
+
+
+def from_input(params: Any, names: str, x: Array) -> list[Array]:
+    """Computes the terms of an input in gates, biases included.
+
+    Args:
+        params: For each gate ``W``, ``[X, H]``, and ``b``, ``[H]``.
+        names: The gates, a letter for each.
+        x: The input, ``[X]``.
+
+    Returns:
+        ``x W + b`` for each gate, ``[H]``.
+    """
+    return [x @ params[name]["W"] + params[name]["b"] for name in names]
+
+
+def gates(params: Any, names: str, x: Array, h: Array) -> list[Array]:
+    """Computes gates from an input and a state, not yet squashed.
+
+    Args:
+        params: For each gate ``W``, ``[X, H]``, ``U``, ``[H, H]``, and ``b``, ``[H]``.
+        names: The gates, a letter for each.
+        x: The input, ``[X]``.
+        h: The state, ``[H]``.
+
+    Returns:
+        ``x W + h U + b`` for each gate, ``[H]``.
+    """
+    return [
+        x @ params[name]["W"] + h @ params[name]["U"] + params[name]["b"]
+        for name in names
+    ]
+
+
+def linked(gate: Any, x: Array, states: Array) -> Array:
+    """Computes one gate for each of several states that share an input.
+
+    Args:
+        gate: ``W``, ``[X, H]``, ``U``, ``[H, H]``, and ``b``, ``[H]``.
+        x: The input, ``[X]``.
+        states: The states, ``[K, H]``.
+
+    Returns:
+        ``x W + b + h_k U`` for each state, ``[K, H]``, not yet squashed.
+    """
+    return (x @ gate["W"] + gate["b"])[None] + states @ gate["U"]
+
+
+def from_children(gate: Any, states: Sequence[Array]) -> Array:
+    """Computes one gate from the states of a node's children, not yet squashed.
+
+    Args:
+        gate: ``U``, a list of ``[H, H]``, one for each place that a child can take, and
+            ``b``, ``[H]``.
+        states: The states, ``[H]`` each; no more than there are places.
+
+    Returns:
+        The sum over the children of ``h_k U_k``, and ``b``; ``[H]``.
+    """
+    return sum((h @ U for h, U in zip(states, gate["U"], strict=False)), gate["b"])
