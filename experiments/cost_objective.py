@@ -14,10 +14,9 @@ Each workload takes about a minute on two cores, most of it to compile. Keep the
 otherwise idle; `error %` says how far predicted times are from measured ones.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -32,29 +31,25 @@ from edbatch.models import WORKLOADS, get_workload
 from edbatch.policies import CostModel, Searched
 from edbatch.schedule import Policy, Schedule
 
+from arguments import option, parse_arguments
+
 ROW = "{:22} {:>6} {:>15} {:>15} {:>15} {:>6} {:>8}"
 HEAD = ROW.format(
     "workload", "differ", "batches", "predicted ms", "measured ms", "ratio", "error %"
 )
 
 
-def sentence(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Arguments:
-    workloads: str = sentence(
+    workloads: str = option(
         ",".join(WORKLOADS), "Ready workloads, joined by commas, on sampled inputs."
     )
-    hidden: int = sentence(128, "Length of the models' states.")
-    batch_size: int = sentence(32, "Instances per minibatch.")
-    minibatches: int = sentence(
-        8, "Minibatches to compare on; half as many to measure."
-    )
-    rounds: int = sentence(7, "How often everything is timed.")
-    width: int = sentence(8, "How many states the searches keep.")
-    seed: int = sentence(0, "Seed of inputs and parameters.")
+    hidden: int = option(128, "Length of the models' states.")
+    batch_size: int = option(32, "Instances per minibatch.")
+    minibatches: int = option(8, "Minibatches to compare on; half as many to measure.")
+    rounds: int = option(7, "How often everything is timed.")
+    width: int = option(8, "How many states the searches keep.")
+    seed: int = option(0, "Seed of inputs and parameters.")
 
 
 @dataclass(frozen=True)
@@ -191,17 +186,5 @@ def main(arguments: Arguments) -> None:
         print(line(compare(workload.strip(), arguments)), flush=True)
 
 
-def parse(words: Sequence[str] | None = None) -> Arguments:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for each in fields(Arguments):
-        parser.add_argument(
-            "--" + each.name.replace("_", "-"),
-            type=type(each.default),
-            default=each.default,
-            help=each.metadata["help"] + " (default: %(default)s)",
-        )
-    return Arguments(**vars(parser.parse_args(words)))
-
-
 if __name__ == "__main__":
-    main(parse())
+    main(parse_arguments(Arguments, __doc__))

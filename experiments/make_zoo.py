@@ -12,12 +12,12 @@ records, so files made again differ in that line. A policy knows its workload's 
 not its sizes: it serves every hidden size, and every number of words or labels.
 """
 
-import argparse
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from arguments import option, parse_arguments
 
 # What the command `train-policy` of this very Python runs.
 _TRAIN_POLICY = "from edbatch.cli.main import train_policy_main; train_policy_main()"
@@ -46,42 +46,13 @@ FILES = {
 
 @dataclass(frozen=True)
 class Arguments:
-    data: Path = field(
-        default=Path("data"), metadata={"help": "Folder with the data sets."}
-    )
-    out: Path = field(
-        default=ZOO, metadata={"help": "Folder to write the policies to."}
-    )
-    workloads: tuple[str, ...] = field(
-        default=tuple(FILES), metadata={"help": "Which policies to make."}
-    )
-    batch_size: int = field(default=32, metadata={"help": "Instances per minibatch."})
-    minibatches: int = field(
-        default=64, metadata={"help": "Minibatches to train on, and to judge by."}
-    )
-    trials: int = field(
-        default=2000, metadata={"help": "Schedules to try at most, for each policy."}
-    )
-    seed: int = field(
-        default=0,
-        metadata={"help": "Seed of the split, the minibatches and the training."},
-    )
-
-
-def parse() -> Arguments:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    for name, each in Arguments.__dataclass_fields__.items():
-        several: dict[str, Any] = (
-            {"nargs": "+"} if isinstance(each.default, tuple) else {}
-        )
-        kind = str if several else type(each.default)
-        kind = Path if isinstance(each.default, Path) else kind
-        option = f"--{name.replace('_', '-')}"
-        text = f"{each.metadata['help']} (default: %(default)s)"
-        parser.add_argument(
-            option, type=kind, default=each.default, help=text, **several
-        )
-    return Arguments(**vars(parser.parse_args()))
+    data: Path = option(Path("data"), "Folder with the data sets.")
+    out: Path = option(ZOO, "Folder to write the policies to.")
+    workloads: tuple[str, ...] = option(tuple(FILES), "Which policies to make.")
+    batch_size: int = option(32, "Instances per minibatch.")
+    minibatches: int = option(64, "Minibatches to train on, and to judge by.")
+    trials: int = option(2000, "Schedules to try at most, for each policy.")
+    seed: int = option(0, "Seed of the split, the minibatches and the training.")
 
 
 def train(workload: str, arguments: Arguments) -> None:
@@ -106,6 +77,6 @@ def train(workload: str, arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    arguments = parse()
+    arguments = parse_arguments(Arguments, __doc__)
     for workload in arguments.workloads:
         train(workload, arguments)

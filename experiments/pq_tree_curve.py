@@ -21,16 +21,16 @@ Takes 15 seconds on one core. A node fills a line of the cache, so times per ele
 also grow where a tree no longer fits into it.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 
 from edbatch.memory_planner.pq_reduction import frontier, new_tree, reduce
+
+from arguments import option, parse_arguments
 
 ROW = "{:8} {:>8} {:>8} {:>9} {:>9} {:>10} {:>15}"
 HEAD = ROW.format("kind", "n", "m", "s", "accepted", "ms", "ns per n+m+s")
@@ -39,19 +39,15 @@ SMALL_HEAD = SMALL_ROW.format("n", "us per tree", "ns per leaf")
 SMALL = (8, 64, 512)
 
 
-def sentence(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Arguments:
-    kinds: str = sentence(
+    kinds: str = option(
         "short,medium,long,nested,mixed,refused", "Kinds of subsets, joined by commas."
     )
-    most_leaves: int = sentence(100_000, "Leaves of the largest tree, 10 or more.")
-    size: int = sentence(10, "Sum of the subsets' sizes, per leaf.")
-    rounds: int = sentence(5, "How often everything is timed; the least counts.")
-    seed: int = sentence(0, "Seed of the subsets.")
+    most_leaves: int = option(100_000, "Leaves of the largest tree, 10 or more.")
+    size: int = option(10, "Sum of the subsets' sizes, per leaf.")
+    rounds: int = option(5, "How often everything is timed; the least counts.")
+    seed: int = option(0, "Seed of the subsets.")
 
 
 @dataclass(frozen=True)
@@ -218,17 +214,5 @@ def main(arguments: Arguments) -> None:
         print(small_line(n, arguments.rounds, rng))
 
 
-def parse(words: Sequence[str] | None = None) -> Arguments:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for each in fields(Arguments):
-        parser.add_argument(
-            "--" + each.name.replace("_", "-"),
-            type=type(each.default),
-            default=each.default,
-            help=each.metadata["help"] + " (default: %(default)s)",
-        )
-    return Arguments(**vars(parser.parse_args(words)))
-
-
 if __name__ == "__main__":
-    main(parse())
+    main(parse_arguments(Arguments, __doc__))

@@ -14,11 +14,10 @@ Each takes a minute or less on one core. The policy is passed to
 the last column shows what that costs: a hundred times and more what heuristics do.
 """
 
-import argparse
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,32 +36,30 @@ from edbatch.graph import GraphStructure
 from edbatch.models import get_workload
 from edbatch.policies import Agenda, Depth, Greedy, compare
 
+from arguments import option, parse_arguments
+
 SAMPLERS = {
     "trees": partial(sample_tree_structure, kinds=2),
     "lattices": sample_lattice_structure,
 }
 
 
-def sentence(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Arguments:
-    workload: str = sentence(
+    workload: str = option(
         "tree-lstm",
         "A ready workload by name, on sampled inputs, or 'trees' or 'lattices': random"
         " graphs of two kinds of tree nodes, or of characters and words.",
     )
-    steps: int = sentence(20_000, "How many batches the agent runs in training.")
-    batch_size: int = sentence(16, "Instances per minibatch.")
-    instances: int = sentence(
+    steps: int = option(20_000, "How many batches the agent runs in training.")
+    batch_size: int = option(16, "Instances per minibatch.")
+    instances: int = option(
         400, "Instances of a ready workload to train on, and as many held out."
     )
-    minibatches: int = sentence(10, "Held-out minibatches to compare on.")
-    rollout: int = sentence(1024, "Batches that the agent runs between two updates.")
-    gamma: float = sentence(0.95, "How much a batch counts more than the one after it.")
-    seed: int = sentence(0, "Seed of the graphs and of the agent.")
+    minibatches: int = option(10, "Held-out minibatches to compare on.")
+    rollout: int = option(1024, "Batches that the agent runs between two updates.")
+    gamma: float = option(0.95, "How much a batch counts more than the one after it.")
+    seed: int = option(0, "Seed of the graphs and of the agent.")
 
 
 def sampled(arguments: Arguments) -> tuple[Sampler, Sampler]:
@@ -151,17 +148,5 @@ def main(arguments: Arguments) -> None:
     print(f"{'lower bound':12}  {rows[0].mean_lower_bound:7.1f}")
 
 
-def parse(words: Sequence[str] | None = None) -> Arguments:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for each in fields(Arguments):
-        parser.add_argument(
-            "--" + each.name.replace("_", "-"),
-            type=type(each.default),
-            default=each.default,
-            help=each.metadata["help"] + " (default: %(default)s)",
-        )
-    return Arguments(**vars(parser.parse_args(words)))
-
-
 if __name__ == "__main__":
-    main(parse())
+    main(parse_arguments(Arguments, __doc__))

@@ -1,34 +1,14 @@
-import importlib.util
-import sys
-
 import numpy as np
-import pytest
 
 from edbatch.policies import CostModel
 from edbatch.schedule import Schedule
 from edbatch.schedule.examples import tree
 
 
-@pytest.fixture(scope="module")
-def script(project_root):
-    return project_root / "experiments" / "cost_objective.py"
-
-
-@pytest.fixture(scope="module")
-def experiment(script):
-    """The script, as a module."""
-    spec = importlib.util.spec_from_file_location(script.stem, script)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def test_arguments(experiment):
-    assert experiment.parse([]) == experiment.Arguments()
+def test_arguments(experiment, parse):
+    assert parse([]) == experiment.Arguments()
     words = ["--workloads", "mv-rnn", "--hidden", "3"]
-    assert experiment.parse(words) == experiment.Arguments("mv-rnn", hidden=3)
+    assert parse(words) == experiment.Arguments("mv-rnn", hidden=3)
 
 
 class Fixed:
@@ -79,9 +59,9 @@ def test_a_line_compares_only_where_choices_differ(experiment):
     assert words[8:] == ["0.500", "5.0"]
 
 
-def test_a_tiny_run(experiment, capsys):
+def test_a_tiny_run(experiment, parse, capsys):
     words = "--workloads tree-lstm --hidden 4 --batch-size 1 --minibatches 1 --rounds 1"
-    experiment.main(experiment.parse([*words.split(), "--width", "1"]))
+    experiment.main(parse([*words.split(), "--width", "1"]))
     _, head, row = capsys.readouterr().out.splitlines()
     assert head.split()[0] == "workload"
     assert row.split()[0] == "tree-lstm"

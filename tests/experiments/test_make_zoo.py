@@ -1,8 +1,6 @@
-import importlib.util
+import os
 import subprocess
 import sys
-
-import pytest
 
 from edbatch.models import WORKLOADS
 from edbatch.policies import StateMachine, load_policy
@@ -12,22 +10,6 @@ TREEBANK = """(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT a) (JJ big) (NN c
 (S (NP (NNS dogs)) (VP (VBP run) (ADVP (RB very) (RB fast)) (PP (IN at) (NN night))))
 (FRAG (UH yes))
 """
-
-
-@pytest.fixture(scope="module")
-def script(project_root):
-    return project_root / "experiments" / "make_zoo.py"
-
-
-@pytest.fixture(scope="module")
-def experiment(script):
-    """The script, as a module."""
-    spec = importlib.util.spec_from_file_location(script.stem, script)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
 
 
 def test_there_are_data_for_each_workload(experiment, project_root):
@@ -41,6 +23,16 @@ def test_the_data_are_where_the_script_looks_for_them(experiment, shared_data):
         assert all((shared_data / file).exists() for file in files)
 
 
+def run(script, *words):
+    """Runs the script; of the sources, only those beside it can be imported."""
+    return subprocess.run(
+        [sys.executable, "-P", "-W", "error", script, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(script.parent)},
+    )
+
+
 def test_a_tiny_run(script, experiment, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     [file] = experiment.FILES["mv-rnn"]
@@ -50,12 +42,7 @@ def test_a_tiny_run(script, experiment, tmp_path):
     before = {each: each.read_bytes() for each in experiment.ZOO.iterdir()}
     words = ["--data", data, "--out", out, "--workloads", "mv-rnn", "--seed", "3"]
     words += ["--batch-size", "2", "--minibatches", "2", "--trials", "5"]
-    subprocess.run(
-        [sys.executable, "-P", "-W", "error", script, *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    run(script, *words).check_returncode()
     assert [*out.iterdir()] == [out / "mv-rnn.json"]
     policy = load_policy(out / "mv-rnn.json")
     assert isinstance(policy, StateMachine)
@@ -67,11 +54,7 @@ def test_a_tiny_run(script, experiment, tmp_path):
 
 
 def test_a_training_that_fails_ends_the_run(script, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-P", script, "--data", tmp_path, "--out", tmp_path],
-        capture_output=True,
-        text=True,
-    )
+    done = run(script, "--data", tmp_path, "--out", tmp_path)
     assert done.returncode == 2
     assert "a path to read must exist" in done.stderr.splitlines()[-1]
     assert not [*tmp_path.iterdir()]

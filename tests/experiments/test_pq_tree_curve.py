@@ -1,32 +1,13 @@
-import importlib.util
-import sys
-
 import numpy as np
 import pytest
 
 from edbatch.memory_planner import PQTree
 
 
-@pytest.fixture(scope="module")
-def script(project_root):
-    return project_root / "experiments" / "pq_tree_curve.py"
-
-
-@pytest.fixture(scope="module")
-def experiment(script):
-    """The script, as a module."""
-    spec = importlib.util.spec_from_file_location(script.stem, script)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def test_arguments(experiment):
-    assert experiment.parse([]) == experiment.Arguments()
+def test_arguments(experiment, parse):
+    assert parse([]) == experiment.Arguments()
     words = ["--kinds", "long", "--most-leaves", "30"]
-    assert experiment.parse(words) == experiment.Arguments("long", most_leaves=30)
+    assert parse(words) == experiment.Arguments("long", most_leaves=30)
 
 
 @pytest.mark.parametrize("n", [10, 60])
@@ -59,9 +40,9 @@ def test_some_of_what_is_mixed_is_accepted(experiment):
     assert any(found) and not all(found)
 
 
-def test_a_tiny_run(experiment, capsys):
+def test_a_tiny_run(experiment, parse, capsys):
     words = "--kinds short,refused --most-leaves 60 --size 2 --rounds 1"
-    experiment.main(experiment.parse(words.split()))
+    experiment.main(parse(words.split()))
     head, short, refused, _, small_head, *small = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["kind", "n", "m", "s"]
     assert short.split()[:2] == ["short", "60"]

@@ -1,4 +1,3 @@
-import importlib.util
 import subprocess
 import sys
 
@@ -13,26 +12,10 @@ from edbatch.models import get_workload
 NEEDS = "needs sb3-contrib: pip install 'edbatch[agents]'"
 
 
-@pytest.fixture(scope="module")
-def script(project_root):
-    return project_root / "experiments" / "train_masked_ppo.py"
-
-
-@pytest.fixture(scope="module")
-def experiment(script):
-    """The script, as a module."""
-    spec = importlib.util.spec_from_file_location(script.stem, script)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def test_arguments(experiment):
-    assert experiment.parse([]) == experiment.Arguments()
+def test_arguments(experiment, parse):
+    assert parse([]) == experiment.Arguments()
     words = ["--workload", "lattices", "--batch-size", "3", "--gamma", "0.5"]
-    arguments = experiment.parse(words)
+    arguments = parse(words)
     assert arguments == experiment.Arguments("lattices", batch_size=3, gamma=0.5)
 
 

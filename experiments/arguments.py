@@ -1,0 +1,54 @@
+"""Command lines of the scripts beside this file, from their dataclass of arguments."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import Field, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def option(default: Any, text: str) -> Any:
+    """Makes the field of an option.
+
+    Args:
+        default: Its default, whose type is the option's; a tuple takes several words.
+        text: What it says, a sentence.
+
+    Returns:
+        The field.
+    """
+    return field(default=default, metadata={"help": text})
+
+
+def parse_arguments(
+    into: type[T], about: str | None, words: Sequence[str] | None = None
+) -> T:
+    """Parses a command line.
+
+    Args:
+        into: A dataclass whose fields `option` made.
+        about: The script's docstring, whose first line describes it.
+        words: The words; by default those that the script was started with.
+
+    Returns:
+        The dataclass.
+    """
+    parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
+    for each in fields(into):  # type: ignore[arg-type]
+        parser.add_argument(
+            "--" + each.name.replace("_", "-"),
+            default=each.default,
+            help=each.metadata["help"] + " (default: %(default)s)",
+            **_reading(each),
+        )
+    return into(**vars(parser.parse_args(words)))
+
+
+def _reading(each: Field[Any]) -> dict[str, Any]:
+    if isinstance(each.default, tuple):
+        return {"type": str, "nargs": "+"}
+    if isinstance(each.default, bool):
+        return {"action": argparse.BooleanOptionalAction}
+    return {"type": Path if isinstance(each.default, Path) else type(each.default)}

@@ -1,0 +1,28 @@
+import importlib
+import sys
+from functools import partial
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def script(request, project_root):
+    """The script under test, by the name of the module of tests."""
+    name = request.module.__name__.rsplit(".", 1)[-1].removeprefix("test_")
+    return project_root / "experiments" / f"{name}.py"
+
+
+@pytest.fixture(scope="module")
+def experiment(script):
+    """The script, as a module; it imports those beside it."""
+    sys.path.insert(0, str(script.parent))
+    yield importlib.import_module(script.stem)
+    sys.path.remove(str(script.parent))
+
+
+@pytest.fixture(scope="module")
+def parse(experiment):
+    """Parses words as the script's command line."""
+    from arguments import parse_arguments
+
+    return partial(parse_arguments, experiment.Arguments, experiment.__doc__)
