@@ -14,24 +14,22 @@ Each workload takes about a minute on two cores, most of it to compile. Keep the
 otherwise idle; `error %` says how far predicted times are from measured ones.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-import jax
 import numpy as np
 
 import edbatch as eb
 from edbatch.benchmark import BenchmarkConfig, calibrate
 from edbatch.benchmark.minibatches import random_params
-from edbatch.execution import Plan
 from edbatch.graph import GraphStructure
 from edbatch.models import WORKLOADS, get_workload
 from edbatch.policies import CostModel, Searched
 from edbatch.schedule import Policy, Schedule
 
 from arguments import option, parse_arguments
+from timing import side_by_side
 
 ROW = "{:22} {:>6} {:>15} {:>15} {:>15} {:>6} {:>8}"
 HEAD = ROW.format(
@@ -134,7 +132,8 @@ def compare(workload_name: str, arguments: Arguments) -> Outcome:
             batched.policy = choice
             plans.append(batched.plan(graphs))
         plans = plans if us[0] != us[1] else plans[:1]
-        times = side_by_side(batched, params, plans, arguments.rounds)
+        calls = [partial(batched.apply, params, plan) for plan in plans]
+        times = side_by_side(calls, arguments.rounds)
         measured_ms.append(times if us[0] != us[1] else np.repeat(times, 2, axis=0))
     assert found.costs.record is not None
     return Outcome(
@@ -144,20 +143,6 @@ def compare(workload_name: str, arguments: Arguments) -> Outcome:
         np.array(measured_ms),
         found.costs.record.error_percent,
     )
-
-
-def side_by_side(
-    batched: eb.Batched, params: Any, plans: Sequence[Plan], rounds: int
-) -> np.ndarray:
-    """Milliseconds of plans that take turns; [plans, rounds]."""
-    times = np.empty((len(plans), rounds + 1))
-    for r in range(rounds + 1):
-        for turn in range(len(plans)):
-            k = (turn + r) % len(plans)
-            start = time.perf_counter()
-            jax.block_until_ready(batched.apply(params, plans[k]))
-            times[k, r] = 1e3 * (time.perf_counter() - start)
-    return times[:, 1:]  # the first ones may compile
 
 
 def line(outcome: Outcome) -> str:
