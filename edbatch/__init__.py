@@ -14,7 +14,7 @@ from edbatch.errors import (
     RecordingError,
     VerificationError,
 )
-from edbatch.execution import Plan, PlanReport, Ragged
+from edbatch.execution import GradientMemory, Plan, PlanReport, Ragged, gradient_memory
 from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell
 from edbatch.memory_planner import Planner, Sizes
 from edbatch.policies import get_policy, load_policy
@@ -29,6 +29,7 @@ __all__ = [
     "DataflowGraph",
     "EdbatchError",
     "FrontierPolicy",
+    "GradientMemory",
     "Handle",
     "Plan",
     "PlanError",
@@ -46,6 +47,7 @@ __all__ = [
     "batch",
     "cell",
     "get_policy",
+    "gradient_memory",
     "load_policy",
     "verify",
 ]

@@ -224,6 +224,7 @@ class Batched:
             self.sizes,
             method=self.planner.layout,
             reuse=self.planner.reuse,
+            effort=self.planner.effort,
         )
         plan_ms = 1e3 * (time.perf_counter() - start)
         encoded = encode_plan(

@@ -20,7 +20,7 @@ from numba import njit
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.memory_planner.alignment_search import best_alignment
-from edbatch.memory_planner.planner import LAYOUTS
+from edbatch.memory_planner.planner import EFFORT, LAYOUTS
 from edbatch.memory_planner.reuse import find_outputs, place_with_reuse
 from edbatch.memory_planner.rows import (
     find_in_place,
@@ -74,7 +74,7 @@ def plan_layout(
     *,
     method: str = "schedule",
     reuse: bool = False,
-    effort: int = 2000,
+    effort: int = EFFORT,
 ) -> Layout:
     """Lays out a scheduled graph.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from edbatch.errors import PlanError, nearest
 
 LAYOUTS = ("schedule", "aligned")
+EFFORT = 2000
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,15 @@ class Planner:
         packing: Run operations of one cell that fit together as one.
         reuse: Use rows of values again that nobody reads any more. Less memory, but no
             gradient.
+        remat: For a gradient, compute what cells' products gave a second time instead
+            of keeping it. Less memory, more time; `edbatch.gradient_memory` says how
+            much.
+        effort: How many operands ``"aligned"`` may look at in search of a better
+            alignment than the first. More finds more, and takes longer to plan; by
+            default, only small graphs are searched.
 
     Raises:
-        PlanError: The layout is unknown.
+        PlanError: The layout is unknown, or the effort negative.
 
     Example:
         >>> Planner(packing=False).layout
@@ -35,12 +42,19 @@ class Planner:
     slices: bool = True
     packing: bool = True
     reuse: bool = False
+    remat: bool = False
+    effort: int = EFFORT
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise PlanError(
                 f"a layout is one of {', '.join(LAYOUTS)} but this is"
                 f" {self.layout!r}; {nearest(str(self.layout), LAYOUTS)}"
+            )
+        if self.effort < 0:
+            raise PlanError(
+                f"the effort of a layout is 0 or more but is {self.effort}; leave it"
+                f" out for {EFFORT}"
             )
 
 

@@ -1,6 +1,7 @@
 """Execution: plans as data, and the one compiled program that reads them."""
 
 from edbatch.execution.buckets import Bucket, BucketStore
+from edbatch.execution.gradient_memory import GradientMemory, gradient_memory
 from edbatch.execution.plan import Encoded, Plan, PlanShape, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache
 from edbatch.execution.program import ProgramShape, compiled_copies
@@ -13,6 +14,7 @@ __all__ = [
     "BucketStore",
     "CacheInfo",
     "Encoded",
+    "GradientMemory",
     "Plan",
     "PlanCache",
     "PlanReport",
@@ -21,5 +23,6 @@ __all__ = [
     "Ragged",
     "compiled_copies",
     "encode_plan",
+    "gradient_memory",
     "run_plan",
 ]

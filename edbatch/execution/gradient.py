@@ -10,7 +10,7 @@ back through what cells make of parameters alone.
 Lanes of padding have a zero cotangent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,13 +23,21 @@ from edbatch.errors import PlanError
 from edbatch.execution.cell_batch import (
     Arenas,
     Chunk,
-    fence,
-    group_rows,
     record_length,
-    slice_rows,
     write_outputs,
 )
 from edbatch.execution.cells import Packed
+from edbatch.execution.cotangents import (
+    add_groups,
+    as_cotangent,
+    fence_floats,
+    is_float,
+    is_float0,
+    read_cotangent,
+    real_rows,
+    repeat_last,
+    zero_cotangent,
+)
 from edbatch.execution.loop import Loop
 from edbatch.execution.program import (
     ProgramShape,
@@ -39,7 +47,6 @@ from edbatch.execution.program import (
     run_loops,
 )
 from edbatch.execution.taped_cell import TapedCell, Tapes
-from edbatch.graph.node_type import Slots
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -144,13 +151,40 @@ def _forward_body(
     return body
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _differentiate_once(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
+    bars = _differentiate(shape, residuals, cotangents)
+    return jax.tree.map(lambda bar: None if is_float0(bar) else bar, bars)
+
+
+@_differentiate_once.defjvp
+def _differentiate_twice(shape: ProgramShape, primals: Any, tangents: Any) -> Any:
+    raise PlanError(
+        "a batched function has first derivatives only, by jax.grad, jax.value_and_grad"
+        " or jax.vjp, but this asks for the derivative of its gradient; for a Hessian,"
+        " differentiate the model itself, instance by instance"
+    )
+
+
 def _backward(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
+    bars = _differentiate_once(shape, residuals, cotangents)
+    params, pools, plan, _ = residuals
+
+    def restore(primal: Array, bar: Array | None) -> Any:
+        return np.zeros(primal.shape, jax.dtypes.float0) if bar is None else bar
+
+    params_bar, pools_bar = jax.tree.map(restore, (params, pools), bars)
+    return params_bar, pools_bar, *(restore(each, None) for each in plan)
+
+
+def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
+    """Returns the cotangents of parameters and pools."""
     params, pools, plan, run = residuals
     stream, trips, num_steps = plan
     packed, unpack = jax.vjp(shape.pack, params)
     cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
     rows = dict(shape.type_rows)
-    floats = {k: each for k, each in cotangents.items() if _is_float(run.arenas[k])}
+    floats = {k: each for k, each in cotangents.items() if is_float(run.arenas[k])}
     start = _Carry(
         at=run.at,
         lanes=run.lanes,
@@ -162,7 +196,7 @@ def _backward(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
             type_id: cell.new_reads(rows[type_id]) for type_id, cell in cells.items()
         },
         gives=run.gives,
-        pools_bar={kind: _zero(pool) for kind, pool in pools.items()},
+        pools_bar={kind: zero_cotangent(pool) for kind, pool in pools.items()},
         arenas_bar=floats,
     )
     arenas = run.arenas
@@ -180,15 +214,15 @@ def _backward(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
             cell,
             packed[type_id],
             end.sums[type_id],
-            (end.reads[type_id], end.gives[type_id]),
+            (end.reads[type_id], end.gives[type_id], run.lanes[type_id]),
         )
         for type_id, cell in cells.items()
     }
-    return (
-        *unpack(packed_bar),
-        {kind: _finish(end.pools_bar[kind], pool) for kind, pool in pools.items()},
-        *(np.zeros(each.shape, jax.dtypes.float0) for each in plan),
-    )
+    [params_bar] = unpack(packed_bar)
+    pools_bar = {
+        kind: as_cotangent(end.pools_bar[kind], pool) for kind, pool in pools.items()
+    }
+    return params_bar, pools_bar
 
 
 differentiable_execute.defvjp(_forward, _backward)
@@ -235,9 +269,9 @@ def _backward_body(
         at, lane = carry.at - length, carry.lanes[type_id] - width
         chunk = Chunk(node_type, loop, lax.dynamic_slice(stream, (at,), (length,)))
         operands, externals, masks = read_inputs(chunk, arenas, pools)
-        operands = _repeat_last(chunk, operands)
+        operands = repeat_last(chunk, operands)
         given = [
-            [_real_rows(chunk, tape, lane) for tape in site]
+            [real_rows(chunk, tape, lane) for tape in site]
             for site in carry.gives[type_id]
         ]
 
@@ -255,13 +289,13 @@ def _backward_body(
         )
         bars = pull(
             [
-                _read_cotangent(carry.arenas_bar, kind, row, output, chunk)
+                read_cotangent(carry.arenas_bar, kind, row, output, chunk)
                 for kind, row, output in zip(
                     node_type.output_kinds, chunk.output_rows, outputs, strict=True
                 )
             ]
         )
-        (direct_bar, operands_bar, externals_bar, gives_bar), reads = _fence_floats(
+        (direct_bar, operands_bar, externals_bar, gives_bar), reads = fence_floats(
             (bars, reads), chunk.output_rows[0]
         )
         template = node_type.template
@@ -273,14 +307,14 @@ def _backward_body(
             reads=carry.reads | {type_id: _write(carry.reads[type_id], lane, reads)},
             gives=carry.gives
             | {type_id: _write(carry.gives[type_id], lane, gives_bar)},
-            arenas_bar=_add_groups(
+            arenas_bar=add_groups(
                 carry.arenas_bar,
                 node_type.operand_kinds,
                 template.operands,
                 chunk.operands,
                 operands_bar,
             ),
-            pools_bar=_add_groups(
+            pools_bar=add_groups(
                 carry.pools_bar,
                 node_type.external_kinds,
                 template.externals,
@@ -302,93 +336,18 @@ def _write(tapes: Tapes, lane: Array, rows: Tapes) -> Tapes:
     return jax.tree.map(write, tapes, rows)
 
 
-def _real_rows(chunk: Chunk, tape: Array, lane: Array) -> Array:
-    """Reads a chunk's rows of a tape; in padding lanes, the last node's."""
-    rows = slice_rows(tape, lane, chunk.width)
-    last = lax.dynamic_index_in_dim(rows, chunk.size - 1)
-    return jnp.where(chunk.is_real(rows.ndim), rows, last)
-
-
 def _collect(
-    cell: TapedCell, packed: Packed, sums: list[Array], tapes: tuple[Tapes, Tapes]
+    cell: TapedCell,
+    packed: Packed,
+    sums: list[Array],
+    tapes: tuple[Tapes, Tapes, Array],
 ) -> Packed:
     """Returns the cotangents of packed arrays, from tapes and sums."""
-    if cell.sites:
-        found = list(cell.contract(packed, *tapes))
-    else:
-        found = [_finish(_zero(each), each) for each in packed]
+    taped = cell.contract(packed, *tapes)
+    found = [
+        taped[k] if k in taped else as_cotangent(zero_cotangent(each), each)
+        for k, each in enumerate(packed)
+    ]
     for k, bar in zip(cell.direct, sums, strict=True):
         found[k] = found[k] + bar
     return tuple(found)
-
-
-def _fence_floats(bars: Any, row: Array) -> Any:
-    """As `fence`, for a pytree of cotangents, of which some may be float0."""
-    leaves, treedef = jax.tree.flatten(bars)
-    real = [k for k, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0]
-    if not real:
-        return bars
-    for k, leaf in zip(real, fence([leaves[k] for k in real], row), strict=True):
-        leaves[k] = leaf
-    return jax.tree.unflatten(treedef, leaves)
-
-
-def _repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
-    """Gives padding lanes of slices what those of gathers have: the last node's rows.
-
-    Whatever follows a slice may be infinite, and zero times infinity is not zero.
-    """
-    clean = []
-    for group, array in zip(chunk.node_type.template.operands, operands, strict=True):
-        if group_rows(group, chunk.operands).ndim == 0:
-            last = lax.dynamic_index_in_dim(array, chunk.size - 1)
-            array = jnp.where(chunk.is_real(array.ndim), array, last)
-        clean.append(array)
-    return clean
-
-
-def _read_cotangent(
-    arenas_bar: Arenas, kind: int, row: Array, output: Array, chunk: Chunk
-) -> Any:
-    """Reads an output's cotangent; zero in padding lanes, whose rows may be others'."""
-    if kind not in arenas_bar:
-        return np.zeros(output.shape, jax.dtypes.float0)
-    bar = slice_rows(arenas_bar[kind], row, chunk.width)
-    return jnp.where(chunk.is_real(bar.ndim), bar, 0)
-
-
-def _add_groups(
-    arenas_bar: Arenas,
-    kinds: tuple[int, ...],
-    groups: tuple[Slots, ...],
-    rows: Sequence[Array],
-    bars: list[Any],
-) -> Arenas:
-    """Adds cotangents to the rows that each group of slots was read from."""
-    arenas_bar = dict(arenas_bar)
-    for group, bar in zip(groups, bars, strict=True):
-        kind = kinds[group.slots[0]]
-        if bar.dtype == jax.dtypes.float0 or not _is_float(arenas_bar.get(kind)):
-            continue
-        where = group_rows(group, rows)
-        own = arenas_bar[kind]
-        if where.ndim == 0:
-            start = (where,) + (jnp.int32(0),) * (bar.ndim - 1)
-            bar = bar + slice_rows(own, where, bar.shape[0])
-            arenas_bar[kind] = lax.dynamic_update_slice(own, bar, start)
-        else:
-            arenas_bar[kind] = own.at[where].add(bar, mode="promise_in_bounds")
-    return arenas_bar
-
-
-def _is_float(array: Any) -> bool:
-    return array is not None and jnp.issubdtype(array.dtype, jnp.inexact)
-
-
-def _zero(array: Array) -> Array:
-    """A cotangent of zero; a placeholder for what has no cotangent."""
-    return jnp.zeros_like(array) if _is_float(array) else jnp.zeros((), jnp.float32)
-
-
-def _finish(bar: Array, primal: Array) -> Any:
-    return bar if _is_float(primal) else np.zeros(primal.shape, jax.dtypes.float0)

@@ -163,6 +163,7 @@ def encode_plan(
         tuple(_by_kind("rows", sizes).items()),
         packing=planner.packing,
         reuses_rows=planner.reuse,
+        remat=planner.remat,
     )
     records = np.zeros(sizes["stream"], np.int32)
     records[: len(stream.records)] = stream.records

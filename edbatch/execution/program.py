@@ -49,6 +49,7 @@ class ProgramShape:
         packing: Whether operations inside cells are packed.
         reuses_rows: Whether values are overwritten once they are not needed any more;
             then there is no gradient.
+        remat: Whether the backward pass computes again what products gave.
     """
 
     types: TypeTable
@@ -57,6 +58,7 @@ class ProgramShape:
     type_rows: tuple[tuple[int, int], ...] = ()
     packing: bool = False
     reuses_rows: bool = False
+    remat: bool = False
 
     def cell(self, type_id: int) -> CellProgram:
         """Returns the cell of a type."""
@@ -64,7 +66,8 @@ class ProgramShape:
 
     def taped_cell(self, type_id: int) -> TapedCell:
         """Returns the cell of a type, for the backward pass."""
-        return taped_cell(self.types.types[type_id], self.types, self.packing)
+        node_type = self.types.types[type_id]
+        return taped_cell(node_type, self.types, self.packing, self.remat)
 
     def pack(self, params: Any) -> dict[int, Packed]:
         """Computes what cells make of parameters alone, by type."""

@@ -8,6 +8,10 @@ lane and the cotangent of what it gives, on *tapes* with one row per lane; when 
 chunks are done, one contraction over the rows gives the parameter's cotangent. Small
 parameters, such as biases, are summed chunk by chunk: tapes would be larger.
 
+Tapes are as long as a program's bucket allows. The contraction of a product goes over
+blocks of rows and stops with the rows in use; that of a table, whose cotangent is as
+large as the table, runs once.
+
 What a site gives is most of a cell's work, so the forward pass writes it on the tape
 that will hold its cotangent, and the backward pass does not compute it again.
 """
@@ -20,7 +24,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.extend.core import (
     ClosedJaxpr,
     Jaxpr,
@@ -30,6 +34,7 @@ from jax.extend.core import (
     jaxpr_as_fun,
 )
 
+from edbatch.execution.cell_batch import slice_rows
 from edbatch.execution.cells import CellProgram, Packed, cell_program
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
@@ -40,6 +45,10 @@ Tapes = list[list[Array]]  # per site, arrays with one row per lane
 # A parameter is small if it has at most so many times the numbers that its equation
 # gives for one lane.
 _SMALL = 4
+
+# Rows that one turn of a product's contraction takes: most turns take the many, the
+# rest is done in turns of the few. Tapes are a multiple of the few.
+_BLOCKS = (1024, 128)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +73,8 @@ class TapedCell:
         cell: The cell.
         node_type: Its type.
         types: The table that the type is in.
+        remat: Whether products have no tapes: what they gave is computed again, and
+            cotangents of their matrices are summed chunk by chunk. Less memory.
 
     Attributes:
         sites: The equations whose parameters are taped.
@@ -71,8 +82,14 @@ class TapedCell:
     """
 
     def __init__(
-        self, cell: CellProgram, node_type: NodeType, types: TypeTable
+        self,
+        cell: CellProgram,
+        node_type: NodeType,
+        types: TypeTable,
+        *,
+        remat: bool = False,
     ) -> None:
+        self._remat = remat
         packed = jax.eval_shape(cell.pack, types.params_spec)
         inputs = input_specs(
             node_type.template,
@@ -103,6 +120,9 @@ class TapedCell:
             direct |= self._sources_of(var)
         self.direct = tuple(sorted(direct))
         self._sites = {id(site.eqn): k for k, site in enumerate(self.sites)}
+        is_product = [each.eqn.primitive is lax.dot_general_p for each in self.sites]
+        self._products = [k for k, each in enumerate(is_product) if each]
+        self._others = [k for k, each in enumerate(is_product) if not each]
 
     def _sources_of(self, var: Any) -> frozenset[int]:
         if isinstance(var, Literal) or var in self._of_lane:
@@ -120,7 +140,8 @@ class TapedCell:
         gives = tuple(self._functions[id(eqn)][1])
         parameters = sum(_size(v) for v in eqn.invars if self._sources_of(v))
         small = parameters <= _SMALL * sum(map(_size, gives))
-        if small or not all(map(_is_float, gives)):
+        summed = small or (self._remat and eqn.primitive is lax.dot_general_p)
+        if summed or not all(map(_is_float, gives)):
             return found
         self.sites.append(Site(eqn, tuple(dict.fromkeys(lanes)), gives))
         return frozenset()
@@ -207,28 +228,67 @@ class TapedCell:
         variables = self._jaxpr.invars[len(packed) :]
         return values | dict(zip(variables, jax.tree.leaves(inputs), strict=True))
 
-    def contract(self, packed: Packed, reads: Tapes, gives_bar: Tapes) -> Packed:
+    def contract(
+        self, packed: Packed, reads: Tapes, gives_bar: Tapes, used: Array
+    ) -> dict[int, Array]:
         """Finds the cotangents of the packed arrays from the tapes.
 
         Args:
             packed: The packed arrays.
             reads: What each site read; one row per lane.
             gives_bar: The cotangents of what it gave, zero where there is no lane.
+            used: How many rows are in use, a scalar.
 
         Returns:
-            Cotangents of the packed arrays, without what is read directly.
+            Cotangents of packed arrays by position, without what is read directly.
         """
-
-        def sites(packed: Packed) -> list[list[Array]]:
-            values = self._without_lanes(packed)
-            found = []
-            for site, read in zip(self.sites, reads, strict=True):
-                found.append(jax.vmap(partial(self._give, site, values))(read))
+        found = self._pull(self._others, packed, reads, gives_bar)
+        if not self._products:
             return found
+        start = jax.eval_shape(
+            partial(self._pull, self._products), packed, reads, gives_bar
+        )
+        sums = {k: jnp.zeros(each.shape, each.dtype) for k, each in start.items()}
+        done = jnp.int32(0)
+        rows = len(jax.tree.leaves(reads)[0])
+        for size in [each for each in _BLOCKS if each <= rows]:
+            end = used // size if size > _BLOCKS[-1] else -(-used // size)
 
-        _, pull = jax.vjp(sites, packed)
-        (bars,) = pull(gives_bar)
-        return bars
+            def add(
+                block: Array, sums: dict[int, Array], size: int = size
+            ) -> dict[int, Array]:
+                part = partial(slice_rows, first=block * size, width=size)
+                some = jax.tree.map(part, (reads, gives_bar))
+                more = self._pull(self._products, packed, *some)
+                return {k: sums[k] + more[k] for k in sums}
+
+            sums = lax.fori_loop(done // size, end, add, sums)
+            done = end * size
+        for k, each in sums.items():
+            found[k] = found[k] + each if k in found else each
+        return found
+
+    def _pull(
+        self, chosen: Sequence[int], packed: Packed, reads: Tapes, gives_bar: Tapes
+    ) -> dict[int, Array]:
+        """Contracts the tapes of some sites."""
+        sites = [self.sites[k] for k in chosen]
+        sources = [self._sources_of(var) for site in sites for var in site.eqn.invars]
+        positions = sorted(frozenset().union(*sources))
+
+        def give(arrays: list[Array]) -> list[list[Array]]:
+            own = list(packed)
+            for k, array in zip(positions, arrays, strict=True):
+                own[k] = array
+            values = self._without_lanes(own)
+            return [
+                jax.vmap(partial(self._give, site, values))(reads[k])
+                for k, site in zip(chosen, sites, strict=True)
+            ]
+
+        _, pull = jax.vjp(give, [packed[k] for k in positions])
+        (bars,) = pull([gives_bar[k] for k in chosen])
+        return dict(zip(positions, bars, strict=True))
 
     def _evaluate(self, eqn: JaxprEqn, values: dict[Var, Any]) -> dict[Var, Any]:
         reads, gives, function = self._functions[id(eqn)]
@@ -245,12 +305,26 @@ class TapedCell:
 
 
 @lru_cache(maxsize=512)
-def taped_cell(node_type: NodeType, types: TypeTable, packing: bool) -> TapedCell:
-    """Returns the taped cell of a type; arguments as for `cell_program`."""
-    return TapedCell(cell_program(node_type, types, packing), node_type, types)
+def taped_cell(
+    node_type: NodeType, types: TypeTable, packing: bool, remat: bool = False
+) -> TapedCell:
+    """Returns the taped cell of a type.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+        packing: As for `cell_program`.
+        remat: As for `TapedCell`.
+
+    Returns:
+        The taped cell.
+    """
+    cell = cell_program(node_type, types, packing)
+    return TapedCell(cell, node_type, types, remat=remat)
 
 
 def _zeros(rows: int, variables: Sequence[Var]) -> list[Array]:
+    rows = -(-rows // _BLOCKS[-1]) * _BLOCKS[-1]
     return [jnp.zeros((rows, *shape_of(each)), dtype_of(each)) for each in variables]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import edbatch as eb
 from edbatch.execution.cells import cell_program
-from edbatch.execution.taped_cell import taped_cell
+from edbatch.execution.taped_cell import TapedCell, taped_cell
 
 WORDS, HIDDEN = 50, 6
 
@@ -137,3 +137,64 @@ def test_a_parameter_that_several_cells_read_gets_all_of_its_cotangent():
     for name in ("table", "w", "b", "gain", "unused"):
         np.testing.assert_allclose(found[name], expected[name], rtol=2e-5, atol=1e-5)
     assert found["number"].dtype == jax.dtypes.float0
+
+
+@pytest.mark.parametrize("used", [0, 1, 4, 5, 15, 16, 17, 33, 39, 40])
+def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, used):
+    monkeypatch.setattr("edbatch.execution.taped_cell._BLOCKS", (16, 4))
+    batched = eb.batch(model, params=make_params())
+    node_type = types_of(batched)["step"]
+    cell = TapedCell(
+        cell_program(node_type, batched.types, True), node_type, batched.types
+    )
+    packed = cell_program(node_type, batched.types, True).pack(make_params())
+    rng = np.random.default_rng(used)
+    [[reads]], [[bars]] = (
+        [[rng.normal(size=tape.shape).astype(np.float32) for tape in site]]
+        for [site] in (cell.new_reads(40), cell.new_gives(40))
+    )
+    bars[used:] = 0
+    reads[-(-used // 4) * 4 :] = np.nan  # nobody looks at these rows
+    found = cell.contract(packed, [[reads]], [[bars]], jnp.int32(used))
+    [bar] = found.values()
+    expected = np.einsum("no,ni->oi", bars[:used], reads[:used])
+    np.testing.assert_allclose(bar, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_remat_tapes_tables_only():
+    batched = eb.batch(model, params=make_params())
+    types = types_of(batched)
+    cells = {
+        name: taped_cell(types[name], batched.types, True, remat=True)
+        for name in ("word", "step", "double")
+    }
+    assert [len(each.sites) for each in cells.values()] == [1, 0, 0]
+    assert len(cells["step"].direct) == 2
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_gradient_with_remat_is_that_of_the_model(packing):
+    planner = eb.Planner(packing=packing, remat=True)
+    batched = eb.batch(model, params=make_params(), planner=planner)
+    eb.verify(batched, make_params(), SENTENCES)
+
+
+def test_second_derivatives_are_refused():
+    batched = eb.batch(model, params=make_params())
+    plan = batched.plan(SENTENCES)
+    params = make_params()
+    floats = {name: each for name, each in params.items() if name != "number"}
+
+    def loss(own):
+        return batched.apply(params | own, plan).sum()
+
+    def slope(own):
+        return jax.grad(loss)(own)["w"].sum()
+
+    mend = "instance by instance"
+    with pytest.raises(eb.PlanError, match=f"first derivatives only.*{mend}"):
+        jax.grad(slope)(floats)
+    with pytest.raises(eb.PlanError, match="the derivative of its gradient"):
+        jax.jit(jax.hessian(loss))(floats)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(loss, (floats,), (floats,))

@@ -1,0 +1,98 @@
+"""Cotangents of a chunk's rows: reading them, adding them, and what has none."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from edbatch.execution.cell_batch import Arenas, Chunk, fence, group_rows, slice_rows
+from edbatch.graph.node_type import Slots
+
+
+def read_cotangent(
+    arenas_bar: Arenas, kind: int, row: Array, output: Array, chunk: Chunk
+) -> Any:
+    """Reads an output's cotangent; zero in padding lanes, whose rows may be others'."""
+    if kind not in arenas_bar:
+        return np.zeros(output.shape, jax.dtypes.float0)
+    bar = slice_rows(arenas_bar[kind], row, chunk.width)
+    return jnp.where(chunk.is_real(bar.ndim), bar, 0)
+
+
+def add_groups(
+    arenas_bar: Arenas,
+    kinds: tuple[int, ...],
+    groups: tuple[Slots, ...],
+    rows: Sequence[Array],
+    bars: list[Any],
+) -> Arenas:
+    """Adds cotangents to the rows that each group of slots was read from."""
+    arenas_bar = dict(arenas_bar)
+    for group, bar in zip(groups, bars, strict=True):
+        kind = kinds[group.slots[0]]
+        if is_float0(bar) or not is_float(arenas_bar.get(kind)):
+            continue
+        where = group_rows(group, rows)
+        own = arenas_bar[kind]
+        if where.ndim == 0:
+            start = (where,) + (jnp.int32(0),) * (bar.ndim - 1)
+            bar = bar + slice_rows(own, where, bar.shape[0])
+            arenas_bar[kind] = lax.dynamic_update_slice(own, bar, start)
+        else:
+            arenas_bar[kind] = own.at[where].add(bar, mode="promise_in_bounds")
+    return arenas_bar
+
+
+def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
+    """Gives padding lanes of slices what those of gathers have: the last node's rows.
+
+    Whatever follows a slice may be infinite, and zero times infinity is not zero.
+    """
+    clean = []
+    for group, array in zip(chunk.node_type.template.operands, operands, strict=True):
+        if group_rows(group, chunk.operands).ndim == 0:
+            last = lax.dynamic_index_in_dim(array, chunk.size - 1)
+            array = jnp.where(chunk.is_real(array.ndim), array, last)
+        clean.append(array)
+    return clean
+
+
+def real_rows(chunk: Chunk, tape: Array, lane: Array) -> Array:
+    """Reads a chunk's rows of a tape; in padding lanes, the last node's."""
+    rows = slice_rows(tape, lane, chunk.width)
+    last = lax.dynamic_index_in_dim(rows, chunk.size - 1)
+    return jnp.where(chunk.is_real(rows.ndim), rows, last)
+
+
+def fence_floats(bars: Any, row: Array) -> Any:
+    """As `fence`, for a pytree of cotangents, of which some may be float0."""
+    leaves, treedef = jax.tree.flatten(bars)
+    real = [k for k, leaf in enumerate(leaves) if not is_float0(leaf)]
+    if not real:
+        return bars
+    for k, leaf in zip(real, fence([leaves[k] for k in real], row), strict=True):
+        leaves[k] = leaf
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def zero_cotangent(array: Array) -> Array:
+    """A cotangent of zero; a placeholder for what has no cotangent."""
+    return jnp.zeros_like(array) if is_float(array) else jnp.zeros((), jnp.float32)
+
+
+def as_cotangent(bar: Array, primal: Array) -> Any:
+    """What JAX expects as an array's cotangent: float0 zeros for integers."""
+    return bar if is_float(primal) else np.zeros(primal.shape, jax.dtypes.float0)
+
+
+def is_float0(array: Any) -> bool:
+    """Whether this is the cotangent of integers."""
+    return bool(array.dtype == jax.dtypes.float0)
+
+
+def is_float(array: Any) -> bool:
+    """Whether an array has a cotangent; None has none."""
+    return array is not None and jnp.issubdtype(array.dtype, jnp.inexact)
