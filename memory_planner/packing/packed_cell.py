@@ -20,6 +20,7 @@ from edbatch.memory_planner.packing.cell_graph import (
     trace_cell,
 )
 from edbatch.memory_planner.packing.halves import divide
+from edbatch.memory_planner.packing.join_slices import join_slices
 from edbatch.memory_planner.packing.lowering import lower
 from edbatch.memory_planner.packing.push_slices import push_slices
 from edbatch.memory_planner.packing.simplify import simplify
@@ -168,7 +169,7 @@ def _merge(graph: CellGraph, overhead: int, *, elementwise: bool) -> CellGraph:
     if pushed is not graph:
         other, other_cost = widen_products(simplify(pushed), overhead)
         wide = other if other_cost < cost else wide
-    return lower(*join_equal(wide, overhead, elementwise=elementwise))
+    return join_slices(lower(*join_equal(wide, overhead, elementwise=elementwise)))
 
 
 def _num_bytes(var: Var) -> int:
