@@ -48,6 +48,7 @@ class BenchmarkConfig:
         seed: Seed of parameters, sampling and shuffling.
         compiles_only: Run every minibatch once through `edbatch` alone, to count
             compilations; nothing is compared and times are of single runs.
+        train: Also measure the value and gradient of a loss.
 
     Raises:
         BenchmarkError: A number is too small, or a system does not exist.
@@ -68,6 +69,7 @@ class BenchmarkConfig:
     minibatches: int = 5
     seed: int = 0
     compiles_only: bool = False
+    train: bool = False
 
     def __post_init__(self) -> None:
         for name in ("hidden", "batch_size", "rounds", "minibatches"):

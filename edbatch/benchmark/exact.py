@@ -21,6 +21,7 @@ import numpy as np
 from jax import Array
 
 from edbatch.benchmark.errors import UnsupportedError
+from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
@@ -48,11 +49,13 @@ class ExactPlan:
     Attributes:
         graph: The minibatch.
         run: The program; it is compiled when it runs first.
+        train: Likewise, for the loss and its gradient.
         pools: External inputs by array kind.
     """
 
     graph: DataflowGraph
     run: Callable[[Any, dict[int, Any]], tuple[Array, ...]]
+    train: Callable[[Any, dict[int, Any]], tuple[Array, Any]]
     pools: dict[int, np.ndarray]
 
 
@@ -73,11 +76,17 @@ class Exact(StagedSystem):
                 f"its program would have {len(stages.groups)} levels, more than"
                 f" {MOST_GROUPS}, and take minutes to compile for every minibatch"
             )
-        return ExactPlan(stages.graph, jax.jit(_program(stages)), stages.pools)
+        run = _program(stages)
+        train = jax.value_and_grad(lambda *inputs: half_squares(run(*inputs)))
+        return ExactPlan(stages.graph, jax.jit(run), jax.jit(train), stages.pools)
 
     def forward(self, plan: ExactPlan) -> tuple[Array, ...]:
         """Runs the minibatch's own program."""
         return plan.run(self.params, plan.pools)
+
+    def train(self, plan: ExactPlan) -> tuple[Array, Any]:
+        """Runs the minibatch's own program and its gradient's."""
+        return plan.train(self.params, plan.pools)
 
     def results(self, plan: ExactPlan, outcome: tuple[Array, ...]) -> list[Any]:
         """Returns the outputs per instance."""

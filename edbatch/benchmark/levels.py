@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 
 from edbatch.benchmark.exact import assign_rows
+from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
@@ -87,9 +88,10 @@ class Levels(StagedSystem):
         self._sizes: dict[int, int] = {}
         self._allocate = jax.jit(self._new_arenas, static_argnums=0)
         self._pack = jax.jit(partial(pack_cells, self._types), static_argnums=0)
-        self._call = jax.jit(
-            partial(_call, self._types), static_argnums=(0, 1), donate_argnums=3
-        )
+        call = partial(_call, self._types)
+        self._call = jax.jit(call, static_argnums=(0, 1), donate_argnums=3)
+        self._call_kept = jax.jit(call, static_argnums=(0, 1))
+        self._loss = jax.jit(half_squares)
         self._gather = jax.jit(_gather, static_argnums=0)
 
     def plan(self, recordings: Sequence[DataflowGraph]) -> LevelsPlan:
@@ -122,13 +124,26 @@ class Levels(StagedSystem):
 
     def forward(self, plan: LevelsPlan) -> tuple[Array, ...]:
         """Calls the jitted cells one after the other."""
+        return self._forward(self.params, plan, self._call)
+
+    def train(self, plan: LevelsPlan) -> tuple[Array, Any]:
+        """Differentiates through the calls; the arenas are not donated then."""
+
+        def loss(params: Any) -> Array:
+            return self._loss(self._forward(params, plan, self._call_kept))
+
+        return jax.value_and_grad(loss)(self.params)
+
+    def _forward(
+        self, params: Any, plan: LevelsPlan, run: Callable[..., Arenas]
+    ) -> tuple[Array, ...]:
         arenas = self._allocate(plan.sizes)
         pools = jax.device_put(plan.pools)
         node_types = tuple(dict.fromkeys(call.node_type for call in plan.calls))
-        cells = self._pack(node_types, self.params)
+        cells = self._pack(node_types, params)
         packed = dict(zip(node_types, cells, strict=True))
         for call in plan.calls:
-            arenas = self._call(
+            arenas = run(
                 call.node_type,
                 call.width,
                 packed[call.node_type],

@@ -3,7 +3,7 @@
 All systems run in one process and take turns on each minibatch, the first one moving
 on by one each round, so that what the machine does meanwhile meets all alike. What is
 timed was run before and is awaited with ``jax.block_until_ready``. Recording and
-planning are timed from scratch each time; the forward pass on the plan of the warm-up,
+planning are timed from scratch each time; the passes on the plan of the warm-up,
 which is host memory, so its transfer counts. What the process held before is kept from
 the garbage collector meanwhile, which else would look through all of it now and then.
 """
@@ -19,7 +19,33 @@ import jax
 import numpy as np
 
 from edbatch.benchmark.compile_counter import CompileCount
+from edbatch.benchmark.loss import max_relative_error
 from edbatch.benchmark.systems import System
+
+
+@dataclass(frozen=True, eq=False)
+class FirstRuns:
+    """The first run of a pass on ``M`` minibatches.
+
+    Attributes:
+        first_ms: Time of each, compilation included.
+        compiles: Programs that were compiled in it.
+        max_error: Largest difference from the reference; None without a reference.
+    """
+
+    first_ms: np.ndarray  # [M] float64
+    compiles: np.ndarray  # [M] int64
+    max_error: float | None
+
+    @property
+    def num_compiles(self) -> int:
+        """Programs that were compiled."""
+        return int(self.compiles.sum())
+
+    def compile_s(self, later_ms: np.ndarray) -> float:
+        """Seconds that first runs took longer than later ones; ``[M, R]``."""
+        waited_ms = np.maximum(self.first_ms - np.median(later_ms, axis=1), 0)
+        return float(waited_ms[self.compiles > 0].sum()) / 1e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,16 +54,28 @@ class WarmUp:
 
     Attributes:
         plans: The plan of each.
-        first_ms: Time of each first forward pass, compilation included.
-        compiles: Programs that were compiled in it.
-        max_abs_error: Largest difference from the reference, over all outputs of all
-            instances; None without a reference.
+        forward: The forward pass, with the largest difference over all outputs of all
+            instances.
+        train: Value and gradient, with the largest relative difference of gradients;
+            None if they are not measured.
     """
 
     plans: list[Any]
-    first_ms: np.ndarray  # [M] float64
-    compiles: np.ndarray  # [M] int64
-    max_abs_error: float | None
+    forward: FirstRuns
+    train: FirstRuns | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What the model itself computes for a minibatch.
+
+    Attributes:
+        results: What it returns, per instance.
+        gradient: Of the benchmark's loss; None if that is not measured.
+    """
+
+    results: list[Any]
+    gradient: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,28 +86,33 @@ class Samples:
         record_ms: Time to record.
         plan_ms: Time to plan.
         forward_ms: Time to run.
+        train_ms: Time of value and gradient; None if they are not measured.
     """
 
     record_ms: np.ndarray  # [M, R] float64
     plan_ms: np.ndarray  # [M, R] float64
     forward_ms: np.ndarray  # [M, R] float64
+    train_ms: np.ndarray | None  # [M, R] float64
 
 
 def warm_up(
     system: System,
     minibatches: Sequence[Sequence[Any]],
-    references: Sequence[list[Any]] | None,
+    references: Sequence[Reference] | None,
     count: CompileCount,
     tick: Callable[[], None] = lambda: None,
+    *,
+    train: bool = False,
 ) -> WarmUp:
     """Runs a system once on each minibatch and checks what it computes.
 
     Args:
         system: The system.
         minibatches: The instances of each.
-        references: What the model returns, per instance of each minibatch.
+        references: What the model computes for each.
         count: Counts compilations.
         tick: Called after each minibatch.
+        train: Also run value and gradient.
 
     Returns:
         What was seen.
@@ -77,23 +120,43 @@ def warm_up(
     Raises:
         UnsupportedError: The system cannot run this workload.
     """
-    plans, first_ms, compiles, errors = [], [], [], []
+    plans: list[Any] = []
+    forward, backward = _FirstRuns(count), _FirstRuns(count)
     for k, instances in enumerate(minibatches):
-        plans.append(system.plan(system.record(instances)))
-        before = count.programs
-        outcome, elapsed_ms = _forward(system, plans[-1])
-        first_ms.append(elapsed_ms)
-        compiles.append(count.programs - before)
+        plan = system.plan(system.record(instances))
+        plans.append(plan)
+        outcome = forward.run(system.forward, plan)
         if references is not None:
-            found = system.results(plans[-1], outcome)
-            errors.append(max_abs_error(found, references[k]))
+            found = system.results(plan, outcome)
+            forward.errors.append(max_abs_error(found, references[k].results))
+        if train:
+            _, gradient = backward.run(system.train, plan)
+            if references is not None:
+                error = max_relative_error(gradient, references[k].gradient)
+                backward.errors.append(error)
         tick()
-    return WarmUp(
-        plans,
-        np.array(first_ms),
-        np.array(compiles),
-        max(errors) if errors else None,
-    )
+    return WarmUp(plans, forward.result(), backward.result() if train else None)
+
+
+class _FirstRuns:
+    """Collects `FirstRuns`."""
+
+    def __init__(self, count: CompileCount) -> None:
+        self._count = count
+        self._first_ms: list[float] = []
+        self._compiles: list[int] = []
+        self.errors: list[float] = []
+
+    def run(self, call: Callable[[Any], Any], plan: Any) -> Any:
+        before = self._count.programs
+        outcome, elapsed_ms = _timed(call, plan)
+        self._first_ms.append(elapsed_ms)
+        self._compiles.append(self._count.programs - before)
+        return outcome
+
+    def result(self) -> FirstRuns:
+        error = max(self.errors) if self.errors else None
+        return FirstRuns(np.array(self._first_ms), np.array(self._compiles), error)
 
 
 def alternate(
@@ -102,6 +165,8 @@ def alternate(
     minibatches: Sequence[Sequence[Any]],
     rounds: int,
     tick: Callable[[], None] = lambda: None,
+    *,
+    train: bool = False,
 ) -> list[Samples]:
     """Times systems that are warmed up, in turns.
 
@@ -111,20 +176,24 @@ def alternate(
         minibatches: The instances of each.
         rounds: How often to time each system on each minibatch.
         tick: Called after each turn.
+        train: Also time value and gradient.
 
     Returns:
         The times of each system.
     """
-    times = np.zeros((len(systems), 3, len(minibatches), rounds))
+    times = np.zeros((len(systems), 4, len(minibatches), rounds))
     with _little_garbage():
         for r in range(rounds):
             for m, instances in enumerate(minibatches):
                 for turn in range(len(systems)):
                     k = (turn + r) % len(systems)
                     times[k, :2, m, r] = _host(systems[k], instances)
-                    _, times[k, 2, m, r] = _forward(systems[k], warm[k].plans[m])
+                    plan = warm[k].plans[m]
+                    _, times[k, 2, m, r] = _timed(systems[k].forward, plan)
+                    if train:
+                        _, times[k, 3, m, r] = _timed(systems[k].train, plan)
                     tick()
-    return [Samples(*each) for each in times]
+    return [Samples(*each[:3], each[3] if train else None) for each in times]
 
 
 @contextmanager
@@ -147,9 +216,9 @@ def _host(system: System, instances: Sequence[Any]) -> tuple[float, float]:
     return 1e3 * (recorded - start), 1e3 * (planned - recorded)
 
 
-def _forward(system: System, plan: Any) -> tuple[Any, float]:
+def _timed(call: Callable[[Any], Any], plan: Any) -> tuple[Any, float]:
     start = time.perf_counter()
-    outcome = jax.block_until_ready(system.forward(plan))
+    outcome = jax.block_until_ready(call(plan))
     return outcome, 1e3 * (time.perf_counter() - start)
 
 

@@ -8,6 +8,32 @@ from edbatch.benchmark.program_counts import ProgramCounts
 
 
 @dataclass(frozen=True)
+class TrainRow:
+    """Value and gradient of a loss, the sum of squares of all outputs; no optimiser.
+
+    Attributes:
+        train_ms: Both passes, transfers of the plan included, per minibatch.
+        ratio_to_forward: Median ratio to the forward pass beside it.
+        ratio_to_exact: Median ratio to `exact` beside it; None if that was not
+            measured.
+        compile_s: What first runs took longer than later ones, over all minibatches.
+        compiles: Programs compiled for it over all minibatches.
+        noise_percent: Half the distance between the quartiles of ``train_ms``.
+        max_gradient_error: Largest difference from the gradient of the unbatched model,
+            relative to the largest number of the parameter's; None if nothing was
+            compared.
+    """
+
+    train_ms: float
+    ratio_to_forward: float
+    ratio_to_exact: float | None
+    compile_s: float
+    compiles: int
+    noise_percent: float
+    max_gradient_error: float | None
+
+
+@dataclass(frozen=True)
 class Row:
     """One system. Times are per minibatch: means of each minibatch's median.
 
@@ -30,6 +56,7 @@ class Row:
         batches: Batches per minibatch; None where batches are not scheduled.
         in_place_percent: Bytes of operands that are read as slices, of all.
         program: What its program consists of; measured for `PLANNERS`.
+        train: Value and gradient; measured on request.
         about: What the system is, and its weakness.
     """
 
@@ -48,6 +75,7 @@ class Row:
     batches: float | None
     in_place_percent: float | None
     program: ProgramCounts | None
+    train: TrainRow | None
     about: str
 
 

@@ -16,6 +16,7 @@ from edbatch.benchmark.config import PLANNERS, BenchmarkConfig
 from edbatch.benchmark.errors import UnsupportedError
 from edbatch.benchmark.flops import count_flops
 from edbatch.benchmark.measure import (
+    Reference,
     Samples,
     WarmUp,
     alternate,
@@ -31,7 +32,7 @@ from edbatch.benchmark.minibatches import (
 )
 from edbatch.benchmark.peak import peak_gflops
 from edbatch.benchmark.program_counts import ProgramCounts, count_program
-from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row
+from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row, TrainRow
 from edbatch.benchmark.systems import Batched, System, Unbatched, make_system
 from edbatch.execution import Plan
 from edbatch.graph import DataflowGraph
@@ -96,17 +97,22 @@ def run_benchmark(
     rounds = 1 if config.compiles_only else config.rounds
     count = len(drawn.measured)
     clock = _Clock(progress, count * (1 + len(names) * (1 + rounds)))
+    train = config.train
     systems = [make_system(each, workload.model, params, policy) for each in names]
     with count_compiles() as compiles:
         reference = Unbatched(workload.model, params)
         clock.start("warming up unbatched")
         references = None
         if not config.compiles_only:
-            first = warm_up(reference, drawn.measured, None, compiles, clock.tick)
-            references = [_reference(reference, each) for each in first.plans]
-        warm, left_out = _warm_up(systems, drawn.measured, references, compiles, clock)
+            first = warm_up(
+                reference, drawn.measured, None, compiles, clock.tick, train=train
+            )
+            references = [_reference(reference, each, train) for each in first.plans]
+        warm, left_out = _warm_up(
+            systems, drawn.measured, references, compiles, clock, train
+        )
         if references and "unbatched" in warm:  # the cells were compiled already
-            warm["unbatched"] = replace(first, max_abs_error=0.0)
+            warm["unbatched"] = _without_error(first)
     kept = [each for each in systems if each.name in warm]
     clock.start("measuring")
     samples = alternate(
@@ -115,6 +121,7 @@ def run_benchmark(
         drawn.measured,
         rounds,
         clock.tick,
+        train=train,
     )
     graphs = _graphs(workload.model, params, drawn.measured)
     peak = None
@@ -139,16 +146,24 @@ def run_benchmark(
     )
 
 
-def _reference(system: Unbatched, instances: list[Any]) -> list[Any]:
-    return system.results(instances, system.forward(instances))
+def _reference(system: Unbatched, instances: list[Any], train: bool) -> Reference:
+    results = system.results(instances, system.forward(instances))
+    return Reference(results, system.train(instances)[1] if train else None)
+
+
+def _without_error(warm: WarmUp) -> WarmUp:
+    forward = replace(warm.forward, max_error=0.0)
+    train = replace(warm.train, max_error=0.0) if warm.train else None
+    return WarmUp(warm.plans, forward, train)
 
 
 def _warm_up(
     systems: list[System],
     minibatches: list[list[Any]],
-    references: list[list[Any]] | None,
+    references: list[Reference] | None,
     compiles: CompileCount,
     clock: _Clock,
+    train: bool,
 ) -> tuple[dict[str, WarmUp], dict[str, str]]:
     """Runs every system once; also returns why some cannot run."""
     warm, left_out = {}, {}
@@ -156,7 +171,7 @@ def _warm_up(
         clock.start(f"warming up {system.name}")
         try:
             warm[system.name] = warm_up(
-                system, minibatches, references, compiles, clock.tick
+                system, minibatches, references, compiles, clock.tick, train=train
             )
         except UnsupportedError as error:
             left_out[system.name] = str(error)
@@ -193,8 +208,6 @@ def _row(
     )
     if isinstance(system, Unbatched):
         record_ms = plan_ms = 0.0  # it does neither
-    later_ms = np.median(samples.forward_ms, axis=1)
-    waited_ms = np.maximum(warm.first_ms - later_ms, 0)[warm.compiles > 0]
     plans = [each for each in warm.plans if isinstance(each, Plan)]
     reports = [each.report for each in plans]
     gflops = facts.gflop / (forward_ms / 1e3)
@@ -203,9 +216,9 @@ def _row(
         forward_ms=forward_ms,
         record_ms=record_ms,
         plan_ms=plan_ms,
-        compile_s=float(waited_ms.sum()) / 1e3,
-        compiles=int(warm.compiles.sum()),
-        max_abs_error=warm.max_abs_error,
+        compile_s=warm.forward.compile_s(samples.forward_ms),
+        compiles=warm.forward.num_compiles,
+        max_abs_error=warm.forward.max_error,
         instances_per_s=facts.instances / (forward_ms + record_ms + plan_ms) * 1e3,
         percent_of_peak=None if peak is None else 100 * gflops / peak,
         host_percent=100 * plan_ms / forward_ms,
@@ -218,7 +231,25 @@ def _row(
         if plans
         else None,
         program=_count_program(system, warm),
+        train=_train_row(warm, samples, exact),
         about=system.about,
+    )
+
+
+def _train_row(
+    warm: WarmUp, samples: Samples, exact: Samples | None
+) -> TrainRow | None:
+    if warm.train is None or samples.train_ms is None:
+        return None
+    beside = None if exact is None else exact.train_ms
+    return TrainRow(
+        train_ms=typical(samples.train_ms),
+        ratio_to_forward=ratio(samples.train_ms, samples.forward_ms),
+        ratio_to_exact=None if beside is None else ratio(samples.train_ms, beside),
+        compile_s=warm.train.compile_s(samples.train_ms),
+        compiles=warm.train.num_compiles,
+        noise_percent=noise_percent(samples.train_ms),
+        max_gradient_error=warm.train.max_error,
     )
 
 

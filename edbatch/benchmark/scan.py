@@ -23,6 +23,7 @@ import numpy as np
 from jax import Array, lax
 
 from edbatch.benchmark.errors import UnsupportedError
+from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
@@ -102,6 +103,11 @@ class ScanPlan:
     externals: list[np.ndarray]
     columns: list[np.ndarray]
 
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What the program reads beside the parameters."""
+        return self.pools, self.operands, self.externals, self.columns
+
 
 class Scan(StagedSystem):
     """See the module."""
@@ -116,6 +122,9 @@ class Scan(StagedSystem):
     def __init__(self, model: Callable[[Any, Any], Any], params: Any) -> None:
         super().__init__(model, params)
         self._run = jax.jit(self._program, static_argnums=0)
+        self._train = jax.jit(
+            jax.value_and_grad(self._loss, argnums=1), static_argnums=0
+        )
 
     def plan(self, recordings: Sequence[DataflowGraph]) -> list[ScanPlan]:
         """Pads the instances of each part to the longest of them."""
@@ -128,17 +137,12 @@ class Scan(StagedSystem):
 
     def forward(self, plan: list[ScanPlan]) -> list[tuple[Array, ...]]:
         """Runs one program per part."""
-        return [
-            self._run(
-                part.layout,
-                self.params,
-                part.pools,
-                part.operands,
-                part.externals,
-                part.columns,
-            )
-            for part in plan
-        ]
+        return [self._run(part.layout, self.params, *part.arrays) for part in plan]
+
+    def train(self, plan: list[ScanPlan]) -> tuple[Array, Any]:
+        """Runs one program per part, and adds."""
+        found = [self._train(part.layout, self.params, *part.arrays) for part in plan]
+        return jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *found)
 
     def results(
         self, plan: list[ScanPlan], outcome: list[tuple[Array, ...]]
@@ -149,6 +153,9 @@ class Scan(StagedSystem):
             found = instance_results(part.graph, columns)
             results.update(zip(part.places.tolist(), found, strict=True))
         return [results[place] for place in sorted(results)]
+
+    def _loss(self, *inputs: Any) -> Array:
+        return half_squares(self._program(*inputs))
 
     def _program(
         self,

@@ -54,6 +54,10 @@ class StagedSystem(ABC):
         """Computes a minibatch's outputs."""
 
     @abstractmethod
+    def train(self, plan: Any) -> tuple[Array, Any]:
+        """Computes `half_squares` of a minibatch's outputs, and its gradient."""
+
+    @abstractmethod
     def results(self, plan: Any, outcome: Any) -> list[Any]:
         """Returns what the model returns, per instance, from what `forward` gave."""
 

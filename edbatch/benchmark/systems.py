@@ -1,6 +1,7 @@
 """The systems that are compared: what each does with a minibatch."""
 
 from collections.abc import Callable, Sequence
+from operator import add
 from typing import Any, Protocol
 
 import jax
@@ -10,6 +11,7 @@ import edbatch as eb
 from edbatch.benchmark.config import PLANNERS
 from edbatch.benchmark.exact import Exact
 from edbatch.benchmark.levels import Levels
+from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.scan import Scan, ScanSorted
 from edbatch.execution import Plan
 from edbatch.graph import DataflowGraph
@@ -41,6 +43,9 @@ class System(Protocol):
     def forward(self, plan: Any) -> Any:
         """Computes the outputs, transfers of the plan included."""
 
+    def train(self, plan: Any) -> tuple[Any, Any]:
+        """Computes `half_squares` of the outputs, and its gradient."""
+
     def results(self, plan: Any, outcome: Any) -> list[Any]:
         """Takes what `forward` gave apart, per instance."""
 
@@ -65,6 +70,11 @@ class Batched:
         self.batched = eb.batch(
             model, policy, params=params, cache_bytes=0, planner=planner
         )
+        self._train = jax.jit(
+            jax.value_and_grad(
+                lambda params, plan: half_squares(self.batched.apply(params, plan))
+            )
+        )
 
     def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
         """Records the model on each instance."""
@@ -77,6 +87,10 @@ class Batched:
     def forward(self, plan: Plan) -> Any:
         """Runs the plan."""
         return self.batched.apply(self.params, plan)
+
+    def train(self, plan: Plan) -> tuple[Any, Any]:
+        """Runs the plan and its gradient."""
+        return self._train(self.params, plan)
 
     def results(self, plan: Plan, outcome: Any) -> list[Any]:
         """Returns the outputs per instance."""
@@ -108,6 +122,19 @@ class Unbatched:
         """Calls the model on each instance."""
         with jitted_cells():
             return [self.model(self.params, each) for each in plan]
+
+    def train(self, plan: list[Any]) -> tuple[Any, Any]:
+        """Differentiates the model on each instance, and adds."""
+
+        def loss(params: Any, instance: Any) -> Any:
+            return half_squares(self.model(params, instance))
+
+        total: Any = None
+        with jitted_cells():
+            for each in plan:
+                found = jax.value_and_grad(loss)(self.params, each)
+                total = found if total is None else jax.tree.map(add, total, found)
+        return total
 
     def results(self, plan: list[Any], outcome: list[Any]) -> list[Any]:
         """Returns the outputs per instance."""

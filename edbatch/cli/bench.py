@@ -30,6 +30,15 @@ _COST = {
     "percent_of_peak": "peak %",
     "max_abs_error": "max error",
 }
+_TRAIN = {
+    "train_ms": "train",
+    "noise_percent": "± %",
+    "ratio_to_forward": "to forward",
+    "ratio_to_exact": "to exact",
+    "compiles": "compiles",
+    "compile_s": "seconds",
+    "max_gradient_error": "max error",
+}
 
 
 def bench(
@@ -72,6 +81,16 @@ def bench(
             help=(
                 "Compare edbatch without its memory planner, with layout only, with"
                 " packing only, and with both; as --systems with the four."
+            ),
+        ),
+    ] = False,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            metavar="",
+            help=(
+                "Also measure the value and gradient of a loss, without an optimiser."
             ),
         ),
     ] = False,
@@ -128,6 +147,7 @@ def bench(
         minibatches=minibatches,
         seed=seed,
         compiles_only=compiles_only,
+        train=train,
     )
     result = _run(config)
     if json:
@@ -168,6 +188,7 @@ def _print(result: "BenchmarkResult") -> None:
         "Programs and the seconds to compile them, batches, plan in percent of forward,"
         " speed in percent of the peak, difference from the unbatched model",
     )
+    _print_train(result)
     _print_programs(result)
     for row in result.rows:
         typer.echo(f"{row.system}: {row.about}.")
@@ -179,6 +200,22 @@ def _print(result: "BenchmarkResult") -> None:
             f"Peak: {result.peak_gflops:.0f} Gflop/s, the fastest matrix"
             f" product measured on this {result.device['kind']} with"
             f" {result.device['cores']} cores."
+        )
+
+
+def _print_train(result: "BenchmarkResult") -> None:
+    measured = [(row.system, row.train) for row in result.rows if row.train]
+    if measured:
+        rows = [
+            [system, *(_cell(name, getattr(each, name)) for name in _TRAIN)]
+            for system, each in measured
+        ]
+        print_table(
+            ["system", *_TRAIN.values()],
+            rows,
+            "Value and gradient of a loss, the squares of all outputs: milliseconds per"
+            " minibatch, programs and the seconds to compile them, difference from the"
+            " unbatched model's gradient relative to its largest numbers",
         )
 
 
@@ -224,7 +261,7 @@ def _print_columns(
 def _cell(name: str, value: Any) -> Any:
     if value is None:
         return None
-    if name == "max_abs_error":
+    if name in ("max_abs_error", "max_gradient_error"):
         return f"{value:.1e}"
     if name in (
         "noise_percent",

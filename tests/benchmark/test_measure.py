@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from edbatch.benchmark.compile_counter import count_compiles
+from edbatch.benchmark.loss import max_relative_error
 from edbatch.benchmark.measure import (
+    FirstRuns,
+    Reference,
     alternate,
     max_abs_error,
     noise_percent,
@@ -36,23 +39,37 @@ class Fake:
         self.log.append((self.name, "forward", plan.tolist()))
         return self.program(plan)
 
+    def train(self, plan):
+        self.log.append((self.name, "train", plan.tolist()))
+        return plan.sum(), {"x": 2 * plan + self.slip}
+
     def results(self, plan, outcome):
         return [each + self.slip for each in np.asarray(outcome)]
 
 
 def test_warm_up_counts_compiles_and_errors():
     minibatches = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0, 7.0]]
-    references = [[np.float32(x + 1) for x in each] for each in minibatches]
+    references = [
+        Reference([np.float32(x + 1) for x in each], {"x": 2 * np.float32(each)})
+        for each in minibatches
+    ]
     with count_compiles() as count:
         right = warm_up(Fake("a", []), minibatches, references, count)
         wrong = warm_up(Fake("b", [], slip=0.25), minibatches, references, count)
         silent = warm_up(Fake("c", []), minibatches, None, count)
-    assert right.compiles.tolist() == [1, 0, 1]  # once per length
-    assert right.max_abs_error == 0.0
-    assert wrong.max_abs_error == 0.25
-    assert silent.max_abs_error is None
-    assert right.first_ms.shape == (3,)
-    assert (right.first_ms > 0).all()
+        trained = warm_up(
+            Fake("d", [], slip=0.25), minibatches, references, count, train=True
+        )
+    assert right.forward.compiles.tolist() == [1, 0, 1]  # once per length
+    assert right.forward.num_compiles == 2
+    assert right.forward.max_error == 0.0
+    assert wrong.forward.max_error == 0.25
+    assert silent.forward.max_error is None
+    assert right.forward.first_ms.shape == (3,)
+    assert (right.forward.first_ms > 0).all()
+    assert right.train is None
+    assert trained.train.max_error == 0.25 / 4  # of the first minibatch
+    assert trained.train.num_compiles == 0
 
 
 def test_systems_take_turns_on_each_minibatch():
@@ -85,6 +102,39 @@ def test_statistics():
     assert ratio(samples, samples / 4) == 4
     assert ratio(samples, samples * np.array([1.0, 0.5, 0.1])) == 2
     assert noise_percent(np.full((2, 3), 7.0)) == 0
+
+
+def test_value_and_gradient_are_timed_on_request():
+    log = []
+    system = Fake("a", log)
+    with count_compiles() as count:
+        warm = warm_up(system, [[1.0]], None, count, train=True)
+    log.clear()
+    [samples] = alternate([system], [warm], [[1.0]], 2, train=True)
+    steps = ["record", "plan", "forward", "train"]
+    assert [step for _, step, _ in log] == steps * 2
+    assert samples.train_ms.shape == (1, 2)
+    assert (samples.train_ms > 0).all()
+
+
+def test_seconds_to_compile_are_those_of_runs_that_compiled():
+    first = FirstRuns(np.array([3000.0, 500.0]), np.array([1, 0]), None)
+    assert first.compile_s(np.array([[900.0, 1000.0, 9000.0], [1.0, 1.0, 1.0]])) == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "error"),
+    [
+        ([2.0, 4.0], [2.0, 4.0], 0.0),
+        ([2.0, 4.0], [1.0, 4.0], 0.25),
+        ([0.0], [0.0], 0.0),
+        ([1.0], [0.0], np.inf),
+        ([np.nan], [1.0], np.inf),
+    ],
+)
+def test_errors_of_gradients_are_relative_to_the_largest_number(found, expected, error):
+    exact = {"other": np.ones(2), "x": np.array(expected)}
+    assert max_relative_error({**exact, "x": np.array(found)}, exact) == error
 
 
 @pytest.mark.parametrize(

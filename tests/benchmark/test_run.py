@@ -44,7 +44,7 @@ def brackets(tmp_path_factory):
 def watched(brackets):
     """The result of a run with all systems, and what it told on the way."""
     told = []
-    config = replace(SMALL, data=(brackets,), policy=None)
+    config = replace(SMALL, data=(brackets,), policy=None, train=True)
     return run_benchmark(config, lambda *each: told.append(each)), told
 
 
@@ -62,6 +62,19 @@ def test_all_systems(watched):
         assert row.percent_of_peak == pytest.approx(
             100 * result.minibatch.gflop / (row.forward_ms / 1e3) / result.peak_gflops
         )
+
+
+def test_gradients_of_all_systems(watched):
+    result, _ = watched
+    trained = {row.system: row.train for row in result.rows}
+    for name, row in trained.items():
+        assert row.max_gradient_error < 1e-5, name
+        assert row.train_ms > 0
+        assert row.ratio_to_forward > 0
+    assert trained["exact"].ratio_to_exact == 1
+    assert trained["unbatched"].max_gradient_error == 0
+    assert trained["edbatch"].compiles == 1 and trained["exact"].compiles == 2
+    assert trained["edbatch"].compile_s > 0
 
 
 def test_compiles_of_all_systems(watched):
@@ -125,8 +138,18 @@ def test_compiles_only_runs_edbatch_alone(brackets):
     [row] = result.rows
     assert row.system == "edbatch"
     assert row.max_abs_error is None
+    assert row.train is None
     assert result.peak_gflops is None
     assert 1 <= row.compiles <= 3
+
+
+def test_compiles_of_training_are_counted_likewise(brackets):
+    config = replace(
+        SMALL, data=(brackets,), minibatches=7, compiles_only=True, train=True
+    )
+    [row] = run_benchmark(config).rows
+    assert 1 <= row.train.compiles <= 3
+    assert row.train.max_gradient_error is None
 
 
 def test_options_reach_the_workload(brackets):
@@ -208,8 +231,8 @@ def test_compiles_of_edbatch_are_those_that_it_counts():
     pair = Tree(children=(Tree(word=1), Tree(word=2)))
     with count_compiles() as count:
         warm = warm_up(system, [[pair], [pair], [pair, pair]], None, count)
-    assert warm.compiles.sum() == system.batched.compiles
-    assert warm.compiles[:2].tolist() == [1, 0]
+    assert warm.forward.num_compiles == system.batched.compiles
+    assert warm.forward.compiles[:2].tolist() == [1, 0]
 
 
 def test_plans_are_made_afresh():
@@ -228,4 +251,4 @@ def test_unbatched_compiles_its_cells_only():
     system = Unbatched(workload.model, params)
     with count_compiles() as count:
         warm = warm_up(system, [trees, trees], None, count)
-    assert warm.compiles.tolist() == [3, 0]
+    assert warm.forward.compiles.tolist() == [3, 0]

@@ -15,6 +15,7 @@ from edbatch.benchmark import (
     Row,
 )
 from edbatch.benchmark.program_counts import ProgramCounts
+from edbatch.benchmark.result import TrainRow
 from edbatch.cli.bench import bench
 from edbatch.cli.one_sentence import OneSentenceCommand
 
@@ -24,6 +25,17 @@ APP.command(cls=OneSentenceCommand)(bench)
 
 def run(*arguments):
     return CliRunner().invoke(APP, [str(each) for each in arguments])
+
+
+TRAIN = TrainRow(
+    train_ms=45.678,
+    ratio_to_forward=3.21,
+    ratio_to_exact=0.8,
+    compile_s=4.5,
+    compiles=2,
+    noise_percent=3.3,
+    max_gradient_error=1e-6,
+)
 
 
 def row_of(system, **changes):
@@ -43,6 +55,7 @@ def row_of(system, **changes):
         "batches": 17.0,
         "in_place_percent": 12.3,
         "program": None,
+        "train": None,
         "about": f"what {system} is; and its weakness",
     }
     return Row(**values | changes)
@@ -64,7 +77,7 @@ def asked(monkeypatch):
             minibatch=MinibatchFacts(64, 2345.0, 26.0, 0.5),
             peak_gflops=None if config.compiles_only else 250.0,
             rows=(
-                row_of("edbatch"),
+                row_of("edbatch", train=TRAIN if config.train else None),
                 row_of(
                     "exact", batches=None, ratio_to_exact=1.0, in_place_percent=None
                 ),
@@ -178,6 +191,14 @@ def test_parts_of_the_planner(asked):
     assert asked[0].systems == tuple(PLANNERS)
     assert "Compiled programs: loops" in result.output
     assert "15.6" in result.output and "planner-both" in result.output
+
+
+def test_training(asked):
+    shown = run("--train").stdout
+    assert asked[0].train
+    for words in ("Value and gradient of a loss", "45.68", "to forward", "1.0e-06"):
+        assert words in shown
+    assert "Value and gradient" not in run().stdout
 
 
 def test_planner_and_systems_exclude_each_other(asked):

@@ -1,0 +1,99 @@
+"""How much memory does a training step take, and does it grow linearly with nodes?
+
+For minibatches of a tree-LSTM of growing size, a gradient is computed, and printed are
+the bytes per node that `eb.gradient_memory` counts, with and without `remat`, and what
+the process took at most: each size runs in a process of its own. In a clone:
+
+    python experiments/training_memory.py
+    python experiments/training_memory.py --nodes 10000 --hidden 128 --remat
+
+Takes three minutes on two cores for a million nodes.
+"""
+
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.benchmark.loss import half_squares
+from edbatch.models import get_workload
+
+from arguments import option, parse_arguments
+
+ROW = "{:>10} {:>14} {:>18} {:>14} {:>10} {:>8}"
+HEAD = ROW.format(
+    "nodes", "bytes per node", "with remat, counted", "most GiB", "nodes/s", "plan s"
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    nodes: tuple[str, ...] = option(
+        ("10000", "100000", "1000000"), "Nodes of the minibatches, about."
+    )
+    hidden: int = option(64, "Length of the model's states.")
+    remat: bool = option(False, "Compute what products gave a second time.")
+    seed: int = option(0, "Seed of inputs and parameters.")
+    alone: bool = option(False, "Measure in this process; for one size.")
+
+
+def line(nodes: int, arguments: Arguments) -> str:
+    workload = get_workload("tree-lstm", vocabulary_size=1000)
+    rng = np.random.default_rng(arguments.seed)
+    key = jax.random.key(arguments.seed)
+    params = workload.init_params(key, arguments.hidden)
+    batched = eb.batch(
+        workload.model,
+        params=params,
+        cache_bytes=0,
+        planner=eb.Planner(remat=arguments.remat),
+    )
+    kept = [batched.record(each) for each in workload.sample(rng, 200)]
+    count = -(-nodes * len(kept) // sum(each.num_nodes for each in kept))
+    start = time.perf_counter()
+    plan = batched.plan([kept[k % len(kept)] for k in range(count)])
+    plan_s = time.perf_counter() - start
+
+    @jax.jit
+    def step(params, plan):
+        return jax.value_and_grad(lambda own: half_squares(batched.apply(own, plan)))(
+            params
+        )
+
+    jax.block_until_ready(step(params, plan))
+    start = time.perf_counter()
+    jax.block_until_ready(step(params, plan))
+    seconds = time.perf_counter() - start
+    assert plan.report is not None, "plans are made with a report"
+    real = plan.report.nodes
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    counted = [eb.gradient_memory(plan, remat=each).total for each in (False, True)]
+    return ROW.format(
+        real,
+        *(f"{each / real:.0f}" for each in counted),
+        f"{most:.2f}",
+        f"{real / seconds:.0f}",
+        f"{plan_s:.2f}",
+    )
+
+
+def main(arguments: Arguments) -> None:
+    sizes = [int(each) for each in arguments.nodes]
+    if arguments.alone:
+        print(line(sizes[0], arguments), flush=True)
+        return
+    print(HEAD, flush=True)
+    for nodes in sizes:
+        words = ["--nodes", str(nodes), "--hidden", str(arguments.hidden), "--alone"]
+        words += ["--seed", str(arguments.seed)]
+        words += ["--remat"] if arguments.remat else []
+        subprocess.run([sys.executable, __file__, *words], check=True)
+
+
+if __name__ == "__main__":
+    main(parse_arguments(Arguments, __doc__))

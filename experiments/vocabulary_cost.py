@@ -1,0 +1,111 @@
+"""Does a training step slow down with the vocabulary?
+
+A tree-LSTM's value and gradient are timed with a small and a large table of word
+vectors, side by side, on the same trees. The gradient of a table is as large as the
+table: XLA clears it and adds the rows of the words. That alone is timed as well, and
+what is left of the difference is what batching adds. In a clone:
+
+    python experiments/vocabulary_cost.py
+    python experiments/vocabulary_cost.py --large 200000 --hidden 64
+
+Takes a minute on two cores, most of it to compile. Keep the machine otherwise idle.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import edbatch as eb
+from edbatch.benchmark.loss import half_squares
+from edbatch.models import get_workload
+
+from arguments import option, parse_arguments
+from timing import side_by_side
+
+
+@dataclass(frozen=True)
+class Arguments:
+    small: int = option(1_000, "Words of the small table.")
+    large: int = option(50_000, "Words of the large table.")
+    hidden: int = option(256, "Length of states and word vectors.")
+    batch_size: int = option(64, "Instances per minibatch.")
+    minibatches: int = option(3, "Minibatches.")
+    rounds: int = option(15, "How often everything is timed.")
+    seed: int = option(0, "Seed of inputs and parameters.")
+
+
+@jax.jit
+def dense_gradient(table: Array, words: Array, rows: Array) -> Array:
+    """The gradient of a table alone."""
+    return jnp.zeros_like(table).at[words].add(rows)
+
+
+def measure(arguments: Arguments) -> np.ndarray:
+    """Milliseconds; [small, large, table of small, of large; minibatches, rounds]."""
+    key = jax.random.key(arguments.seed)
+    rng = np.random.default_rng(arguments.seed)
+    sizes = (arguments.small, arguments.large)
+    workload = get_workload("tree-lstm", vocabulary_size=arguments.small)
+    params = [
+        get_workload("tree-lstm", vocabulary_size=size).init_params(
+            key, arguments.hidden
+        )
+        for size in sizes
+    ]
+    ways = [
+        eb.batch(workload.model, "zoo:tree-lstm", params=own, cache_bytes=0)
+        for own in params
+    ]
+    steps = [jax.jit(jax.value_and_grad(partial(_loss, each))) for each in ways]
+    times = []
+    for _ in range(arguments.minibatches):
+        trees = workload.sample(rng, arguments.batch_size)
+        words = jnp.array([word for tree in trees for word in tree.words()])
+        # Words of the large table are spread over it.
+        words = [words, words * (arguments.large // arguments.small)]
+        rows = jnp.ones((len(words[0]), arguments.hidden))
+        calls = [
+            partial(step, own, way.plan(trees))
+            for step, own, way in zip(steps, params, ways, strict=True)
+        ]
+        calls += [
+            partial(dense_gradient, own["embedding"], some, rows)
+            for own, some in zip(params, words, strict=True)
+        ]
+        times.append(side_by_side(calls, arguments.rounds))
+    return np.stack(times, axis=1)
+
+
+def _loss(batched: eb.Batched, params: Any, plan: eb.Plan) -> Array:
+    return half_squares(batched.apply(params, plan))
+
+
+def report(arguments: Arguments, times: np.ndarray) -> list[str]:
+    small, large, small_table, large_table = np.median(times, axis=(1, 2))
+    growth = ((large - large_table) / (small - small_table) - 1) * 100
+    row = "{:>10} {:>10} {:>10} {:>16}"
+    return [
+        row.format("words", "step ms", "table ms", "the rest ms"),
+        *(
+            row.format(words, f"{step:.2f}", f"{table:.2f}", f"{step - table:.2f}")
+            for words, step, table in (
+                (arguments.small, small, small_table),
+                (arguments.large, large, large_table),
+            )
+        ),
+        f"beside the table's own gradient, a step takes {growth:+.0f} % with the"
+        " large one",
+    ]
+
+
+def main(arguments: Arguments) -> None:
+    print("\n".join(report(arguments, measure(arguments))))
+
+
+if __name__ == "__main__":
+    main(parse_arguments(Arguments, __doc__))
