@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from edbatch.data import (
@@ -25,58 +26,45 @@ from edbatch.models.workload import Workload
 
 _Model = Callable[[Any, Tree], Any]
 
-_TREE_LSTM = {
-    "root": tree_lstm.classify_root,
-    "nodes": tree_lstm.classify_nodes,
-}
-_TREE_GRU = {
-    "root": tree_gru.classify_root,
-    "nodes": tree_gru.classify_nodes,
-}
-_MV_RNN = {
-    "root": mv_rnn.classify_root,
-    "nodes": mv_rnn.classify_nodes,
-}
-_TREE_LSTM_2TYPE = {
-    "root": tree_lstm_2type.classify_root,
-    "nodes": tree_lstm_2type.classify_nodes,
-}
+
+def _models(module: ModuleType) -> dict[str, _Model]:
+    return {"root": module.classify_root, "nodes": module.classify_nodes}
 
 
-def tree_lstm_workload(
-    arity: int = 2,
-    classify: str = "root",
-    vocabulary_size: int = 10_000,
-    num_labels: int = 5,
-) -> Workload:
-    """Builds ``"tree-lstm"``; options as for `get_workload`."""
-    return _constituency(
-        "tree-lstm",
-        "An N-ary tree-LSTM (Tai et al. 2015)",
-        _TREE_LSTM,
-        partial(tree_lstm.init_params, arity=arity, num_labels=num_labels),
-        arity=arity,
-        classify=classify,
-        vocabulary_size=vocabulary_size,
-    )
+def _nary(name: str, what: str, module: ModuleType) -> Callable[..., Workload]:
+    """Makes the builder of a workload over trees of any arity."""
+
+    def build(
+        arity: int = 2,
+        classify: str = "root",
+        vocabulary_size: int = 10_000,
+        num_labels: int = 5,
+    ) -> Workload:
+        """Builds the workload; options as for `get_workload`."""
+        return _constituency(
+            name,
+            what,
+            _models(module),
+            partial(module.init_params, arity=arity, num_labels=num_labels),
+            arity=arity,
+            classify=classify,
+            vocabulary_size=vocabulary_size,
+        )
+
+    return build
 
 
-def tree_gru_workload(
-    arity: int = 2,
-    classify: str = "root",
-    vocabulary_size: int = 10_000,
-    num_labels: int = 5,
-) -> Workload:
-    """Builds ``"tree-gru"``; options as for `get_workload`."""
-    return _constituency(
-        "tree-gru",
-        "An N-ary tree-GRU (Cho et al. 2014, over children)",
-        _TREE_GRU,
-        partial(tree_gru.init_params, arity=arity, num_labels=num_labels),
-        arity=arity,
-        classify=classify,
-        vocabulary_size=vocabulary_size,
-    )
+tree_lstm_workload = _nary(
+    "tree-lstm", "An N-ary tree-LSTM (Tai et al. 2015)", tree_lstm
+)
+tree_gru_workload = _nary(
+    "tree-gru", "An N-ary tree-GRU (Cho et al. 2014, over children)", tree_gru
+)
+tree_lstm_2type_workload = _nary(
+    "tree-lstm-2type",
+    "An N-ary tree-LSTM with a composition for nominal phrases and one for others",
+    tree_lstm_2type,
+)
 
 
 def mv_rnn_workload(
@@ -86,27 +74,9 @@ def mv_rnn_workload(
     return _constituency(
         "mv-rnn",
         "A matrix-vector recursive network (Socher et al. 2012)",
-        _MV_RNN,
+        _models(mv_rnn),
         partial(mv_rnn.init_params, num_labels=num_labels),
         arity=2,
-        classify=classify,
-        vocabulary_size=vocabulary_size,
-    )
-
-
-def tree_lstm_2type_workload(
-    arity: int = 2,
-    classify: str = "root",
-    vocabulary_size: int = 10_000,
-    num_labels: int = 5,
-) -> Workload:
-    """Builds ``"tree-lstm-2type"``; options as for `get_workload`."""
-    return _constituency(
-        "tree-lstm-2type",
-        "An N-ary tree-LSTM with a composition for nominal phrases and one for others",
-        _TREE_LSTM_2TYPE,
-        partial(tree_lstm_2type.init_params, arity=arity, num_labels=num_labels),
-        arity=arity,
         classify=classify,
         vocabulary_size=vocabulary_size,
     )
