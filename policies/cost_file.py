@@ -4,19 +4,28 @@ One type per line, named as in policy files. Unlike a policy, costs belong to a 
 size and to a machine; the file says to which.
 """
 
-import json
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from edbatch.errors import PolicyError
-from edbatch.graph.node_type import TypeKey
 from edbatch.policies.cost_model import CostModel, CostRecord
-from edbatch.policies.whole_file import write_whole
+from edbatch.policies.json_file import (
+    JsonFormat,
+    json_text,
+    read_entry,
+    read_types,
+    type_entry,
+)
 
-FORMAT = "edbatch-costs"
-VERSION = 1
+FORMAT = JsonFormat(
+    what="cost",
+    subject="costs are",
+    name="edbatch-costs",
+    version=1,
+    writer="edbatch calibrate",
+    again="run edbatch calibrate again",
+)
 
 
 def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
@@ -33,13 +42,7 @@ def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
         PolicyError: The file cannot be written.
     """
     path = Path(path)
-    try:
-        write_whole(path, costs_text(costs))
-    except OSError as error:
-        raise PolicyError(
-            f"costs are saved to a file in an existing, writable folder but {path}"
-            f" cannot be written ({error.strerror}); name another"
-        ) from error
+    FORMAT.write(path, costs_text(costs))
     return path
 
 
@@ -57,6 +60,7 @@ def load_costs(path: str | PathLike[str]) -> CostModel:
             written by a later version.
 
     Example:
+        >>> from edbatch.graph import TypeKey
         >>> costs = CostModel((TypeKey("a", "", 0),), (4,), ((2.5,),), (1,), (1.0,))
         >>> path = costs.save("costs.json")
         >>> load_costs(path) == costs
@@ -64,20 +68,7 @@ def load_costs(path: str | PathLike[str]) -> CostModel:
         >>> path.unlink()
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise PolicyError(f"{_NOT_JSON.format(path)} is not text") from None
-    except OSError as error:
-        raise PolicyError(
-            f"costs are read from a file but {path} cannot be read ({error.strerror});"
-            " name a file that edbatch calibrate wrote"
-        ) from error
-    return parse_costs(text, str(path))
-
-
-_NOT_JSON = "a cost file is JSON, written by edbatch calibrate, but {}"
-_AGAIN = "run edbatch calibrate again"
+    return parse_costs(FORMAT.read(path), str(path))
 
 
 def costs_text(costs: CostModel) -> str:
@@ -94,7 +85,7 @@ def costs_text(costs: CostModel) -> str:
     )
     types = [
         {
-            **{name: getattr(key, name) for name in _KEY},
+            **type_entry(key),
             "batches": batches,
             "measured_widths": measured,
             "chunk_us": list(chunk_us),
@@ -103,8 +94,8 @@ def costs_text(costs: CostModel) -> str:
     ]
     record = costs.record
     content = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": FORMAT.name,
+        "version": FORMAT.version,
         "widths": list(costs.widths),
         "switch_us": costs.switch_us,
         "call_us": costs.call_us,
@@ -112,13 +103,11 @@ def costs_text(costs: CostModel) -> str:
         if record is None
         else {each.name: getattr(record, each.name) for each in fields(record)},
     }
-    parts = [f"{_json(name)}: {_json(value)}" for name, value in content.items()]
-    lines = ",\n".join(f"  {_json(each)}" for each in types)
+    parts = [
+        f"{json_text(name)}: {json_text(value)}" for name, value in content.items()
+    ]
+    lines = ",\n".join(f"  {json_text(each)}" for each in types)
     return "{\n" + ",\n".join([*parts, f'"types": [\n{lines}\n]']) + "\n}\n"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def parse_costs(text: str, source: str = "this text") -> CostModel:
@@ -134,57 +123,23 @@ def parse_costs(text: str, source: str = "this text") -> CostModel:
     Raises:
         PolicyError: As for `load_costs`.
     """
-    try:
-        content = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise PolicyError(
-            f"{_NOT_JSON.format(source)} is not, or cut short ({error}); name another"
-            f" file, or {_AGAIN}"
-        ) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise PolicyError(
-            f'a cost file says "format": "{FORMAT}" but {source} is other JSON; name a'
-            " file that edbatch calibrate wrote"
-        )
-    version = content.get("version")
-    if type(version) is int and version > VERSION:
-        raise PolicyError(
-            f"this version of edbatch reads cost files up to version {VERSION} but"
-            f" {source} has version {version}; install a newer edbatch"
-        )
-    try:
-        if type(version) is not int or version < 1:
-            raise ValueError(f"'version' is {version!r}")
-        return _build(content)
-    except ValueError as error:
-        raise PolicyError(
-            f"a cost file keeps to the format of its version but in {source} {error};"
-            f" {_AGAIN}"
-        ) from None
+    return FORMAT.parse(text, source, _build)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _build(content: dict[str, Any]) -> CostModel:
+def _build(content: dict[str, Any], _version: int) -> CostModel:
     """Builds the costs; raises `ValueError` with a clause that says what is wrong."""
-    types = _entry(content, "the file", "types", list)
+    types = read_entry(content, "the file", "types", list)
     where = [f"type {k}" for k in range(len(types))]
     rows = list(zip(types, where, strict=True))
-    keys = [TypeKey(*(_entry(e, at, n, k) for n, k in _KEY.items())) for e, at in rows]
-    for k, key in enumerate(keys):
-        if keys.index(key) < k:
-            raise ValueError(f"type {k} repeats {key}")
     record = content.get("record")
     return CostModel(
-        types=tuple(keys),
+        types=read_types(types),
         widths=_numbers(content, "the file", "widths", int),
         chunk_us=tuple(_numbers(each, at, "chunk_us", float) for each, at in rows),
-        measured_widths=tuple(_entry(e, at, "measured_widths", int) for e, at in rows),
-        batches=tuple(_entry(each, at, "batches", float) for each, at in rows),
-        switch_us=_entry(content, "the file", "switch_us", float),
-        call_us=_entry(content, "the file", "call_us", float),
+        measured_widths=_column(rows, "measured_widths", int),
+        batches=_column(rows, "batches", float),
+        switch_us=read_entry(content, "the file", "switch_us", float),
+        call_us=read_entry(content, "the file", "call_us", float),
         record=None if record is None else _record(record),
     )
 
@@ -193,35 +148,21 @@ def _record(values: Any) -> CostRecord:
     kinds = dict(_RECORD)
     if isinstance(values, dict) and values.get("hidden", 0) is None:
         kinds["hidden"] = type(None)
-    return CostRecord(**{n: _entry(values, "'record'", n, k) for n, k in kinds.items()})
+    entries = {
+        name: read_entry(values, "'record'", name, kind) for name, kind in kinds.items()
+    }
+    return CostRecord(**entries)
+
+
+def _column(rows: list[tuple[Any, str]], name: str, kind: type) -> tuple[Any, ...]:
+    return tuple(read_entry(each, where, name, kind) for each, where in rows)
 
 
 def _numbers(values: Any, where: str, name: str, kind: type) -> tuple[Any, ...]:
-    found = _entry(values, where, name, list)
-    return tuple(_entry({name: each}, where, name, kind) for each in found)
+    found = read_entry(values, where, name, list)
+    return tuple(read_entry({name: each}, where, name, kind) for each in found)
 
 
-def _entry(values: Any, where: str, name: str, kind: type) -> Any:
-    if not isinstance(values, dict):
-        raise ValueError(f"{where} is not an object")
-    if name not in values:
-        raise ValueError(f"{where} has no {name!r}")
-    value = values[name]
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise ValueError(f"{name!r} of {where} is not a JSON {_KINDS[kind]}")
-    return value
-
-
-_KINDS = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    list: "array",
-    type(None): "null",
-}
-_KEY = {"cell": str, "path": str, "arity": int, "variant": int}
 _RECORD: dict[str, type] = {
     "workload": str,
     "device": str,

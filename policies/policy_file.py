@@ -6,21 +6,32 @@ parameters and arity, never by shapes: a policy serves every hidden size. Equal
 machines give the same bytes.
 """
 
-import json
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from edbatch.errors import PolicyError, nearest
+from edbatch.errors import nearest
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.bound_weights import EQUAL_WEIGHTS, BoundWeights
 from edbatch.policies.encoding import ENCODINGS, may_encode
+from edbatch.policies.json_file import (
+    JsonFormat,
+    json_text,
+    read_entry,
+    read_types,
+    type_entry,
+)
 from edbatch.policies.state_machine import MachineState, StateMachine
-from edbatch.policies.training_record import TrainingRecord, is_number
-from edbatch.policies.whole_file import write_whole
+from edbatch.policies.training_record import TrainingRecord
 
-FORMAT = "edbatch-policy"
-VERSION = 2
+FORMAT = JsonFormat(
+    what="policy",
+    subject="a policy is",
+    name="edbatch-policy",
+    version=2,
+    writer="`policy.save`",
+    again="save or train the policy again",
+)
 
 
 def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
@@ -37,13 +48,7 @@ def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
         PolicyError: The file cannot be written.
     """
     path = Path(path)
-    try:
-        write_whole(path, policy_text(policy))
-    except OSError as error:
-        raise PolicyError(
-            f"a policy is saved to a file in an existing, writable folder but {path}"
-            f" cannot be written ({error.strerror}); name another"
-        ) from error
+    FORMAT.write(path, policy_text(policy))
     return path
 
 
@@ -69,32 +74,7 @@ def load_policy(path: str | PathLike[str]) -> StateMachine:
         >>> path.unlink()
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise PolicyError(_not_found(path)) from None
-    except UnicodeDecodeError:
-        raise PolicyError(f"{_NOT_JSON.format(path)} is not text") from None
-    except OSError as error:
-        raise PolicyError(
-            f"a policy is read from a file but {path} cannot be read"
-            f" ({error.strerror}); name a file that `policy.save` wrote"
-        ) from error
-    return parse_policy(text, str(path))
-
-
-_NOT_JSON = "a policy file is JSON, written by `policy.save`, but {}"
-_SAVE_AGAIN = "save or train the policy again"
-
-
-def _not_found(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        hint = f"there is no folder {folder} either"
-    else:
-        files = [each.name for each in folder.iterdir() if each.suffix == ".json"]
-        hint = nearest(path.name, files) if files else "its folder has no .json file"
-    return f"there is no policy file {path}: {hint}"
+    return parse_policy(FORMAT.read(path), str(path))
 
 
 def policy_text(policy: StateMachine) -> str:
@@ -107,10 +87,7 @@ def policy_text(policy: StateMachine) -> str:
         JSON that ends in a new line.
     """
     labels = type_labels(policy.types)
-    types = [
-        {"cell": t.cell, "path": t.path, "arity": t.arity, "variant": t.variant}
-        for t in policy.types
-    ]
+    types = map(type_entry, policy.types)
     states = [
         {
             "frontier": [labels[symbol] for symbol in state.frontier],
@@ -121,24 +98,20 @@ def policy_text(policy: StateMachine) -> str:
         for state in policy.states
     ]
     parts = [
-        f'"format": {_json(FORMAT)}',
-        f'"version": {VERSION}',
-        f'"encoding": {_json(policy.encoding)}',
-        f'"types": {_lines("[]", [_json(each) for each in types])}',
-        f'"soft_bound": {_json(policy.weights.to_json(labels))}',
-        f'"states": {_lines("[]", [_json(each) for each in states])}',
+        f'"format": {json_text(FORMAT.name)}',
+        f'"version": {FORMAT.version}',
+        f'"encoding": {json_text(policy.encoding)}',
+        f'"types": {_lines("[]", [json_text(each) for each in types])}',
+        f'"soft_bound": {json_text(policy.weights.to_json(labels))}',
+        f'"states": {_lines("[]", [json_text(each) for each in states])}',
     ]
     if policy.training is None:
         parts.append('"training": null')
     else:
         record = policy.training.to_json().items()
-        entries = [f"{_json(name)}: {_json(value)}" for name, value in record]
+        entries = [f"{json_text(name)}: {json_text(value)}" for name, value in record]
         parts.append(f'"training": {_lines("{}", entries)}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _lines(brackets: str, entries: list[str]) -> str:
@@ -179,47 +152,7 @@ def parse_policy(text: str, source: str = "this text") -> StateMachine:
     Raises:
         PolicyError: As for `load_policy`.
     """
-    content = _read_json(text, source)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise PolicyError(
-            f'a policy file says "format": "{FORMAT}" but {source} is other JSON; name'
-            " a file that `policy.save` wrote"
-        )
-    version = content.get("version")
-    if type(version) is int and version > VERSION:
-        raise PolicyError(
-            f"this version of edbatch reads policy files up to version {VERSION} but"
-            f" {source} has version {version}; install a newer edbatch"
-        )
-    try:
-        if type(version) is not int or version < 1:
-            raise ValueError(f"'version' is {version!r}")
-        return _build(_upgraded(content) if version == 1 else content)
-    except ValueError as error:
-        raise PolicyError(
-            f"a policy file keeps to the format of its version but in {source}"
-            f" {error}; {_SAVE_AGAIN}"
-        ) from None
-
-
-def _read_json(text: str, source: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
-        start = text.lstrip()
-        if not start:
-            what = f"{source} is empty; {_SAVE_AGAIN}"
-        elif start.startswith("{") and not text.rstrip().endswith("}"):
-            what = f"{source} ends too early and is truncated; {_SAVE_AGAIN}"
-        else:
-            what = f"{source} is not ({error}); name another file, or {_SAVE_AGAIN}"
-    except RecursionError:
-        what = f"{source} is nested too deeply; name another file"
-    raise PolicyError(_NOT_JSON.format(what))
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+    return FORMAT.parse(text, source, _build)
 
 
 def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
@@ -234,28 +167,18 @@ def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _build(content: dict[str, Any]) -> StateMachine:
+def _build(content: dict[str, Any], version: int) -> StateMachine:
     """Builds the machine; raises `ValueError` with a clause that says what is wrong."""
-    encoding = _entry(content, "the file", "encoding", str)
+    if version == 1:
+        content = _upgraded(content)
+    encoding = read_entry(content, "the file", "encoding", str)
     if encoding not in ENCODINGS:
         hint = nearest(encoding, ENCODINGS)
         raise ValueError(f"the encoding {encoding!r} is unknown, {hint}")
-    types = []
-    for k, each in enumerate(_entry(content, "the file", "types", list)):
-        where = f"type {k}"
-        types.append(
-            TypeKey(
-                cell=_entry(each, where, "cell", str),
-                path=_entry(each, where, "path", str),
-                arity=_entry(each, where, "arity", int),
-                variant=_entry(each, where, "variant", int),
-            )
-        )
-        if types.index(types[-1]) < k:
-            raise ValueError(f"type {k} repeats {types[-1]}")
-    position = {label: k for k, label in enumerate(type_labels(tuple(types)))}
+    types = read_types(read_entry(content, "the file", "types", list))
+    position = {label: k for k, label in enumerate(type_labels(types))}
     states: dict[tuple[int, ...], MachineState] = {}
-    for k, each in enumerate(_entry(content, "the file", "states", list)):
+    for k, each in enumerate(read_entry(content, "the file", "states", list)):
         state = _state(each, f"state {k}", position)
         if state.frontier in states:
             raise ValueError(f"state {k} repeats the frontier of another")
@@ -269,7 +192,7 @@ def _build(content: dict[str, Any]) -> StateMachine:
         states[state.frontier] = state
     training = content.get("training")
     return StateMachine(
-        types=tuple(types),
+        types=types,
         encoding=encoding,
         states=tuple(states.values()),
         weights=BoundWeights.from_json(content.get("soft_bound"), [*position]),
@@ -278,29 +201,13 @@ def _build(content: dict[str, Any]) -> StateMachine:
 
 
 def _state(each: Any, where: str, position: dict[str, int]) -> MachineState:
-    frontier = _entry(each, where, "frontier", list)
-    labels = [*frontier, _entry(each, where, "action", str)]
+    frontier = read_entry(each, where, "frontier", list)
+    labels = [*frontier, read_entry(each, where, "action", str)]
     for label in labels:
         if not isinstance(label, str) or label not in position:
             hint = nearest(str(label), position)
             raise ValueError(f"{where} refers to an unknown type {label!r}, {hint}")
     *symbols, action = [position[label] for label in labels]
-    visits = _entry(each, where, "visits", int)
-    value = _entry(each, where, "value", float)
+    visits = read_entry(each, where, "visits", int)
+    value = read_entry(each, where, "value", float)
     return MachineState(tuple(symbols), action, visits, value)
-
-
-def _entry(values: Any, where: str, name: str, kind: type) -> Any:
-    if not isinstance(values, dict):
-        raise ValueError(f"{where} is not an object")
-    if name not in values:
-        raise ValueError(f"{where} has no {name!r}")
-    value = values[name]
-    if kind is float and is_number(value):
-        return float(value)
-    if kind is float or type(value) is not kind:
-        raise ValueError(f"{name!r} of {where} is not a JSON {_KINDS[kind]}")
-    return value
-
-
-_KINDS = {str: "string", int: "integer", float: "number", list: "array"}

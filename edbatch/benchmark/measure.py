@@ -193,7 +193,10 @@ def alternate(
                     if train:
                         _, times[k, 3, m, r] = _timed(systems[k].train, plan)
                     tick()
-    return [Samples(*each[:3], each[3] if train else None) for each in times]
+    return [
+        Samples(record, plan, forward, both if train else None)
+        for record, plan, forward, both in times
+    ]
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def join_slices(graph: CellGraph) -> CellGraph:
         if isinstance(node, JaxprEqn) and node.primitive is lax.slice_p:
             for place in find_places(node, {}).values():
                 parts.setdefault((place.block, place.dim), []).append((node, place))
-    joined = {}
+    joined: dict[int, list[_Part]] = {}
     for (block, dim), found in parts.items():
         found.sort(key=lambda part: part[1].start)
         if len(found) > 1 and _covers(found, shape_of(block)[dim]):
@@ -43,6 +43,7 @@ def join_slices(graph: CellGraph) -> CellGraph:
     done: set[int] = set()
     for node in graph.nodes:
         if id(node) not in joined:
+            assert isinstance(node, JaxprEqn), "merged nodes were lowered before"
             emitter.nodes.append(node)
         elif id(node) not in done:
             _emit_split(emitter, joined[id(node)])
