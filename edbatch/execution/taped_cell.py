@@ -29,8 +29,9 @@ from jax.extend.core import (
     Var,
     jaxpr_as_fun,
 )
+from jax.sharding import use_abstract_mesh
 
-from edbatch.execution.cells import CellProgram, Packed, cell_program
+from edbatch.execution.cells import NO_MESH, CellProgram, Packed, cell_program
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.packing.cell_graph import dtype_of, shape_of
@@ -247,7 +248,8 @@ class TapedCell:
 @lru_cache(maxsize=512)
 def taped_cell(node_type: NodeType, types: TypeTable, packing: bool) -> TapedCell:
     """Returns the taped cell of a type; arguments as for `cell_program`."""
-    return TapedCell(cell_program(node_type, types, packing), node_type, types)
+    with use_abstract_mesh(NO_MESH):
+        return TapedCell(cell_program(node_type, types, packing), node_type, types)
 
 
 def _zeros(rows: int, variables: Sequence[Var]) -> list[Array]:
