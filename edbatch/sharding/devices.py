@@ -107,7 +107,7 @@ def choose_axis(mesh: Mesh, axis: str | None = None) -> str:
     if axis is None and len(names) != 1:
         raise PlanError(
             "a minibatch is split over one axis of a mesh but this one has"
-            f" {len(names)}, {mesh.shape}; name the axis: .sharded(mesh,"
+            f" {len(names)}, {dict(mesh.shape)}; name the axis: .sharded(mesh,"
             f" axis={names[0] if names else 'data'!r})"
         )
     if axis is not None and axis not in names:
