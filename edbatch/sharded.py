@@ -12,9 +12,9 @@ from jax.sharding import PartitionSpec as P
 
 from edbatch.batching import Batched, Model, _Session
 from edbatch.errors import PlanError
-from edbatch.execution.buckets import BucketStore
-from edbatch.execution.plan import Plan, Unpadded, encode_unpadded, fit_bucket
-from edbatch.execution.result import ResultShape, describe_results, find_ragged
+from edbatch.execution.buckets import Bucket, BucketStore
+from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
+from edbatch.execution.result import describe_results, find_ragged
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge
 from edbatch.sharding.balance import balance, predict_work
@@ -27,6 +27,7 @@ from edbatch.sharding.devices import (
 from edbatch.sharding.order import align, join_lengths, order_results
 from edbatch.sharding.plan import (
     INSTANCES,
+    Shard,
     ShardedPlan,
     ShardedShape,
     pad_shards,
@@ -131,35 +132,29 @@ class Sharded:
         batched, session = self.batched, self.batched._session()
         recordings = align(batched.recordings(instances))
         start = time.perf_counter()
-        work = predict_work(recordings, session.types, batched.costs)
         shape = self._describe(session, recordings)
+        work = predict_work(recordings, session.types, batched.costs)
         device = balance(work, shape.count)
-        own = [np.flatnonzero(device == d).tolist() for d in range(shape.count)]
-        graphs = [
-            merge([recordings[k] for k in each]) if each else None for each in own
+        shards = [
+            self._encode(session, shape, [recordings[k] for k in own])
+            for own in (np.flatnonzero(device == d) for d in range(shape.count))
         ]
-        parts = [each and self._encode(session, each, shape.result) for each in graphs]
-        counts = tuple(0 if each is None else each.num_instances for each in graphs)
-        bucket = fit_bucket(
-            [each for each in parts if each is not None],
-            self._stores.setdefault(session, BucketStore(batched.sizes)),
-            {INSTANCES: max(counts)},
-        )
-        shards = pad_shards(shape, parts, graphs, bucket, batched.planner)
+        bucket = self._fit(session, shards)
+        plans = pad_shards(shape, shards, bucket, batched.planner)
         order = order_results(
             [each.outputs for each in recordings],
             device,
-            [len(rows) for rows in shards[0].rows],
+            [len(rows) for rows in plans[0].rows],
             shape.result,
             {name: shape.count * size for name, size in bucket.sizes.items()},
         )
         report = ShardedReport(
-            tuple(each and each.report for each in parts),
-            counts,
+            tuple(each.plan.report if each else None for each in shards),
+            tuple(map(_count_instances, shards)),
             tuple(np.bincount(device, work, shape.count).tolist()),
             1e3 * (time.perf_counter() - start),
         )
-        return place(shape, shards, order, report)
+        return place(shape, plans, order, report)
 
     def _describe(
         self, session: _Session, recordings: Sequence[DataflowGraph]
@@ -173,12 +168,25 @@ class Sharded:
         return ShardedShape(self.mesh, self.axis, result)
 
     def _encode(
-        self, session: _Session, graph: DataflowGraph, result: ResultShape
-    ) -> Unpadded:
-        """Plans the instances of one device."""
+        self, session: _Session, shape: ShardedShape, own: Sequence[DataflowGraph]
+    ) -> Shard | None:
+        """Plans the instances of one device, if it has any."""
+        if not own:
+            return None
+        graph = merge(own)
         schedule, layout = self.batched._lay_out(graph)
-        own = replace(result, instances=graph.num_instances)
-        return encode_unpadded(graph, schedule, layout, own, session.forms)
+        result = replace(shape.result, instances=graph.num_instances)
+        plan = encode_unpadded(graph, schedule, layout, result, session.forms)
+        return Shard(graph, plan)
+
+    def _fit(self, session: _Session, shards: Sequence[Shard | None]) -> Bucket:
+        """Finds a bucket for all devices, apart from those for one device."""
+        sizes = self.batched.sizes
+        return fit_bucket(
+            [each.plan for each in shards if each],
+            self._stores.setdefault(session, BucketStore(sizes)),
+            {INSTANCES: max(map(_count_instances, shards))},
+        )
 
     def apply(self, params: Any, plan: ShardedPlan) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
@@ -230,6 +238,10 @@ class Sharded:
     def compiles(self) -> int:
         """How many programs were compiled so far; each serves all devices."""
         return self._compiles
+
+
+def _count_instances(shard: Shard | None) -> int:
+    return shard.graph.num_instances if shard else 0
 
 
 def _describe_mesh(mesh: Mesh, axis: str) -> str:

@@ -69,7 +69,7 @@ def verify(
     """
     instances = list(instances)
     batched.bind(params)
-    plan = batched.plan(instances)
+    plan: Any = batched.plan(instances)
     with jitted_cells():
         expected = [batched.model(params, each) for each in instances]
     found = split_instances(batched.apply(params, plan), len(instances))

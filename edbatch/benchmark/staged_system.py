@@ -92,7 +92,7 @@ def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any
     identity = np.arange(graph.num_values, dtype=np.int32)
     shape, located = locate_results(graph, identity, ragged)
     rows = pad_results(located, shape, lambda _, size: size)
-    found = take_results(
+    gathered = take_results(
         shape,
         tuple(map(jnp.asarray, rows.rows)),
         {kind: jnp.asarray(each) for kind, each in values.items()},
@@ -101,5 +101,5 @@ def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any
             for kind, pool in graph.externals.items()
         },
     )
-    result = assemble(shape, found, tuple(map(jnp.asarray, rows.lengths)))
+    result = assemble(shape, gathered, tuple(map(jnp.asarray, rows.lengths)))
     return split_instances(result, graph.num_instances)

@@ -33,7 +33,7 @@ def use_cpu_devices(count: int | None = None) -> int:
     """
     if count is None:
         count = _usable_cores()
-    if not isinstance(count, int) or count < 1:
+    if count != int(count) or count < 1:
         raise EdbatchError(
             f"a machine has at least one CPU device, but use_cpu_devices got {count!r};"
             " leave the number out for one device per core"

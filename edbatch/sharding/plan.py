@@ -79,10 +79,22 @@ class ShardedPlan:
         return cls(shape, *arrays)
 
 
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The instances of one device.
+
+    Attributes:
+        graph: Their graph.
+        plan: Their plan, before it is padded.
+    """
+
+    graph: DataflowGraph
+    plan: Unpadded
+
+
 def pad_shards(
     shape: ShardedShape,
-    parts: Sequence[Unpadded | None],
-    graphs: Sequence[DataflowGraph | None],
+    shards: Sequence[Shard | None],
     bucket: Bucket,
     planner: Planner,
 ) -> list[Plan]:
@@ -90,8 +102,7 @@ def pad_shards(
 
     Args:
         shape: The mesh and the result.
-        parts: D plans; None for a device without instances.
-        graphs: Their graphs.
+        shards: D shards; None for a device without instances.
         bucket: The bucket, which holds all of them.
         planner: What the program is to do beside.
 
@@ -102,11 +113,12 @@ def pad_shards(
     instances = bucket.sizes[INSTANCES]
     plans: dict[int, Plan] = {}
     here = shape.here()
-    for d, (part, graph) in enumerate(zip(parts, graphs, strict=True)):
-        if part is None or graph is None or (d not in here and plans):
+    for d, shard in enumerate(shards):
+        if shard is None or (d not in here and plans):
             continue
-        part = replace(part, result=replace(part.result, instances=instances))
-        plans[d] = pad(part, bucket, planner).with_externals(graph.externals)
+        result = replace(shard.plan.result, instances=instances)
+        padded = pad(replace(shard.plan, result=result), bucket, planner)
+        plans[d] = padded.with_externals(shard.graph.externals)
     nothing = jax.tree.map(np.zeros_like, next(iter(plans.values())))
     return [plans.get(d, nothing) for d in range(shape.count)]
 
@@ -152,6 +164,7 @@ def _distribute(parts: Sequence[np.ndarray], sharding: NamedSharding) -> jax.Arr
     )
 
 
-def _shard_of(index: tuple[slice, ...]) -> int:
+def _shard_of(index: tuple[slice, ...] | None) -> int:
     """Which shard a device's part of an array is."""
+    assert index is not None, "every device has a part"
     return index[0].start or 0
