@@ -19,6 +19,8 @@ from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell
 from edbatch.memory_planner import Planner, Sizes
 from edbatch.policies import get_policy, load_policy
 from edbatch.schedule import FrontierPolicy, Policy, Schedule
+from edbatch.sharded import Sharded
+from edbatch.sharding import ShardedPlan, ShardedReport, use_cpu_devices
 from edbatch.verify import Verification, verify
 
 __all__ = [
@@ -40,6 +42,9 @@ __all__ = [
     "Ragged",
     "RecordingError",
     "Schedule",
+    "Sharded",
+    "ShardedPlan",
+    "ShardedReport",
     "Sizes",
     "TypeKey",
     "Verification",
@@ -49,5 +54,6 @@ __all__ = [
     "get_policy",
     "gradient_memory",
     "load_policy",
+    "use_cpu_devices",
     "verify",
 ]

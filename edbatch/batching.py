@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+from jax.sharding import Mesh
 
 from edbatch.errors import EdbatchError, PlanError, PolicyError
 from edbatch.execution.buckets import BucketStore
@@ -21,7 +22,7 @@ from edbatch.graph.merge import merge
 from edbatch.graph.parameters import abstract
 from edbatch.graph.recorder import CallMemory, record
 from edbatch.graph.type_table import TypeTable
-from edbatch.memory_planner.layout import plan_layout
+from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
 from edbatch.policies.cost_file import load_costs
@@ -31,6 +32,11 @@ from edbatch.policies.registry import get_policy
 from edbatch.policies.search import Searched
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.policy import Policy
+from edbatch.schedule.schedule import Schedule
+from edbatch.sharding.plan import ShardedPlan
+
+if TYPE_CHECKING:
+    from edbatch.sharded import Sharded
 
 Model = Callable[[Any, Any], Any]
 
@@ -60,6 +66,7 @@ class Batched:
         policy: The policy that schedules minibatches.
         sizes: Widths and buckets.
         planner: How memory is planned.
+        costs: Measured costs of batches, if they were given.
     """
 
     def __init__(
@@ -69,11 +76,13 @@ class Batched:
         sizes: Sizes,
         cache_bytes: int,
         planner: Planner,
+        costs: CostModel | None = None,
     ) -> None:
         self.model = model
         self.policy = policy
         self.sizes = sizes
         self.planner = planner
+        self.costs = costs
         self._sessions: dict[Hashable, _Session] = {}
         self._current: _Session | None = None
         self._cache = PlanCache(cache_bytes)
@@ -167,24 +176,42 @@ class Batched:
                 to another model.
         """
         instances = list(instances)
-        if not instances:
+        if any(isinstance(each, DataflowGraph) for each in instances) or not instances:
+            return merge(self.recordings(instances))
+        session = self._session()
+        return _check_nodes(
+            record(self.model, session.types, instances, session.memory)
+        )
+
+    def recordings(self, instances: Iterable[Any]) -> list[DataflowGraph]:
+        """Records each instance of a minibatch by itself.
+
+        Args:
+            instances: Instances, recordings, or both.
+
+        Returns:
+            The recordings, in order.
+
+        Raises:
+            EdbatchError: As `graph`.
+        """
+        session = self._session()
+        graphs = []
+        for index, each in enumerate(instances):
+            if isinstance(each, DataflowGraph):
+                session.types.require_same(each.types, "a recording")
+                graphs.append(each)
+            else:
+                graph = record(
+                    self.model, session.types, [each], session.memory, first=index
+                )
+                graphs.append(_check_nodes(graph, first=index))
+        if not graphs:
             raise PlanError(
                 "a minibatch needs at least one instance but is empty; leave empty"
                 " minibatches out"
             )
-        session = self._session()
-        kept = [isinstance(each, DataflowGraph) for each in instances]
-        if not any(kept):
-            return _check_nodes(
-                record(self.model, session.types, instances, session.memory)
-            )
-        graphs = [
-            each if known else self.record(each)
-            for each, known in zip(instances, kept, strict=True)
-        ]
-        for each in graphs:
-            session.types.require_same(each.types, "a recording")
-        return merge(graphs)
+        return graphs
 
     def plan(self, instances: Iterable[Any]) -> Plan:
         """Schedules and lays out a minibatch; on the host only.
@@ -217,15 +244,7 @@ class Batched:
             assert plan.report is not None, "plans are made with a report"
             return replace(plan, report=replace(plan.report, cached=True))
         start = time.perf_counter()
-        schedule = self.policy.schedule(graph.structure)
-        layout = plan_layout(
-            graph,
-            schedule,
-            self.sizes,
-            method=self.planner.layout,
-            reuse=self.planner.reuse,
-            effort=self.planner.effort,
-        )
+        schedule, layout = self._lay_out(graph)
         plan_ms = 1e3 * (time.perf_counter() - start)
         encoded = encode_plan(
             graph,
@@ -242,6 +261,17 @@ class Batched:
         assert plan.report is not None, "plans are made with a report"
         return replace(plan, report=replace(plan.report, plan_ms=plan_ms))
 
+    def _lay_out(self, graph: DataflowGraph) -> tuple[Schedule, Layout]:
+        schedule = self.policy.schedule(graph.structure)
+        return schedule, plan_layout(
+            graph,
+            schedule,
+            self.sizes,
+            method=self.planner.layout,
+            reuse=self.planner.reuse,
+            effort=self.planner.effort,
+        )
+
     def apply(self, params: Any, plan: Plan) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
 
@@ -256,18 +286,50 @@ class Batched:
             PlanError: The plan was made by another model, or for parameters of other
                 shapes.
         """
+        if isinstance(plan, ShardedPlan):
+            raise PlanError(
+                "apply of a batched function takes a plan for one device but received"
+                f" one for {plan.shape.count} devices; run it with the .apply of the"
+                " sharded function that made it"
+            )
         if not isinstance(plan, Plan):
             raise PlanError(
                 f"apply takes a plan made by .plan(instances) but received"
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
+        self._check_own(plan)
+        return self._run(params, plan)
+
+    def _check_own(self, plan: Plan) -> None:
         types = plan.shape.program.types
         if all(each.types is not types for each in self._sessions.values()):
             raise PlanError(
                 "the plan was made by another model; make it with this model's own"
                 " .plan(instances)"
             )
-        return self._run(params, plan)
+
+    def sharded(
+        self, mesh: Mesh | None = None, *, axis: str | None = None
+    ) -> "Sharded":
+        """Makes this function run on several devices at once.
+
+        Each minibatch is split over the devices; results come back in the order of the
+        instances, and gradients are those of the whole minibatch.
+
+        Args:
+            mesh: The devices; all of ``jax.devices()`` if None.
+            axis: The axis of the mesh over which to split, if it has several.
+
+        Returns:
+            The sharded function, with `plan`, `apply` and a call like this one.
+
+        Raises:
+            PlanError: The mesh has several axes and none is named, or no device of
+                this process.
+        """
+        from edbatch.sharded import Sharded  # that module imports this one
+
+        return Sharded(self, mesh, axis)
 
     def _counted_run(self, params: Any, plan: Plan) -> Any:
         self._compiles += 1  # runs while tracing only, once per compilation
@@ -284,9 +346,9 @@ class Batched:
         return self._cache.info
 
 
-def _check_nodes(graph: DataflowGraph) -> DataflowGraph:
+def _check_nodes(graph: DataflowGraph, first: int = 0) -> DataflowGraph:
     if not graph.instance_nodes.all():
-        index = int((graph.instance_nodes == 0).argmax())
+        index = first + int((graph.instance_nodes == 0).argmax())
         raise PlanError(
             f"instance {index} of the minibatch calls no cell, so there is nothing to"
             " run for it; leave such instances out, or call a cell for them"
@@ -326,7 +388,8 @@ def batch(
         guard: Compare the schedule of a learned policy with those of the heuristics,
             and take the one of fewest batches; the plan's report says whose it was.
         costs: Measured costs of batches, a file of ``edbatch calibrate``: then search
-            and guard go by predicted time and not by the number of batches.
+            and guard go by predicted time and not by the number of batches; so does
+            the split of a minibatch over devices (`Batched.sharded`).
         planner: How values are laid out in memory and how cells are packed.
 
     Returns:
@@ -375,6 +438,6 @@ def batch(
     if guard and isinstance(chosen, StateMachine | Searched):
         chosen = Guarded(chosen, costs)
     batched = Batched(
-        model, chosen, sizes or Sizes(), cache_bytes, planner or Planner()
+        model, chosen, sizes or Sizes(), cache_bytes, planner or Planner(), costs
     )
     return batched if params is None else batched.bind(params)

@@ -12,6 +12,7 @@ from edbatch.batching import Batched
 from edbatch.errors import VerificationError
 from edbatch.execution.ragged import Ragged
 from edbatch.graph.cell import jitted_cells
+from edbatch.sharded import Sharded
 
 finfo: Any = jnp.finfo
 _ROUNDING = 512  # tolerance in units of the dtype's rounding error
@@ -37,7 +38,7 @@ class Verification:
 
 
 def verify(
-    batched: Batched,
+    batched: Batched | Sharded,
     params: Any,
     instances: Sequence[Any],
     *,
@@ -51,7 +52,7 @@ def verify(
     parameters of a random linear function of all floating outputs.
 
     Args:
-        batched: The batched function.
+        batched: The batched function, of one device or of several.
         params: The model's parameters.
         instances: Instances (not recordings).
         gradients: Whether to compare gradients.
@@ -68,7 +69,7 @@ def verify(
     """
     instances = list(instances)
     batched.bind(params)
-    plan = batched.plan(instances)
+    plan: Any = batched.plan(instances)
     with jitted_cells():
         expected = [batched.model(params, each) for each in instances]
     found = split_instances(batched.apply(params, plan), len(instances))
@@ -187,7 +188,7 @@ def _error(found: Any, expected: Any, where: str, tolerance: float | None) -> fl
 
 
 def _compare_gradients(
-    batched: Batched,
+    batched: Batched | Sharded,
     params: Any,
     plan: Any,
     instances: Sequence[Any],

@@ -46,6 +46,8 @@ def pytest_report_header() -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
         pytest.skip(f"needs a GPU, but JAX runs on {jax.default_backend()}")
+    if item.get_closest_marker("devices") and jax.device_count() < 2:
+        pytest.skip("needs two devices; set JAX_NUM_CPU_DEVICES=2")
 
 
 @pytest.fixture(scope="session", autouse=True)

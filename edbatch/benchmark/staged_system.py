@@ -17,6 +17,7 @@ from edbatch.execution.result import (
     find_ragged,
     locate_results,
     pad_results,
+    take_results,
 )
 from edbatch.graph import DataflowGraph, TypeTable, record
 from edbatch.graph.outputs import leaves
@@ -95,14 +96,14 @@ def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any
     identity = np.arange(graph.num_values, dtype=np.int32)
     shape, located = locate_results(graph, identity, ragged)
     rows = pad_results(located, shape, lambda _, size: size)
-    result = assemble(
+    gathered = take_results(
         shape,
         tuple(map(jnp.asarray, rows.rows)),
-        tuple(map(jnp.asarray, rows.lengths)),
         {kind: jnp.asarray(each) for kind, each in values.items()},
         {
             kind: jnp.concatenate([jnp.zeros_like(pool[:1]), pool])
             for kind, pool in graph.externals.items()
         },
     )
+    result = assemble(shape, gathered, tuple(map(jnp.asarray, rows.lengths)))
     return split_instances(result, graph.num_instances)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import AbstractMesh, use_abstract_mesh
 
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
@@ -36,6 +37,11 @@ class CellProgram(Protocol):
         """Runs one lane; inputs as for `CallTemplate.call`."""
 
 
+# A cell is traced once for all programs, though the first may be one of several
+# devices: whatever is traced there is bound to their mesh.
+NO_MESH = AbstractMesh((), ())
+
+
 @lru_cache(maxsize=512)
 def cell_program(node_type: NodeType, types: TypeTable, packing: bool) -> CellProgram:
     """Returns the cell of a type, packed or as it is written.
@@ -48,7 +54,8 @@ def cell_program(node_type: NodeType, types: TypeTable, packing: bool) -> CellPr
     Returns:
         The cell.
     """
-    return pack_type(node_type, types) if packing else PlainCell(node_type, types)
+    with use_abstract_mesh(NO_MESH):
+        return pack_type(node_type, types) if packing else PlainCell(node_type, types)
 
 
 class PlainCell:

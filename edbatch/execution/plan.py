@@ -1,12 +1,13 @@
 """Plans: a minibatch as data for the compiled program."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from edbatch.execution.buckets import BucketStore, Needs
+from edbatch.execution.buckets import Bucket, BucketStore, Needs
 from edbatch.execution.cell_batch import record_length
 from edbatch.execution.in_place import Forms
 from edbatch.execution.loop import Loop
@@ -14,8 +15,10 @@ from edbatch.execution.program import ProgramShape
 from edbatch.execution.report import PlanReport, make_report
 from edbatch.execution.result import (
     Path,
+    ResultRows,
     ResultShape,
-    locate_results,
+    describe_results,
+    find_rows,
     pad_results,
 )
 from edbatch.execution.stream import Stream, count_trips, encode
@@ -143,21 +146,100 @@ def encode_plan(
     Returns:
         Everything but the external inputs.
     """
+    outputs = graph.outputs
+    result = describe_results(
+        outputs.skeleton, outputs.lengths, graph.num_instances, ragged
+    )
+    unpadded = encode_unpadded(graph, schedule, layout, result, forms)
+    return pad(unpadded, fit_bucket([unpadded], store), planner)
+
+
+@dataclass(frozen=True, eq=False)
+class Unpadded:
+    """A laid out minibatch as integers, before it is padded to a bucket.
+
+    Attributes:
+        types: The model's types.
+        stream: Records of all chunks.
+        result: The static part of the result.
+        rows: Where results lie.
+        needs: Size of each dimension.
+        report: What the plan costs.
+    """
+
+    types: TypeTable
+    stream: Stream
+    result: ResultShape
+    rows: ResultRows
+    needs: Needs
+    report: PlanReport
+
+
+def encode_unpadded(
+    graph: DataflowGraph,
+    schedule: Schedule,
+    layout: Layout,
+    result: ResultShape,
+    forms: Forms | None = None,
+) -> Unpadded:
+    """Encodes a laid out graph.
+
+    Args:
+        graph: The graph.
+        schedule: Its schedule.
+        layout: Its layout.
+        result: The static part of its result.
+        forms: As in `encode_plan`.
+
+    Returns:
+        What is left to pad.
+    """
     slices = (forms or Forms(least_share=2)).choose(graph, layout)
     stream = encode(graph, layout, slices.forms, slices.chunk_form)
-    result, found = locate_results(graph, layout.value_row, ragged)
     needs = _needs(graph, layout, stream)
     for kind, least in slices.rows.items():
         needs[f"arena {kind}"] = max(needs[f"arena {kind}"], least)
-    lists: Needs = {}
-    pad_results(found, result, lambda name, size: lists.setdefault(name, size))
-    bucket = store.fit(
-        set(stream.loops), needs | lists, lambda loops: _least(graph.types, loops)
-    )
-    sizes = bucket.sizes
-    rows = pad_results(found, result, lambda name, _: sizes[name])
+    rows = find_rows(graph.outputs, result, layout.value_row)
+    pad_results(rows, result, lambda name, size: needs.setdefault(name, size))
+    report = make_report(graph, schedule, layout, slices.bytes)
+    return Unpadded(graph.types, stream, result, rows, needs, report)
+
+
+def fit_bucket(
+    parts: Sequence[Unpadded], store: BucketStore, more: Needs | None = None
+) -> Bucket:
+    """Finds a bucket that holds several plans, each by itself.
+
+    Args:
+        parts: The plans of one model.
+        store: The model's buckets.
+        more: Sizes of further dimensions.
+
+    Returns:
+        The bucket.
+    """
+    needs = dict(more or {})
+    for part in parts:
+        for name, size in part.needs.items():
+            needs[name] = max(needs.get(name, 0), size)
+    loops = {loop for part in parts for loop in part.stream.loops}
+    return store.fit(loops, needs, lambda loops: _least(parts[0].types, loops))
+
+
+def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
+    """Pads a plan to a bucket.
+
+    Args:
+        part: The plan.
+        bucket: A bucket that holds it.
+        planner: What the program is to do beside.
+
+    Returns:
+        Everything but the external inputs.
+    """
+    sizes, stream = bucket.sizes, part.stream
     program = ProgramShape(
-        graph.types,
+        part.types,
         bucket.loops,
         tuple(_by_kind("arena", sizes).items()),
         tuple(_by_kind("rows", sizes).items()),
@@ -167,15 +249,16 @@ def encode_plan(
     )
     records = np.zeros(sizes["stream"], np.int32)
     records[: len(stream.records)] = stream.records
+    rows = pad_results(part.rows, part.result, lambda name, _: sizes[name])
     plan = Plan(
-        PlanShape(program, result),
+        PlanShape(program, part.result),
         records,
         count_trips(stream, bucket.loops, sizes["steps"]),
         np.int32(stream.num_steps),
         {},
         rows.rows,
         rows.lengths,
-        make_report(graph, schedule, layout, slices.bytes),
+        part.report,
     )
     return Encoded(plan, _by_kind("pool", sizes))
 

@@ -5,7 +5,7 @@ A list stays a list where it has the same length in every instance, and becomes
 model from then on, so that the structure of the result changes at most once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from jax import Array
 from edbatch.execution.cell_batch import Arenas, take_rows
 from edbatch.execution.ragged import Ragged
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.outputs import Skeleton
+from edbatch.graph.outputs import Outputs, Skeleton, leaves
 
 Path = tuple[int, ...]  # position of a list in the skeleton
 
@@ -95,31 +95,95 @@ def locate_results(
     Returns:
         The static part, and the rows (not padded yet).
     """
-    columns, lengths = iter(graph.outputs.columns), iter(graph.outputs.lengths)
-    rows: list[np.ndarray] = []
-    kept: list[np.ndarray] = []
+    outputs = graph.outputs
+    shape = describe_results(
+        outputs.skeleton, outputs.lengths, graph.num_instances, ragged
+    )
+    return shape, find_rows(outputs, shape, value_row)
+
+
+def describe_results(
+    skeleton: Skeleton,
+    lengths: tuple[np.ndarray, ...],
+    instances: int,
+    ragged: set[Path],
+) -> ResultShape:
+    """Finds the structure of a minibatch's results.
+
+    Args:
+        skeleton: Structure of its outputs.
+        lengths: Their columns of lengths.
+        instances: Number of instances.
+        ragged: Positions of lists to return as `Ragged`.
+
+    Returns:
+        The static part of the result.
+    """
+    columns = iter(lengths)
 
     def walk(node: Skeleton, path: Path) -> Skeleton:
         if node[0] == "list":
-            own = next(lengths)
+            own = next(columns)
             if path in ragged:
-                kept.append(own)
                 return ("ragged", walk(node[1], (*path, 0)))
             return ("fixed", int(own[0]), walk(node[1], (*path, 0)))
         if node[0] == "node":
             children = tuple(walk(x, (*path, k)) for k, x in enumerate(node[2]))
             return ("node", node[1], children)
-        if node[0] == "value":
-            rows.append(value_row[next(columns)])
-        elif node[0] == "external":
-            rows.append(next(columns) + np.int32(1))
         return node
 
-    skeleton = walk(graph.outputs.skeleton, ())
-    return (
-        ResultShape(skeleton, graph.num_instances),
-        ResultRows(tuple(rows), tuple(kept)),
-    )
+    return ResultShape(walk(skeleton, ()), instances)
+
+
+def find_rows(
+    outputs: Outputs, shape: ResultShape, value_row: np.ndarray
+) -> ResultRows:
+    """Finds the rows of results, of a whole minibatch or of a part of it.
+
+    Args:
+        outputs: Outputs of the instances.
+        shape: The static part of the minibatch's result.
+        value_row: Row of each value.
+
+    Returns:
+        The rows (not padded yet).
+    """
+    rows = [
+        value_row[column] if source == "value" else column + np.int32(1)
+        for (source, _), column in zip(
+            leaves(outputs.skeleton), outputs.columns, strict=True
+        )
+    ]
+    return ResultRows(tuple(rows), ragged_lengths(shape, outputs.lengths))
+
+
+def ragged_lengths(
+    shape: ResultShape, lengths: Sequence[np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    """Selects the lengths of ragged lists from those of all lists.
+
+    Args:
+        shape: The static part of a result.
+        lengths: One ``[m] int32`` array per list.
+
+    Returns:
+        Those of ragged lists.
+    """
+    columns = iter(lengths)
+    kept: list[np.ndarray] = []
+
+    def walk(node: Skeleton) -> None:
+        if node[0] in ("ragged", "fixed"):
+            own = next(columns)
+            if node[0] == "ragged":
+                kept.append(own)
+            walk(node[-1])
+        elif node[0] == "node":
+            for each in node[2]:
+                walk(each)
+
+    walk(shape.skeleton)
+    return tuple(kept)
 
 
 def pad_results(
@@ -162,27 +226,50 @@ def pad_results(
     return ResultRows(tuple(padded_rows), tuple(padded_lengths))
 
 
+def take_results(
+    shape: ResultShape, rows: Sequence[Array], arenas: Arenas, pools: Arenas
+) -> tuple[Array, ...]:
+    """Gathers the leaves of the result on the device.
+
+    Args:
+        shape: Its static part.
+        rows: Padded rows per leaf.
+        arenas: Values by array kind.
+        pools: External inputs by array kind.
+
+    Returns:
+        One ``[n, ...]`` array per leaf.
+    """
+    next_rows = iter(rows)
+
+    def walk(node: Skeleton) -> list[Array]:
+        if node[0] in ("ragged", "fixed"):
+            return walk(node[-1])
+        if node[0] == "node":
+            return [leaf for each in node[2] for leaf in walk(each)]
+        if node[0] == "empty":
+            return []
+        source = arenas if node[0] == "value" else pools
+        return [take_rows(source[node[1]], next(next_rows))]
+
+    return tuple(walk(shape.skeleton))
+
+
 def assemble(
-    shape: ResultShape,
-    rows: tuple[Array, ...],
-    lengths: tuple[Array, ...],
-    arenas: Arenas,
-    pools: Arenas,
+    shape: ResultShape, found: Sequence[Array], lengths: Sequence[Array]
 ) -> Any:
     """Builds the result on the device.
 
     Args:
         shape: Its static part.
-        rows: Padded rows per leaf.
+        found: The leaves, as `take_results` gives them.
         lengths: Padded lengths per ragged list.
-        arenas: Values by array kind.
-        pools: External inputs by array kind.
 
     Returns:
         What ``jax.vmap`` of the model would return, with `Ragged` for lists of
         differing length.
     """
-    next_rows, next_lengths = iter(rows), iter(lengths)
+    next_leaf, next_lengths = iter(found), iter(lengths)
 
     def walk(node: Skeleton) -> Any:
         if node[0] == "ragged":
@@ -200,8 +287,7 @@ def assemble(
             return jax.tree.unflatten(node[1], [walk(each) for each in node[2]])
         if node[0] == "empty":
             return ()
-        source = arenas if node[0] == "value" else pools
-        return take_rows(source[node[1]], next(next_rows))
+        return next(next_leaf)
 
     return walk(shape.skeleton)
 

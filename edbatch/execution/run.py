@@ -3,11 +3,12 @@
 from typing import Any
 
 import jax
+from jax import Array
 
 from edbatch.errors import PlanError
 from edbatch.execution.gradient import differentiable_execute
 from edbatch.execution.plan import Plan
-from edbatch.execution.result import assemble
+from edbatch.execution.result import assemble, take_results
 from edbatch.graph.parameters import abstract
 
 
@@ -24,12 +25,28 @@ def run_plan(params: Any, plan: Plan) -> Any:
     Raises:
         PlanError: The parameters have other shapes than those that were recorded.
     """
+    return assemble(plan.shape.result, compute_results(params, plan), plan.lengths)
+
+
+def compute_results(params: Any, plan: Plan) -> tuple[Array, ...]:
+    """Runs a plan and gathers the leaves of its result.
+
+    Args:
+        params: The model's parameters.
+        plan: The plan.
+
+    Returns:
+        One ``[n, ...]`` array per leaf of the model's output.
+
+    Raises:
+        PlanError: As `run_plan`.
+    """
     shape = plan.shape
     check_params(params, shape.program.types.params_spec)
     arenas = differentiable_execute(
         shape.program, params, plan.pools, plan.stream, plan.trips, plan.num_steps
     )
-    return assemble(shape.result, plan.rows, plan.lengths, arenas, plan.pools)
+    return take_results(shape.result, plan.rows, arenas, plan.pools)
 
 
 def check_params(params: Any, spec: Any) -> None:

@@ -33,9 +33,10 @@ from jax.extend.core import (
     Var,
     jaxpr_as_fun,
 )
+from jax.sharding import use_abstract_mesh
 
 from edbatch.execution.cell_batch import slice_rows
-from edbatch.execution.cells import CellProgram, Packed, cell_program
+from edbatch.execution.cells import NO_MESH, CellProgram, Packed, cell_program
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.packing.cell_graph import dtype_of, shape_of
@@ -319,8 +320,9 @@ def taped_cell(
     Returns:
         The taped cell.
     """
-    cell = cell_program(node_type, types, packing)
-    return TapedCell(cell, node_type, types, remat=remat)
+    with use_abstract_mesh(NO_MESH):
+        cell = cell_program(node_type, types, packing)
+        return TapedCell(cell, node_type, types, remat=remat)
 
 
 def _zeros(rows: int, variables: Sequence[Var]) -> list[Array]:

@@ -1,0 +1,249 @@
+"""Batched functions that run on several devices at once; see `Batched.sharded`."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from edbatch.batching import Batched, Model, _Session
+from edbatch.errors import PlanError
+from edbatch.execution.buckets import Bucket, BucketStore
+from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
+from edbatch.execution.result import describe_results, find_ragged
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.merge import merge
+from edbatch.sharding.balance import balance, predict_work
+from edbatch.sharding.devices import (
+    all_devices,
+    automatic,
+    check_automatic,
+    choose_axis,
+)
+from edbatch.sharding.order import align, join_lengths, order_results
+from edbatch.sharding.plan import (
+    INSTANCES,
+    Shard,
+    ShardedPlan,
+    ShardedShape,
+    pad_shards,
+    place,
+)
+from edbatch.sharding.report import ShardedReport
+from edbatch.sharding.run import run_sharded
+
+
+class Sharded:
+    """A batched function on the devices of a mesh; made by `Batched.sharded`.
+
+    A minibatch is split so that all devices are busy for about as long, and each runs
+    its own plan by the same compiled program. Everything else is as without devices:
+    results come in the order of the instances, and a gradient with respect to the
+    parameters is that of the loss that was written, of the whole minibatch.
+
+    In a job of several processes every process makes the same calls: the same
+    instances in the same order, planned one after the other. Each keeps the plans of
+    its own devices only.
+
+    Attributes:
+        batched: The function for one device.
+        mesh: The devices.
+        axis: The axis of the mesh over which minibatches are split.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import jax.numpy as jnp
+        >>> @eb.cell
+        ... def twice(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(twice)
+        >>> sharded = batched.sharded()  # all devices
+        >>> sharded(jnp.float32(2), [1.0, 5.0, 3.0]).tolist()
+        [2.0, 10.0, 6.0]
+    """
+
+    def __init__(
+        self, batched: Batched, mesh: Mesh | None = None, axis: str | None = None
+    ) -> None:
+        self.batched = batched
+        mesh = all_devices() if mesh is None else mesh
+        self.axis = choose_axis(mesh, axis)
+        self.mesh = automatic(mesh)
+        self._stores: dict[_Session, BucketStore] = {}
+        self._compiles = 0
+        self._run = jax.jit(self._counted_run)
+
+    def __call__(self, params: Any, instances: Sequence[Any]) -> Any:
+        """Runs the model on a minibatch.
+
+        Args:
+            params: The model's parameters, any pytree.
+            instances: Instances, or recordings of them.
+
+        Returns:
+            As `Batched` does.
+
+        Raises:
+            EdbatchError: As `plan` and `apply`.
+        """
+        self.batched.bind(params)
+        return self.apply(params, self.plan(instances))
+
+    @property
+    def model(self) -> Model:
+        """The model for one instance."""
+        return self.batched.model
+
+    def bind(self, params: Any) -> "Sharded":
+        """Tells the shapes of the parameters; see `Batched.bind`."""
+        self.batched.bind(params)
+        return self
+
+    def replicate(self, params: Any) -> Any:
+        """Copies parameters to every device, so that no call has to.
+
+        Args:
+            params: Parameters, or any pytree of arrays; in a job of several processes
+                the same in each.
+
+        Returns:
+            The same pytree, on all devices of the mesh.
+        """
+        return jax.device_put(params, NamedSharding(self.mesh, P()))
+
+    def plan(self, instances: Iterable[Any]) -> ShardedPlan:
+        """Splits a minibatch, schedules and lays out each part.
+
+        Args:
+            instances: Instances, or recordings of them. There may be fewer than
+                devices: some of these have nothing to do then.
+
+        Returns:
+            The plan, a pytree for `apply`, which lies on the devices of the mesh.
+
+        Raises:
+            EdbatchError: As `Batched.plan`; or the costs given are those of other
+                cells.
+        """
+        batched, session = self.batched, self.batched._session()
+        recordings = align(batched.recordings(instances))
+        start = time.perf_counter()
+        shape = self._describe(session, recordings)
+        work = predict_work(recordings, session.types, batched.costs)
+        device = balance(work, shape.count)
+        shards = [
+            self._encode(session, shape, [recordings[k] for k in own])
+            for own in (np.flatnonzero(device == d) for d in range(shape.count))
+        ]
+        bucket = self._fit(session, shards)
+        plans = pad_shards(shape, shards, bucket, batched.planner)
+        order = order_results(
+            [each.outputs for each in recordings],
+            device,
+            [len(rows) for rows in plans[0].rows],
+            shape.result,
+            {name: shape.count * size for name, size in bucket.sizes.items()},
+        )
+        report = ShardedReport(
+            tuple(each.plan.report if each else None for each in shards),
+            tuple(map(_count_instances, shards)),
+            tuple(np.bincount(device, work, shape.count).tolist()),
+            1e3 * (time.perf_counter() - start),
+        )
+        return place(shape, plans, order, report)
+
+    def _describe(
+        self, session: _Session, recordings: Sequence[DataflowGraph]
+    ) -> ShardedShape:
+        """Finds the structure of the whole minibatch's result."""
+        outputs = [each.outputs for each in recordings]
+        skeleton, lengths = outputs[0].skeleton, join_lengths(outputs)
+        session.ragged |= find_ragged(skeleton, lengths, session.list_lengths)
+        instances = sum(each.num_instances for each in recordings)
+        result = describe_results(skeleton, lengths, instances, set(session.ragged))
+        return ShardedShape(self.mesh, self.axis, result)
+
+    def _encode(
+        self, session: _Session, shape: ShardedShape, own: Sequence[DataflowGraph]
+    ) -> Shard | None:
+        """Plans the instances of one device, if it has any."""
+        if not own:
+            return None
+        graph = merge(own)
+        schedule, layout = self.batched._lay_out(graph)
+        result = replace(shape.result, instances=graph.num_instances)
+        plan = encode_unpadded(graph, schedule, layout, result, session.forms)
+        return Shard(graph, plan)
+
+    def _fit(self, session: _Session, shards: Sequence[Shard | None]) -> Bucket:
+        """Finds a bucket for all devices, apart from those for one device."""
+        sizes = self.batched.sizes
+        return fit_bucket(
+            [each.plan for each in shards if each],
+            self._stores.setdefault(session, BucketStore(sizes)),
+            {INSTANCES: max(map(_count_instances, shards))},
+        )
+
+    def apply(self, params: Any, plan: ShardedPlan) -> Any:
+        """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
+
+        A gradient with respect to the parameters is that of the loss that was written,
+        summed over the devices; nothing has to be averaged.
+
+        Args:
+            params: The model's parameters.
+            plan: A plan of this function.
+
+        Returns:
+            As calling the function; the same on all devices.
+
+        Raises:
+            PlanError: The plan was made for one device, for another mesh, by another
+                model, or for parameters of other shapes; or parameters lie on a mesh
+                with explicit axes.
+        """
+        if isinstance(plan, Plan):
+            raise PlanError(
+                "apply of a sharded function takes a plan for all devices of its mesh"
+                " but received one for a single device; make it with the sharded"
+                " function's own .plan(instances), or run it with .batched.apply"
+            )
+        if not isinstance(plan, ShardedPlan):
+            raise PlanError(
+                "apply of a sharded function takes a plan made by its .plan(instances)"
+                f" but received {type(plan).__name__}; to run instances, call the"
+                " sharded function"
+            )
+        own, other = (self.mesh, self.axis), (plan.shape.mesh, plan.shape.axis)
+        if own != other:
+            raise PlanError(
+                "a plan runs on the mesh that it was made for,"
+                f" {_describe_mesh(*other)}, but this function has"
+                f" {_describe_mesh(*own)}; make the plan with this function's own"
+                " .plan(instances)"
+            )
+        self.batched._check_own(plan.shards)
+        check_automatic(params)
+        return self._run(params, plan)
+
+    def _counted_run(self, params: Any, plan: ShardedPlan) -> Any:
+        self._compiles += 1  # runs while tracing only, once per compilation
+        return run_sharded(params, plan)
+
+    @property
+    def compiles(self) -> int:
+        """How many programs were compiled so far; each serves all devices."""
+        return self._compiles
+
+
+def _count_instances(shard: Shard | None) -> int:
+    return shard.graph.num_instances if shard else 0
+
+
+def _describe_mesh(mesh: Mesh, axis: str) -> str:
+    devices = ", ".join(map(str, mesh.devices.flat))
+    return f"axis {axis!r} of {dict(mesh.shape)} on [{devices}]"

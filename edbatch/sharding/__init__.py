@@ -1,0 +1,17 @@
+"""Sharding: one minibatch on several devices, each with a plan of its own."""
+
+from edbatch.sharding.balance import balance, predict_work
+from edbatch.sharding.devices import use_cpu_devices
+from edbatch.sharding.plan import ShardedPlan, ShardedShape
+from edbatch.sharding.report import ShardedReport
+from edbatch.sharding.run import run_sharded
+
+__all__ = [
+    "ShardedPlan",
+    "ShardedReport",
+    "ShardedShape",
+    "balance",
+    "predict_work",
+    "run_sharded",
+    "use_cpu_devices",
+]

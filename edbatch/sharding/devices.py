@@ -1,0 +1,152 @@
+"""The devices that a sharded function runs on."""
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from edbatch.errors import EdbatchError, PlanError, nearest
+
+
+def use_cpu_devices(count: int | None = None) -> int:
+    """Makes JAX see the cores of this machine as several devices.
+
+    XLA runs one small operation on one core at a time; edbatch's sharded functions run
+    one shard on each device. Call it before JAX does anything.
+
+    Args:
+        count: How many devices; one per core that this process may use if None.
+
+    Returns:
+        The number of devices.
+
+    Raises:
+        EdbatchError: The number is not positive, or JAX already made its devices.
+
+    Example:
+        >>> import edbatch as eb
+        >>> eb.use_cpu_devices(0)
+        Traceback (most recent call last):
+        edbatch.errors.EdbatchError: a machine has at least one CPU device, but ...
+    """
+    if count is None:
+        count = _usable_cores()
+    if count != int(count) or count < 1:
+        raise EdbatchError(
+            f"a machine has at least one CPU device, but use_cpu_devices got {count!r};"
+            " leave the number out for one device per core"
+        )
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        raise EdbatchError(
+            f"the number of CPU devices is fixed once JAX has run anything, so"
+            f" use_cpu_devices({count}) comes too late; call it right after the"
+            " imports, before any array is made"
+        ) from None
+    return count
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def all_devices() -> Mesh:
+    """Returns a mesh of all devices, those of other processes included.
+
+    Returns:
+        A mesh of one axis, ``"data"``.
+
+    Example:
+        >>> all_devices().axis_names
+        ('data',)
+    """
+    return Mesh(np.array(jax.devices()), ("data",))
+
+
+def automatic(mesh: Mesh) -> Mesh:
+    """Returns a mesh of the same devices, all of whose axes are automatic.
+
+    Those of ``jax.make_mesh`` are explicit: arrays have the mesh in their type, and
+    outside ``jax.set_mesh`` hardly anything can be computed of a result.
+
+    Args:
+        mesh: The mesh.
+
+    Returns:
+        The mesh; equal to the one given if its axes were automatic.
+    """
+    return Mesh(mesh.devices, mesh.axis_names)
+
+
+def choose_axis(mesh: Mesh, axis: str | None = None) -> str:
+    """Finds the axis of a mesh over which a minibatch is split.
+
+    Args:
+        mesh: The mesh.
+        axis: Its name; may be left out where there is one axis only.
+
+    Returns:
+        The name.
+
+    Raises:
+        PlanError: What was given is no mesh of devices; it has several axes and none
+            is named, or none of this name; or no device of this process.
+    """
+    if not isinstance(mesh, Mesh):
+        raise PlanError(
+            "a sharded function runs on a jax.sharding.Mesh of devices but received"
+            f" {type(mesh).__name__}; make one by jax.make_mesh((2,), ('data',)), or"
+            " leave it out to use all devices"
+        )
+    names = [str(each) for each in mesh.axis_names]
+    if axis is None and len(names) != 1:
+        raise PlanError(
+            "a minibatch is split over one axis of a mesh but this one has"
+            f" {len(names)}, {dict(mesh.shape)}; name the axis: .sharded(mesh,"
+            f" axis={names[0] if names else 'data'!r})"
+        )
+    if axis is not None and axis not in names:
+        raise PlanError(
+            f"axis={axis!r} is to name an axis of the mesh, which it does not;"
+            f" {nearest(str(axis), names)}"
+        )
+    if all(each.process_index != jax.process_index() for each in mesh.devices.flat):
+        raise PlanError(
+            "a process takes part in a mesh by its own devices, but none of the mesh is"
+            f" of this one, process {jax.process_index()} of {jax.process_count()};"
+            " call jax.distributed.initialize in every process before anything else,"
+            " and make the mesh of jax.devices()"
+        )
+    return axis or names[0]
+
+
+def check_automatic(params: Any) -> None:
+    """Checks that no mesh with explicit axes is in use.
+
+    Args:
+        params: What is handed to a sharded function.
+
+    Raises:
+        PlanError: There is one, around the call or in the type of a parameter.
+    """
+    rule = (
+        "a sharded function leaves the placement of arrays to JAX (axes of type Auto)"
+        " but {} a mesh with explicit axes, as jax.make_mesh makes them; {}"
+    )
+    if _is_explicit(jax.sharding.get_abstract_mesh()):
+        mend = "call it outside of jax.set_mesh"
+        raise PlanError(rule.format("is called under", mend))
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        if _is_explicit(jax.typeof(leaf).sharding.mesh):
+            where = f"params{jax.tree_util.keystr(path)} lies on"
+            mend = "place parameters by the function's own .replicate(params)"
+            raise PlanError(rule.format(where, mend))
+
+
+def _is_explicit(mesh: AbstractMesh) -> bool:
+    return AxisType.Explicit in mesh.axis_types

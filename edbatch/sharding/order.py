@@ -1,0 +1,101 @@
+"""Results in the order of the user's instances, whatever device computed them.
+
+Each device gathers the results of its own instances, padded to a common length. One
+device's after the other's, they form the *stack*, one per leaf of the model's output.
+Which row of it comes where follows from how many elements each recording adds to a
+leaf. The structure of the result is that of the whole minibatch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+
+from edbatch.execution.buckets import Needs
+from edbatch.execution.result import (
+    ResultRows,
+    ResultShape,
+    pad_results,
+    ragged_lengths,
+)
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.merge import check_rows
+from edbatch.graph.outputs import Outputs, Skeleton, spread, unify_outputs
+
+NOWHERE = 0  # padding; rows of a stack count from 1
+
+
+def align(recordings: Sequence[DataflowGraph]) -> list[DataflowGraph]:
+    """Gives the outputs of recordings one structure.
+
+    Args:
+        recordings: Recordings of one model.
+
+    Returns:
+        The same recordings; lists that were empty have columns as those of others do.
+
+    Raises:
+        RecordingError: They have different structures.
+    """
+    skeleton = reduce(unify_outputs, [each.outputs.skeleton for each in recordings])
+    return [
+        each
+        if each.outputs.skeleton is skeleton
+        else replace(each, outputs=_widen(each.outputs, skeleton))
+        for each in recordings
+    ]
+
+
+def _widen(outputs: Outputs, skeleton: Skeleton) -> Outputs:
+    columns, lengths = spread(outputs, skeleton)
+    return Outputs(skeleton, tuple(columns), tuple(lengths))
+
+
+def join_lengths(outputs: Sequence[Outputs]) -> tuple[np.ndarray, ...]:
+    """Returns the columns of lengths of a minibatch.
+
+    Args:
+        outputs: Aligned outputs of its recordings.
+
+    Returns:
+        One ``[m] int32`` array per list.
+    """
+    parts = zip(*(each.lengths for each in outputs), strict=True)
+    return tuple(np.concatenate(each) for each in parts)
+
+
+def order_results(
+    outputs: Sequence[Outputs],
+    device: np.ndarray,
+    stack_rows: Sequence[int],
+    shape: ResultShape,
+    sizes: Needs,
+) -> ResultRows:
+    """Finds where in the stacks the results of a minibatch lie.
+
+    Args:
+        outputs: Aligned outputs of its recordings, in the user's order.
+        device: The device of each recording, which runs its own in that order;
+            ``[R] int32``.
+        stack_rows: Rows that each device adds to a stack, per leaf.
+        shape: The static part of the result.
+        sizes: Rows of ragged lists in the result, by the names of its bucket.
+
+    Returns:
+        Rows of the stacks, counted from 1 and padded with `NOWHERE`, and the lengths of
+        ragged lists.
+    """
+    columns = []
+    for k, rows in enumerate(stack_rows):
+        count = np.array([len(each.columns[k]) for each in outputs])
+        first = np.empty_like(count)  # row of each recording's first element
+        for d in np.unique(device):
+            own = device == d
+            first[own] = d * rows + 1 + np.cumsum(count[own]) - count[own]
+        check_rows(int(first.max(initial=0)) + rows, "results")
+        shift = first - (np.cumsum(count) - count)
+        columns.append(np.repeat(shift, count) + np.arange(count.sum()))
+    lengths = ragged_lengths(shape, join_lengths(outputs))
+    found = ResultRows(tuple(columns), lengths)
+    return pad_results(found, shape, lambda name, _: sizes[name])

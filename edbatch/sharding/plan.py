@@ -1,0 +1,170 @@
+"""Sharded plans: one minibatch as data for the devices of a mesh."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from edbatch.execution.buckets import Bucket
+from edbatch.execution.plan import Plan, Unpadded, pad
+from edbatch.execution.result import ResultRows, ResultShape
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.memory_planner.planner import Planner
+from edbatch.sharding.report import ShardedReport
+
+INSTANCES = "instances"  # the dimension of a bucket that counts a device's instances
+
+
+@dataclass(frozen=True)
+class ShardedShape:
+    """The static part of a sharded plan, beside that of its shards.
+
+    Attributes:
+        mesh: The devices.
+        axis: The axis of the mesh over which minibatches are split.
+        result: Structure of the whole minibatch's result.
+    """
+
+    mesh: Mesh
+    axis: str
+    result: ResultShape
+
+    @property
+    def count(self) -> int:
+        """Number of shards, D."""
+        return int(self.mesh.shape[self.axis])
+
+    def here(self) -> set[int]:
+        """Returns the shards whose devices belong to this process."""
+        sharding = NamedSharding(self.mesh, P(self.axis))
+        indices = sharding.addressable_devices_indices_map((self.count,)).values()
+        return {_shard_of(each) for each in indices}
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
+class ShardedPlan:
+    """A minibatch split over the ``D`` devices of a mesh. A pytree.
+
+    Attributes:
+        shape: The static part.
+        shards: The plans of all devices, of one bucket; every array has a leading axis
+            ``[D, ...]`` and lies on its devices.
+        rows: Where in everyone's results each of the minibatch's lies, per leaf of the
+            model's output; see `edbatch.sharding.order`.
+        lengths: Lengths per ragged list of the model's output.
+        report: What the plan costs; not part of the pytree, None after
+            transformations.
+    """
+
+    shape: ShardedShape
+    shards: Plan
+    rows: tuple[Any, ...]
+    lengths: tuple[Any, ...]
+    report: ShardedReport | None = field(default=None, repr=False)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], ShardedShape]:
+        """Splits the plan into arrays and the static part."""
+        return (self.shards, self.rows, self.lengths), self.shape
+
+    @classmethod
+    def tree_unflatten(
+        cls, shape: ShardedShape, arrays: tuple[Any, ...]
+    ) -> "ShardedPlan":
+        """Builds a plan from its parts."""
+        return cls(shape, *arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The instances of one device.
+
+    Attributes:
+        graph: Their graph.
+        plan: Their plan, before it is padded.
+    """
+
+    graph: DataflowGraph
+    plan: Unpadded
+
+
+def pad_shards(
+    shape: ShardedShape,
+    shards: Sequence[Shard | None],
+    bucket: Bucket,
+    planner: Planner,
+) -> list[Plan]:
+    """Pads the plans of all devices to one bucket.
+
+    Args:
+        shape: The mesh and the result.
+        shards: D shards; None for a device without instances.
+        bucket: The bucket, which holds all of them.
+        planner: What the program is to do beside.
+
+    Returns:
+        D plans. Those of devices without instances, and of other processes, are zeros:
+        a plan of no steps.
+    """
+    instances = bucket.sizes[INSTANCES]
+    plans: dict[int, Plan] = {}
+    here = shape.here()
+    for d, shard in enumerate(shards):
+        if shard is None or (d not in here and plans):
+            continue
+        result = replace(shard.plan.result, instances=instances)
+        padded = pad(replace(shard.plan, result=result), bucket, planner)
+        plans[d] = padded.with_externals(shard.graph.externals)
+    nothing = jax.tree.map(np.zeros_like, next(iter(plans.values())))
+    return [plans.get(d, nothing) for d in range(shape.count)]
+
+
+def place(
+    shape: ShardedShape,
+    shards: Sequence[Plan],
+    order: ResultRows,
+    report: ShardedReport,
+) -> ShardedPlan:
+    """Puts plans on the devices of a mesh that belong to this process.
+
+    Args:
+        shape: The mesh and the result.
+        shards: D plans of one bucket, arrays on the host.
+        order: Where results lie.
+        report: What the plan costs.
+
+    Returns:
+        The sharded plan. Its arrays are sent but not waited for.
+    """
+    split = NamedSharding(shape.mesh, P(shape.axis))
+    everywhere = NamedSharding(shape.mesh, P())
+    leaves, (treedef, *_) = zip(*map(jax.tree.flatten, shards), strict=True)
+    arrays = [_distribute(each, split) for each in zip(*leaves, strict=True)]
+    rows, lengths = jax.tree.map(
+        lambda each: jax.make_array_from_callback(
+            each.shape, everywhere, lambda index: each[index]
+        ),
+        (order.rows, order.lengths),
+    )
+    return ShardedPlan(
+        shape, jax.tree.unflatten(treedef, arrays), rows, lengths, report
+    )
+
+
+def _distribute(parts: Sequence[np.ndarray], sharding: NamedSharding) -> jax.Array:
+    """Stacks arrays along a new axis, one on each device."""
+    return jax.make_array_from_callback(
+        (len(parts), *parts[0].shape),
+        sharding,
+        lambda index: parts[_shard_of(index)][None],
+    )
+
+
+def _shard_of(index: tuple[slice, ...] | None) -> int:
+    """Which shard a device's part of an array is."""
+    assert index is not None, "every device has a part"
+    return index[0].start or 0

@@ -1,0 +1,145 @@
+"""How much faster do two CPU devices train than one?
+
+Value and gradient of a tree-LSTM on minibatches of parse trees, as they come from a
+treebank's sampler: on one device, which has all cores for its operations, against
+`batched.sharded()` on several. How many devices there are is fixed when JAX starts, so
+each has processes of its own; they take turns. All losses agree, or the script ends. In
+a clone:
+
+    python experiments/scaling.py
+    python experiments/scaling.py --hidden 16 --batch-size 8 --repeats 1
+
+Takes five minutes on two cores, most of it to compile. Keep the machine otherwise idle.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import edbatch as eb
+from edbatch.models import get_workload
+
+from arguments import option, parse_arguments
+from timing import side_by_side
+
+ROW = "{:14} {:>6} {:>8} {:>10} {:>12} {:>10}"
+HEAD = ROW.format("workload", "hidden", "devices", "ms", "nodes/s", "against 1")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    workload: str = option("tree-lstm", "The model.")
+    hidden: str = option("64,128,256", "Lengths of the model's states.")
+    devices: str = option("1,2", "Numbers of devices; the first is compared with.")
+    batch_size: int = option(64, "Instances per minibatch.")
+    minibatches: int = option(3, "Minibatches.")
+    rounds: int = option(15, "How often each minibatch is timed in one process.")
+    repeats: int = option(3, "How many processes each number of devices gets.")
+    seed: int = option(0, "Seed of inputs and parameters.")
+    here: bool = option(False, "Measure in this process and print JSON.")
+
+
+def measure(arguments: Arguments) -> dict[str, Any]:
+    """Times training on the devices of this process."""
+    workload = get_workload(arguments.workload)
+    key = jax.random.key(arguments.seed)
+    params = workload.init_params(key, int(arguments.hidden))
+    batched = eb.batch(workload.model, f"zoo:{arguments.workload}", params=params)
+    function: eb.Batched | eb.Sharded = batched
+    if jax.device_count() > 1:
+        function = batched.sharded()
+        params = function.replicate(params)
+
+    def loss(params: Any, plan: Any) -> Any:
+        leaves = jax.tree.leaves(function.apply(params, plan))
+        return sum(jnp.square(each).mean() for each in leaves)
+
+    step = jax.jit(jax.value_and_grad(loss))
+    rng = np.random.default_rng(arguments.seed)
+    plans = [
+        function.plan(workload.sample(rng, arguments.batch_size))
+        for _ in range(arguments.minibatches)
+    ]
+    times = side_by_side(
+        [partial(step, params, each) for each in plans], arguments.rounds
+    )
+    return {
+        "devices": jax.device_count(),
+        "nodes": sum(each.report.nodes for each in plans),
+        "ms": float(np.median(times, axis=1).sum()),
+        "losses": [float(step(params, each)[0]) for each in plans],
+    }
+
+
+def measure_elsewhere(devices: int, arguments: Arguments) -> dict[str, Any]:
+    """Times training in a process with so many CPU devices."""
+    words = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in asdict(replace(arguments, devices=str(devices))).items()
+        if name != "here"
+    ]
+    environment = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+    done = subprocess.run(
+        [sys.executable, __file__, *words, "--here"],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["devices"] == devices, found
+    return found
+
+
+def compare(arguments: Arguments) -> list[list[dict[str, Any]]]:
+    """Measures all numbers of devices at one size; [devices][repeats]."""
+    counts = [int(each) for each in arguments.devices.split(",")]
+    rounds = [
+        [measure_elsewhere(each, arguments) for each in counts]
+        for _ in range(arguments.repeats)
+    ]
+    for found in rounds:
+        for each in found:
+            np.testing.assert_allclose(
+                each["losses"], rounds[0][0]["losses"], rtol=1e-4
+            )
+    return [list(each) for each in zip(*rounds, strict=True)]
+
+
+def lines(name: str, hidden: str, found: list[list[dict[str, Any]]]) -> list[str]:
+    ms = np.array([[each["ms"] for each in own] for own in found])
+    speed = found[0][0]["nodes"] / (1e-3 * np.median(ms, axis=1))
+    ratios = np.median(ms[0] / ms, axis=1)
+    return [
+        ROW.format(
+            name,
+            hidden,
+            own[0]["devices"],
+            f"{np.median(ms[k]):.1f}",
+            f"{speed[k]:,.0f}",
+            f"{ratios[k]:.2f}",
+        )
+        for k, own in enumerate(found)
+    ]
+
+
+def main(arguments: Arguments) -> None:
+    if arguments.here:
+        print(json.dumps(measure(arguments)))
+        return
+    print(HEAD)
+    for hidden in arguments.hidden.split(","):
+        found = compare(replace(arguments, hidden=hidden))
+        print("\n".join(lines(arguments.workload, hidden, found)), flush=True)
+
+
+if __name__ == "__main__":
+    main(parse_arguments(Arguments, __doc__))

@@ -1,0 +1,58 @@
+"""One process of several: python job.py ADDRESS PROCESSES PROCESS; run by the tests."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import trees
+
+import edbatch as eb
+
+
+def loss(params, plan, apply):
+    hidden, memory = apply(params, plan)
+    place = jnp.arange(1.0, len(hidden) + 1)
+    return (place[:, None] * (hidden + memory**2)).sum()
+
+
+def main(address, processes, process):
+    jax.distributed.initialize(
+        address,
+        int(processes),
+        int(process),
+        cluster_detection_method="deactivate",
+        initialization_timeout=60,
+        heartbeat_timeout_seconds=20,
+        shutdown_timeout_seconds=20,
+    )
+    assert (len(jax.devices()), len(jax.local_devices())) == (int(processes), 1)
+    sizes = eb.Sizes(widths=(4, 16))
+    params = trees.make_params()
+    batched = eb.batch(trees.encode, "depth", params=params, sizes=sizes)
+    sharded = batched.sharded()
+    for seed in (0, 1):
+        instances = trees.sample_trees(seed, 5)
+        alone = jax.value_and_grad(loss)(params, batched.plan(instances), batched.apply)
+        plan = sharded.plan(instances)
+        together = jax.value_and_grad(loss)(
+            sharded.replicate(params), plan, sharded.apply
+        )
+        for own, other in zip(
+            jax.tree.leaves((together, sharded.apply(params, plan))),
+            jax.tree.leaves((alone, batched(params, instances))),
+            strict=True,
+        ):
+            np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
+    others = [each for each in jax.devices() if each.process_index != int(process)]
+    try:
+        batched.sharded(jax.sharding.Mesh(np.array(others), ("data",)))
+    except eb.PlanError as error:
+        assert f"process {process} of {processes}; call jax.distributed" in str(error)
+    else:
+        raise AssertionError("a mesh of other processes' devices was taken")
+    print(f"process {process} of {processes}: results agree")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

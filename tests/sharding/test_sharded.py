@@ -1,0 +1,185 @@
+"""Minibatches on two devices against the same on one, and against the model itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from trees import all_states, encode, make_params, sample_trees
+
+import edbatch as eb
+from edbatch.verify import split_instances
+
+pytestmark = pytest.mark.devices
+
+SIZES = eb.Sizes(widths=(4, 16))
+COUNT = 7  # most tests have as many trees, and share compiled programs
+
+
+def batch(model, params):
+    return eb.batch(model, "depth", params=params, sizes=SIZES)
+
+
+def assert_same(found, expected, tolerance=1e-5):
+    for own, other in zip(
+        jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
+    ):
+        np.testing.assert_allclose(own, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return make_params()
+
+
+@pytest.fixture(scope="module")
+def batched(params):
+    return batch(encode, params)
+
+
+@pytest.fixture(scope="module")
+def sharded(batched):
+    found = batched.sharded()
+    assert found.mesh.devices.size == 2
+    return found
+
+
+def loss(params, plan, targets, apply):
+    """Depends on the order of the instances, as a user's own does."""
+    hidden, memory = apply(params, plan)
+    return (targets[:, None] * hidden).sum() + (memory**2).mean()
+
+
+def test_outputs_and_gradients_are_those_of_the_model(sharded, params):
+    found = eb.verify(sharded, params, sample_trees(seed=0, count=COUNT))
+    assert found.instances == COUNT
+    assert found.max_gradient_error is not None
+
+
+def test_loss_and_gradients_are_those_of_one_device(batched, sharded, params):
+    trees = sample_trees(seed=1, count=COUNT)
+    targets = jnp.arange(float(COUNT))
+
+    def step(function, params, plan):
+        return jax.value_and_grad(loss)(params, plan, targets, function.apply)
+
+    jitted = jax.jit(step, static_argnums=0)
+    found = jitted(sharded, sharded.replicate(params), sharded.plan(trees))
+    assert_same(found, jitted(batched, params, batched.plan(trees)))
+
+
+def test_results_follow_the_users_order(sharded, params):
+    trees = sample_trees(seed=2, count=COUNT)
+    forth = sharded(params, trees)
+    back = sharded(params, trees[::-1])
+    assert_same(forth, jax.tree.map(lambda each: each[::-1], back))
+
+
+def test_the_result_is_on_every_device(sharded, params):
+    hidden, _ = sharded(params, sample_trees(seed=2, count=COUNT))
+    assert hidden.sharding.is_fully_replicated
+    assert len(hidden.sharding.device_set) == 2
+
+
+def test_a_device_without_instances(sharded, params):
+    trees = [(1, (2, 3))]
+    report = sharded.plan(trees).report
+    assert report.instances == (1, 0)
+    assert report.shards[1] is None
+    eb.verify(sharded, params, trees)
+
+
+def test_instances_are_split_by_work(sharded):
+    trees = sample_trees(seed=3, count=6, leaves=2)
+    wide = tuple((1, 2) for _ in range(2))
+    report = sharded.plan([(wide, wide), *trees]).report
+    assert report.instances[0] != report.instances[1]
+    assert report.imbalance < 1.2
+    assert report.nodes == sum(each.nodes for each in report.shards)
+    assert report.batches == max(each.batches for each in report.shards)
+
+
+def test_many_minibatches_need_one_compilation(params):
+    sharded = batch(encode, params).sharded()
+    instances = []
+    for seed in range(6):
+        plan = sharded.plan(sample_trees(seed, COUNT))
+        sharded.apply(params, plan)
+        instances.append(plan.report.instances)
+    assert len(set(instances)) > 1  # or one compilation says little
+    assert sharded.compiles == 1
+
+
+def test_recordings_need_no_instances(batched, sharded, params):
+    trees = sample_trees(seed=4, count=COUNT)
+    kept = [batched.record(each) for each in trees]
+    mixed = [*kept[:3], *trees[3:]]
+    assert_same(sharded(params, mixed), batched(params, trees))
+
+
+def test_lists_of_differing_length(params):
+    trees = sample_trees(seed=5, count=COUNT, leaves=5)
+    batched = batch(all_states, params)
+    found = batched.sharded()(params, trees)
+    expected = batched(params, trees)
+    assert isinstance(found, eb.Ragged)
+    assert_same(found.to_list(), expected.to_list())
+    assert_same(found.lengths, expected.lengths)
+    total = int(expected.lengths.sum())
+    assert found.mask.sum() == total
+    assert not np.asarray(found.values[total:]).any()  # padding is zero
+
+
+@eb.cell
+def scale(params, x):
+    return {"scaled": params * x, "rounded": jnp.round(x).astype(int)}
+
+
+def nested(params, lists):
+    own = [[scale(params, x) for x in each] for each in lists]
+    return {"lists": own, "pair": [scale(params, len(lists) + 0.5)] * 2, "none": None}
+
+
+@pytest.mark.parametrize(
+    "instances",
+    [
+        [[[1.0, 2.0], [3.0]], [], [[4.0], [5.0, 6.0, 7.0]], [[8.0]]],
+        [[[1.0, 2.0, 3.0, 4.0]], [], []],  # all lists of one device are empty
+        [[[], []], [[1.0], [2.0]]],
+        [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]],  # lengths do not differ
+    ],
+)
+def test_lists_in_lists(instances):
+    two = jnp.float32(2)
+    batched = batch(nested, two)
+    sharded = batched.sharded()
+    found, expected = sharded(two, instances), batched(two, instances)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    count = len(instances)
+    for own, other in zip(
+        split_instances(found, count), split_instances(expected, count), strict=True
+    ):
+        assert jax.tree.structure(own) == jax.tree.structure(other)
+        assert_same(own, other)
+    eb.verify(sharded, two, instances)
+
+
+def test_gradients_of_external_inputs():
+    batched = batch(lambda params, x: scale(params, x)["scaled"], jnp.float32(3))
+    sharded = batched.sharded()
+    plan = sharded.plan([1.0, 2.0, 3.0])
+    gradient = jax.grad(
+        lambda plan: sharded.apply(jnp.float32(3), plan).sum(), allow_int=True
+    )(plan)
+    (pool,) = gradient.shards.pools.values()
+    assert float(pool.sum()) == 9.0
+    assert sorted(np.count_nonzero(pool, axis=1)) == [1, 2]
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
+def test_a_mesh_of_two_axes(batched, params, shape):
+    """Devices along the other axis compute the same; no gradient counts twice."""
+    mesh = jax.make_mesh(shape, ("data", "model"))
+    sharded = batched.sharded(mesh, axis="data")
+    trees = sample_trees(seed=0, count=COUNT)
+    assert len(sharded.plan(trees).report.shards) == shape[0]
+    eb.verify(sharded, params, trees)
