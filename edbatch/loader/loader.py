@@ -46,9 +46,9 @@ class Loader:
     the settings alone, whatever the threads do. A loop that was left goes on where it
     stopped; its threads end with it.
 
-    With one worker the plans, too, are the same in every run. With several, those of
-    new sizes may be padded differently from run to run, which changes no result beyond
-    rounding.
+    With one worker the plans, too, are the same in every run, unless a search within
+    milliseconds makes them. With several, those of new sizes may be padded differently
+    from run to run, which changes no result beyond rounding.
 
     Args:
         batched: The batched function; the shapes of its parameters are known to it
