@@ -9,6 +9,7 @@ from edbatch.envs import BatchingEnv
 from edbatch.errors import (
     CellError,
     EdbatchError,
+    LoaderError,
     PlanError,
     PolicyError,
     RecordingError,
@@ -16,6 +17,7 @@ from edbatch.errors import (
 )
 from edbatch.execution import GradientMemory, Plan, PlanReport, Ragged, gradient_memory
 from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell
+from edbatch.loader import Loader, LoaderReport, Minibatch
 from edbatch.memory_planner import Planner, Sizes
 from edbatch.policies import get_policy, load_policy
 from edbatch.schedule import FrontierPolicy, Policy, Schedule
@@ -33,6 +35,10 @@ __all__ = [
     "FrontierPolicy",
     "GradientMemory",
     "Handle",
+    "Loader",
+    "LoaderError",
+    "LoaderReport",
+    "Minibatch",
     "Plan",
     "PlanError",
     "PlanReport",

@@ -27,6 +27,10 @@ class PlanError(EdbatchError, ValueError):
     """A minibatch cannot be planned, or a plan belongs to another model."""
 
 
+class LoaderError(EdbatchError, ValueError):
+    """A loader got a setting out of range, no data, or the state of another run."""
+
+
 class PolicyError(EdbatchError, ValueError):
     """A policy is unknown, unreadable, or made for another model."""
 

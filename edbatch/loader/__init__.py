@@ -1,0 +1,11 @@
+"""The input pipeline: minibatches planned in background threads, in a fixed order.
+
+`Loader` records each instance once and plans one minibatch after the other ahead of
+the loop that consumes them.
+"""
+
+from edbatch.loader.loader import Loader, Minibatch
+from edbatch.loader.order import epoch_order
+from edbatch.loader.report import LoaderReport
+
+__all__ = ["Loader", "LoaderReport", "Minibatch", "epoch_order"]

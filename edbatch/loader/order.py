@@ -1,0 +1,65 @@
+"""Which instances make up each minibatch of an epoch.
+
+The order follows from the seed and the number of the epoch alone, so nothing of a
+random generator has to be saved to go on in the midst of a run.
+"""
+
+import numpy as np
+
+_NOISE = 0.1  # by which sizes are stretched or shrunk, at most, before they are sorted
+
+
+def epoch_order(
+    num_instances: int,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    shuffle: bool = True,
+    sizes: np.ndarray | None = None,
+    drop_last: bool = False,
+) -> list[np.ndarray]:
+    """Divides the instances of an epoch into minibatches.
+
+    With sizes, those of a minibatch are similar. Before the instances are sorted, each
+    size is changed at random by up to a tenth, so that the company of an instance
+    changes from epoch to epoch; then the minibatches are shuffled. Instances that do
+    not fill a minibatch are drawn from all sizes and come last.
+
+    Args:
+        num_instances: Number of instances, N.
+        batch_size: Instances per minibatch.
+        seed: Seed of the run.
+        epoch: Number of the epoch, from 0.
+        shuffle: Whether the order is random; else it is that of the instances, or of
+            their sizes.
+        sizes: Size of each instance; ``[N]``. None to ignore sizes.
+        drop_last: Whether to leave out a last minibatch that is not full.
+
+    Returns:
+        One ``[batch_size] int64`` array of instances per minibatch, the last of them
+        shorter if `batch_size` does not divide ``N`` and it is not dropped.
+
+    Example:
+        >>> [each.tolist() for each in epoch_order(5, 2, shuffle=False)]
+        [[0, 1], [2, 3], [4]]
+        >>> sizes = np.array([1, 9, 1, 9, 1, 9])
+        >>> grouped = epoch_order(6, 3, seed=4, sizes=sizes)
+        >>> sorted(sizes[each].tolist() for each in grouped)
+        [[1, 1, 1], [9, 9, 9]]
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(num_instances) if shuffle else np.arange(num_instances)
+    count = num_instances // batch_size
+    full, rest = order[: count * batch_size], order[count * batch_size :]
+    if sizes is not None:
+        keys = sizes[full]
+        if shuffle:
+            keys = keys * rng.uniform(1 - _NOISE, 1 + _NOISE, len(full))
+        full = full[np.argsort(keys, kind="stable")]
+    minibatches = list(full.reshape(count, batch_size))
+    if sizes is not None and shuffle:
+        minibatches = [minibatches[k] for k in rng.permutation(count)]
+    if len(rest) and not drop_last:
+        minibatches.append(rest)
+    return minibatches

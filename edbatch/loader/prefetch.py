@@ -1,0 +1,55 @@
+"""Work done ahead in threads, whose results come in the order of the tasks."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+THREAD_NAME = "edbatch-loader"
+
+
+def map_ahead(
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    ahead: int,
+    workers: int = 1,
+) -> Generator[Result, None, None]:
+    """Applies a function to tasks in background threads, some tasks ahead.
+
+    The threads start with the first result asked for. They end when the tasks do, when
+    the function raises, and when the iterator is closed or collected; what they have
+    begun is waited for.
+
+    Args:
+        function: Called in the threads.
+        tasks: Its arguments; read in the thread that asks for results.
+        ahead: How many tasks are begun beyond the one whose result is in use; 0 to
+            call the function only when its result is asked for, without threads.
+        workers: Number of threads.
+
+    Yields:
+        The results, in the order of the tasks; an exception of the function arrives in
+        its result's place.
+
+    Example:
+        >>> list(map_ahead(abs, [3, -4, -5], ahead=2))
+        [3, 4, 5]
+    """
+    if not ahead:
+        yield from map(function, tasks)
+        return
+    remaining = iter(tasks)
+    begun: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix=THREAD_NAME)
+    try:
+        begun.extend(pool.submit(function, each) for each in islice(remaining, ahead))
+        while begun:
+            # Before the wait, and before the consumer's own work: the threads go on.
+            begun.extend(pool.submit(function, each) for each in islice(remaining, 1))
+            yield begun.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

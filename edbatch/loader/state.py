@@ -1,0 +1,108 @@
+"""What to keep of a loader in a checkpoint, and the check that it is the same one."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from edbatch.errors import LoaderError
+from edbatch.graph.dataflow_graph import DataflowGraph
+
+_POSITION = ("epoch", "step")
+
+
+@dataclass(frozen=True)
+class LoaderState:
+    """A position in the minibatches of a run, and what they follow from.
+
+    Attributes:
+        epoch: Epoch of the next minibatch, from 0.
+        step: Its place in the epoch, from 0.
+        seed: Seed of the run.
+        batch_size: Instances per minibatch.
+        shuffle: Whether the order is random.
+        group_by_size: Whether instances of a minibatch are of similar size.
+        drop_last: Whether a last minibatch that is not full is left out.
+        instances: Number of instances.
+        data: Digest of the instances, see `digest`.
+    """
+
+    epoch: int
+    step: int
+    seed: int
+    batch_size: int
+    shuffle: bool
+    group_by_size: bool
+    drop_last: bool
+    instances: int
+    data: str
+
+    def resumed(self, state: Any, steps: int) -> "LoaderState":
+        """Moves to a saved position, if it is one of the same run.
+
+        Args:
+            state: What was saved.
+            steps: Minibatches per epoch.
+
+        Returns:
+            This state at that position.
+
+        Raises:
+            LoaderError: The state is none, or is of other data or settings.
+        """
+        names = [each.name for each in fields(self)]
+        if not isinstance(state, Mapping) or set(state) != set(names):
+            found = sorted(state) if isinstance(state, Mapping) else repr(state)
+            raise LoaderError(
+                f"a loader's state has the entries {', '.join(names)}, but this one is"
+                f" {found}; usually another part of a checkpoint; pass what"
+                " loader.state() gave"
+            )
+        for name in names:
+            own, other = getattr(self, name), state[name]
+            if name not in _POSITION and own != other:
+                raise _other_run(name, other, own)
+        epoch, step = (state[name] for name in _POSITION)
+        if not (type(epoch) is type(step) is int and epoch >= 0 <= step < steps):
+            raise LoaderError(
+                "a state's epoch is 0 or more and its step below the"
+                f" {steps} minibatches of an epoch, but they are {epoch!r} and"
+                f" {step!r}; usually a state edited by hand; pass what loader.state()"
+                " gave"
+            )
+        return LoaderState(**state)
+
+
+def _other_run(name: str, other: object, own: object) -> LoaderError:
+    if name == "data":
+        difference = "its instances are not this loader's (their digests differ)"
+    else:
+        difference = f"its {name} is {other!r} and this loader's is {own!r}"
+    return LoaderError(
+        f"a state goes on in a loader of the same data and settings, but {difference};"
+        " usually a checkpoint of another run; make the loader as it was made then, or"
+        " leave the state out to begin anew"
+    )
+
+
+def digest(recordings: Sequence[DataflowGraph]) -> str:
+    """Returns a text that differs for other instances, or another order of them.
+
+    It does not depend on what else a model recorded before, which numbers types.
+
+    Args:
+        recordings: A recording per instance.
+
+    Returns:
+        Sixteen hexadecimal digits.
+    """
+    found = hashlib.blake2b(digest_size=8)
+    for each in recordings:
+        avals = each.types.avals
+        pools = sorted(
+            (repr(avals[kind].shape), str(pool.dtype), pool.tobytes())
+            for kind, pool in each.externals.items()
+        )
+        found.update(repr((each.num_nodes, pools)).encode())
+        found.update(each.operands.tobytes())
+    return found.hexdigest()

@@ -1,0 +1,133 @@
+"""Which part of speech is each word? A bidirectional LSTM on Universal Dependencies.
+
+The model is the workload `bilstm-tagger` of edbatch, or with characters
+`bilstm-tagger-char`; the loss of a word's tag is a cell of its own, so that the model
+gives the losses of a sentence and the unbatched function says what a step minimises. A
+tenth of the sentences to train on decides which epoch is best; the accuracy of that
+epoch on the test file is reported. In a clone, for files of CoNLL-U or columns:
+
+    pip install -e ".[plot]"
+    python experiments/train_tagger.py --data train.conllu --test-data test.conllu
+    python experiments/train_tagger.py --data train.conllu --test-data test.conllu \
+        --workload bilstm-tagger-char --out tagger-char
+
+`--resume` after the same words goes on with a run that was stopped.
+
+There are no vectors that were trained elsewhere. What was reached is in
+docs/results-training.md.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax import Array
+
+import edbatch as eb
+from edbatch.data import Sentence, Vocabulary
+from edbatch.models import get_workload
+
+from arguments import option, parse_arguments
+from training import (
+    SIZES,
+    History,
+    Task,
+    TrainingArguments,
+    judge_label,
+    mean_loss,
+    report,
+    run_all,
+    train,
+)
+
+WORKLOADS = ("bilstm-tagger", "bilstm-tagger-char")
+
+
+@dataclass(frozen=True)
+class Arguments(TrainingArguments):
+    data: Path = option(Path("train.conllu"), "File to train on, or a folder.")
+    test_data: Path = option(Path("test.conllu"), "File to test on, or a folder.")
+    out: Path = option(Path("tagger"), "Folder for checkpoints, metrics and curve.")
+    workload: str = option(WORKLOADS[0], f"One of {' and '.join(WORKLOADS)}.")
+    batch_size: int = option(16, "Sentences per minibatch.")
+    learning_rate: float = option(0.003, "Size of the steps of Adam.")
+    hidden: int = option(100, "Length of states and word vectors.")
+    min_count: int = option(2, "Rarer words share one vector, that of unknown words.")
+
+
+def tagger(model: Any) -> Any:
+    """Makes the model that gives the loss of each word, for one sentence."""
+
+    def losses(params: Any, sentence: Sentence) -> list[Any]:
+        logits = model(params, sentence)
+        pairs = zip(logits, sentence.tags, strict=True)
+        return [judge_label(each, tag) for each, tag in pairs]
+
+    return losses
+
+
+def accuracy(outputs: list[tuple[np.ndarray, eb.Ragged]]) -> dict[str, float]:
+    """Returns the share of words whose likeliest tag is right."""
+    right = sum(float(each.values["right"][each.mask].sum()) for _, each in outputs)
+    return {"accuracy": right / sum(int(each.lengths.sum()) for _, each in outputs)}
+
+
+def split(sentences: list[Any], seed: int) -> tuple[list[Any], list[Any]]:
+    """Sets a tenth of the sentences apart, at least one."""
+    order = np.random.default_rng(seed).permutation(len(sentences)).tolist()
+    count = max(1, len(sentences) // 10)
+    return [sentences[k] for k in order[count:]], [sentences[k] for k in order[:count]]
+
+
+def make_task(arguments: Arguments) -> Task:
+    workload = get_workload(arguments.workload)
+    text = workload.read_text(arguments.data)
+    vocabulary = Vocabulary(
+        (word for each in text for word in workload.words(each)),
+        min_count=arguments.min_count,
+        max_size=workload.vocabulary_size,
+    )
+    # Numbered together: the numbers of tags depend on all sentences.
+    numbered = workload.number(
+        text + workload.read_text(arguments.test_data), vocabulary
+    )
+    training, held_out = split(numbered[: len(text)], arguments.seed)
+    params = workload.init_params(jax.random.key(arguments.seed), arguments.hidden)
+    batched = eb.batch(tagger(workload.model), params=params, sizes=SIZES)
+    size = 4 * arguments.batch_size
+    judges = [
+        run_all(batched, each, size) for each in (held_out, numbered[len(text) :])
+    ]
+
+    def loss(params: Any, plan: eb.Plan, _: None) -> Array:
+        return mean_loss(batched.apply(params, plan))
+
+    return Task(
+        name=f"tags of {arguments.data.name}, {workload.name}",
+        batched=batched,
+        params=params,
+        loss=loss,
+        optimizer=optax.adam(arguments.learning_rate),
+        instances=training,
+        judge=lambda params: accuracy(judges[0](params)),
+        test=lambda params: accuracy(judges[1](params)),
+    )
+
+
+def main(arguments: Arguments) -> History:
+    if arguments.workload not in WORKLOADS:
+        raise SystemExit(
+            f"--workload is one of {', '.join(WORKLOADS)} but this is"
+            f" {arguments.workload!r}"
+        )
+    task = make_task(arguments)
+    history = train(task, arguments)
+    report(task, history, arguments.out)
+    return history
+
+
+if __name__ == "__main__":
+    main(parse_arguments(Arguments, __doc__))

@@ -1,0 +1,373 @@
+"""The loop that the training scripts beside this file share.
+
+It prints progress, judges the parameters after each epoch, and writes to one folder:
+checkpoints (of Orbax) to go on from, `metrics.json`, and `curve.png`. A run that was
+killed goes on from its last checkpoint to the same curve. A loss or parameters that are
+not finite end the run; the last good checkpoint stays.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from jax import Array
+
+import edbatch as eb
+from edbatch.plot.errors import MissingMatplotlibError
+from edbatch.plot.figure import new_figure
+
+from arguments import option
+
+# Few widths, and room to grow: the program of a gradient takes long to compile.
+SIZES = eb.Sizes(widths=(8, 32, 128), headroom=2.0)
+
+# May differ between a run and the one that goes on from its checkpoint.
+_FREE = ("out", "resume", "data", "epochs", "checkpoint_steps", "progress_steps")
+
+
+@dataclass(frozen=True)
+class TrainingArguments:
+    out: Path = option(Path("training"), "Folder for checkpoints, metrics and curve.")
+    resume: bool = option(False, "Whether to go on from the folder's last checkpoint.")
+    epochs: int = option(10, "How often to go through the data.")
+    batch_size: int = option(25, "Instances per minibatch.")
+    learning_rate: float = option(0.05, "Size of the optimizer's steps.")
+    hidden: int = option(128, "Length of the model's states.")
+    group_by_size: bool = option(False, "Whether minibatches are of similar size.")
+    seed: int = option(0, "Seed of the parameters and of the order of the data.")
+    checkpoint_steps: int = option(0, "Steps between checkpoints; 0 for one per epoch.")
+    progress_steps: int = option(50, "Steps between lines of progress.")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is trained.
+
+    Attributes:
+        name: Title of the curve.
+        batched: The batched model.
+        params: Its parameters before the first step.
+        loss: ``loss(params, plan, targets)``, a number to minimise; traced by JAX.
+        optimizer: What makes steps of gradients.
+        instances: The data to train on.
+        targets: A row for each instance, or None where instances hold their targets.
+        judge: Gives metrics of parameters on held-out data, higher means better for the
+            first one; called after each epoch.
+        test: Gives metrics on test data; called when the judge finds an epoch best.
+    """
+
+    name: str
+    batched: eb.Batched
+    params: Any
+    loss: Callable[[Any, eb.Plan, Any], Array]
+    optimizer: optax.GradientTransformation
+    instances: Sequence[Any]
+    judge: Callable[[Any], dict[str, float]]
+    test: Callable[[Any], dict[str, float]]
+    targets: np.ndarray | None = None
+
+
+@dataclass
+class History:
+    """What a run has reached: losses by step, and one dict of metrics per epoch."""
+
+    losses: list[float] = field(default_factory=list)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+
+    def best(self, metric: str) -> dict[str, Any]:
+        """Returns the epoch in which a held-out metric was highest."""
+        return max(self.epochs, key=lambda each: each["held_out"][metric])
+
+
+@eb.cell
+def judge_label(logits: Array, label: Array) -> dict[str, Array]:
+    """Gives the cross-entropy of a label, and 1 where it is the likeliest, else 0."""
+    return {
+        "loss": -jax.nn.log_softmax(logits)[label],
+        "right": (jnp.argmax(logits) == label).astype(jnp.float32),
+    }
+
+
+def mean_loss(judged: eb.Ragged) -> Array:
+    """Averages the losses of all labels of a minibatch."""
+    losses = jnp.where(judged.mask, judged.values["loss"], 0.0)
+    return jnp.sum(losses) / jnp.sum(judged.lengths)
+
+
+class Learned(NamedTuple):
+    """What a step changes."""
+
+    params: Any
+    optimizer_state: Any
+
+
+class Step(NamedTuple):
+    """A step that the device may still be computing."""
+
+    item: eb.Minibatch
+    loss: Array
+    is_finite: Array
+
+
+def train(task: Task, arguments: TrainingArguments) -> History:
+    """Trains, or goes on with a run; see the head of this file.
+
+    Args:
+        task: What to train.
+        arguments: How.
+
+    Returns:
+        Losses and metrics, those before a resumption included.
+    """
+    run = _Run(task, arguments)
+    run.start()
+    steps = len(run.loader)
+    todo = max(0, arguments.epochs - run.loader.epoch)
+    for item in run.loader.epochs(todo):
+        run.step(item)
+        done = item.epoch * steps + item.step + 1
+        if item.step + 1 == steps:
+            run.finish_epoch(item.epoch)
+            run.save(done)
+        elif arguments.checkpoint_steps and done % arguments.checkpoint_steps == 0:
+            run.save(done)
+        if done % arguments.progress_steps == 0:
+            run.show_progress(item)
+    run.checkpoints.close()
+    print(f"{run.loader.report}; {task.batched.compiles} compilations")
+    return run.history
+
+
+@partial(jax.jit, static_argnames="task")
+def _update(
+    task: Task, learned: Learned, plan: eb.Plan, targets: Any
+) -> tuple[Learned, Array, Array]:
+    """A step; also returns the loss, and whether all is finite after it."""
+    loss, grads = jax.value_and_grad(task.loss)(learned.params, plan, targets)
+    updates, state = task.optimizer.update(
+        grads, learned.optimizer_state, learned.params
+    )
+    params = optax.apply_updates(learned.params, updates)
+    is_finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(params))
+    return Learned(params, state), loss, is_finite
+
+
+class _Run:
+    def __init__(self, task: Task, arguments: TrainingArguments) -> None:
+        self.task = task
+        self.history = History()
+        self.learned = Learned(task.params, task.optimizer.init(task.params))
+        self.loader = eb.Loader(
+            task.batched,
+            task.instances,
+            arguments.batch_size,
+            seed=arguments.seed,
+            group_by_size=arguments.group_by_size,
+            drop_last=True,
+        )
+        self.settings = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in asdict(arguments).items()
+            if name not in _FREE
+        }
+        self.folder = arguments.out / "checkpoints"
+        self.resume = arguments.resume
+        self.checkpoints = ocp.CheckpointManager(
+            self.folder.absolute(),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=2, enable_async_checkpointing=False
+            ),
+        )
+        self.unchecked: Step | None = None
+        self.began = time.perf_counter()
+
+    def start(self) -> None:
+        """Goes to the last checkpoint, or checks that there is none."""
+        last = self.checkpoints.latest_step()
+        if last is None:
+            if self.resume:
+                print(f"no checkpoint in {self.folder}; beginning anew")
+            return
+        if not self.resume:
+            raise SystemExit(
+                f"{self.folder} has checkpoints of an earlier run; go on with it by"
+                " --resume, or name another folder by --out"
+            )
+        rest = self._restore_rest(last)
+        arrays = self.checkpoints.restore(
+            last,
+            args=ocp.args.Composite(arrays=ocp.args.StandardRestore(self.learned)),
+        )["arrays"]
+        self.learned = Learned(*arrays)
+        self.loader.restore(rest["loader"])
+        self.history = History(rest["losses"], rest["epochs"])
+        print(f"going on from step {last}")
+
+    def _restore_rest(self, last: int) -> dict[str, Any]:
+        rest = self.checkpoints.restore(
+            last, args=ocp.args.Composite(rest=ocp.args.JsonRestore())
+        )["rest"]
+        for name, value in self.settings.items():
+            if rest["settings"].get(name) != value:
+                raise SystemExit(
+                    f"a run goes on with the settings that it began with, but --"
+                    f"{name.replace('_', '-')} is {value!r} and was"
+                    f" {rest['settings'].get(name)!r}; give the same, or begin anew"
+                    " in another folder by --out"
+                )
+        return rest
+
+    def step(self, item: eb.Minibatch) -> None:
+        """Begins a step, then checks the one before: the device is never idle."""
+        targets = self.task.targets
+        own = None if targets is None else targets[item.index]
+        learned, loss, is_finite = _update(self.task, self.learned, item.plan, own)
+        self.check()
+        self.learned = learned
+        self.unchecked = Step(item, loss, is_finite)
+
+    def check(self) -> None:
+        """Waits for the last step and ends the run if it went wrong."""
+        if self.unchecked is None:
+            return
+        item, loss, is_finite = self.unchecked
+        self.unchecked = None
+        if not is_finite:
+            last = self.checkpoints.latest_step()
+            kept = "there is no checkpoint yet"
+            if last is not None:
+                kept = f"the last good checkpoint is {self.folder / str(last)}"
+            raise SystemExit(
+                "a step must leave loss and parameters finite, but the loss is"
+                f" {float(loss)} at step {item.step} of epoch {item.epoch}, instances"
+                f" {item.index.tolist()}; usually the learning rate is too large;"
+                f" {kept}"
+            )
+        self.history.losses.append(float(loss))
+
+    def finish_epoch(self, epoch: int) -> None:
+        """Judges the parameters and says what they have reached."""
+        self.check()
+        held_out = self.task.judge(self.learned.params)
+        metric = next(iter(held_out))
+        earlier = [each["held_out"][metric] for each in self.history.epochs]
+        found: dict[str, Any] = {
+            "epoch": epoch,
+            "loss": float(np.mean(self.history.losses[-len(self.loader) :])),
+            "held_out": held_out,
+        }
+        if all(held_out[metric] > each for each in earlier):
+            found["test"] = self.task.test(self.learned.params)
+        self.history.epochs.append(found)
+        now = time.perf_counter()
+        print(f"{line(found)}  {now - self.began:.1f} s", flush=True)
+        self.began = now
+
+    def save(self, step: int) -> None:
+        """Writes a checkpoint; a reader sees all of it or nothing."""
+        self.check()
+        rest = {
+            "settings": self.settings,
+            "loader": self.loader.state(),
+            **asdict(self.history),
+        }
+        self.checkpoints.save(
+            step,
+            args=ocp.args.Composite(
+                arrays=ocp.args.StandardSave(self.learned),
+                rest=ocp.args.JsonSave(rest),
+            ),
+        )
+
+    def show_progress(self, item: eb.Minibatch) -> None:
+        """Prints the loss of the step that was begun last."""
+        self.check()
+        place = f"epoch {item.epoch}  step {item.step + 1}/{len(self.loader)}"
+        print(f"{place}  loss {self.history.losses[-1]:.4f}", flush=True)
+
+
+def line(epoch: dict[str, Any]) -> str:
+    """Writes the metrics of an epoch in one line."""
+    parts = [f"epoch {epoch['epoch']}", f"loss {epoch['loss']:.4f}"]
+    for part in ("held_out", "test"):
+        parts += [
+            f"{part.replace('_', '-')} {name} {value:.4f}"
+            for name, value in epoch.get(part, {}).items()
+        ]
+    return "  ".join(parts)
+
+
+def report(task: Task, history: History, folder: Path) -> None:
+    """Writes metrics and curve, and says which epoch was best.
+
+    Args:
+        task: What was trained.
+        history: Its run.
+        folder: For `metrics.json` and `curve.png`.
+    """
+    if not history.epochs:
+        print("no epoch was run")
+        return
+    best = history.best(next(iter(history.epochs[0]["held_out"])))
+    metrics = {"best": best, **asdict(history)}
+    (folder / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
+    print(f"best: {line(best)}")
+    try:
+        draw_curve(task.name, history, folder / "curve.png")
+    except MissingMatplotlibError as error:
+        print(f"no curve: {error}")
+
+
+def draw_curve(title: str, history: History, path: Path) -> None:
+    """Draws the loss of every step, and the held-out metrics of every epoch."""
+    names = list(history.epochs[0]["held_out"])
+    figure = new_figure(4 * (1 + len(names)), 3)
+    figure.suptitle(title, fontsize="medium")
+    axes = figure.subplots(1, 1 + len(names), squeeze=False)[0]
+    per_epoch = len(history.losses) / len(history.epochs)
+    steps = (1 + np.arange(len(history.losses))) / per_epoch
+    epochs = [each["epoch"] + 1 for each in history.epochs]
+    axes[0].plot(steps, history.losses, color="#56B4E9", linewidth=0.8)
+    losses = [each["loss"] for each in history.epochs]
+    axes[0].plot(epochs, losses, color="#D55E00", marker="o", markersize=3)
+    axes[0].set_ylabel("loss, by step and mean of an epoch")
+    for each, name in zip(axes[1:], names, strict=True):
+        values = [epoch["held_out"][name] for epoch in history.epochs]
+        each.plot(epochs, values, color="#009E73", marker="D", markersize=3)
+        each.set_ylabel(f"{name}, held out")
+    for each in axes:
+        each.set_xlabel("epochs")
+        each.grid(color="#E6E6E6")
+        each.set_axisbelow(True)
+    figure.savefig(path, dpi=150)
+
+
+def run_all(
+    batched: eb.Batched, recordings: Sequence[Any], batch_size: int
+) -> Callable[[Any], list[tuple[np.ndarray, Any]]]:
+    """Makes a function that runs a model on a data set, in its order.
+
+    Args:
+        batched: The batched model.
+        recordings: The instances.
+        batch_size: Instances per minibatch.
+
+    Returns:
+        A function of parameters that gives, per minibatch, its instances and the
+        results, as NumPy arrays.
+    """
+    size = min(batch_size, len(recordings))
+    loader = eb.Loader(batched, recordings, size, shuffle=False)
+    return lambda params: [
+        (item.index, jax.device_get(batched.apply(params, item.plan)))
+        for item in loader
+    ]

@@ -1,0 +1,209 @@
+"""The loop of the training scripts: resumed, stopped by a loss, and drawn."""
+
+import dataclasses
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from trees import encode, make_params, sample_trees
+
+import edbatch as eb
+
+TREES = sample_trees(0, 9)
+STEPS = 4  # per epoch
+
+
+@pytest.fixture(scope="module")
+def batched():
+    return eb.batch(encode, params=make_params(), sizes=eb.Sizes(widths=(4, 16)))
+
+
+@pytest.fixture(scope="module")
+def task(experiment, batched):
+    def loss(params, plan, targets):
+        return jnp.mean((batched.apply(params, plan)[0] - targets[:, None]) ** 2)
+
+    return experiment.Task(
+        name="trees",
+        batched=batched,
+        params=make_params(),
+        loss=loss,
+        optimizer=optax.adam(0.03),
+        instances=TREES,
+        targets=np.linspace(-1, 1, 9, dtype=np.float32),
+        judge=lambda params: {"size": float(optax.tree.norm(params["join"]))},
+        test=lambda params: {"bias": float(params["join"].sum())},
+    )
+
+
+@pytest.fixture(scope="module")
+def make_arguments(experiment, tmp_path_factory):
+    def make(**changes):
+        defaults = experiment.TrainingArguments(
+            out=tmp_path_factory.mktemp("run"), epochs=3, batch_size=2, progress_steps=2
+        )
+        return dataclasses.replace(defaults, **changes)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(experiment, task, make_arguments):
+    """A run that nothing disturbs."""
+    return experiment.train(task, make_arguments())
+
+
+def stop_after(steps, monkeypatch):
+    """Lets loops over loaders end as if the process was killed."""
+    going = eb.Loader.epochs
+
+    def epochs(self, count=None):
+        for taken, item in enumerate(going(self, count)):
+            if taken == steps:
+                raise KeyboardInterrupt
+            yield item
+
+    monkeypatch.setattr(eb.Loader, "epochs", epochs)
+
+
+def test_a_run_has_a_loss_per_step_and_metrics_per_epoch(whole):
+    assert len(whole.losses) == 3 * STEPS
+    assert [each["epoch"] for each in whole.epochs] == [0, 1, 2]
+    means = np.reshape(whole.losses, (3, STEPS)).mean(1)
+    np.testing.assert_allclose([each["loss"] for each in whole.epochs], means)
+    assert means[2] < 0.9 * means[0]
+    best = whole.best("size")
+    assert best["held_out"]["size"] == max(e["held_out"]["size"] for e in whole.epochs)
+    assert "bias" in best["test"]
+
+
+@pytest.mark.parametrize("killed_after", [3, 5, STEPS, 2 * STEPS + 1])
+@pytest.mark.parametrize("checkpoint_steps", [0, 1, 3])
+def test_a_killed_run_goes_on_to_the_same_curve(
+    experiment, task, make_arguments, whole, killed_after, checkpoint_steps, capsys
+):
+    arguments = make_arguments(checkpoint_steps=checkpoint_steps)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(killed_after, patch)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.train(task, arguments)
+    capsys.readouterr()
+    resumed = dataclasses.replace(arguments, resume=True)
+    assert experiment.train(task, resumed) == whole
+    every = checkpoint_steps or STEPS
+    last = max(killed_after // every * every, killed_after // STEPS * STEPS)
+    # A step is checked, and then saved, when the loop comes back from it.
+    begun = "beginning anew" if last == 0 else f"going on from step {last}"
+    assert begun in capsys.readouterr().out
+
+
+def test_a_finished_run_goes_on_for_more_epochs(
+    experiment, task, make_arguments, whole
+):
+    arguments = make_arguments(epochs=2)
+    experiment.train(task, arguments)
+    more = dataclasses.replace(arguments, epochs=3, resume=True)
+    assert experiment.train(task, more) == whole
+    assert experiment.train(task, more) == whole  # there is nothing left to do
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(
+    experiment, task, make_arguments, whole
+):
+    order = eb.Loader(task.batched, TREES, 2, drop_last=True)
+    bad = next(k for k, item in enumerate(order) if 5 in item.index)
+    targets = task.targets.copy()
+    targets[5] = np.nan
+    arguments = make_arguments(checkpoint_steps=1)
+    with pytest.raises(SystemExit) as caught:
+        experiment.train(dataclasses.replace(task, targets=targets), arguments)
+    message = str(caught.value)
+    assert f"the loss is nan at step {bad} of epoch 0, instances [" in message
+    folder = arguments.out / "checkpoints"
+    if bad == 0:
+        assert message.endswith("there is no checkpoint yet")
+    else:
+        assert message.endswith(f"the last good checkpoint is {folder / str(bad)}")
+    mended = dataclasses.replace(arguments, resume=True)
+    assert experiment.train(task, mended) == whole
+
+
+def test_parameters_that_are_not_finite_end_the_run(experiment, task, make_arguments):
+    task = dataclasses.replace(task, optimizer=optax.sgd(float("inf")))
+    with pytest.raises(SystemExit, match="must leave loss and parameters finite, but"):
+        experiment.train(task, make_arguments())
+
+
+def test_a_folder_with_another_run_is_left_alone(experiment, task, make_arguments):
+    arguments = make_arguments(epochs=1)
+    experiment.train(task, arguments)
+    with pytest.raises(SystemExit, match="has checkpoints of an earlier run; go on wi"):
+        experiment.train(task, arguments)
+    changed = dataclasses.replace(arguments, resume=True, learning_rate=0.5)
+    with pytest.raises(SystemExit, match=r"but --learning-rate is 0\.5 and was 0\.05;"):
+        experiment.train(task, changed)
+    other = dataclasses.replace(task, instances=TREES[::-1])
+    with pytest.raises(eb.LoaderError, match="its instances are not this loader's"):
+        experiment.train(other, dataclasses.replace(arguments, resume=True))
+
+
+def test_metrics_and_curve_are_written(experiment, task, whole, tmp_path, capsys):
+    experiment.report(task, whole, tmp_path)
+    assert "best: epoch " in capsys.readouterr().out
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    assert found["losses"] == whole.losses
+    assert found["best"] == whole.best("size")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_there_are_metrics(
+    experiment, task, whole, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    experiment.report(task, whole, tmp_path)
+    assert "no curve: a picture needs matplotlib" in capsys.readouterr().out
+    assert (tmp_path / "metrics.json").exists()
+
+
+def test_no_epoch(experiment, task, make_arguments, capsys):
+    arguments = make_arguments(epochs=0)
+    history = experiment.train(task, arguments)
+    experiment.report(task, history, arguments.out)
+    assert "no epoch was run" in capsys.readouterr().out
+
+
+def test_the_loss_of_a_label(experiment):
+    logits = jnp.array([1.0, 3.0, -2.0])
+    found = experiment.judge_label(logits, jnp.int32(1))
+    assert float(found["right"]) == 1
+    expected = -np.log(np.exp(3) / np.exp(logits).sum())
+    np.testing.assert_allclose(found["loss"], expected, rtol=1e-6)
+    assert float(experiment.judge_label(logits, jnp.int32(0))["right"]) == 0
+
+
+def test_padding_does_not_count_in_a_mean(experiment):
+    judged = eb.Ragged(
+        {"loss": jnp.array([1.0, 2.0, 6.0, jnp.inf])},
+        jnp.array([0, 0, 1, 2]),
+        jnp.array([2, 1]),
+    )
+    assert float(experiment.mean_loss(judged)) == 3
+
+
+def test_a_data_set_is_run_in_its_order(experiment, batched):
+    run = experiment.run_all(batched, TREES, 4)
+    for _ in range(2):
+        found = run(make_params())
+        assert [index.tolist() for index, _ in found] == [
+            [0, 1, 2, 3],
+            [4, 5, 6, 7],
+            [8],
+        ]
+    expected = [encode(make_params(), each)[0] for each in TREES]
+    rows = np.concatenate([hidden for _, (hidden, _) in found])
+    np.testing.assert_allclose(rows, jnp.stack(expected), atol=1e-5)
+    assert isinstance(jax.tree.leaves(found)[0], np.ndarray)

@@ -1,0 +1,73 @@
+"""A position goes into JSON, and comes back only in the run that it is of."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from trees import encode, make_params, sample_trees
+
+import edbatch as eb
+from edbatch.loader.state import LoaderState, digest
+
+STATE = LoaderState(
+    epoch=2,
+    step=1,
+    seed=0,
+    batch_size=4,
+    shuffle=True,
+    group_by_size=False,
+    drop_last=False,
+    instances=10,
+    data="0123456789abcdef",
+)
+
+
+def test_a_state_survives_json():
+    kept = json.loads(json.dumps(asdict(replace(STATE, epoch=3, step=2))))
+    assert STATE.resumed(kept, steps=3) == replace(STATE, epoch=3, step=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("seed", 5, "but its seed is 5 and this loader's is 0; usually a checkpoint"),
+        ("batch_size", 8, "but its batch_size is 8 and this loader's is 4"),
+        ("shuffle", False, "but its shuffle is False and this loader's is True"),
+        ("group_by_size", True, "its group_by_size is True and this loader's is False"),
+        ("drop_last", True, "but its drop_last is True and this loader's is False"),
+        ("instances", 9, "but its instances is 9 and this loader's is 10"),
+        ("data", "x", r"its instances are not this loader's \(their digests differ\)"),
+        ("step", 3, "its step below the 3 minibatches of an epoch, but they are 2 and"),
+        ("step", -1, "its step below the 3 minibatches"),
+        ("epoch", -1, "a state's epoch is 0 or more"),
+        ("epoch", 1.5, "a state's epoch is 0 or more"),
+    ],
+)
+def test_the_state_of_another_run_is_refused(name, value, message):
+    with pytest.raises(eb.LoaderError, match=message):
+        STATE.resumed(asdict(STATE) | {name: value}, steps=3)
+
+
+@pytest.mark.parametrize("state", [None, 3, {}, {"epoch": 1, "step": 0}, [1, 2]])
+def test_something_else_is_refused(state):
+    with pytest.raises(eb.LoaderError, match="a loader's state has the entries epoch,"):
+        STATE.resumed(state, steps=3)
+
+
+def test_the_digest_is_of_the_data():
+    trees = [(1, 2), 3, ((1, 2), 3)]
+    batched = eb.batch(encode, params=make_params())
+    own = digest(batched.record_all(trees))
+    assert own == digest(batched.record_all(trees))
+    assert own != digest(batched.record_all(trees[::-1]))  # another order
+    assert own != digest(batched.record_all([(1, 2), 4, ((1, 2), 3)]))  # a word
+    assert own != digest(batched.record_all([(1, 2), 3, (1, (2, 3))]))  # a shape
+    assert own != digest(batched.record_all(trees[:2]))
+
+
+def test_the_digest_does_not_depend_on_what_was_recorded_before():
+    trees = sample_trees(0, 5)
+    one, other = (eb.batch(encode, params=make_params()) for _ in range(2))
+    one.record(3)
+    other.record(((1, 2), 3))
+    assert digest(one.record_all(trees)) == digest(other.record_all(trees))
