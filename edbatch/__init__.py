@@ -15,7 +15,7 @@ from edbatch.errors import (
     VerificationError,
 )
 from edbatch.execution import Plan, PlanReport, Ragged
-from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell
+from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
 from edbatch.memory_planner import Planner, Sizes
 from edbatch.policies import get_policy, load_policy
 from edbatch.schedule import FrontierPolicy, Policy, Schedule
@@ -45,6 +45,7 @@ __all__ = [
     "VerificationError",
     "batch",
     "cell",
+    "cell_keys",
     "get_policy",
     "load_policy",
     "verify",
