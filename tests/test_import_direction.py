@@ -30,6 +30,7 @@ MAY_IMPORT = {
     FRONT_DOOR: {"errors", *STAGES, FRONT_DOOR},
     "data": {"errors", "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
+    "flax": {"errors", "graph", "flax"},
     INIT: {"errors", *STAGES, FRONT_DOOR, "data", "models"},
     "benchmark": {"errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark"},
     "plot": {"errors", "graph", "schedule", "envs", "policies", "plot"},

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.errors import CellError, PlanError
+from edbatch.errors import CellError, EdbatchError, PlanError
 from edbatch.graph.node_type import (
     Aval,
     CallTemplate,
@@ -186,6 +186,8 @@ class TypeTable:
                 self.params_spec,
                 *inputs,
             )
+        except EdbatchError:
+            raise
         except Exception as error:
             shapes = ", ".join(
                 f"{each.dtype}{list(each.shape)}" for each in inputs[0] + inputs[1]
