@@ -16,7 +16,7 @@ from edbatch.errors import (
     VerificationError,
 )
 from edbatch.execution import GradientMemory, Plan, PlanReport, Ragged, gradient_memory
-from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell
+from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
 from edbatch.loader import Loader, LoaderReport, Minibatch
 from edbatch.memory_planner import Planner, Sizes
 from edbatch.policies import get_policy, load_policy
@@ -57,6 +57,7 @@ __all__ = [
     "VerificationError",
     "batch",
     "cell",
+    "cell_keys",
     "get_policy",
     "gradient_memory",
     "load_policy",

@@ -14,12 +14,14 @@ from jax.sharding import Mesh
 from edbatch.errors import EdbatchError, PlanError, PolicyError
 from edbatch.execution.buckets import BucketStore
 from edbatch.execution.in_place import Forms
+from edbatch.execution.keys import takes_keys
 from edbatch.execution.plan import Plan, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
 from edbatch.execution.result import find_ragged
 from edbatch.execution.run import run_plan
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge, merge_lengths
+from edbatch.graph.node_keys import typed_key
 from edbatch.graph.outputs import Skeleton
 from edbatch.graph.parameters import abstract
 from edbatch.graph.recorder import CallMemory, record
@@ -101,12 +103,15 @@ class Batched:
         self._lock = threading.Lock()
         self._run = jax.jit(self._counted_run)
 
-    def __call__(self, params: Any, instances: Sequence[Any]) -> Any:
+    def __call__(
+        self, params: Any, instances: Sequence[Any], *, rng: Any = None
+    ) -> Any:
         """Runs the model on a minibatch.
 
         Args:
             params: The model's parameters, any pytree.
             instances: Instances, or recordings of them.
+            rng: As for `apply`.
 
         Returns:
             The model's pytree with a leading axis over instances. Lists whose length
@@ -116,7 +121,7 @@ class Batched:
             EdbatchError: As `plan` and `apply`.
         """
         self.bind(params)
-        return self.apply(params, self.plan(instances))
+        return self.apply(params, self.plan(instances), rng=rng)
 
     def bind(self, params: Any) -> "Batched":
         """Tells the shapes of the parameters, which recording needs.
@@ -320,19 +325,24 @@ class Batched:
             effort=self.planner.effort,
         )
 
-    def apply(self, params: Any, plan: Plan) -> Any:
+    def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
 
         Args:
             params: The model's parameters.
             plan: A plan of this model.
+            rng: The key for cells that draw random numbers, typed or raw; may be
+                traced. Each call of such a cell has a key of its own, which depends
+                on the instance and its place in the minibatch alone: see `cell_keys`.
+                Cells without random numbers do not look at it.
 
         Returns:
             As calling the batched function.
 
         Raises:
             PlanError: The plan was made by another model, or for parameters of other
-                shapes.
+                shapes; or a cell needs a key and there is none.
+            CellError: `rng` is not a key.
         """
         if isinstance(plan, ShardedPlan):
             raise PlanError(
@@ -346,7 +356,10 @@ class Batched:
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
         self._check_own(plan)
-        return self._run(params, plan)
+        key = None
+        if rng is not None and takes_keys(plan.shape.program):
+            key = typed_key(rng)
+        return self._run(params, plan, key)
 
     def _check_own(self, plan: Plan) -> None:
         types = plan.shape.program.types
@@ -379,9 +392,9 @@ class Batched:
 
         return Sharded(self, mesh, axis)
 
-    def _counted_run(self, params: Any, plan: Plan) -> Any:
+    def _counted_run(self, params: Any, plan: Plan, rng: Any) -> Any:
         self._compiles += 1  # runs while tracing only, once per compilation
-        return run_plan(params, plan)
+        return run_plan(params, plan, rng)
 
     @property
     def compiles(self) -> int:

@@ -1,6 +1,7 @@
 """Comparison of a batched function with the model that it batches."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from edbatch.batching import Batched
 from edbatch.errors import VerificationError
 from edbatch.execution.ragged import Ragged
 from edbatch.graph.cell import jitted_cells
+from edbatch.graph.node_keys import cell_keys
 from edbatch.sharded import Sharded
 
 finfo: Any = jnp.finfo
@@ -45,6 +47,7 @@ def verify(
     gradients: bool = True,
     tolerance: float | None = None,
     seed: int = 0,
+    rng: Any = None,
 ) -> Verification:
     """Compares a batched function with the unbatched model, number by number.
 
@@ -59,6 +62,8 @@ def verify(
         tolerance: Allowed difference, relative to the larger of 1 and the largest
             number of the array; 512 rounding errors of its dtype by default.
         seed: Seed of the random linear function.
+        rng: The key for cells that draw random numbers, as for `Batched.apply`; the
+            model gets the same keys by `cell_keys`.
 
     Returns:
         The largest differences.
@@ -70,15 +75,16 @@ def verify(
     instances = list(instances)
     batched.bind(params)
     plan: Any = batched.plan(instances)
+    model = _unbatched(batched.model, rng)
     with jitted_cells():
-        expected = [batched.model(params, each) for each in instances]
-    found = split_instances(batched.apply(params, plan), len(instances))
+        expected = [model(params, each, k) for k, each in enumerate(instances)]
+    found = split_instances(batched.apply(params, plan, rng=rng), len(instances))
     worst, count = 0.0, 0
     for k, (own, reference) in enumerate(zip(found, expected, strict=True)):
         error, size = _compare(own, reference, f"instance {k}", tolerance)
         worst, count = max(worst, error), count + size
     gradient = (
-        _compare_gradients(batched, params, plan, instances, tolerance, seed)
+        _compare_gradients(batched, params, plan, instances, tolerance, seed, rng)
         if gradients and _has_float(params) and _has_float(expected)
         else None
     )
@@ -194,30 +200,30 @@ def _compare_gradients(
     instances: Sequence[Any],
     tolerance: float | None,
     seed: int,
+    rng: Any,
 ) -> float:
-    rng = np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
+    model = _unbatched(batched.model, rng)
     weights = jax.tree.map(
         lambda each: (
-            rng.standard_normal(each.shape).astype(each.dtype)
+            random.standard_normal(each.shape).astype(each.dtype)
             if _is_float(each)
             else np.asarray(each)
         ),
-        batched.apply(params, plan),
+        batched.apply(params, plan, rng=rng),
     )
     own = _grad_float(
-        lambda some: _weighted(batched.apply(some, plan), weights), params
+        lambda some: _weighted(batched.apply(some, plan, rng=rng), weights), params
     )
 
-    def one_gradient(one: Any, share: Any) -> list[Any]:
-        return _grad_float(
-            lambda some: _weighted(batched.model(some, one), share), params
-        )
+    def one_gradient(one: Any, share: Any, k: int) -> list[Any]:
+        return _grad_float(lambda some: _weighted(model(some, one, k), share), params)
 
     shares = split_instances(weights, len(instances))
     with jitted_cells():
         parts = [
-            one_gradient(one, share)
-            for one, share in zip(instances, shares, strict=True)
+            one_gradient(one, share, k)
+            for k, (one, share) in enumerate(zip(instances, shares, strict=True))
         ]
     reference = [
         np.sum([np.asarray(part[j], np.float64) for part in parts], axis=0).astype(
@@ -235,6 +241,16 @@ def _compare_gradients(
         _error(a, b, f"gradient of params{name}", allowed)
         for name, a, b in zip(names, own, reference, strict=True)
     )
+
+
+def _unbatched(model: Callable[[Any, Any], Any], rng: Any) -> Callable[..., Any]:
+    """The model of one instance, with its keys."""
+
+    def run(params: Any, instance: Any, place: int) -> Any:
+        with nullcontext() if rng is None else cell_keys(rng, place):
+            return model(params, instance)
+
+    return run
 
 
 def _weighted(result: Any, weights: Any) -> Any:

@@ -1,5 +1,7 @@
 """Random programs over cells of many kinds, for tests of batched against unbatched."""
 
+from types import MappingProxyType
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,22 +87,24 @@ def make_params(seed=0):
     }
 
 
-def sample_program(rng, length):
+OPERATIONS = (
+    "initial",
+    "source",
+    "word",
+    "join",
+    "join_other",
+    "split",
+    "widen",
+    "total",
+    "attend",
+    "attend_pairs",
+    "index",
+    "power",
+)
+
+
+def sample_program(rng, length, operations=OPERATIONS):
     """Draws a program: (operation, numbers) pairs, interpreted by `interpret`."""
-    operations = [
-        "initial",
-        "source",
-        "word",
-        "join",
-        "join_other",
-        "split",
-        "widen",
-        "total",
-        "attend",
-        "attend_pairs",
-        "index",
-        "power",
-    ]
     program = [("word", [int(rng.integers(7))])]
     for _ in range(length - 1):
         name = operations[rng.integers(len(operations))]
@@ -109,8 +113,11 @@ def sample_program(rng, length):
     return program
 
 
-def interpret(params, program):
-    """The model: runs a program on a list of vectors, a stack of pairs and indices."""
+def interpret(params, program, more=MappingProxyType({})):
+    """The model: runs a program on a list of vectors, a stack of pairs and indices.
+
+    `more` has further operations: functions of params, vectors and numbers.
+    """
     vectors, pairs, counts = [], [], []
 
     def pick(k):
@@ -147,6 +154,8 @@ def interpret(params, program):
             vectors.append(word(params, index_of(pick(first))))
         elif name == "power":
             vectors.append(raise_to(pick(first), 2 + last % 2))
+        elif name in more:
+            vectors.append(more[name](params, vectors, numbers))
     return {
         "last": vectors[-1],
         "all": vectors,

@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 
+import jax
 import pytest
 from typer.testing import CliRunner
 
@@ -58,10 +59,15 @@ def test_the_guide_runs_as_it_stands(blocks, tmp_path, capsys):
         assert each in printed
 
 
-def test_what_the_memory_guide_prints(project_root, monkeypatch, capsys):
+@pytest.mark.parametrize(("guide", "blocks"), [("memory-planner", 8), ("flax", 4)])
+def test_what_a_guide_prints(
+    guide, blocks, quick_compiles, project_root, tmp_path, monkeypatch, capsys
+):
     """A block of text right behind a block of code is what the code prints."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "88")
-    text = (project_root / "docs" / "memory-planner.md").read_text(encoding="utf-8")
+    quick_compiles(guide == "flax")
+    text = (project_root / "docs" / f"{guide}.md").read_text(encoding="utf-8")
     names: dict = {}
     printed = None
     end = compared = 0
@@ -70,7 +76,7 @@ def test_what_the_memory_guide_prints(project_root, monkeypatch, capsys):
         if kind == "sh":
             printed = run_command(content.replace("\\\n", " "))
         elif kind == "python":
-            exec(compile(content, "memory-planner.md", "exec"), names)
+            exec(compile(content, f"{guide}.md", "exec"), names)
             printed = capsys.readouterr().out
         elif printed is not None and not text[end : block.start()].strip():
             # Of a command, the progress before the table is not shown.
@@ -78,7 +84,14 @@ def test_what_the_memory_guide_prints(project_root, monkeypatch, capsys):
             compared += 1
             printed = None
         end = block.end()
-    assert compared == 8
+    assert compared == blocks
+
+
+@pytest.fixture
+def quick_compiles():
+    """Switches off what takes XLA long; the memory guide measures its result."""
+    yield lambda on: jax.config.update("jax_disable_most_optimizations", on)
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def _lines(text):

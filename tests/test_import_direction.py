@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "loader": {"errors", *STAGES, FRONT_DOOR, "loader"},
     "data": {"errors", "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
+    "flax": {"errors", "graph", "flax"},
     INIT: {"errors", *STAGES, FRONT_DOOR, "loader", "data", "models"},
     "benchmark": {"errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark"},
     "plot": {"errors", "graph", "schedule", "envs", "policies", "plot"},

@@ -21,8 +21,8 @@ class Corrupt:
     def __getattr__(self, name):
         return getattr(self._batched, name)
 
-    def apply(self, params, plan):
-        return self._change(self._batched.apply(params, plan))
+    def apply(self, params, plan, **options):
+        return self._change(self._batched.apply(params, plan, **options))
 
 
 def test_equal_results_pass_and_are_counted():

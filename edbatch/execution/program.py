@@ -30,6 +30,7 @@ from edbatch.execution.cell_batch import (
 from edbatch.execution.cells import CellProgram, Packed, cell_program, run_lanes
 from edbatch.execution.loop import Loop
 from edbatch.execution.taped_cell import TapedCell, taped_cell
+from edbatch.graph.node_type import NodeType, without_rng
 from edbatch.graph.type_table import TypeTable
 
 _UNGROUPED = 8  # up to so many loops, a group's own loop costs more than it saves
@@ -50,6 +51,7 @@ class ProgramShape:
         reuses_rows: Whether values are overwritten once they are not needed any more;
             then there is no gradient.
         remat: Whether the backward pass computes again what products gave.
+        with_keys: Whether cells that take keys get them, or run with their default.
     """
 
     types: TypeTable
@@ -59,15 +61,19 @@ class ProgramShape:
     packing: bool = False
     reuses_rows: bool = False
     remat: bool = False
+    with_keys: bool = True
 
     def cell(self, type_id: int) -> CellProgram:
         """Returns the cell of a type."""
-        return cell_program(self.types.types[type_id], self.types, self.packing)
+        return cell_program(self._type(type_id), self.types, self.packing)
 
     def taped_cell(self, type_id: int) -> TapedCell:
         """Returns the cell of a type, for the backward pass."""
+        return taped_cell(self._type(type_id), self.types, self.packing, self.remat)
+
+    def _type(self, type_id: int) -> NodeType:
         node_type = self.types.types[type_id]
-        return taped_cell(node_type, self.types, self.packing, self.remat)
+        return node_type if self.with_keys else without_rng(node_type)
 
     def pack(self, params: Any) -> dict[int, Packed]:
         """Computes what cells make of parameters alone, by type."""

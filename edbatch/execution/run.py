@@ -7,23 +7,27 @@ from jax import Array
 
 from edbatch.errors import PlanError
 from edbatch.execution.gradient import differentiable_execute
+from edbatch.execution.keys import give_keys
 from edbatch.execution.plan import Plan
 from edbatch.execution.result import assemble, take_results
 from edbatch.graph.parameters import abstract
 
 
-def run_plan(params: Any, plan: Plan) -> Any:
+def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
     """Runs a plan and collects what the model returned for each instance.
 
     Args:
         params: The model's parameters, of the shapes that it was recorded with.
         plan: The plan.
+        rng: The key that the keys of nodes are derived from, if any.
 
     Returns:
         The model's pytree with a leading axis over instances.
 
     Raises:
-        PlanError: The parameters have other shapes than those that were recorded.
+        PlanError: The parameters have other shapes than those that were recorded, or
+            a cell needs a key and there is none.
+        CellError: `rng` is not a key.
     """
     return assemble(plan.shape.result, compute_results(params, plan), plan.lengths)
 
@@ -43,8 +47,9 @@ def compute_results(params: Any, plan: Plan) -> tuple[Array, ...]:
     """
     shape = plan.shape
     check_params(params, shape.program.types.params_spec)
+    program, pools = give_keys(shape.program, plan.pools, rng)
     arenas = differentiable_execute(
-        shape.program, params, plan.pools, plan.stream, plan.trips, plan.num_steps
+        program, params, pools, plan.stream, plan.trips, plan.num_steps
     )
     return take_results(shape.result, plan.rows, arenas, plan.pools)
 

@@ -4,6 +4,7 @@ from edbatch.graph.cell import Cell, cell
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
 from edbatch.graph.handle import Handle
 from edbatch.graph.merge import merge
+from edbatch.graph.node_keys import cell_keys
 from edbatch.graph.node_type import Aval, CallTemplate, NodeType, TypeKey
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recorder import Recorder, record
@@ -24,6 +25,7 @@ __all__ = [
     "TypeKey",
     "TypeTable",
     "cell",
+    "cell_keys",
     "merge",
     "record",
 ]

@@ -13,6 +13,7 @@ from edbatch.errors import CellError, RecordingError, user_line
 from edbatch.graph.cell import Cell
 from edbatch.graph.dataflow_graph import MISSING
 from edbatch.graph.handle import Handle
+from edbatch.graph.node_keys import NODE_KEY, is_key, key_dtype
 from edbatch.graph.node_type import CallTemplate, Padding, Slots
 from edbatch.graph.parameters import ParameterPath
 
@@ -28,7 +29,7 @@ class CallAnalysis:
     Attributes:
         operands: Value per operand slot.
         operand_kinds: Array kind per operand slot.
-        externals: Number or array per external slot, or `ABSENT`.
+        externals: Number or array per external slot, `ABSENT` or `NODE_KEY`.
         external_kinds: Array kind per external slot.
     """
 
@@ -82,9 +83,18 @@ class CallAnalysis:
             return _Leaf(("parameter", value))
         if isinstance(value, str) or callable(value):
             return _Leaf(("static", value))
+        if value is NODE_KEY:
+            return self._node_key()
         source, slot = self._slot(value)
         self._groups[source].append(Slots((slot,)))
         return _Leaf((source, len(self._groups[source]) - 1))
+
+    def _node_key(self) -> "_Leaf":
+        self.externals.append(NODE_KEY)
+        self.external_kinds.append(self.recorder.types.kind((), key_dtype()))
+        groups = self._groups["external"]
+        groups.append(Slots((len(self.externals) - 1,)))
+        return _Leaf(("rng", len(groups) - 1))
 
     def _slot(self, value: Any) -> tuple[str, int]:
         """Takes one value in; returns where it comes from and its slot there."""
@@ -104,6 +114,12 @@ class CallAnalysis:
                 f"cell {self.cell.name!r} received a traced array as an external input"
                 f" ({user_line()}); recording happens on the host, so call .record and"
                 " .plan outside jit, grad and vmap, with concrete arrays"
+            )
+        if is_key(getattr(value, "dtype", None)):
+            raise CellError(
+                f"cell {self.cell.name!r} received a key at {user_line()}, but keys are"
+                " no inputs of cells; leave the argument 'rng' out and pass rng=key"
+                " where the minibatch runs, or pass jax.random.key_data(key)"
             )
         try:
             return self.recorder.types.kind_of(value)

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,11 +14,15 @@ import numpy as np
 from edbatch.errors import CellError
 
 if TYPE_CHECKING:
+    from edbatch.graph.node_keys import CallKeys
     from edbatch.graph.recorder import Recorder
+
+RNG = "rng"  # the argument by which a cell asks for a key
 
 
 class _Active(threading.local):
     recorder: "Recorder | None" = None
+    keys: "CallKeys | None" = None
     jit: bool = False
 
 
@@ -47,6 +51,7 @@ class Cell:
         function: The function as written.
         padded: Names of its padded list arguments.
         static: Names of arguments that are compile-time constants.
+        takes_rng: Whether each call gets a key of its own.
     """
 
     def __init__(
@@ -82,10 +87,33 @@ class Cell:
                     f" {mask!r}; add it to the function: it receives a boolean array"
                     " that is False where the list was padded"
                 )
+        self.takes_rng = RNG in parameters and RNG not in self.padded + self.static
+        if self.takes_rng:
+            self._check_rng(parameters)
         self.special = {self.positions[each] for each in self.padded + self.static}
         self.static_positions = {self.positions[each] for each in self.static}
         self.plain = not self.special
         functools.update_wrapper(self, function, updated=())
+
+    def _check_rng(self, parameters: Mapping[str, inspect.Parameter]) -> None:
+        own = parameters[RNG]
+        self._has_default_rng = own.default is not own.empty
+        self._rng_by_name = own.kind is own.KEYWORD_ONLY
+        later = list(parameters.values())[self.positions[RNG] + 1 :]
+        filled = self.masks.values()
+        for each in later:
+            if each.kind is each.POSITIONAL_OR_KEYWORD and each.name not in filled:
+                raise CellError(
+                    f"edbatch fills in 'rng', so it comes behind the arguments that are"
+                    f" passed, but cell {self.name!r} has {each.name!r} behind it; make"
+                    " 'rng' the last argument"
+                )
+
+    def lacks_rng(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Tells whether a call leaves its key to edbatch."""
+        if not self.takes_rng or RNG in kwargs:
+            return False
+        return self._rng_by_name or len(args) <= self.positions[RNG]
 
     def padded_length(self, length: int) -> int:
         """Returns K: the length of a padded list rounded up to a bucket."""
@@ -97,12 +125,25 @@ class Cell:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, or records a node while a model is recorded."""
         recorder = active.recorder
-        if recorder is None:
-            return self._run(args, kwargs)
-        return recorder.call(self, args, kwargs)
+        if recorder is not None:
+            return recorder.call(self, args, kwargs)
+        if self.lacks_rng(args, kwargs):
+            kwargs = kwargs | self._next_key()
+        return self._run(args, kwargs)
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}>"
+
+    def _next_key(self) -> dict[str, Any]:
+        if active.keys is not None:
+            return {RNG: active.keys.next()}
+        if self._has_default_rng:
+            return {}
+        raise CellError(
+            f"cell {self.name!r} takes a key, 'rng', but this call has none; call the"
+            " model inside `with eb.cell_keys(key):`, pass rng=key to the cell, or"
+            " give the argument a default (rng=None)"
+        )
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = list(args)
@@ -187,7 +228,9 @@ def cell(
 
     Args:
         function: Arrays in, a pytree of arrays out; no batch axis. Arguments may be
-            pytrees; parts of the parameters may be passed in any position.
+            pytrees; parts of the parameters may be passed in any position. An
+            argument `rng`, the last, receives a key of its own in each call (see
+            `cell_keys`); with a default it may be run without keys.
         **options: ``name``: the name in messages and policy files, the function's own
             by default. ``padded``: names of list arguments that arrive stacked,
             ``[K, ...]``, with a boolean ``mask`` ``[K]``, so that nodes of different
@@ -199,7 +242,8 @@ def cell(
         The cell; calling it with arrays runs the function.
 
     Raises:
-        CellError: An option names an argument that the function does not have.
+        CellError: An option names an argument that the function does not have; or
+            `rng` is not the last argument.
 
     Example:
         >>> import jax.numpy as jnp

@@ -7,6 +7,7 @@ from numba import njit
 
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.node_keys import is_key
 from edbatch.graph.outputs import (
     Outputs,
     Skeleton,
@@ -52,7 +53,7 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
     values = np.array([each.num_values for each in graphs], np.int64)
     check_rows(int(values.sum()), "values")
     kinds = sorted({kind for each in graphs for kind in each.externals})
-    externals, first_row = _merge_externals(graphs, kinds, len(types.avals))
+    externals, first_row = _merge_externals(graphs, types, kinds)
     operands = np.concatenate([each.operands for each in graphs])
     rows = np.concatenate([each.external_rows for each in graphs])
     first_value = np.concatenate([[0], np.cumsum(values)])
@@ -111,10 +112,12 @@ def check_rows(rows: int, what: str) -> None:
 
 
 def _merge_externals(
-    graphs: Sequence[DataflowGraph], kinds: list[int], num_kinds: int
+    graphs: Sequence[DataflowGraph], types: TypeTable, kinds: list[int]
 ) -> tuple[dict[int, np.ndarray], np.ndarray]:
     """Joins pools; also returns the first row of each graph and kind."""
-    first_row = np.zeros((len(graphs), num_kinds), np.int64)
+    first_row = np.zeros((len(graphs), len(types.avals)), np.int64)
+    instances = np.cumsum([0] + [each.num_instances for each in graphs[:-1]])
+    first_instance = instances.astype(np.uint32)
     externals = {}
     for kind in kinds:
         pools = [each.externals.get(kind) for each in graphs]
@@ -122,6 +125,8 @@ def _merge_externals(
         first_row[1:, kind] = np.cumsum(lengths)[:-1]
         check_rows(sum(lengths), "external inputs")
         externals[kind] = np.concatenate([p for p in pools if p is not None])
+        if is_key(types.avals[kind].dtype):
+            externals[kind][:, 0] += np.repeat(first_instance, lengths)
     return externals, first_row
 
 

@@ -5,15 +5,19 @@ parameters, on arguments of the same structure, shapes and dtypes. Types are com
 by these facts themselves, never by a hash alone.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
 
 from edbatch.graph.parameters import ParameterPath, path_name, resolve
+
+_NO_DEFAULT = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,8 @@ class CallTemplate:
         treedef: Structure of ``(args, kwargs)``; a padded list stands there as one
             element, whose leaves are stacks.
         leaves: For each leaf in order: ``("operand", g)`` or ``("external", g)`` (the
-            g-th group of slots of that kind), ``("parameter", path)`` or
-            ``("static", value)``.
+            g-th group of slots of that kind), ``("rng", g)`` (the node's key, the
+            g-th external group), ``("parameter", path)`` or ``("static", value)``.
         operands: Groups of operand slots.
         externals: Groups of external slots.
         paddings: Padded list arguments.
@@ -129,7 +133,7 @@ class CallTemplate:
         for kind, content in self.leaves:
             if kind == "operand":
                 values.append(operands[content])
-            elif kind == "external":
+            elif kind in ("external", "rng"):
                 values.append(externals[content])
             elif kind == "parameter":
                 values.append(resolve(params, content))
@@ -166,6 +170,40 @@ class NodeType:
     external_kinds: tuple[int, ...]
     output_kinds: tuple[int, ...]
     output_tree: Any = field(repr=False)  # a jax PyTreeDef
+
+    @property
+    def takes_rng(self) -> bool:
+        """Whether each node has a key of its own."""
+        return any(kind == "rng" for kind, _ in self.template.leaves)
+
+    @property
+    def needs_rng(self) -> bool:
+        """Whether its nodes cannot run without their keys."""
+        return self.takes_rng and _default_of_rng(self.function) is _NO_DEFAULT
+
+
+def _default_of_rng(function: Callable[..., Any]) -> Any:
+    return inspect.signature(function).parameters["rng"].default
+
+
+@lru_cache(maxsize=512)
+def without_rng(node_type: NodeType) -> NodeType:
+    """Returns a type as it runs where no key is given: with the default of `rng`.
+
+    Args:
+        node_type: A type that does not need keys.
+
+    Returns:
+        The type; its slots are the same, and that of the key is not looked at.
+    """
+    assert not node_type.needs_rng, "only a default can stand for a key"
+    if not node_type.takes_rng:
+        return node_type
+    default = ("static", _default_of_rng(node_type.function))
+    leaves = tuple(
+        default if leaf[0] == "rng" else leaf for leaf in node_type.template.leaves
+    )
+    return replace(node_type, template=replace(node_type.template, leaves=leaves))
 
 
 def parameter_names(leaves: Sequence[tuple[str, Any]]) -> str:

@@ -40,7 +40,9 @@ def abstract(tree: Any) -> Any:
 def _abstract_leaf(leaf: Any) -> Any:
     if type(leaf) is dict:
         return abstract(leaf)
-    dtype = jax.dtypes.canonicalize_dtype(getattr(leaf, "dtype", type(leaf)))
+    dtype = getattr(leaf, "dtype", type(leaf))
+    # nnx modules keep keys beside their parameters.
+    dtype = jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(getattr(leaf, "shape", ()), dtype)
 
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from edbatch.errors import EdbatchError, RecordingError, user_line
 from edbatch.graph.call_analysis import ABSENT, CallAnalysis
-from edbatch.graph.cell import Cell, active
+from edbatch.graph.cell import RNG, Cell, active
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
 from edbatch.graph.handle import Handle, new_handle
+from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.outputs import OutputColumns
 from edbatch.graph.parameters import ParameterPath
@@ -72,10 +73,12 @@ class CallMemory:
 class Recorder:
     """Records one instance onto a tape."""
 
-    def __init__(self, tape: Tape, memory: "CallMemory") -> None:
+    def __init__(self, tape: Tape, memory: "CallMemory", instance: int = 0) -> None:
         self.tape = tape
         self.types = tape.types
         self._memory = memory
+        self._instance = instance
+        self._keys = 0  # calls so far that took a key
 
     def cell_of_value(self, value: int) -> str:
         """Names the cell whose node has an output; for messages."""
@@ -100,6 +103,8 @@ class Recorder:
         operands: list[int] = []
         externals: list[Any] = []
         known = None
+        takes_key = cell.takes_rng and cell.lacks_rng(args, kwargs)
+        named = kwargs | {RNG: NODE_KEY} if takes_key else kwargs
         if not kwargs:
             branch = self._memory.root[cell]
             if cell.plain:
@@ -109,9 +114,11 @@ class Recorder:
             if branch is not None:
                 known = branch.get(_END)
                 if known is None:
-                    known = branch[_END] = self._analyse(cell, args, kwargs)[0]
+                    known = branch[_END] = self._analyse(cell, args, named)[0]
+                if takes_key:
+                    externals.append(NODE_KEY)
         if known is None:
-            known, operands, externals = self._analyse(cell, args, kwargs)
+            known, operands, externals = self._analyse(cell, args, named)
         tape = self.tape
         tape.node_type.append(known.id)
         if operands:
@@ -231,6 +238,11 @@ class Recorder:
                 rows.append(value)
             elif value is ABSENT:
                 tape.external_rows.append(MISSING)
+            elif value is NODE_KEY:
+                rows = tape.externals[kind]
+                tape.external_rows.append(len(rows))
+                rows.append((self._instance, self._keys))
+                self._keys += 1
             else:
                 tape.external_rows.append(self.array_row(kind, value))
 
@@ -329,7 +341,7 @@ def record(
     try:
         for index, instance in enumerate(instances, first):
             before = len(tape.node_type)
-            recorder = active.recorder = Recorder(tape, memory)
+            recorder = active.recorder = Recorder(tape, memory, index)
             try:
                 outputs.add(recorder, model(types.params, instance))
             except Exception as error:
@@ -378,7 +390,7 @@ def _explain(error: Exception) -> Exception:
 
 
 def _stack_externals(types: TypeTable, kind: int, rows: list[Any]) -> np.ndarray:
-    aval = types.avals[kind]
+    aval = types.pool_aval(kind)
     try:
         return np.array(rows, aval.dtype).reshape(len(rows), *aval.shape)
     except OverflowError:

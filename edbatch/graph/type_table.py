@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.errors import CellError, PlanError
+from edbatch.errors import CellError, EdbatchError, PlanError
 from edbatch.graph.node_type import (
     Aval,
     CallTemplate,
@@ -16,10 +16,12 @@ from edbatch.graph.node_type import (
     TypeKey,
     input_specs,
     parameter_names,
+    without_rng,
 )
 from edbatch.graph.parameters import ParameterPath
 
 _MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
+_KEY_NUMBERS = Aval((2,), np.dtype(np.uint32))  # instance, call
 
 
 class TypeTable:
@@ -61,6 +63,19 @@ class TypeTable:
                 self.avals.append(aval)
             return self._kinds[aval]
 
+    def pool_aval(self, kind: int) -> Aval:
+        """Describes one external input as graphs and plans hold it.
+
+        Args:
+            kind: An array kind.
+
+        Returns:
+            The kind itself; two numbers for a key, the instance and the call that
+            `node_key` derives it from.
+        """
+        aval = self.avals[kind]
+        return aval if _plain(aval.dtype) else _KEY_NUMBERS
+
     def kind_of(self, value: Any) -> int:
         """Returns the id of the array kind of a concrete value.
 
@@ -74,7 +89,7 @@ class TypeTable:
             TypeError: The value is neither a number nor an array of numbers.
         """
         dtype = getattr(value, "dtype", type(value))
-        if _plain(dtype) and np.dtype(dtype).kind not in "biufcV":
+        if not _plain(dtype) or np.dtype(dtype).kind not in "biufcV":
             raise TypeError
         return self.kind(np.shape(value), jax.dtypes.canonicalize_dtype(dtype))
 
@@ -175,6 +190,8 @@ class TypeTable:
                 self.params_spec,
                 *inputs,
             )
+        except EdbatchError:
+            raise
         except Exception as error:
             shapes = ", ".join(
                 f"{each.dtype}{list(each.shape)}" for each in inputs[0] + inputs[1]
@@ -189,7 +206,36 @@ class TypeTable:
                 f"cell {name!r} returns no array; a cell returns a pytree with at"
                 " least one array"
             )
+        if any(not _plain(each.dtype) for each in jax.tree.leaves(output)):
+            raise CellError(
+                f"cell {name!r} returns a key, but values of nodes are numbers; return"
+                " jax.random.key_data(key), or draw the numbers in the cell"
+            )
         return output
+
+    def check_default_of_rng(self, node_type: NodeType) -> None:
+        """Checks that a type's cell returns the same without its key.
+
+        Args:
+            node_type: A type that does not need keys.
+
+        Raises:
+            CellError: It cannot be traced without a key, or returns other shapes.
+        """
+        output = self._trace(
+            node_type.key.cell,
+            node_type.function,
+            without_rng(node_type).template,
+            node_type.operand_kinds,
+            node_type.external_kinds,
+        )
+        leaves, tree = jax.tree.flatten(output)
+        kinds = tuple(self.kind(each.shape, each.dtype) for each in leaves)
+        if (tree, kinds) != (node_type.output_tree, node_type.output_kinds):
+            raise CellError(
+                f"cell {node_type.key.cell!r} returns other shapes or dtypes without"
+                " its key than with one; return the same in both cases"
+            )
 
     def require_same(self, other: "TypeTable", what: str) -> None:
         """Checks that something was made with this table.

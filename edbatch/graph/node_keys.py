@@ -1,0 +1,152 @@
+"""Keys of nodes: what the random numbers inside cells are drawn with.
+
+A cell whose function has an argument `rng` gets a key of its own in each call. The key
+follows from the caller's key, from the instance's place in the minibatch and from how
+many calls of that instance took a key before. So it depends neither on the other
+instances nor on how the minibatch is scheduled, laid out, packed or padded, and the
+model run on one instance at a time can be given the very same keys.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from edbatch.errors import CellError
+from edbatch.graph.cell import active
+
+config: Any = jax.config
+
+NODE_KEY: Any = object()  # stands for a node's key among the arguments of a call
+
+
+def is_key(dtype: Any) -> bool:
+    """Tells the dtype of typed keys (``jax.random.key``) from all others.
+
+    Args:
+        dtype: A dtype.
+
+    Returns:
+        Whether arrays of that dtype hold keys.
+
+    Example:
+        >>> is_key(jax.random.key(0).dtype), is_key(jax.random.PRNGKey(0).dtype)
+        (True, False)
+    """
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def key_dtype() -> Any:
+    """Returns the dtype of the keys that cells get: of JAX's default generator."""
+    return _key_forms(config.jax_default_prng_impl)[0]
+
+
+@lru_cache
+def _key_forms(generator: str) -> tuple[Any, tuple[int, ...]]:
+    """Dtype of a generator's typed keys, shape of its raw ones."""
+    key = jax.random.key(0, impl=generator)
+    return key.dtype, jax.random.key_data(key).shape
+
+
+def typed_key(rng: Any) -> Array:
+    """Checks a caller's key; makes a raw one a typed one.
+
+    Args:
+        rng: ``jax.random.key(...)``, or ``jax.random.PRNGKey(...)``: uint32.
+
+    Returns:
+        The typed key, a scalar.
+
+    Raises:
+        CellError: It is not one key of JAX's default generator.
+    """
+    expected, raw_shape = _key_forms(config.jax_default_prng_impl)
+    shape, dtype = np.shape(rng), getattr(rng, "dtype", None)
+    if dtype == expected and shape == ():
+        return rng
+    if dtype == np.uint32 and shape == raw_shape:
+        return jax.random.wrap_key_data(rng)
+    found = type(rng).__name__ if dtype is None else f"{dtype}{list(shape)}"
+    raise CellError(
+        f"rng takes one key of JAX's default generator, {expected}[], or its raw form,"
+        f" but received {found}; pass jax.random.key(seed) or one key of a split, and"
+        " set jax_default_prng_impl for another generator"
+    )
+
+
+def node_key(rng: Array, instance: Any, call: Any) -> Array:
+    """Derives the key of one call of a cell.
+
+    Args:
+        rng: The caller's key, typed.
+        instance: Place of the instance in the minibatch.
+        call: How many calls of this instance took a key before.
+
+    Returns:
+        The key, typed.
+    """
+    return jax.random.fold_in(jax.random.fold_in(rng, instance), call)
+
+
+class CallKeys:
+    """Keys of the calls of one instance, one after the other.
+
+    Args:
+        rng: The caller's key, typed.
+        instance: Place of the instance in the minibatch.
+    """
+
+    def __init__(self, rng: Array, instance: int) -> None:
+        self._rng = rng
+        self._instance = instance
+        self._calls = 0
+
+    def next(self) -> Array:
+        """Returns the key of the next call."""
+        self._calls += 1
+        return node_key(self._rng, self._instance, self._calls - 1)
+
+
+@contextmanager
+def cell_keys(rng: Any, instance: int = 0) -> Iterator[None]:
+    """Gives cells their keys where a model runs unbatched.
+
+    Inside, cells that take `rng` get the keys that the batched function would give
+    them for this instance of a minibatch. Keys are counted in the order of the calls:
+    enter the context anew for each run of the model, inside the function if it is
+    compiled or differentiated.
+
+    Args:
+        rng: The key, as for ``batched.apply(..., rng=...)``.
+        instance: Place of the instance in the minibatch.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        CellError: `rng` is not a key.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def noise(size, rng):
+        ...     return size * jax.random.normal(rng)
+        >>> def model(params, size):
+        ...     return noise(size)
+        >>> key = jax.random.key(0)
+        >>> batched = eb.batch(model)(None, [1.0, 1.0], rng=key)
+        >>> with eb.cell_keys(key, instance=1):
+        ...     one = model(None, 1.0)
+        >>> bool(batched[1] == one), bool(batched[0] == one)
+        (True, False)
+    """
+    before, active.keys = active.keys, CallKeys(typed_key(rng), instance)
+    try:
+        yield
+    finally:
+        active.keys = before

@@ -1,0 +1,175 @@
+"""Modules of nnx as cells: batched equals unbatched, and what bad input gets."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from flax_trees import TREES, NnxTree, tree_model
+
+import edbatch as eb
+import edbatch.flax
+from edbatch.memory_planner.packing import pack_type
+
+SIZES = eb.Sizes(widths=(2,))
+KEY = jax.random.key(5)
+SEQUENCES = [np.float32(np.random.default_rng(n).normal(size=(n, 3))) for n in (2, 1)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compiles():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def vectors(count=2, size=4):
+    return list(np.random.default_rng(0).normal(size=(count, size)).astype(np.float32))
+
+
+def as_state(module):
+    return nnx.state(module, nnx.Param)
+
+
+class Recurrent(nnx.Module):
+    def __init__(self, cell, rngs):
+        self.step = cell(3, 4, rngs=rngs)
+        self.head = nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, carry, sequence):
+        for x in sequence:
+            carry, y = self.step(carry, x)
+        return self.head(y)
+
+
+@pytest.mark.parametrize(("name", "products"), [("LSTMCell", 1), ("GRUCell", 2)])
+def test_recurrent_cells_over_sequences(name, products):
+    module = Recurrent(getattr(nnx, name), nnx.Rngs(0))
+    step, out = eb.flax.cell(module.step), eb.flax.cell(module.head)
+    zero = np.zeros(4, np.float32)
+    start = zero if name == "GRUCell" else (zero, zero)
+
+    def model(params, sequence):
+        carry = start
+        for x in sequence:
+            carry, y = step(params["step"], carry, x)
+        return out(params["head"], y)
+
+    batched = eb.batch(model, sizes=SIZES)
+    found = eb.verify(batched, as_state(module), SEQUENCES)
+    assert found.max_gradient_error is not None
+    packed = [pack_type(each, batched.types) for each in batched.types.types]
+    assert sorted(each.after.num_products for each in packed)[-1] == products
+    np.testing.assert_allclose(
+        batched(as_state(module), SEQUENCES)[0],
+        module(start, SEQUENCES[0]),
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("form", [as_state, nnx.state, lambda module: module])
+def test_methods_of_one_module_with_dropout(form):
+    module = NnxTree(nnx.Rngs(0))
+    before = jax.tree.map(np.asarray, nnx.state(module, nnx.Not(nnx.RngKey)))
+    encode = tree_model(*(eb.flax.cell(module, each) for each in ("leaf", "compose")))
+    batched = eb.batch(encode, sizes=SIZES)
+    eb.verify(batched, form(module), TREES, rng=KEY)
+    eb.verify(batched, form(module), TREES)
+    plan = batched.plan(TREES)
+    results = [batched.apply(form(module), plan, rng=rng)[0] for rng in (None, KEY)]
+    assert not np.isclose(*results).all()
+    after = nnx.state(module, nnx.Not(nnx.RngKey))
+    jax.tree.map(np.testing.assert_array_equal, after, before)  # nothing was written
+
+
+def test_a_cell_runs_any_module_of_its_kind():
+    class Layers(nnx.Module):
+        def __init__(self, rngs):
+            self.layers = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(2)])
+
+    module = Layers(nnx.Rngs(0))
+    layer = eb.flax.cell(module.layers[0])
+
+    def model(params, x):
+        for each in params.layers:
+            x = layer(each, x)
+        return x
+
+    batched = eb.batch(model, sizes=SIZES)
+    eb.verify(batched, module, vectors())
+    assert [str(each.key) for each in batched.types.types] == [
+        "Linear@layers.0/0",
+        "Linear@layers.1/1",
+    ]
+
+
+def test_two_layers_of_dropout_draw_different_numbers():
+    class Twice(nnx.Module):
+        def __init__(self, rngs):
+            self.one, self.other = (nnx.Dropout(0.5, rngs=rngs) for _ in range(2))
+
+        def __call__(self, x):
+            return self.one(x), self.other(x)
+
+    cell = eb.flax.cell(Twice(nnx.Rngs(0, dropout=1)))
+    batched = eb.batch(lambda params, x: cell(params, x))
+    one, other = batched(nnx.State({}), [np.ones(50, np.float32)] * 2, rng=KEY)
+    assert len({each.tobytes() for each in map(np.asarray, (*one, *other))}) == 4
+
+
+def norm_cell(module):
+    cell = eb.flax.cell(module)
+    return eb.batch(lambda params, x: cell(params, x))
+
+
+def test_state_that_is_no_parameter():
+    module = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+    with pytest.raises(eb.CellError, match=r"writes to (mean|var), a BatchStat, but"):
+        norm_cell(module)(module, [np.ones((1, 4), np.float32)])
+    # Nor when the model runs unbatched; the module keeps its averages.
+    with pytest.raises(eb.CellError, match=r"writes to (mean|var), a BatchStat, but"):
+        eb.flax.cell(module)(module, np.ones((1, 4), np.float32))
+    assert module.mean[...].tolist() == [0] * 4
+
+
+def test_state_that_is_only_read():
+    module = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+    module.eval()
+    eb.verify(norm_cell(module), module, vectors())
+    eb.verify(norm_cell(module), nnx.state(module), vectors())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (
+            lambda module: nnx.state(module, nnx.BatchStat),
+            "a state that differs in bias",
+        ),
+        (lambda module: {"kernel": np.ones(4)}, "received dict"),
+        (as_state, "a state that differs in mean"),
+    ],
+)
+def test_parameters_of_another_module(wrong, named):
+    module = nnx.BatchNorm(4, rngs=nnx.Rngs(0), use_running_average=True)
+    with pytest.raises(eb.CellError, match=r"BatchNorm takes nnx.state.*" + named):
+        norm_cell(module)(wrong(module), vectors())
+
+
+def test_random_numbers_without_a_key():
+    class Noise(nnx.Module):
+        def __init__(self, rngs):
+            self.rngs = rngs
+
+        def __call__(self, x):
+            return x + self.rngs.normal(x.shape)
+
+    module = Noise(nnx.Rngs(0))
+    batched = norm_cell(module)
+    assert batched(module, vectors(), rng=KEY).shape == (2, 4)
+    with pytest.raises(eb.CellError, match=r"Noise draws random numbers \(.*no key;"):
+        batched(module, vectors())
+
+
+def test_streams_of_nnx_are_not_named():
+    with pytest.raises(eb.CellError, match="rngs names streams of linen modules, but"):
+        eb.flax.cell(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), rngs=("dropout",))

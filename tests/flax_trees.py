@@ -1,0 +1,55 @@
+"""A tree encoder in linen and in nnx, one module each, whose methods are cells."""
+
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import nnx
+
+WORDS, WIDTH = 6, 4
+TREES = [((0, 1), 2), 3, ((4, 1), (0, (5, 2)))]
+
+
+class LinenTree(nn.Module):
+    rate: float = 0.4
+
+    def setup(self):
+        self.embed = nn.Embed(WORDS, WIDTH)
+        self.lstm = nn.LSTMCell(WIDTH)
+        self.drop = nn.Dropout(self.rate)
+
+    def leaf(self, word, deterministic: bool):
+        zero = jnp.zeros(WIDTH)
+        x = self.drop(self.embed(word), deterministic=deterministic)
+        return self.lstm((zero, zero), x)[0]
+
+    def compose(self, left, right, deterministic: bool):
+        x = self.drop(right[1], deterministic=deterministic)
+        return self.lstm(left, x)[0]
+
+    def __call__(self, word):
+        state = self.leaf(word, True)
+        return self.compose(state, state, True)
+
+
+class NnxTree(nnx.Module):
+    def __init__(self, rngs, rate=0.4):
+        self.embed = nnx.Embed(WORDS, WIDTH, rngs=rngs)
+        self.lstm = nnx.LSTMCell(WIDTH, WIDTH, rngs=rngs)
+        self.drop = nnx.Dropout(rate, rngs=rngs)
+
+    def leaf(self, word):
+        zero = jnp.zeros(WIDTH)
+        return self.lstm((zero, zero), self.drop(self.embed(word)))[0]
+
+    def compose(self, left, right):
+        return self.lstm(left, self.drop(right[1]))[0]
+
+
+def tree_model(leaf, compose):
+    """The model over two cells."""
+
+    def encode(params, tree):
+        if isinstance(tree, int):
+            return leaf(params, tree)
+        return compose(params, *(encode(params, each) for each in tree))
+
+    return encode
