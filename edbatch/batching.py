@@ -14,14 +14,13 @@ from jax.sharding import Mesh
 from edbatch.errors import EdbatchError, PlanError, PolicyError
 from edbatch.execution.buckets import BucketStore
 from edbatch.execution.in_place import Forms
-from edbatch.execution.keys import takes_keys
+from edbatch.execution.keys import plan_key
 from edbatch.execution.plan import Plan, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
 from edbatch.execution.result import find_ragged
 from edbatch.execution.run import run_plan
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge, merge_lengths
-from edbatch.graph.node_keys import typed_key
 from edbatch.graph.outputs import Skeleton
 from edbatch.graph.parameters import abstract
 from edbatch.graph.recorder import CallMemory, record
@@ -356,10 +355,7 @@ class Batched:
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
         self._check_own(plan)
-        key = None
-        if rng is not None and takes_keys(plan.shape.program):
-            key = typed_key(rng)
-        return self._run(params, plan, key)
+        return self._run(params, plan, plan_key(plan, rng))
 
     def _check_own(self, plan: Plan) -> None:
         types = plan.shape.program.types

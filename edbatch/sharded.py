@@ -13,8 +13,9 @@ from jax.sharding import PartitionSpec as P
 from edbatch.batching import Batched, Model, _Session
 from edbatch.errors import PlanError
 from edbatch.execution.buckets import Bucket, BucketStore
+from edbatch.execution.keys import plan_key
 from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
-from edbatch.execution.result import describe_results, find_ragged
+from edbatch.execution.result import describe_results
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge
 from edbatch.sharding.balance import balance, predict_work
@@ -77,12 +78,15 @@ class Sharded:
         self._compiles = 0
         self._run = jax.jit(self._counted_run)
 
-    def __call__(self, params: Any, instances: Sequence[Any]) -> Any:
+    def __call__(
+        self, params: Any, instances: Sequence[Any], *, rng: Any = None
+    ) -> Any:
         """Runs the model on a minibatch.
 
         Args:
             params: The model's parameters, any pytree.
             instances: Instances, or recordings of them.
+            rng: As for `Batched.apply`.
 
         Returns:
             As `Batched` does.
@@ -91,7 +95,7 @@ class Sharded:
             EdbatchError: As `plan` and `apply`.
         """
         self.batched.bind(params)
-        return self.apply(params, self.plan(instances))
+        return self.apply(params, self.plan(instances), rng=rng)
 
     @property
     def model(self) -> Model:
@@ -135,8 +139,10 @@ class Sharded:
         shape = self._describe(session, recordings)
         work = predict_work(recordings, session.types, batched.costs)
         device = balance(work, shape.count)
+        ends = np.cumsum([each.num_instances for each in recordings])
+        first = np.concatenate([[0], ends[:-1]])
         shards = [
-            self._encode(session, shape, [recordings[k] for k in own])
+            self._encode(session, shape, [recordings[k] for k in own], first[own])
             for own in (np.flatnonzero(device == d) for d in range(shape.count))
         ]
         bucket = self._fit(session, shards)
@@ -162,18 +168,22 @@ class Sharded:
         """Finds the structure of the whole minibatch's result."""
         outputs = [each.outputs for each in recordings]
         skeleton, lengths = outputs[0].skeleton, join_lengths(outputs)
-        session.ragged |= find_ragged(skeleton, lengths, session.list_lengths)
+        ragged = session.see_lists(skeleton, lengths)
         instances = sum(each.num_instances for each in recordings)
-        result = describe_results(skeleton, lengths, instances, set(session.ragged))
+        result = describe_results(skeleton, lengths, instances, ragged)
         return ShardedShape(self.mesh, self.axis, result)
 
     def _encode(
-        self, session: _Session, shape: ShardedShape, own: Sequence[DataflowGraph]
+        self,
+        session: _Session,
+        shape: ShardedShape,
+        own: Sequence[DataflowGraph],
+        first: np.ndarray,
     ) -> Shard | None:
-        """Plans the instances of one device, if it has any."""
+        """Plans the instances of one device, if it has any; `first` numbers them."""
         if not own:
             return None
-        graph = merge(own)
+        graph = merge(own, first)
         schedule, layout = self.batched._lay_out(graph)
         result = replace(shape.result, instances=graph.num_instances)
         plan = encode_unpadded(graph, schedule, layout, result, session.forms)
@@ -188,7 +198,7 @@ class Sharded:
             {INSTANCES: max(map(_count_instances, shards))},
         )
 
-    def apply(self, params: Any, plan: ShardedPlan) -> Any:
+    def apply(self, params: Any, plan: ShardedPlan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
 
         A gradient with respect to the parameters is that of the loss that was written,
@@ -197,6 +207,7 @@ class Sharded:
         Args:
             params: The model's parameters.
             plan: A plan of this function.
+            rng: As for `Batched.apply`; keys are those that one device would give.
 
         Returns:
             As calling the function; the same on all devices.
@@ -228,11 +239,11 @@ class Sharded:
             )
         self.batched._check_own(plan.shards)
         check_automatic(params)
-        return self._run(params, plan)
+        return self._run(params, plan, plan_key(plan.shards, rng))
 
-    def _counted_run(self, params: Any, plan: ShardedPlan) -> Any:
+    def _counted_run(self, params: Any, plan: ShardedPlan, rng: Any) -> Any:
         self._compiles += 1  # runs while tracing only, once per compilation
-        return run_sharded(params, plan)
+        return run_sharded(params, plan, rng)
 
     @property
     def compiles(self) -> int:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from edbatch.errors import PlanError
 from edbatch.execution.cell_batch import Arenas
+from edbatch.execution.plan import Plan
 from edbatch.execution.program import ProgramShape
 from edbatch.graph.node_keys import is_key, key_dtype, node_key, typed_key
 
@@ -22,6 +23,24 @@ def takes_keys(shape: ProgramShape) -> bool:
         Whether a type that it can run takes a key per node.
     """
     return any(shape.types.types[loop.type_id].takes_rng for loop in shape.loops)
+
+
+def plan_key(plan: Plan, rng: Any) -> Any:
+    """Checks the key that a plan is run with.
+
+    Args:
+        plan: The plan.
+        rng: The caller's key, typed or raw, or None.
+
+    Returns:
+        The typed key; None if there is none, or no cell of the plan takes one.
+
+    Raises:
+        CellError: `rng` is not a key.
+    """
+    if rng is None or not takes_keys(plan.shape.program):
+        return None
+    return typed_key(rng)
 
 
 def give_keys(

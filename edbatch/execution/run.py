@@ -29,21 +29,22 @@ def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
             a cell needs a key and there is none.
         CellError: `rng` is not a key.
     """
-    return assemble(plan.shape.result, compute_results(params, plan), plan.lengths)
+    return assemble(plan.shape.result, compute_results(params, plan, rng), plan.lengths)
 
 
-def compute_results(params: Any, plan: Plan) -> tuple[Array, ...]:
+def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ...]:
     """Runs a plan and gathers the leaves of its result.
 
     Args:
         params: The model's parameters.
         plan: The plan.
+        rng: As for `run_plan`.
 
     Returns:
         One ``[n, ...]`` array per leaf of the model's output.
 
     Raises:
-        PlanError: As `run_plan`.
+        EdbatchError: As `run_plan`.
     """
     shape = plan.shape
     check_params(params, shape.program.types.params_spec)

@@ -22,11 +22,15 @@ _LIMIT = np.iinfo(np.int32).max
 _Columns = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]  # values, lengths
 
 
-def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
+def merge(
+    graphs: Sequence[DataflowGraph], first_instance: np.ndarray | None = None
+) -> DataflowGraph:
     """Joins graphs of one model into one graph of all their instances.
 
     Args:
         graphs: At least one recording; the same one may appear several times.
+        first_instance: The number of each graph's first instance in the minibatch, by
+            which nodes get their keys, if these graphs are a part of one. ``[G] int``.
 
     Returns:
         The graph whose instances are theirs, in order. Linear in nodes, operands and
@@ -42,7 +46,10 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
             "a minibatch needs at least one instance but is empty; leave empty"
             " minibatches out"
         )
-    if len(graphs) == 1:
+    if first_instance is None:
+        instances = np.cumsum([0] + [each.num_instances for each in graphs[:-1]])
+        first_instance = instances.astype(np.uint32)
+    if len(graphs) == 1 and not first_instance.any():
         return graphs[0]
     types = graphs[0].types
     for graph in graphs[1:]:
@@ -53,7 +60,7 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
     values = np.array([each.num_values for each in graphs], np.int64)
     check_rows(int(values.sum()), "values")
     kinds = sorted({kind for each in graphs for kind in each.externals})
-    externals, first_row = _merge_externals(graphs, types, kinds)
+    externals, first_row = _merge_externals(graphs, types, kinds, first_instance)
     operands = np.concatenate([each.operands for each in graphs])
     rows = np.concatenate([each.external_rows for each in graphs])
     first_value = np.concatenate([[0], np.cumsum(values)])
@@ -112,12 +119,13 @@ def check_rows(rows: int, what: str) -> None:
 
 
 def _merge_externals(
-    graphs: Sequence[DataflowGraph], types: TypeTable, kinds: list[int]
+    graphs: Sequence[DataflowGraph],
+    types: TypeTable,
+    kinds: list[int],
+    first_instance: np.ndarray,
 ) -> tuple[dict[int, np.ndarray], np.ndarray]:
     """Joins pools; also returns the first row of each graph and kind."""
     first_row = np.zeros((len(graphs), len(types.avals)), np.int64)
-    instances = np.cumsum([0] + [each.num_instances for each in graphs[:-1]])
-    first_instance = instances.astype(np.uint32)
     externals = {}
     for kind in kinds:
         pools = [each.externals.get(kind) for each in graphs]
@@ -126,7 +134,8 @@ def _merge_externals(
         check_rows(sum(lengths), "external inputs")
         externals[kind] = np.concatenate([p for p in pools if p is not None])
         if is_key(types.avals[kind].dtype):
-            externals[kind][:, 0] += np.repeat(first_instance, lengths)
+            first = first_instance.astype(np.uint32)
+            externals[kind][:, 0] += np.repeat(first, lengths)
     return externals, first_row
 
 

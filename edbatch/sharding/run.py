@@ -17,27 +17,33 @@ from edbatch.execution.run import compute_results
 from edbatch.sharding.plan import ShardedPlan
 
 
-def run_sharded(params: Any, plan: ShardedPlan) -> Any:
+def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
     """Runs a sharded plan and collects what the model returned for each instance.
 
     Args:
         params: The model's parameters, of the shapes that it was recorded with.
         plan: The plan.
+        rng: The key that the keys of nodes are derived from, if any; on every device
+            the same.
 
     Returns:
         The model's pytree with a leading axis over instances, in the user's order, the
         same on every device.
 
     Raises:
-        PlanError: The parameters have other shapes than those that were recorded.
+        EdbatchError: As `run_plan`.
     """
     shape = plan.shape
 
     def run_shard(
-        params: Any, shards: Plan, rows: tuple[Array, ...], lengths: tuple[Array, ...]
+        params: Any,
+        rng: Any,
+        shards: Plan,
+        rows: tuple[Array, ...],
+        lengths: tuple[Array, ...],
     ) -> Any:
         own = jax.tree.map(lambda each: each[0], shards)
-        found = compute_results(params, own)
+        found = compute_results(params, own, rng)
         stacks = lax.all_gather(found, shape.axis, tiled=True)
         return assemble(shape.result, tuple(map(_take, stacks, rows)), lengths)
 
@@ -46,10 +52,10 @@ def run_sharded(params: Any, plan: ShardedPlan) -> Any:
     return jax.shard_map(
         run_shard,
         mesh=shape.mesh,
-        in_specs=(P(), P(shape.axis), P(), P()),
+        in_specs=(P(), P(), P(shape.axis), P(), P()),
         out_specs=P(),
         check_vma=False,
-    )(params, plan.shards, plan.rows, plan.lengths)
+    )(params, rng, plan.shards, plan.rows, plan.lengths)
 
 
 def _take(stack: Array, rows: Array) -> Array:

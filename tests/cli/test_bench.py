@@ -193,7 +193,8 @@ def test_parts_of_the_planner(asked):
     assert "15.6" in result.output and "planner-both" in result.output
 
 
-def test_training(asked):
+def test_training(asked, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     shown = run("--train").stdout
     assert asked[0].train
     for words in ("Value and gradient of a loss", "45.68", "to forward", "1.0e-06"):
