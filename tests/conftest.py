@@ -50,6 +50,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs two devices; set JAX_NUM_CPU_DEVICES=2")
 
 
+@pytest.fixture(scope="module")
+def quick_compiles() -> Iterator[None]:
+    """Compiles in a hurry, to slower programs: for tests whose time goes into it.
+
+    Others compile as users do.
+    """
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Runs the tests in an empty folder, where no source tree can be imported."""

@@ -11,13 +11,8 @@ from programs import interpret, make_params, sample_program
 
 import edbatch as eb
 
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compiles():
-    """Programs of twenty types compile for long; other tests compile for speed."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+# Programs of twenty types compile for long.
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 class RandomChoice(eb.FrontierPolicy):

@@ -20,11 +20,7 @@ KEY = jax.random.key(5)
 SEQUENCES = [np.float32(np.random.default_rng(n).normal(size=(n, 3))) for n in (2, 1)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_compiles():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def dense(features=3, **options):

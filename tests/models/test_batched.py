@@ -11,7 +11,8 @@ from edbatch.data import Program, SpelledSentence, sample_tree
 from edbatch.data.programs import FUNCTIONS, pseudo_features
 from edbatch.models import get_workload
 
-# Few widths: these tests pay for compiles, not for rows.
+# These tests pay for compiles, not for rows.
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 SIZES = eb.Sizes(widths=(16,))
 
 LSTMS = [
