@@ -1,6 +1,7 @@
 """Merging recordings into one minibatch, from arrays, with no Python per node."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numba import njit
@@ -64,6 +65,25 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         instance_nodes=np.concatenate([each.instance_nodes for each in graphs]),
         num_values=int(values.sum()),
     )
+
+
+def at_places(graph: DataflowGraph, places: Sequence[int]) -> DataflowGraph:
+    """Gives the instances of a part of a minibatch their keys of the whole.
+
+    Args:
+        graph: The graph of some instances of a minibatch.
+        places: The place of each of them in the whole minibatch.
+
+    Returns:
+        The graph, whose cells draw the random numbers that the whole's would draw.
+    """
+    externals = dict(graph.externals)
+    for kind, pool in externals.items():
+        if is_key(graph.types.avals[kind].dtype):
+            instance, call = pool.T
+            own = np.asarray(places, pool.dtype)[instance]
+            externals[kind] = np.stack([own, call], axis=1)
+    return replace(graph, externals=externals)
 
 
 def check_rows(rows: int, what: str) -> None:
