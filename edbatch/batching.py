@@ -331,9 +331,9 @@ class Batched:
             params: The model's parameters.
             plan: A plan of this model.
             rng: The key for cells that draw random numbers, typed or raw; may be
-                traced. Each call of such a cell has a key of its own, which depends
-                on the instance and its place in the minibatch alone: see `cell_keys`.
-                Cells without random numbers do not look at it.
+                traced. Each call of such a cell gets a key of its own, whatever the
+                schedule; `cell_keys` gives the model itself the same ones. Ignored if
+                no cell takes it.
 
         Returns:
             As calling the batched function.

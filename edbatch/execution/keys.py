@@ -10,7 +10,7 @@ from edbatch.errors import PlanError
 from edbatch.execution.cell_batch import Arenas
 from edbatch.execution.plan import Plan
 from edbatch.execution.program import ProgramShape
-from edbatch.graph.node_keys import is_key, key_dtype, node_key, typed_key
+from edbatch.graph.node_keys import GENERATOR, is_key, node_key, typed_key
 
 
 def takes_keys(shape: ProgramShape) -> bool:
@@ -61,22 +61,15 @@ def give_keys(
         run with their default.
 
     Raises:
-        PlanError: There is no key but a cell needs one; or the plan is for keys of
-            another generator.
+        PlanError: There is no key but a cell needs one.
         CellError: `rng` is not a key; or a cell returns other shapes without one.
     """
     if not takes_keys(shape):
         return shape, pools
     kinds = [kind for kind in pools if is_key(shape.types.avals[kind].dtype)]
-    if any(shape.types.avals[kind].dtype != key_dtype() for kind in kinds):
-        raise PlanError(
-            "the plan was made when JAX had another default generator"
-            f" (jax_default_prng_impl) than {key_dtype()}; set it once, before the"
-            " first plan"
-        )
     if rng is None:
         _check_defaults(shape)
-        shape, rng = replace(shape, with_keys=False), jax.random.key(0)
+        shape, rng = replace(shape, with_keys=False), jax.random.key(0, impl=GENERATOR)
         keys = {kind: jnp.broadcast_to(rng, len(pools[kind])) for kind in kinds}
     else:
         derive = jax.vmap(node_key, in_axes=(None, 0, 0))

@@ -1,6 +1,7 @@
 """Merging recordings into one minibatch, from arrays, with no Python per node."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numba import njit
@@ -22,15 +23,11 @@ _LIMIT = np.iinfo(np.int32).max
 _Columns = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]  # values, lengths
 
 
-def merge(
-    graphs: Sequence[DataflowGraph], first_instance: np.ndarray | None = None
-) -> DataflowGraph:
+def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
     """Joins graphs of one model into one graph of all their instances.
 
     Args:
         graphs: At least one recording; the same one may appear several times.
-        first_instance: The number of each graph's first instance in the minibatch, by
-            which nodes get their keys, if these graphs are a part of one. ``[G] int``.
 
     Returns:
         The graph whose instances are theirs, in order. Linear in nodes, operands and
@@ -46,10 +43,7 @@ def merge(
             "a minibatch needs at least one instance but is empty; leave empty"
             " minibatches out"
         )
-    if first_instance is None:
-        instances = np.cumsum([0] + [each.num_instances for each in graphs[:-1]])
-        first_instance = instances.astype(np.uint32)
-    if len(graphs) == 1 and not first_instance.any():
+    if len(graphs) == 1:
         return graphs[0]
     types = graphs[0].types
     for graph in graphs[1:]:
@@ -60,7 +54,7 @@ def merge(
     values = np.array([each.num_values for each in graphs], np.int64)
     check_rows(int(values.sum()), "values")
     kinds = sorted({kind for each in graphs for kind in each.externals})
-    externals, first_row = _merge_externals(graphs, types, kinds, first_instance)
+    externals, first_row = _merge_externals(graphs, types, kinds)
     operands = np.concatenate([each.operands for each in graphs])
     rows = np.concatenate([each.external_rows for each in graphs])
     first_value = np.concatenate([[0], np.cumsum(values)])
@@ -101,6 +95,25 @@ def merge_lengths(
     )
 
 
+def at_places(graph: DataflowGraph, places: Sequence[int]) -> DataflowGraph:
+    """Gives the instances of a part of a minibatch their keys of the whole.
+
+    Args:
+        graph: The graph of some instances of a minibatch.
+        places: The place of each of them in the whole minibatch.
+
+    Returns:
+        The graph, whose cells draw the random numbers that the whole's would draw.
+    """
+    externals = dict(graph.externals)
+    for kind, pool in externals.items():
+        if is_key(graph.types.avals[kind].dtype):
+            instance, call = pool.T
+            own = np.asarray(places, pool.dtype)[instance]
+            externals[kind] = np.stack([own, call], axis=1)
+    return replace(graph, externals=externals)
+
+
 def check_rows(rows: int, what: str) -> None:
     """Checks that a minibatch can be numbered with int32.
 
@@ -119,13 +132,12 @@ def check_rows(rows: int, what: str) -> None:
 
 
 def _merge_externals(
-    graphs: Sequence[DataflowGraph],
-    types: TypeTable,
-    kinds: list[int],
-    first_instance: np.ndarray,
+    graphs: Sequence[DataflowGraph], types: TypeTable, kinds: list[int]
 ) -> tuple[dict[int, np.ndarray], np.ndarray]:
     """Joins pools; also returns the first row of each graph and kind."""
     first_row = np.zeros((len(graphs), len(types.avals)), np.int64)
+    instances = np.cumsum([0] + [each.num_instances for each in graphs[:-1]])
+    first_instance = instances.astype(np.uint32)
     externals = {}
     for kind in kinds:
         pools = [each.externals.get(kind) for each in graphs]
@@ -134,8 +146,7 @@ def _merge_externals(
         check_rows(sum(lengths), "external inputs")
         externals[kind] = np.concatenate([p for p in pools if p is not None])
         if is_key(types.avals[kind].dtype):
-            first = first_instance.astype(np.uint32)
-            externals[kind][:, 0] += np.repeat(first, lengths)
+            externals[kind][:, 0] += np.repeat(first_instance, lengths)
     return externals, first_row
 
 

@@ -9,7 +9,7 @@ model run on one instance at a time can be given the very same keys.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import jax
@@ -20,8 +20,8 @@ from jax import Array
 from edbatch.errors import CellError
 from edbatch.graph.cell import active
 
-config: Any = jax.config
-
+# What other generators draw depends on how keys are batched together.
+GENERATOR = "threefry2x32"
 NODE_KEY: Any = object()  # stands for a node's key among the arguments of a call
 
 
@@ -41,16 +41,10 @@ def is_key(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
 
 
+@cache
 def key_dtype() -> Any:
-    """Returns the dtype of the keys that cells get: of JAX's default generator."""
-    return _key_forms(config.jax_default_prng_impl)[0]
-
-
-@lru_cache
-def _key_forms(generator: str) -> tuple[Any, tuple[int, ...]]:
-    """Dtype of a generator's typed keys, shape of its raw ones."""
-    key = jax.random.key(0, impl=generator)
-    return key.dtype, jax.random.key_data(key).shape
+    """Returns the dtype of the keys that cells get."""
+    return jax.random.key(0, impl=GENERATOR).dtype
 
 
 def typed_key(rng: Any) -> Array:
@@ -63,19 +57,18 @@ def typed_key(rng: Any) -> Array:
         The typed key, a scalar.
 
     Raises:
-        CellError: It is not one key of JAX's default generator.
+        CellError: It is not one key of the generator that cells draw with.
     """
-    expected, raw_shape = _key_forms(config.jax_default_prng_impl)
     shape, dtype = np.shape(rng), getattr(rng, "dtype", None)
-    if dtype == expected and shape == ():
+    if dtype == key_dtype() and shape == ():
         return rng
-    if dtype == np.uint32 and shape == raw_shape:
-        return jax.random.wrap_key_data(rng)
+    if dtype == np.uint32 and shape == (2,):
+        return jax.random.wrap_key_data(rng, impl=GENERATOR)
     found = type(rng).__name__ if dtype is None else f"{dtype}{list(shape)}"
     raise CellError(
-        f"rng takes one key of JAX's default generator, {expected}[], or its raw form,"
-        f" but received {found}; pass jax.random.key(seed) or one key of a split, and"
-        " set jax_default_prng_impl for another generator"
+        f"rng takes one key of JAX's generator {GENERATOR}, {key_dtype()}[] or its raw"
+        f" form uint32[2], but received {found}; pass jax.random.key(seed), with"
+        f" impl={GENERATOR!r} if another is your default, or one key of a split"
     )
 
 

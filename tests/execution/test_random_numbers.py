@@ -295,11 +295,10 @@ def test_a_cell_that_returns_other_shapes_without_its_key():
         batched((), [1.0])
 
 
-def test_a_plan_for_keys_of_another_generator():
-    batched = eb.batch(draws, params=())
-    plan = batched.plan([[1.0]])
-    with (
-        jax.default_prng_impl("rbg"),
-        pytest.raises(eb.PlanError, match="JAX had another default generator"),
-    ):
-        batched.apply((), plan, rng=jax.random.key(0))
+def test_keys_may_be_given_where_another_generator_is_the_default():
+    minibatch = [[1.0, 2.0], [3.0]]
+    expected = eb.batch(draws)((), minibatch, rng=KEY)
+    with jax.default_prng_impl("rbg"):
+        assert_close(eb.batch(draws)((), minibatch, rng=KEY), expected)
+        raw = jax.random.key_data(KEY)
+        assert_close(eb.batch(draws)((), minibatch, rng=raw), expected)

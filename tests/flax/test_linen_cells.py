@@ -125,6 +125,23 @@ def test_options_are_those_of_cells():
     assert str(batched.record(vectors()[0]).types.types[0].key) == "projection/0"
 
 
+def test_lists_may_be_padded():
+    class ChildSum(nn.Module):
+        @nn.compact
+        def __call__(self, children, mask):
+            return nn.Dense(4)(jnp.where(mask[:, None], children, 0).sum(0))
+
+    module = ChildSum()
+    cell = eb.flax.cell(module, padded=("children",))
+    params = module.init(KEY, jnp.zeros((1, 4)), jnp.ones(1, bool))
+    batched = eb.batch(lambda params, xs: cell(params, [cell(params, list(xs))]))
+    eb.verify(batched, params, [vectors(3), vectors(4)], gradients=False)
+    assert [str(each.key) for each in batched.types.types] == [
+        "ChildSum/0",
+        "ChildSum/1",
+    ]
+
+
 def test_state_that_is_no_parameter():
     module = nn.BatchNorm(use_running_average=False)
     params = module.init(KEY, jnp.zeros((1, 4)))

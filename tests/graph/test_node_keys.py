@@ -7,6 +7,7 @@ import pytest
 
 import edbatch as eb
 from edbatch.graph import TypeTable, merge, record
+from edbatch.graph.merge import at_places
 from edbatch.graph.node_keys import is_key
 
 KEY = jax.random.key(3)
@@ -53,6 +54,16 @@ def test_merging_numbers_the_instances_anew():
     np.testing.assert_array_equal(merged.external_rows, whole.external_rows)
     assert numbers(parts[2]) == [[0, 0], [0, 1], [0, 2]]  # untouched
     assert numbers(merge([parts[1]] * 3)) == [[0, 0], [1, 0], [2, 0]]
+
+
+def test_a_part_of_a_minibatch_draws_as_the_whole():
+    batched = eb.batch(model, params=())
+    whole = batched((), [2, 3, 1, 2], rng=KEY)
+    part = at_places(batched.graph([1, 2]), [2, 0])
+    assert numbers(part) == [[2, 0], [0, 0], [0, 1]]
+    found = batched((), [part], rng=KEY)
+    np.testing.assert_allclose(found, whole[np.array([2, 0])], rtol=1e-6)
+    assert numbers(batched.graph([1, 2])) == [[0, 0], [1, 0], [1, 1]]
 
 
 def test_calls_of_one_type_need_one_analysis():
