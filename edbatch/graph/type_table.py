@@ -55,10 +55,11 @@ class TypeTable:
     def kind(self, shape: tuple[int, ...], dtype: Any) -> int:
         """Returns the id of an array kind, which is new or known."""
         aval = Aval(tuple(shape), np.dtype(dtype) if _plain(dtype) else dtype)
-        if aval not in self._kinds:
-            self._kinds[aval] = len(self.avals)
-            self.avals.append(aval)
-        return self._kinds[aval]
+        with self._lock:  # two threads may meet new kinds at once
+            if aval not in self._kinds:
+                self._kinds[aval] = len(self.avals)
+                self.avals.append(aval)
+            return self._kinds[aval]
 
     def kind_of(self, value: Any) -> int:
         """Returns the id of the array kind of a concrete value.
@@ -80,12 +81,15 @@ class TypeTable:
     @property
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots per type: operands, external inputs, outputs; each ``[T] int32``."""
-        if self._counts is None or len(self._counts[0]) != len(self.types):
-            self._counts = tuple(
-                np.array([len(getattr(each, name)) for each in self.types], np.int32)
-                for name in ("operand_kinds", "external_kinds", "output_kinds")
-            )
-        return self._counts  # type: ignore[return-value]
+        with self._lock:  # or types could be added between two of the arrays
+            if self._counts is None or len(self._counts[0]) != len(self.types):
+                self._counts = tuple(
+                    np.array(
+                        [len(getattr(each, name)) for each in self.types], np.int32
+                    )
+                    for name in ("operand_kinds", "external_kinds", "output_kinds")
+                )
+            return self._counts  # type: ignore[return-value]
 
     def intern(
         self,

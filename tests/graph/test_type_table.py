@@ -1,0 +1,47 @@
+"""A table that threads share numbers every kind and type once."""
+
+import threading
+from functools import partial
+
+import numpy as np
+
+from edbatch.graph.type_table import TypeTable
+
+LIMIT_S = 30
+
+
+class Slow(list):
+    """A list that lets other threads run before it grows."""
+
+    def append(self, value):
+        threading.Event().wait(0.01)
+        super().append(value)
+
+
+def in_threads(calls):
+    barrier = threading.Barrier(len(calls), timeout=LIMIT_S)
+
+    def run(call):
+        barrier.wait()
+        call()
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in calls]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+
+def test_kinds_met_by_several_threads_at_once_are_told_apart():
+    table = TypeTable(None)
+    table.avals = Slow()
+    found = {}
+
+    def ask(n):
+        found[n] = table.kind((n,), np.float32)
+
+    in_threads([partial(ask, n) for n in (1, 2, 3, 1, 2, 3)])
+    assert sorted(found.values()) == [0, 1, 2]
+    assert {n: table.avals[kind].shape for n, kind in found.items()} == {
+        n: (n,) for n in (1, 2, 3)
+    }
