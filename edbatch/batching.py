@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from edbatch.errors import EdbatchError, PlanError, PolicyError
@@ -18,7 +19,8 @@ from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
 from edbatch.execution.result import find_ragged
 from edbatch.execution.run import run_plan
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.merge import merge
+from edbatch.graph.merge import merge, merge_lengths
+from edbatch.graph.outputs import Skeleton
 from edbatch.graph.parameters import abstract
 from edbatch.graph.recorder import CallMemory, record
 from edbatch.graph.type_table import TypeTable
@@ -51,6 +53,15 @@ class _Session:
     memory: CallMemory = field(default_factory=CallMemory)
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def see_lists(
+        self, skeleton: Skeleton, lengths: tuple[np.ndarray, ...]
+    ) -> set[tuple[int, ...]]:
+        """Notes which of the output's lists differ in length; returns all that do."""
+        with self.lock:
+            self.ragged |= find_ragged(skeleton, lengths, self.list_lengths)
+            return set(self.ragged)
 
 
 class Batched:
@@ -162,6 +173,47 @@ class Batched:
             record(self.model, session.types, [instance], session.memory)
         )
 
+    def record_all(self, instances: Iterable[Any]) -> list[DataflowGraph]:
+        """Records the instances of a data set, to be kept and planned later.
+
+        As `record` for each; and which of the model's lists differ in length is known
+        from then on, whatever minibatches are planned first.
+
+        Args:
+            instances: Instances, or recordings of one instance each.
+
+        Returns:
+            Their dataflow graphs.
+
+        Raises:
+            EdbatchError: As for `record`; a note names the instance. Or a recording
+                belongs to another model or holds several instances, or the model's
+                outputs differ in structure.
+        """
+        session = self._session()
+        recordings = []
+        for k, each in enumerate(instances):
+            try:
+                recordings.append(self._recorded(each))
+            except Exception as error:
+                error.add_note(f"instances are recorded one by one; this is number {k}")
+                raise
+        if recordings:
+            session.see_lists(*merge_lengths(recordings))
+        return recordings
+
+    def _recorded(self, instance: Any) -> DataflowGraph:
+        if not isinstance(instance, DataflowGraph):
+            return self.record(instance)
+        self._session().types.require_same(instance.types, "a recording")
+        if instance.num_instances != 1:
+            raise PlanError(
+                "a kept recording holds one instance, so that it can go into any"
+                f" minibatch, but this one holds {instance.num_instances}; record them"
+                " one by one"
+            )
+        return instance
+
     def graph(self, instances: Iterable[Any]) -> DataflowGraph:
         """Records a minibatch, or merges recordings.
 
@@ -228,11 +280,7 @@ class Batched:
         """
         session = self._session()
         graph = self.graph(instances)
-        new = find_ragged(
-            graph.outputs.skeleton, graph.outputs.lengths, session.list_lengths
-        )
-        session.ragged |= new
-        ragged = set(session.ragged)
+        ragged = session.see_lists(graph.outputs.skeleton, graph.outputs.lengths)
         key = (
             structure_key(graph, id(session), frozenset(ragged))
             if self._cache.max_bytes

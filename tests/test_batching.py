@@ -108,6 +108,62 @@ def test_plans_are_made_in_other_threads():
             assert_equal(own, all_states(params, tree))
 
 
+def test_all_instances_of_a_data_set_are_recorded():
+    params, trees = make_params(), sample_trees(1, 4)
+    batched = eb.batch(encode, params=params, sizes=SIZES)
+    recordings = batched.record_all(trees)
+    assert_equal(batched(params, recordings), batched(params, trees))
+    again = batched.record_all([recordings[0], trees[1]])
+    assert again[0] is recordings[0]
+    assert again[1].num_nodes == recordings[1].num_nodes
+    assert batched.record_all([]) == []
+
+
+def test_recording_a_data_set_finds_the_lists_that_differ():
+    params = make_params()
+    batched = eb.batch(all_states, params=params, sizes=SIZES)
+    recordings = batched.record_all([(1, 2), (3, 4), 5])
+    assert isinstance(batched(params, recordings[:2]), eb.Ragged)
+
+
+def test_recording_a_data_set_names_what_is_wrong():
+    batched = eb.batch(encode, params=make_params(), sizes=SIZES)
+    with pytest.raises(TypeError, match="not iterable") as caught:
+        batched.record_all([1, (2, None)])
+    assert caught.value.__notes__[-1] == (
+        "instances are recorded one by one; this is number 1"
+    )
+    with pytest.raises(eb.PlanError, match=r"holds one instance, .* this one holds 2;"):
+        batched.record_all([batched.graph([1, 2])])
+    other = eb.batch(encode, params=make_params(), sizes=SIZES)
+    with pytest.raises(eb.PlanError, match="a recording was made by another model"):
+        batched.record_all([other.record(1)])
+
+
+def test_lists_are_noted_by_one_thread_at_a_time(monkeypatch):
+    batched = eb.batch(all_states, params=make_params(), sizes=SIZES)
+    busy = threading.Semaphore()
+    crowded = []
+
+    def find(*_):
+        if not busy.acquire(blocking=False):
+            crowded.append(True)
+        threading.Event().wait(0.01)
+        busy.release()
+        return set()
+
+    monkeypatch.setattr("edbatch.batching.find_ragged", find)
+    threads = [
+        threading.Thread(target=batched.plan, args=([k],), name=str(k))
+        for k in range(4)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not crowded
+
+
 def test_lists_of_differing_length_are_ragged():
     params, trees = make_params(), [(1, 2), 3, ((4, 5), 6)]
     result = eb.batch(all_states, sizes=SIZES)(params, trees)

@@ -7,10 +7,18 @@ from numba import njit
 
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.outputs import Outputs, leaves, spread, unify_outputs
+from edbatch.graph.outputs import (
+    Outputs,
+    Skeleton,
+    leaves,
+    spread,
+    unify_outputs,
+)
 from edbatch.graph.type_table import TypeTable
 
 _LIMIT = np.iinfo(np.int32).max
+
+_Columns = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]  # values, lengths
 
 
 def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
@@ -65,6 +73,26 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
     )
 
 
+def merge_lengths(
+    graphs: Sequence[DataflowGraph],
+) -> tuple[Skeleton, tuple[np.ndarray, ...]]:
+    """Joins the lengths of output lists, as `merge` does, and nothing else.
+
+    Args:
+        graphs: At least one recording, all of one model.
+
+    Returns:
+        The common structure of their outputs, and its columns of lengths.
+
+    Raises:
+        RecordingError: Their outputs differ in structure.
+    """
+    skeleton, parts = _aligned(graphs)
+    return skeleton, tuple(
+        np.concatenate(each) for each in zip(*(part[1] for part in parts), strict=True)
+    )
+
+
 def check_rows(rows: int, what: str) -> None:
     """Checks that a minibatch can be numbered with int32.
 
@@ -104,19 +132,25 @@ def _external_slots(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
     return starts.astype(np.int64), flat
 
 
-def _merge_outputs(
-    graphs: Sequence[DataflowGraph], first_value: np.ndarray, first_row: np.ndarray
-) -> Outputs:
+def _aligned(graphs: Sequence[DataflowGraph]) -> tuple[Skeleton, list[_Columns]]:
+    """The common structure of outputs, and the columns of each graph in it."""
     skeleton = graphs[0].outputs.skeleton
     for graph in graphs[1:]:
         if graph.outputs.skeleton is not skeleton:
             skeleton = unify_outputs(skeleton, graph.outputs.skeleton)
-    parts = [
+    parts: list[_Columns] = [
         (each.outputs.columns, each.outputs.lengths)
         if each.outputs.skeleton is skeleton
         else spread(each.outputs, skeleton)
         for each in graphs
     ]
+    return skeleton, parts
+
+
+def _merge_outputs(
+    graphs: Sequence[DataflowGraph], first_value: np.ndarray, first_row: np.ndarray
+) -> Outputs:
+    skeleton, parts = _aligned(graphs)
     columns = []
     for k, (source, kind) in enumerate(leaves(skeleton)):
         offsets = first_value[:-1] if source == "value" else first_row[:, kind]
