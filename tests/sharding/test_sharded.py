@@ -183,3 +183,14 @@ def test_a_mesh_of_two_axes(batched, params, shape):
     trees = sample_trees(seed=0, count=COUNT)
     assert len(sharded.plan(trees).report.shards) == shape[0]
     eb.verify(sharded, params, trees)
+
+
+def test_some_devices_only(params):
+    """Here the second of two; parameters and the result go there and back."""
+    trees = sample_trees(seed=7, count=3, leaves=2)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[1:2]), ("data",))
+    batched = batch(all_states, params)
+    sharded = batched.sharded(mesh)
+    found = sharded(params, trees)
+    assert found.lengths.devices() == {jax.devices()[1]}
+    assert_same(found.to_list(), batched(params, trees).to_list())
