@@ -232,42 +232,24 @@ class Batched:
                 to another model.
         """
         instances = list(instances)
-        if any(isinstance(each, DataflowGraph) for each in instances) or not instances:
-            return merge(self.recordings(instances))
-        session = self._session()
-        return _check_nodes(
-            record(self.model, session.types, instances, session.memory)
-        )
-
-    def recordings(self, instances: Iterable[Any]) -> list[DataflowGraph]:
-        """Records each instance of a minibatch by itself.
-
-        Args:
-            instances: Instances, recordings, or both.
-
-        Returns:
-            The recordings, in order.
-
-        Raises:
-            EdbatchError: As `graph`.
-        """
-        session = self._session()
-        graphs = []
-        for index, each in enumerate(instances):
-            if isinstance(each, DataflowGraph):
-                session.types.require_same(each.types, "a recording")
-                graphs.append(each)
-            else:
-                graph = record(
-                    self.model, session.types, [each], session.memory, first=index
-                )
-                graphs.append(_check_nodes(graph, first=index))
-        if not graphs:
+        if not instances:
             raise PlanError(
                 "a minibatch needs at least one instance but is empty; leave empty"
                 " minibatches out"
             )
-        return graphs
+        session = self._session()
+        kept = [isinstance(each, DataflowGraph) for each in instances]
+        if not any(kept):
+            return _check_nodes(
+                record(self.model, session.types, instances, session.memory)
+            )
+        graphs = [
+            each if known else self.record(each)
+            for each, known in zip(instances, kept, strict=True)
+        ]
+        for each in graphs:
+            session.types.require_same(each.types, "a recording")
+        return merge(graphs)
 
     def plan(self, instances: Iterable[Any]) -> Plan:
         """Schedules and lays out a minibatch; on the host only.
@@ -403,9 +385,9 @@ class Batched:
         return self._cache.info
 
 
-def _check_nodes(graph: DataflowGraph, first: int = 0) -> DataflowGraph:
+def _check_nodes(graph: DataflowGraph) -> DataflowGraph:
     if not graph.instance_nodes.all():
-        index = first + int((graph.instance_nodes == 0).argmax())
+        index = int((graph.instance_nodes == 0).argmax())
         raise PlanError(
             f"instance {index} of the minibatch calls no cell, so there is nothing to"
             " run for it; leave such instances out, or call a cell for them"

@@ -17,7 +17,7 @@ from edbatch.execution.keys import plan_key
 from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
 from edbatch.execution.result import describe_results
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.merge import merge
+from edbatch.graph.merge import at_places, merge, merge_lengths
 from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.devices import (
     all_devices,
@@ -25,7 +25,7 @@ from edbatch.sharding.devices import (
     check_automatic,
     choose_axis,
 )
-from edbatch.sharding.order import align, join_lengths, order_results
+from edbatch.sharding.order import align, order_results
 from edbatch.sharding.plan import (
     INSTANCES,
     Shard,
@@ -107,6 +107,10 @@ class Sharded:
         self.batched.bind(params)
         return self
 
+    def record_all(self, instances: Iterable[Any]) -> list[DataflowGraph]:
+        """Records the instances of a data set; see `Batched.record_all`."""
+        return self.batched.record_all(instances)
+
     def replicate(self, params: Any) -> Any:
         """Copies parameters to every device, so that no call has to.
 
@@ -134,56 +138,48 @@ class Sharded:
                 cells.
         """
         batched, session = self.batched, self.batched._session()
-        recordings = align(batched.recordings(instances))
+        recordings = batched.record_all(instances)
+        if not recordings:
+            raise PlanError(
+                "a minibatch needs at least one instance but is empty; leave empty"
+                " minibatches out"
+            )
         start = time.perf_counter()
-        shape = self._describe(session, recordings)
+        skeleton, lengths = merge_lengths(recordings)
+        ragged = session.see_lists(skeleton, lengths)
+        result = describe_results(skeleton, lengths, len(recordings), ragged)
+        shape = ShardedShape(self.mesh, self.axis, result)
         work = predict_work(recordings, session.types, batched.costs)
         device = balance(work, shape.count)
-        ends = np.cumsum([each.num_instances for each in recordings])
-        first = np.concatenate([[0], ends[:-1]])
+        recordings = align(recordings, skeleton)
         shards = [
-            self._encode(session, shape, [recordings[k] for k in own], first[own])
+            self._encode(session, shape, recordings, own)
             for own in (np.flatnonzero(device == d) for d in range(shape.count))
         ]
         bucket = self._fit(session, shards)
         plans = pad_shards(shape, shards, bucket, batched.planner)
-        order = order_results(
-            [each.outputs for each in recordings],
-            device,
-            [len(rows) for rows in plans[0].rows],
-            shape.result,
-            {name: shape.count * size for name, size in bucket.sizes.items()},
-        )
+        stack_rows = [len(rows) for rows in plans[0].rows]
+        sizes = {name: shape.count * size for name, size in bucket.sizes.items()}
         report = ShardedReport(
             tuple(each.plan.report if each else None for each in shards),
             tuple(map(_count_instances, shards)),
             tuple(np.bincount(device, work, shape.count).tolist()),
             1e3 * (time.perf_counter() - start),
         )
+        order = order_results(recordings, lengths, device, stack_rows, result, sizes)
         return place(shape, plans, order, report)
-
-    def _describe(
-        self, session: _Session, recordings: Sequence[DataflowGraph]
-    ) -> ShardedShape:
-        """Finds the structure of the whole minibatch's result."""
-        outputs = [each.outputs for each in recordings]
-        skeleton, lengths = outputs[0].skeleton, join_lengths(outputs)
-        ragged = session.see_lists(skeleton, lengths)
-        instances = sum(each.num_instances for each in recordings)
-        result = describe_results(skeleton, lengths, instances, ragged)
-        return ShardedShape(self.mesh, self.axis, result)
 
     def _encode(
         self,
         session: _Session,
         shape: ShardedShape,
-        own: Sequence[DataflowGraph],
-        first: np.ndarray,
+        recordings: Sequence[DataflowGraph],
+        own: np.ndarray,
     ) -> Shard | None:
-        """Plans the instances of one device, if it has any; `first` numbers them."""
-        if not own:
+        """Plans the recordings of one device, if it has any."""
+        if not own.size:
             return None
-        graph = merge(own, first)
+        graph = at_places(merge([recordings[k] for k in own]), own.tolist())
         schedule, layout = self.batched._lay_out(graph)
         result = replace(shape.result, instances=graph.num_instances)
         plan = encode_unpadded(graph, schedule, layout, result, session.forms)

@@ -315,7 +315,6 @@ def record(
     types: TypeTable,
     instances: Iterable[Any],
     memory: CallMemory | None = None,
-    first: int = 0,
 ) -> DataflowGraph:
     """Records a model on instances, one after the other, into one graph.
 
@@ -324,7 +323,6 @@ def record(
         types: The model's table of types; it grows.
         instances: Inputs of the model.
         memory: Memory of calls met before; pass it again to record faster.
-        first: Number of the first instance, for messages.
 
     Returns:
         The dataflow graph of all instances, topologically ordered.
@@ -339,7 +337,7 @@ def record(
     num_nodes: list[int] = []
     outer = active.recorder
     try:
-        for index, instance in enumerate(instances, first):
+        for index, instance in enumerate(instances):
             before = len(tape.node_type)
             recorder = active.recorder = Recorder(tape, memory, index)
             try:

@@ -8,7 +8,6 @@ leaf. The structure of the result is that of the whole minibatch.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 
@@ -21,24 +20,21 @@ from edbatch.execution.result import (
 )
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
-from edbatch.graph.outputs import Outputs, Skeleton, spread, unify_outputs
-
-NOWHERE = 0  # padding; rows of a stack count from 1
+from edbatch.graph.outputs import Outputs, Skeleton, spread
 
 
-def align(recordings: Sequence[DataflowGraph]) -> list[DataflowGraph]:
+def align(
+    recordings: Sequence[DataflowGraph], skeleton: Skeleton
+) -> list[DataflowGraph]:
     """Gives the outputs of recordings one structure.
 
     Args:
         recordings: Recordings of one model.
+        skeleton: The common structure of their outputs.
 
     Returns:
         The same recordings; lists that were empty have columns as those of others do.
-
-    Raises:
-        RecordingError: They have different structures.
     """
-    skeleton = reduce(unify_outputs, [each.outputs.skeleton for each in recordings])
     return [
         each
         if each.outputs.skeleton is skeleton
@@ -52,21 +48,9 @@ def _widen(outputs: Outputs, skeleton: Skeleton) -> Outputs:
     return Outputs(skeleton, tuple(columns), tuple(lengths))
 
 
-def join_lengths(outputs: Sequence[Outputs]) -> tuple[np.ndarray, ...]:
-    """Returns the columns of lengths of a minibatch.
-
-    Args:
-        outputs: Aligned outputs of its recordings.
-
-    Returns:
-        One ``[m] int32`` array per list.
-    """
-    parts = zip(*(each.lengths for each in outputs), strict=True)
-    return tuple(np.concatenate(each) for each in parts)
-
-
 def order_results(
-    outputs: Sequence[Outputs],
+    recordings: Sequence[DataflowGraph],
+    lengths: Sequence[np.ndarray],
     device: np.ndarray,
     stack_rows: Sequence[int],
     shape: ResultShape,
@@ -75,7 +59,8 @@ def order_results(
     """Finds where in the stacks the results of a minibatch lie.
 
     Args:
-        outputs: Aligned outputs of its recordings, in the user's order.
+        recordings: Its recordings, aligned, in the user's order.
+        lengths: The lengths of all lists of its output.
         device: The device of each recording, which runs its own in that order;
             ``[R] int32``.
         stack_rows: Rows that each device adds to a stack, per leaf.
@@ -83,12 +68,12 @@ def order_results(
         sizes: Rows of ragged lists in the result, by the names of its bucket.
 
     Returns:
-        Rows of the stacks, counted from 1 and padded with `NOWHERE`, and the lengths of
+        Rows of the stacks, counted from 1 and padded with 0, and the lengths of
         ragged lists.
     """
     columns = []
     for k, rows in enumerate(stack_rows):
-        count = np.array([len(each.columns[k]) for each in outputs])
+        count = np.array([len(each.outputs.columns[k]) for each in recordings])
         first = np.empty_like(count)  # row of each recording's first element
         for d in np.unique(device):
             own = device == d
@@ -96,6 +81,5 @@ def order_results(
         check_rows(int(first.max(initial=0)) + rows, "results")
         shift = first - (np.cumsum(count) - count)
         columns.append(np.repeat(shift, count) + np.arange(count.sum()))
-    lengths = ragged_lengths(shape, join_lengths(outputs))
-    found = ResultRows(tuple(columns), lengths)
+    found = ResultRows(tuple(columns), ragged_lengths(shape, lengths))
     return pad_results(found, shape, lambda name, _: sizes[name])

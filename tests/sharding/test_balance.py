@@ -68,19 +68,19 @@ def costs_of(batched, leaf_us, join_us):
 
 
 def test_work_is_the_number_of_nodes(batched):
-    recordings = batched.recordings([3, (1, 2), ((1, 2), 3)])
+    recordings = batched.record_all([3, (1, 2), ((1, 2), 3)])
     assert predict_work(recordings, batched.types).tolist() == [1, 3, 5]
 
 
 def test_costs_weigh_nodes_by_type(batched):
-    recordings = batched.recordings([3, (1, 2), ((1, 2), 3)])
+    recordings = batched.record_all([3, (1, 2), ((1, 2), 3)])
     costs = costs_of(batched, leaf_us=2.0, join_us=10.0)
     work = predict_work(recordings, batched.types, costs)
     np.testing.assert_allclose(work, [2, 14, 26])
 
 
 def test_no_node_is_for_nothing(batched):
-    recordings = batched.recordings([3, (1, 2)])
+    recordings = batched.record_all([3, (1, 2)])
     work = predict_work(recordings, batched.types, costs_of(batched, 0.0, 1.0))
     np.testing.assert_allclose(work, [0.01, 1.02])
     work = predict_work(recordings, batched.types, costs_of(batched, 0.0, 0.0))
@@ -90,15 +90,15 @@ def test_no_node_is_for_nothing(batched):
 def test_costs_given_to_batch_decide_the_split(batched):
     # Three nodes of which one is dear, and trees of one node: alike in number only.
     instances = [(1, 2), 1, 2, 3]
-    batched.recordings(instances)
+    batched.record_all(instances)
     costs = costs_of(batched, leaf_us=1.0, join_us=100.0)
     assert eb.batch(encode, costs=costs).costs is costs
-    work = predict_work(batched.recordings(instances), batched.types, costs)
+    work = predict_work(batched.record_all(instances), batched.types, costs)
     assert balance(work, 2).tolist() == [0, 1, 1, 1]
 
 
 def test_parse_trees_are_split_evenly(batched):
-    recordings = batched.recordings(sample_trees(seed=0, count=64))
+    recordings = batched.record_all(sample_trees(seed=0, count=64))
     work = predict_work(recordings, batched.types)
     for devices in (2, 3, 8):
         own = loads(work, balance(work, devices), devices)

@@ -183,3 +183,13 @@ def test_a_mesh_of_two_axes(batched, params, shape):
     trees = sample_trees(seed=0, count=COUNT)
     assert len(sharded.plan(trees).report.shards) == shape[0]
     eb.verify(sharded, params, trees)
+
+
+def test_some_devices_only(batched, params):
+    """Here the second of two; the parameters lie on the first."""
+    trees = sample_trees(seed=0, count=COUNT)
+    second = jax.devices()[1]
+    sharded = batched.sharded(jax.sharding.Mesh(np.array([second]), ("data",)))
+    found = sharded(params, trees)
+    assert {each.device for each in jax.tree.leaves(found)} == {second}
+    assert_same(found, batched(params, trees))
