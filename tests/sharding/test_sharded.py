@@ -193,3 +193,17 @@ def test_some_devices_only(batched, params):
     found = sharded(params, trees)
     assert {each.device for each in jax.tree.leaves(found)} == {second}
     assert_same(found, batched(params, trees))
+
+
+@eb.cell
+def noisy(params, x, rng):
+    return params["gain"] * x + jax.random.normal(rng, x.shape)
+
+
+def test_cells_draw_the_numbers_that_one_device_would_draw():
+    params, key = {"gain": jnp.float32(2)}, jax.random.key(3)
+    batched = eb.batch(noisy, params=params)
+    instances = [np.full(3, k, np.float32) for k in range(5)]
+    together = batched.sharded()(params, instances, rng=key)
+    np.testing.assert_array_equal(together, batched(params, instances, rng=key))
+    assert len(np.unique(np.asarray(together) - 2 * np.stack(instances))) == 15
