@@ -109,16 +109,39 @@ class Tree:
             >>> tree.fold(lambda leaf: leaf.word, lambda node, words: " ".join(words))
             'the dog'
         """
-        values: list[Result] = []
+        return self.fold_all(leaf, compose)[-1]
+
+    def fold_all(
+        self,
+        leaf: "Callable[[Tree], Result]",
+        compose: "Callable[[Tree, list[Result]], Result]",
+    ) -> list[Result]:
+        """Computes a value for every node bottom-up.
+
+        Args:
+            leaf: As for `fold`.
+            compose: As for `fold`.
+
+        Returns:
+            The values of all nodes, children before their parent.
+
+        Example:
+            >>> tree = Tree("NP", children=[Tree("DT", "the"), Tree("NN", "dog")])
+            >>> tree.fold_all(lambda leaf: 1, lambda node, ones: sum(ones))
+            [1, 1, 2]
+        """
+        found: list[Result] = []
+        open_values: list[Result] = []  # of nodes whose parent is still to come
         for node in self.postorder():
             arity = len(node.children)
             if arity:
-                results = values[-arity:]
-                del values[-arity:]
-                values.append(compose(node, results))
+                value = compose(node, open_values[-arity:])
+                del open_values[-arity:]
             else:
-                values.append(leaf(node))
-        return values[0]
+                value = leaf(node)
+            open_values.append(value)
+            found.append(value)
+        return found
 
     def num_nodes(self) -> int:
         """Counts the nodes: leaves and inner ones, not words."""

@@ -1,5 +1,6 @@
 """Random parameters that keep signals near unit size, in float32."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -92,10 +93,7 @@ def gates(
     Returns:
         What `gate` gives, for each name.
     """
-    keys = jax.random.split(key, len(names))
-    return {
-        name: gate(each, inputs, hidden) for name, each in zip(names, keys, strict=True)
-    }
+    return _for_each(key, names, lambda own: gate(own, inputs, hidden))
 
 
 def input_gates(
@@ -112,11 +110,7 @@ def input_gates(
     Returns:
         What `affine` gives, for each name.
     """
-    keys = jax.random.split(key, len(names))
-    return {
-        name: affine(each, inputs, hidden)
-        for name, each in zip(names, keys, strict=True)
-    }
+    return _for_each(key, names, lambda own: affine(own, inputs, hidden))
 
 
 def child_gate(key: Array, arity: int, hidden: int) -> dict[str, Any]:
@@ -134,3 +128,10 @@ def child_gate(key: Array, arity: int, hidden: int) -> dict[str, Any]:
         "U": matrices(key, arity, hidden),
         "b": jnp.zeros(hidden, jnp.float32),
     }
+
+
+def _for_each(
+    key: Array, names: str, sample: Callable[[Array], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    keys = jax.random.split(key, len(names))
+    return {name: sample(each) for name, each in zip(names, keys, strict=True)}

@@ -17,6 +17,7 @@ from jax import Array
 import edbatch as eb
 from edbatch.data import Tree
 from edbatch.models.initial_params import affine, embedding
+from edbatch.models.tree_classifier import node_classifier, root_classifier
 
 RANK = 3
 # The size of a word's matrix beside its diagonal, as a standard deviation.
@@ -49,59 +50,25 @@ def classify(params: Any, p: Array) -> Array:
     return p @ params["classify"]["W"] + params["classify"]["b"]
 
 
-def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
-    """Encodes a tree and classifies it as a whole.
+def states(params: Any, tree: Tree) -> list[Array]:
+    """Encodes a tree.
 
     Args:
         params: Parameters as from `init_params`.
         tree: A binary tree with word numbers at its leaves.
 
     Returns:
-        ``state``: the root's vector, ``[H]``; ``logits``: ``[L]``.
-
-    Example:
-        >>> from edbatch.data import Tree
-        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
-        >>> tree = Tree(children=[Tree(word=3), Tree(word=5)])
-        >>> classify_root(params, tree)["logits"].shape
-        (5,)
+        The vector of every node, ``[H]`` each, children before their parent.
     """
-    p, _ = tree.fold(
+    found = tree.fold_all(
         lambda node: leaf(params, node.word),
         lambda _, children: compose(params, *children),
     )
-    return {"state": p, "logits": classify(params, p)}
+    return [p for p, _ in found]
 
 
-def classify_nodes(params: Any, tree: Tree) -> dict[str, Any]:
-    """Encodes a tree and classifies every node, as for sentiment in the paper.
-
-    Args:
-        params: Parameters as from `init_params`.
-        tree: A tree as for `classify_root`.
-
-    Returns:
-        ``state``: the root's vector, ``[H]``; ``logits``: a list with one ``[L]`` per
-        node, children before their parent.
-
-    Example:
-        >>> from edbatch.data import Tree
-        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
-        >>> tree = Tree(children=[Tree(word=3), Tree(word=5)])
-        >>> len(classify_nodes(params, tree)["logits"])
-        3
-    """
-    logits: list[Array] = []
-
-    def classified(state: State) -> State:
-        logits.append(classify(params, state[0]))
-        return state
-
-    p, _ = tree.fold(
-        lambda node: classified(leaf(params, node.word)),
-        lambda _, children: classified(compose(params, *children)),
-    )
-    return {"state": p, "logits": logits}
+classify_root = root_classifier(states, classify)
+classify_nodes = node_classifier(states, classify)
 
 
 def init_params(

@@ -21,6 +21,7 @@ import edbatch as eb
 from edbatch.data import Tree
 from edbatch.models.gates import from_children, from_input
 from edbatch.models.initial_params import affine, child_gate, embedding, input_gates
+from edbatch.models.tree_classifier import node_classifier, root_classifier
 
 
 @eb.cell
@@ -53,59 +54,24 @@ def classify(params: Any, h: Array) -> Array:
     return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
-def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
-    """Encodes a tree and classifies it as a whole.
+def states(params: Any, tree: Tree) -> list[Array]:
+    """Encodes a tree.
 
     Args:
         params: Parameters as from `init_params`.
         tree: A tree with word numbers at its leaves, at most ``N`` children per node.
 
     Returns:
-        ``state``: the root's state, ``[H]``; ``logits``: ``[L]``.
-
-    Example:
-        >>> from edbatch.data import Tree
-        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
-        >>> tree = Tree(children=[Tree(word=3), Tree(word=5)])
-        >>> classify_root(params, tree)["logits"].shape
-        (5,)
+        The state of every node, ``[H]`` each, children before their parent.
     """
-    h = tree.fold(
+    return tree.fold_all(
         lambda node: leaf(params, node.word),
         lambda _, children: compose(params, children),
     )
-    return {"state": h, "logits": classify(params, h)}
 
 
-def classify_nodes(params: Any, tree: Tree) -> dict[str, Any]:
-    """Encodes a tree and classifies every node.
-
-    Args:
-        params: Parameters as from `init_params`.
-        tree: A tree as for `classify_root`.
-
-    Returns:
-        ``state``: the root's state, ``[H]``; ``logits``: a list with one ``[L]`` per
-        node, children before their parent.
-
-    Example:
-        >>> from edbatch.data import Tree
-        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
-        >>> tree = Tree(children=[Tree(word=3), Tree(word=5)])
-        >>> len(classify_nodes(params, tree)["logits"])
-        3
-    """
-    logits: list[Array] = []
-
-    def classified(h: Array) -> Array:
-        logits.append(classify(params, h))
-        return h
-
-    h = tree.fold(
-        lambda node: classified(leaf(params, node.word)),
-        lambda _, children: classified(compose(params, children)),
-    )
-    return {"state": h, "logits": logits}
+classify_root = root_classifier(states, classify)
+classify_nodes = node_classifier(states, classify)
 
 
 def init_params(

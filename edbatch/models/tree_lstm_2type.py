@@ -21,6 +21,7 @@ from jax import Array
 
 from edbatch.data import Tree
 from edbatch.models import tree_lstm
+from edbatch.models.tree_classifier import node_classifier, root_classifier
 from edbatch.models.tree_lstm import State, classify, init_compose, leaf
 
 NOMINAL = frozenset({"NP", "NX", "NAC", "NML", "QP", "WHNP"})
@@ -50,68 +51,31 @@ def composition(label: str | None, word_sum: int) -> str:
     return KINDS[match[1] not in NOMINAL]
 
 
-def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
-    """Encodes a tree and classifies it as a whole.
+def states(params: Any, tree: Tree) -> list[Array]:
+    """Encodes a tree.
 
     Args:
         params: Parameters as from `init_params`.
         tree: A tree with word numbers at its leaves, at most ``N`` children per node.
 
     Returns:
-        ``state``: the root's ``h``, ``[H]``; ``logits``: ``[L]``.
-
-    Example:
-        >>> from edbatch.data import Tree
-        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
-        >>> tree = Tree("NP", children=[Tree(word=3), Tree(word=5)])
-        >>> classify_root(params, tree)["logits"].shape
-        (5,)
+        ``h`` of every node, ``[H]`` each, children before their parent.
     """
-    *_, (h, _) = _states(params, tree)
-    return {"state": h, "logits": classify(params, h)}
-
-
-def classify_nodes(params: Any, tree: Tree) -> dict[str, Any]:
-    """Encodes a tree and classifies every node.
-
-    Args:
-        params: Parameters as from `init_params`.
-        tree: A tree as for `classify_root`.
-
-    Returns:
-        ``state``: the root's ``h``, ``[H]``; ``logits``: a list with one ``[L]`` per
-        node, children before their parent.
-
-    Example:
-        >>> from edbatch.data import Tree
-        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
-        >>> tree = Tree("NP", children=[Tree(word=3), Tree(word=5)])
-        >>> len(classify_nodes(params, tree)["logits"])
-        3
-    """
-    states = _states(params, tree)
-    return {
-        "state": states[-1][0],
-        "logits": [classify(params, h) for h, _ in states],
-    }
-
-
-def _states(params: Any, tree: Tree) -> list[State]:
-    """Gives the state of every node, children before their parent."""
-    states: list[State] = []
-
-    def read(node: Tree) -> tuple[State, int]:
-        states.append(leaf(params, node.word))
-        return states[-1], int(node.word or 0)
 
     def join(node: Tree, children: list[tuple[State, int]]) -> tuple[State, int]:
         word_sum = sum(words for _, words in children)
         kind = composition(node.label, word_sum)
-        states.append(tree_lstm.compose(params[kind], [each for each, _ in children]))
-        return states[-1], word_sum
+        state = tree_lstm.compose(params[kind], [each for each, _ in children])
+        return state, word_sum
 
-    tree.fold(read, join)
-    return states
+    found = tree.fold_all(
+        lambda node: (leaf(params, node.word), int(node.word or 0)), join
+    )
+    return [h for (h, _), _ in found]
+
+
+classify_root = root_classifier(states, classify)
+classify_nodes = node_classifier(states, classify)
 
 
 def init_params(

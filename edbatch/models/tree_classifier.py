@@ -1,0 +1,47 @@
+"""Classifiers of trees and of their nodes, over the cells of any tree network."""
+
+from collections.abc import Callable
+from typing import Any
+
+from edbatch.data import Tree
+
+Model = Callable[[Any, Tree], dict[str, Any]]
+# (parameters, tree) -> the vector h of each node, children before their parent.
+States = Callable[[Any, Tree], list[Any]]
+
+
+def root_classifier(states: States, classify: Callable[[Any, Any], Any]) -> Model:
+    """Makes a model that encodes a tree and classifies it as a whole.
+
+    Args:
+        states: Gives the vector of each node.
+        classify: The cell ``(params, h) -> [L]``.
+
+    Returns:
+        A model that returns ``state``: the root's ``h``, ``[H]``; ``logits``: ``[L]``.
+    """
+
+    def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
+        h = states(params, tree)[-1]
+        return {"state": h, "logits": classify(params, h)}
+
+    return classify_root
+
+
+def node_classifier(states: States, classify: Callable[[Any, Any], Any]) -> Model:
+    """Makes a model that encodes a tree and classifies every node.
+
+    Args:
+        states: Gives the vector of each node.
+        classify: The cell ``(params, h) -> [L]``.
+
+    Returns:
+        A model that returns ``state``: the root's ``h``, ``[H]``; ``logits``: a list
+        with one ``[L]`` per node, children before their parent.
+    """
+
+    def classify_nodes(params: Any, tree: Tree) -> dict[str, Any]:
+        found = states(params, tree)
+        return {"state": found[-1], "logits": [classify(params, h) for h in found]}
+
+    return classify_nodes
