@@ -336,10 +336,13 @@ def draw_curve(title: str, history: History, path: Path) -> None:
     per_epoch = len(history.losses) / len(history.epochs)
     steps = (1 + np.arange(len(history.losses))) / per_epoch
     epochs = [each["epoch"] + 1 for each in history.epochs]
-    axes[0].plot(steps, history.losses, color="#56B4E9", linewidth=0.8)
+    blue, orange = "#56B4E9", "#D55E00"
+    axes[0].plot(steps, history.losses, color=blue, linewidth=0.8, label="of a step")
     losses = [each["loss"] for each in history.epochs]
-    axes[0].plot(epochs, losses, color="#D55E00", marker="o", markersize=3)
-    axes[0].set_ylabel("loss, by step and mean of an epoch")
+    middles = np.array(epochs) - 0.5
+    axes[0].plot(middles, losses, "o-", color=orange, markersize=3, label="of an epoch")
+    axes[0].set_ylabel("loss")
+    axes[0].legend(fontsize="small", frameon=False)
     for each, name in zip(axes[1:], names, strict=True):
         values = [epoch["held_out"][name] for epoch in history.epochs]
         each.plot(epochs, values, color="#009E73", marker="D", markersize=3)

@@ -1,5 +1,6 @@
 """Work done ahead in threads, whose results come in the order of the tasks."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,6 +46,8 @@ def map_ahead(
     remaining = iter(tasks)
     begun: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix=THREAD_NAME)
+    # A local name: modules may be gone when a forgotten iterator is collected.
+    python_ends = sys.is_finalizing
     try:
         begun.extend(pool.submit(function, each) for each in islice(remaining, ahead))
         while begun:
@@ -52,4 +55,5 @@ def map_ahead(
             begun.extend(pool.submit(function, each) for each in islice(remaining, 1))
             yield begun.popleft().result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        if not python_ends():  # else Python has ended the threads itself
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 from itertools import islice, pairwise
 
@@ -259,6 +261,23 @@ def test_ctrl_c_ends_the_loop_and_its_threads(params):
     thread.join()
     assert not own_threads()
     assert sum(len(item.index) for item in loader) == 12  # nothing was handed out
+
+
+def test_a_script_may_end_in_the_midst_of_a_loop():
+    script = """
+import edbatch as eb, jax.numpy as jnp
+double = eb.cell(lambda params, x: params * x)
+batched = eb.batch(lambda params, x: double(params, x), params=jnp.float32(2.0))
+items = eb.Loader(batched, [1.0, 2.0, 3.0, 4.0], 1, workers=2).epochs()
+print(next(items).index.shape)
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=2 * LIMIT_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(1,)\n", "")
 
 
 def test_a_second_loop_ends_the_first(batched, recordings):
