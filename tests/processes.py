@@ -18,8 +18,8 @@ def free_address():
 def run_processes(program, count, folder, **environment):
     """Runs ``program ADDRESS COUNT PROCESS`` in each process.
 
-    Returns what each printed, errors included. Once one fails, or time is up, the others
-    are killed: they would wait for it.
+    Returns what each printed, errors included. Once one fails, or time is up, the
+    others are killed: they would wait for it.
     """
     address = free_address()
     logs = [folder / f"process-{count}-{k}.log" for k in range(count)]
