@@ -364,7 +364,8 @@ class Batched:
 
         Raises:
             PlanError: The mesh has several axes and none is named, or no device of
-                this process.
+                this process; or it has those of several processes and the policy
+                searches within milliseconds.
         """
         from edbatch.sharded import Sharded  # that module imports this one
 

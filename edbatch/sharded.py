@@ -18,6 +18,9 @@ from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
 from edbatch.execution.result import describe_results
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import at_places, merge, merge_lengths
+from edbatch.policies.guard import Guarded
+from edbatch.policies.search import Searched
+from edbatch.schedule.policy import Policy
 from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.devices import (
     all_devices,
@@ -74,6 +77,7 @@ class Sharded:
         mesh = all_devices() if mesh is None else mesh
         self.axis = choose_axis(mesh, axis)
         self.mesh = automatic(mesh)
+        _check_repeatable(batched.policy, mesh)
         self._stores: dict[_Session, BucketStore] = {}
         self._compiles = 0
         self._run = jax.jit(self._counted_run)
@@ -249,6 +253,17 @@ class Sharded:
 
 def _count_instances(shard: Shard | None) -> int:
     return shard.graph.num_instances if shard else 0
+
+
+def _check_repeatable(policy: Policy, mesh: Mesh) -> None:
+    own = policy.policy if isinstance(policy, Guarded) else policy
+    timed = isinstance(own, Searched) and own.width is None
+    if timed and len({each.process_index for each in mesh.devices.flat}) > 1:
+        raise PlanError(
+            "each process of a mesh plans for itself and all have to come to the same"
+            " plans, but a search within milliseconds finds what the machine has time"
+            " for; leave search_ms out, or search by Searched(policy, width=8)"
+        )
 
 
 def _describe_mesh(mesh: Mesh, axis: str) -> str:

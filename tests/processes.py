@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
 
 LIMIT_S = 300
 
@@ -18,24 +18,38 @@ def free_address():
 def run_processes(program, count, folder, **environment):
     """Runs ``program ADDRESS COUNT PROCESS`` in each process.
 
-    Returns what each printed, errors included. All of them end here: by themselves,
-    and well, or killed.
+    Returns what each printed, errors included. Once one fails, or time is up, the
+    others are killed: they would wait for it.
     """
     address = free_address()
-    with ExitStack() as stack:
-        started = []
-        for k in range(count):
-            each = subprocess.Popen(
-                [sys.executable, "-P", program, address, str(count), str(k)],
-                env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"} | environment,
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            stack.enter_context(each)  # leaving it waits, so it is killed before that
-            stack.callback(each.kill)
+    logs = [folder / f"process-{count}-{k}.log" for k in range(count)]
+    started = []
+    try:
+        for k, log in enumerate(logs):
+            with log.open("w") as output:
+                each = subprocess.Popen(
+                    [sys.executable, "-P", program, address, str(count), str(k)],
+                    env=os.environ | {"JAX_NUM_CPU_DEVICES": "1"} | environment,
+                    cwd=folder,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
             started.append(each)
-        printed = [each.communicate(timeout=LIMIT_S)[0] for each in started]
+        _wait(started)
+    finally:
+        for each in started:
+            each.kill()  # nothing happens to one that has ended
+            each.wait()
+    printed = [log.read_text() for log in logs]
     assert not any(each.returncode for each in started), "\n".join(printed)
     return printed
+
+
+def _wait(started):
+    """Waits until all processes have ended, one has failed, or time is up."""
+    end = time.monotonic() + LIMIT_S
+    while time.monotonic() < end:
+        codes = [each.poll() for each in started]
+        if None not in codes or any(codes):
+            return
+        time.sleep(0.05)

@@ -1,10 +1,12 @@
 """One process of several: python job.py ADDRESS PROCESSES PROCESS; run by the tests."""
 
+import re
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import trees
 
 import edbatch as eb
@@ -14,6 +16,10 @@ def loss(params, plan, apply):
     hidden, memory = apply(params, plan)
     place = jnp.arange(1.0, len(hidden) + 1)
     return (place[:, None] * (hidden + memory**2)).sum()
+
+
+def raises(text):
+    return pytest.raises(eb.PlanError, match=re.escape(text))
 
 
 def main(address, processes, process):
@@ -45,12 +51,12 @@ def main(address, processes, process):
         ):
             np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
     others = [each for each in jax.devices() if each.process_index != int(process)]
-    try:
+    with raises(f"process {process} of {processes}; call jax.distributed"):
         batched.sharded(jax.sharding.Mesh(np.array(others), ("data",)))
-    except eb.PlanError as error:
-        assert f"process {process} of {processes}; call jax.distributed" in str(error)
-    else:
-        raise AssertionError("a mesh of other processes' devices was taken")
+    searching = eb.batch(trees.encode, search_ms=1)
+    searching.sharded(jax.sharding.Mesh(np.array(jax.local_devices()), ("data",)))
+    with raises("but a search within milliseconds finds what the machine has time for"):
+        searching.sharded()
     print(f"process {process} of {processes}: results agree")
 
 

@@ -1,5 +1,6 @@
 """Two processes of one device each against one process."""
 
+import pytest
 from processes import run_processes
 
 
@@ -9,3 +10,15 @@ def test_results_and_gradients_are_those_of_one_process(project_root, tmp_path):
     printed = run_processes(program, 2, tmp_path, PYTHONPATH=str(tests))
     for k, text in enumerate(printed):
         assert f"process {k} of 2: results agree" in text
+
+
+def test_a_process_that_fails_ends_the_others(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, time\n"
+        "if sys.argv[3] == '1':\n"
+        "    raise SystemExit('broken')\n"
+        "time.sleep(600)\n"
+    )
+    with pytest.raises(AssertionError, match="broken"):
+        run_processes(program, 2, tmp_path)
