@@ -24,8 +24,10 @@ demo: $(STAMP)
 	$(BIN)/edbatch demo $(DEMO_ARGS)
 
 # -P keeps this folder out of the import path: what is tested is what is installed.
+# A process per core, of which each takes whole files, since tests of a file share
+# compiled programs.
 test: $(STAMP)
-	$(BIN)/python -P -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(STAMP) typing-tree
 	$(BIN)/ruff check .
