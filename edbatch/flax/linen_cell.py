@@ -68,9 +68,9 @@ class LinenFunction:
             raise self._wrong_variables(_first_sentence(error)) from error
 
     def _lacks_flag(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        return self._flag is not None and not (
-            _FLAG in kwargs or self._flag < len(args)
-        )
+        if self._flag is None or _FLAG in kwargs:
+            return False
+        return len(args) <= self._flag
 
     def _wrong_variables(self, found: str) -> CellError:
         return CellError(
@@ -89,7 +89,7 @@ class LinenFunction:
         return CellError(
             f"{self.__name__} draws random numbers from a stream that the cell does not"
             f" name ({_first_sentence(error)}); name it, for example"
-            " eb.flax.cell(module, rngs=('dropout',))"
+            " eb.flax.cell(module, rngs='dropout')"
         )
 
 
