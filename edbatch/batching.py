@@ -3,12 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from edbatch.errors import EdbatchError, PlanError, PolicyError
@@ -17,13 +16,11 @@ from edbatch.execution.in_place import Forms
 from edbatch.execution.keys import plan_key
 from edbatch.execution.plan import Plan, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
-from edbatch.execution.result import find_ragged
 from edbatch.execution.run import run_plan
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge, merge_lengths
-from edbatch.graph.outputs import Skeleton
 from edbatch.graph.parameters import abstract
-from edbatch.graph.recorder import CallMemory, record
+from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import Planner
@@ -36,33 +33,13 @@ from edbatch.policies.search import Searched
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.policy import Policy
 from edbatch.schedule.schedule import Schedule
+from edbatch.session import Session
 from edbatch.sharding.plan import ShardedPlan
 
 if TYPE_CHECKING:
     from edbatch.sharded import Sharded
 
 Model = Callable[[Any, Any], Any]
-
-
-@dataclass(eq=False)
-class _Session:
-    """What a batched function knows about parameters of one structure."""
-
-    types: TypeTable
-    store: BucketStore
-    forms: Forms
-    memory: CallMemory = field(default_factory=CallMemory)
-    ragged: set[tuple[int, ...]] = field(default_factory=set)
-    list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def see_lists(
-        self, skeleton: Skeleton, lengths: tuple[np.ndarray, ...]
-    ) -> set[tuple[int, ...]]:
-        """Notes which of the output's lists differ in length; returns all that do."""
-        with self.lock:
-            self.ragged |= find_ragged(skeleton, lengths, self.list_lengths)
-            return set(self.ragged)
 
 
 class Batched:
@@ -95,8 +72,8 @@ class Batched:
         self.sizes = sizes
         self.planner = planner
         self.costs = costs
-        self._sessions: dict[Hashable, _Session] = {}
-        self._current: _Session | None = None
+        self._sessions: dict[Hashable, Session] = {}
+        self._current: Session | None = None
         self._cache = PlanCache(cache_bytes)
         self._compiles = 0
         self._lock = threading.Lock()
@@ -138,7 +115,7 @@ class Batched:
         key = (treedef, tuple((each.shape, each.dtype) for each in leaves))
         with self._lock:
             if key not in self._sessions:
-                self._sessions[key] = _Session(
+                self._sessions[key] = Session(
                     TypeTable(spec),
                     BucketStore(self.sizes),
                     Forms() if self.planner.slices else Forms(least_share=2),
@@ -151,7 +128,7 @@ class Batched:
         """The node types met so far with the present parameter shapes."""
         return self._session().types
 
-    def _session(self) -> _Session:
+    def _session(self) -> Session:
         if self._current is None:
             raise PlanError(
                 "recording needs the shapes of the parameters, which are not known"

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from edbatch.batching import Batched, Model, _Session
+from edbatch.batching import Batched, Model
 from edbatch.errors import PlanError
 from edbatch.execution.buckets import Bucket, BucketStore
 from edbatch.execution.keys import plan_key
@@ -21,6 +21,7 @@ from edbatch.graph.merge import at_places, merge, merge_lengths
 from edbatch.policies.guard import Guarded
 from edbatch.policies.search import Searched
 from edbatch.schedule.policy import Policy
+from edbatch.session import Session
 from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.devices import (
     all_devices,
@@ -78,7 +79,7 @@ class Sharded:
         self.axis = choose_axis(mesh, axis)
         self.mesh = automatic(mesh)
         _check_repeatable(batched.policy, mesh)
-        self._stores: dict[_Session, BucketStore] = {}
+        self._stores: dict[Session, BucketStore] = {}
         self._compiles = 0
         self._run = jax.jit(self._counted_run)
 
@@ -175,7 +176,7 @@ class Sharded:
 
     def _encode(
         self,
-        session: _Session,
+        session: Session,
         shape: ShardedShape,
         recordings: Sequence[DataflowGraph],
         own: np.ndarray,
@@ -189,7 +190,7 @@ class Sharded:
         plan = encode_unpadded(graph, schedule, layout, result, session.forms)
         return Shard(graph, plan)
 
-    def _fit(self, session: _Session, shards: Sequence[Shard | None]) -> Bucket:
+    def _fit(self, session: Session, shards: Sequence[Shard | None]) -> Bucket:
         """Finds a bucket for all devices, apart from those for one device."""
         sizes = self.batched.sizes
         return fit_bucket(
