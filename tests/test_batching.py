@@ -1,5 +1,6 @@
 """The front door: calls, recordings, plans, their cache, and what bad input gets."""
 
+import sys
 import threading
 from collections import namedtuple
 
@@ -138,6 +139,51 @@ def test_recording_a_data_set_names_what_is_wrong():
     other = eb.batch(encode, params=make_params(), sizes=SIZES)
     with pytest.raises(eb.PlanError, match="a recording was made by another model"):
         batched.record_all([other.record(1)])
+
+
+def test_threads_that_record_at_once_share_types():
+    @eb.cell
+    def double(params, x):
+        return params * x
+
+    batched = eb.batch(lambda params, x: double(params, x), params=jnp.float32(2))
+    vectors = [np.arange(1 + k % 20, dtype=np.float32) for k in range(80)]
+    graphs = [None] * 80
+    start = threading.Barrier(4)
+
+    def work(first):
+        start.wait()
+        for k in range(first, 80, 4):
+            graphs[k] = batched.record(vectors[k])
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(batched.types) == len(batched.types.avals) == 20
+    for vector, graph in zip(vectors, graphs, strict=True):
+        ((kind, pool),) = graph.externals.items()
+        assert batched.types.avals[kind].shape == vector.shape
+        np.testing.assert_array_equal(pool[0], vector)
+
+
+def test_a_plan_is_run_while_other_shapes_are_bound():
+    batched = eb.batch(encode, params=make_params(), sizes=SIZES)
+    plan = batched.plan([(1, 2)])
+
+    class Locked(dict):
+        def values(self):
+            assert batched._lock.locked()
+            return super().values()
+
+    batched._sessions = Locked(batched._sessions)
+    assert batched.apply(make_params(), plan)[0].shape == (1, 4)
 
 
 def test_lists_are_noted_by_one_thread_at_a_time(monkeypatch):
