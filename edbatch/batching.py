@@ -318,7 +318,9 @@ class Batched:
 
     def _check_own(self, plan: Plan) -> None:
         types = plan.shape.program.types
-        if all(each.types is not types for each in self._sessions.values()):
+        with self._lock:  # another thread may bind other shapes meanwhile
+            known = [each.types for each in self._sessions.values()]
+        if all(each is not types for each in known):
             raise PlanError(
                 "the plan was made by another model; make it with this model's own"
                 " .plan(instances)"
