@@ -9,7 +9,7 @@ a clone:
     python experiments/scaling.py
     python experiments/scaling.py --hidden 16 --batch-size 8 --repeats 1
 
-Takes five minutes on two cores, most of it to compile. Keep the machine otherwise idle.
+Takes ten minutes on two cores, most of it to compile. Keep the machine otherwise idle.
 """
 
 import json
