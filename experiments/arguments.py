@@ -43,7 +43,13 @@ def parse_arguments(
             help=each.metadata["help"] + " (default: %(default)s)",
             **_reading(each),
         )
-    return into(**vars(parser.parse_args(words)))
+    found = vars(parser.parse_args(words))
+    return into(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in found.items()
+        }
+    )
 
 
 def _reading(each: Field[Any]) -> dict[str, Any]:

@@ -54,9 +54,10 @@ def line(nodes: int, arguments: Arguments) -> str:
         planner=eb.Planner(remat=arguments.remat),
     )
     kept = [batched.record(each) for each in workload.sample(rng, 200)]
-    count = -(-nodes * len(kept) // sum(each.num_nodes for each in kept))
+    ends = np.cumsum([each.num_nodes for each in kept])
+    laps, rest = divmod(nodes, int(ends[-1]))
     start = time.perf_counter()
-    plan = batched.plan([kept[k % len(kept)] for k in range(count)])
+    plan = batched.plan(kept * laps + kept[: int(np.searchsorted(ends, rest)) + 1])
     plan_s = time.perf_counter() - start
 
     @jax.jit

@@ -1,4 +1,6 @@
 import importlib
+import os
+import subprocess
 import sys
 from functools import partial
 
@@ -26,3 +28,18 @@ def parse(experiment):
     from arguments import parse_arguments
 
     return partial(parse_arguments, experiment.Arguments, experiment.__doc__)
+
+
+@pytest.fixture(scope="module")
+def run(script):
+    """Runs the script; of the sources, only those beside it can be imported."""
+
+    def run(*words):
+        return subprocess.run(
+            [sys.executable, "-P", "-W", "error", script, *map(str, words)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(script.parent)},
+        )
+
+    return run

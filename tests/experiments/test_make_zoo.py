@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 from edbatch.models import WORKLOADS
 from edbatch.policies import StateMachine, load_policy
 
@@ -23,17 +19,7 @@ def test_the_data_are_where_the_script_looks_for_them(experiment, shared_data):
         assert all((shared_data / file).exists() for file in files)
 
 
-def run(script, *words):
-    """Runs the script; of the sources, only those beside it can be imported."""
-    return subprocess.run(
-        [sys.executable, "-P", "-W", "error", script, *map(str, words)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(script.parent)},
-    )
-
-
-def test_a_tiny_run(script, experiment, tmp_path):
+def test_a_tiny_run(run, experiment, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     [file] = experiment.FILES["mv-rnn"]
     (data / file).mkdir(parents=True)
@@ -42,7 +28,7 @@ def test_a_tiny_run(script, experiment, tmp_path):
     before = {each: each.read_bytes() for each in experiment.ZOO.iterdir()}
     words = ["--data", data, "--out", out, "--workloads", "mv-rnn", "--seed", "3"]
     words += ["--batch-size", "2", "--minibatches", "2", "--trials", "5"]
-    run(script, *words).check_returncode()
+    run(*words).check_returncode()
     assert [*out.iterdir()] == [out / "mv-rnn.json"]
     policy = load_policy(out / "mv-rnn.json")
     assert isinstance(policy, StateMachine)
@@ -53,8 +39,8 @@ def test_a_tiny_run(script, experiment, tmp_path):
     assert {each: each.read_bytes() for each in experiment.ZOO.iterdir()} == before
 
 
-def test_a_training_that_fails_ends_the_run(script, tmp_path):
-    done = run(script, "--data", tmp_path, "--out", tmp_path)
+def test_a_training_that_fails_ends_the_run(run, tmp_path):
+    done = run("--data", tmp_path, "--out", tmp_path)
     assert done.returncode == 2
     assert "a path to read must exist" in done.stderr.splitlines()[-1]
     assert not [*tmp_path.iterdir()]

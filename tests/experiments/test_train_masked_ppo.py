@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import gymnasium
@@ -39,15 +38,11 @@ def test_without_sb3_contrib_it_says_what_to_install(experiment, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_tiny_run(script):
+def test_a_tiny_run(run):
     pytest.importorskip("sb3_contrib", reason=NEEDS)
     words = "--workload trees --steps 64 --rollout 64 --batch-size 2 --minibatches 2"
-    done = subprocess.run(
-        [sys.executable, "-P", "-W", "error", script, *words.split()],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run(*words.split())
+    done.check_returncode()
     title, _, *rows, bound = done.stdout.splitlines()
     assert title.startswith("trees: batches per minibatch of 2, mean of 2 held out; 64")
     assert [row.split()[0] for row in rows] == [
