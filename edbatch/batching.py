@@ -368,9 +368,11 @@ class Batched:
 def _check_nodes(graph: DataflowGraph) -> DataflowGraph:
     if not graph.instance_nodes.all():
         index = int((graph.instance_nodes == 0).argmax())
+        which = f"instance {index} of the minibatch"
         raise PlanError(
-            f"instance {index} of the minibatch calls no cell, so there is nothing to"
-            " run for it; leave such instances out, or call a cell for them"
+            f"{which if graph.num_instances > 1 else 'the instance'} calls no cell, so"
+            " there is nothing to run for it; leave such instances out, or call a cell"
+            " for them"
         )
     return graph
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from edbatch.execution.cell_batch import take_rows, write_rows
 from edbatch.execution.cells import Packed, cell_program, run_lanes
 from edbatch.graph import DataflowGraph, NodeType, TypeTable
 from edbatch.graph.node_type import Slots
@@ -123,7 +124,7 @@ def take(rows_of: Array, rows: Rows) -> Array:
     """
     if isinstance(rows, np.ndarray) and rows.ndim == 1 and (np.diff(rows) == 1).all():
         return lax.slice_in_dim(rows_of, int(rows[0]), int(rows[0]) + len(rows))
-    return rows_of.at[rows].get(mode="promise_in_bounds")
+    return take_rows(rows_of, jnp.asarray(rows))
 
 
 def pack_cells(
@@ -226,8 +227,7 @@ def write(arenas: Arenas, kind: int, row: Any, rows: Array) -> Arenas:
     Returns:
         The arenas with the rows replaced.
     """
-    start = (row,) + (0,) * (rows.ndim - 1)
-    return {**arenas, kind: lax.dynamic_update_slice(arenas[kind], rows, start)}
+    return {**arenas, kind: write_rows(arenas[kind], jnp.int32(row), rows)}
 
 
 def new_arenas(types: TypeTable, sizes: Mapping[int, int]) -> Arenas:

@@ -61,13 +61,21 @@ def record_length(node_type: NodeType, loop: Loop) -> int:
 
 def take_rows(arena: Array, rows: Array) -> Array:
     """Gathers rows that are known to exist; ``rows.shape + arena.shape[1:]``."""
-    return arena.at[rows].get(mode="promise_in_bounds")
+    # Without the promise that none is negative, JAX tests every row for it.
+    return arena.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def slice_rows(arena: Array, first: Array, width: int) -> Array:
     """Reads consecutive rows that are known to exist; ``[width, ...]``."""
     start = (first,) + (jnp.int32(0),) * (arena.ndim - 1)
-    return lax.dynamic_slice(arena, start, (width, *arena.shape[1:]))
+    shape = (width, *arena.shape[1:])
+    return lax.dynamic_slice(arena, start, shape, allow_negative_indices=False)
+
+
+def write_rows(arena: Array, first: Array, rows: Array) -> Array:
+    """Writes consecutive rows that are known to exist; in place inside a loop."""
+    start = (first,) + (jnp.int32(0),) * (arena.ndim - 1)
+    return lax.dynamic_update_slice(arena, rows, start, allow_negative_indices=False)
 
 
 def read_groups(
@@ -130,8 +138,7 @@ def write_outputs(
     for kind, row, rows in zip(
         node_type.output_kinds, chunk.output_rows, outputs, strict=True
     ):
-        start = (row,) + (jnp.int32(0),) * (rows.ndim - 1)
-        arenas[kind] = lax.dynamic_update_slice(arenas[kind], rows, start)
+        arenas[kind] = write_rows(arenas[kind], row, rows)
     return arenas
 
 

@@ -6,9 +6,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
-from edbatch.execution.cell_batch import Arenas, Chunk, fence, group_rows, slice_rows
+from edbatch.execution.cell_batch import (
+    Arenas,
+    Chunk,
+    fence,
+    group_rows,
+    slice_rows,
+    write_rows,
+)
 from edbatch.graph.node_type import Slots
 
 
@@ -38,11 +45,12 @@ def add_groups(
         where = group_rows(group, rows)
         own = arenas_bar[kind]
         if where.ndim == 0:
-            start = (where,) + (jnp.int32(0),) * (bar.ndim - 1)
             bar = bar + slice_rows(own, where, bar.shape[0])
-            arenas_bar[kind] = lax.dynamic_update_slice(own, bar, start)
+            arenas_bar[kind] = write_rows(own, where, bar)
         else:
-            arenas_bar[kind] = own.at[where].add(bar, mode="promise_in_bounds")
+            arenas_bar[kind] = own.at[where].add(
+                bar, mode="promise_in_bounds", wrap_negative_indices=False
+            )
     return arenas_bar
 
 
@@ -54,7 +62,7 @@ def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
     clean = []
     for group, array in zip(chunk.node_type.template.operands, operands, strict=True):
         if group_rows(group, chunk.operands).ndim == 0:
-            last = lax.dynamic_index_in_dim(array, chunk.size - 1)
+            last = slice_rows(array, chunk.size - 1, 1)
             array = jnp.where(chunk.is_real(array.ndim), array, last)
         clean.append(array)
     return clean
@@ -63,7 +71,7 @@ def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
 def real_rows(chunk: Chunk, tape: Array, lane: Array) -> Array:
     """Reads a chunk's rows of a tape; in padding lanes, the last node's."""
     rows = slice_rows(tape, lane, chunk.width)
-    last = lax.dynamic_index_in_dim(rows, chunk.size - 1)
+    last = slice_rows(rows, chunk.size - 1, 1)
     return jnp.where(chunk.is_real(rows.ndim), rows, last)
 
 

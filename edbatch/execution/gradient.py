@@ -24,7 +24,9 @@ from edbatch.execution.cell_batch import (
     Arenas,
     Chunk,
     record_length,
+    slice_rows,
     write_outputs,
+    write_rows,
 )
 from edbatch.execution.cells import Packed
 from edbatch.execution.cotangents import (
@@ -136,7 +138,7 @@ def _forward_body(
     lanes = jax.vmap(cell.forward, in_axes=(None, 0, 0, 0), axis_size=width)
 
     def body(_: Any, carry: _Run) -> _Run:
-        record = lax.dynamic_slice(stream, (carry.at,), (length,))
+        record = slice_rows(stream, carry.at, length)
         chunk = Chunk(node_type, loop, record)
         outputs, gives = lanes(packed, *read_inputs(chunk, carry.arenas, pools))
         lane = carry.lanes[type_id]
@@ -267,7 +269,7 @@ def _backward_body(
 
     def body(_: Any, carry: _Carry) -> _Carry:
         at, lane = carry.at - length, carry.lanes[type_id] - width
-        chunk = Chunk(node_type, loop, lax.dynamic_slice(stream, (at,), (length,)))
+        chunk = Chunk(node_type, loop, slice_rows(stream, at, length))
         operands, externals, masks = read_inputs(chunk, arenas, pools)
         operands = repeat_last(chunk, operands)
         given = [
@@ -328,12 +330,7 @@ def _backward_body(
 
 def _write(tapes: Tapes, lane: Array, rows: Tapes) -> Tapes:
     """Writes rows of consecutive lanes on tapes."""
-
-    def write(tape: Array, rows: Array) -> Array:
-        start = (lane,) + (jnp.int32(0),) * (rows.ndim - 1)
-        return lax.dynamic_update_slice(tape, rows, start)
-
-    return jax.tree.map(write, tapes, rows)
+    return jax.tree.map(lambda tape, own: write_rows(tape, lane, own), tapes, rows)
 
 
 def _collect(

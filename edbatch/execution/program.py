@@ -25,6 +25,7 @@ from edbatch.execution.cell_batch import (
     read_groups,
     read_masks,
     record_length,
+    slice_rows,
     write_outputs,
 )
 from edbatch.execution.cells import CellProgram, Packed, cell_program, run_lanes
@@ -111,7 +112,7 @@ def execute(
 
         def body(_: Any, carry: Carry) -> Carry:
             at, arenas = carry
-            record = lax.dynamic_slice(stream, (at,), (length,))
+            record = slice_rows(stream, at, length)
             chunk = Chunk(node_type, loop, record)
             inputs = read_inputs(chunk, arenas, pools)
             own = packed[loop.type_id]

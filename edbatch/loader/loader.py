@@ -10,11 +10,11 @@ import numpy as np
 
 from edbatch.batching import Batched
 from edbatch.errors import LoaderError
-from edbatch.execution.plan import Plan
 from edbatch.loader.order import epoch_order
 from edbatch.loader.prefetch import map_ahead
 from edbatch.loader.report import LoaderReport, WaitClock
 from edbatch.loader.state import LoaderState, digest
+from edbatch.sharded import Sharded
 
 _Task = tuple[int, int, np.ndarray]  # epoch, step, instances
 
@@ -31,7 +31,7 @@ class Minibatch:
         step: Its place in the epoch, from 0.
     """
 
-    plan: Plan
+    plan: Any
     index: np.ndarray
     epoch: int
     step: int
@@ -97,7 +97,7 @@ class Loader:
 
     def __init__(
         self,
-        batched: Batched,
+        batched: Batched | Sharded,
         instances: Iterable[Any],
         batch_size: int,
         *,

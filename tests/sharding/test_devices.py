@@ -101,7 +101,7 @@ def test_an_empty_minibatch(sharded):
 
 def test_an_instance_without_cells_is_named_by_its_number():
     batched = eb.batch(lambda params, x: double(params, x) if x else x, params=1.0)
-    with raises("of the minibatch calls no cell") as error:
+    with raises("the instance calls no cell") as error:
         batched.sharded().plan([1.0, 2.0, 0.0])
     assert error.value.__notes__ == [
         "instances are recorded one by one; this is number 2"

@@ -200,14 +200,22 @@ def test_some_devices_only(batched, params):
 
 
 @eb.cell
-def noisy(params, x, rng):
-    return params["gain"] * x + jax.random.normal(rng, x.shape)
+def noise(params, x, rng):
+    return params * x + jax.random.normal(rng)
 
 
-def test_cells_draw_the_numbers_that_one_device_would_draw():
-    params, key = {"gain": jnp.float32(2)}, jax.random.key(3)
-    batched = eb.batch(noisy, params=params)
-    instances = [np.full(3, k, np.float32) for k in range(5)]
-    together = batched.sharded()(params, instances, rng=key)
-    np.testing.assert_array_equal(together, batched(params, instances, rng=key))
-    assert len(np.unique(np.asarray(together) - 2 * np.stack(instances))) == 15
+def test_random_numbers_are_those_of_one_device():
+    batched = batch(lambda params, xs: [noise(params, x) for x in xs], jnp.float32(2))
+    sharded = batched.sharded()
+    instances, key = [[1.0], [2.0, 3.0, 4.0], [5.0], [6.0, 7.0]], jax.random.key(0)
+    found = sharded(jnp.float32(2), instances, rng=key)
+    expected = batched(jnp.float32(2), instances, rng=key)
+    assert_same(found.to_list(), expected.to_list())
+    eb.verify(sharded, jnp.float32(2), instances, rng=key)
+
+
+def test_a_loader_plans_for_all_devices(batched, sharded, params):
+    trees = sample_trees(seed=8, count=2 * COUNT)
+    for item in eb.Loader(sharded, trees, COUNT, seed=1):
+        chosen = [trees[k] for k in item.index]
+        assert_same(sharded.apply(params, item.plan), batched(params, chosen))
