@@ -202,7 +202,7 @@ def test_lists_are_noted_by_one_thread_at_a_time(monkeypatch):
         busy.release()
         return set()
 
-    monkeypatch.setattr("edbatch.batching.find_ragged", find)
+    monkeypatch.setattr("edbatch.session.find_ragged", find)
     threads = [
         threading.Thread(target=batched.plan, args=([k],), name=str(k))
         for k in range(4)
