@@ -58,7 +58,7 @@ def test_lists_stand_one_after_the_other_and_parameters_come_back(
     found = numbers(out)
     assert found["output.lengths"].tolist() == [2, 1, 4]
     assert found["output"].shape == (7, 18)
-    assert numbers(params)["layers.1.forward.W"].shape == (9, 12)
+    assert numbers(params)["layers.1.forward.i.W"].shape == (6, 3)
 
     # Fewer data number the words otherwise; the saved vocabulary prevents that.
     data.write_text("We O\nbark O\nat O\nnight O\n")
@@ -119,29 +119,26 @@ def tree_params(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
         jax.random.key(0), 3
     )
     arrays: dict[str, np.ndarray | None] = {
-        f"{group}.{name}": np.asarray(params[group][name])
-        for group in ("leaf", "compose", "classify")
-        for name in "Wb"
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
-    arrays |= {"embedding": np.asarray(params["embedding"])} | {
-        name.replace("_", "."): value for name, value in changes.items()
-    }
+    arrays |= {name.replace("_", "."): value for name, value in changes.items()}
     return {name: value for name, value in arrays.items() if value is not None}
 
 
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
-        ("has no array 'leaf.b', which the model needs", {"leaf_b": None}),
-        ("an array 'leaf.bias' .* mean 'leaf.b'", {"leaf_bias": np.zeros(3)}),
+        ("has no array 'leaf.i.b', which the model needs", {"leaf_i_b": None}),
+        ("an array 'leaf.i.bias' .* mean 'leaf.i.b'", {"leaf_i_bias": np.zeros(3)}),
         (
-            r"'compose.W' of shape \[6, 2\] but the model needs \[6, 15\]",
-            {"compose_W": np.zeros((6, 2))},
+            r"'compose.f.1.b' of shape \[6, 2\] but the model needs \[3\]",
+            {"compose_f_1_b": np.zeros((6, 2))},
         ),
         ("vectors for 9 words but .* vocabulary has 21", {
             "vocabulary": np.array([f"w{k}" for k in range(20)])
         }),
-        ("cannot be read: Object arrays", {"leaf_b": np.array([None, {}])}),
+        ("cannot be read: Object arrays", {"leaf_i_b": np.array([None, {}])}),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_parameters_is_said(
