@@ -23,7 +23,7 @@ from edbatch.errors import PolicyError, nearest
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.bound_weights import EQUAL_WEIGHTS, BoundWeights
-from edbatch.policies.encoding import FALL, encode, encoding_id
+from edbatch.policies.encoding import FALL, best_two, encode, encoding_id
 from edbatch.policies.soft_bound import (
     new_soft_bound,
     no_soft_bound,
@@ -331,8 +331,9 @@ def _run_by_falls(state, instance_nodes, weight, squarings, type_of, trie, actio
     num_batches = 0
     done = 0
     while done < n:
-        length = encode(FALL, state, soft, type_of, sequence)
-        chosen = _known_choice(find(trie, sequence, length), state, type_of, action)
+        length = best_two(state, soft, type_of, sequence)
+        found = find(trie, sequence, length)
+        chosen = _known_choice(found, state.head, state.tail, type_of, action)
         if chosen < 0:
             unseen += 1
             chosen = type_of[sequence[0]]
@@ -362,7 +363,8 @@ def _run_by_sizes(state, kind, type_of, trie, action):
     done = 0
     while done < n:
         length = encode(kind, state, soft, type_of, sequence)
-        chosen = _known_choice(find(trie, sequence, length), state, type_of, action)
+        found = find(trie, sequence, length)
+        chosen = _known_choice(found, state.head, state.tail, type_of, action)
         if chosen < 0:
             unseen += 1
             if not has_heads:
@@ -381,13 +383,14 @@ def _run_by_sizes(state, kind, type_of, trie, action):
     return order, start, batch_type, unseen
 
 
-@njit(cache=True, nogil=True)
-def _known_choice(found, state, type_of, action):
+@njit(cache=True, nogil=True, inline="always")
+def _known_choice(found, head, tail, type_of, action):
     """The type to run in a known state, or `_NO_TYPE`."""
-    if found == NO_STATE or not 0 <= action[found] < len(type_of):
-        return _NO_TYPE
-    chosen = type_of[action[found]]
-    # Only a damaged table names a type that is not on the frontier.
-    if chosen >= 0 and state.tail[chosen] == state.head[chosen]:
-        return _NO_TYPE
+    # Inlined, since a call would count references to the arrays, see `best_two`.
+    chosen = _NO_TYPE
+    if found != NO_STATE and 0 <= action[found] < len(type_of):
+        chosen = type_of[action[found]]
+        # Only a damaged table names a type that is not on the frontier.
+        if chosen >= 0 and tail[chosen] == head[chosen]:
+            chosen = _NO_TYPE
     return chosen

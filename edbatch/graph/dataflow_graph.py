@@ -78,7 +78,7 @@ class DataflowGraph:
     def structure(self) -> GraphStructure:
         """Who reads whom: all that scheduling looks at."""
         return GraphStructure(
-            type_keys=tuple(each.key for each in self.types.types),
+            type_keys=self.types.keys,
             node_type=self.node_type,
             operand_start=self.operand_start,
             operand_node=_operand_nodes(self.value_start, self.operands),

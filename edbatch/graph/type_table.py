@@ -48,6 +48,7 @@ class TypeTable:
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
         self._counts: tuple[np.ndarray, ...] | None = None
+        self._keys: tuple[TypeKey, ...] = ()
         self._functions: dict[Any, set[Callable[..., Any]]] = {}
         self._lock = threading.RLock()
 
@@ -92,6 +93,17 @@ class TypeTable:
         if not _plain(dtype) or np.dtype(dtype).kind not in "biufcV":
             raise TypeError
         return self.kind(np.shape(value), jax.dtypes.canonicalize_dtype(dtype))
+
+    @property
+    def keys(self) -> tuple[TypeKey, ...]:
+        """The types' identities; the very same tuple until a type is added.
+
+        What is kept by it is then found without hashing or comparing many keys.
+        """
+        with self._lock:  # or a type could be added meanwhile
+            if len(self._keys) != len(self.types):
+                self._keys = tuple(each.key for each in self.types)
+            return self._keys
 
     @property
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+import edbatch as eb
 from edbatch.graph.type_table import TypeTable
 
 LIMIT_S = 30
@@ -45,3 +46,34 @@ def test_kinds_met_by_several_threads_at_once_are_told_apart():
     assert {n: table.avals[kind].shape for n, kind in found.items()} == {
         n: (n,) for n in (1, 2, 3)
     }
+
+
+@eb.cell
+def add(params, number):
+    return params + number
+
+
+@eb.cell
+def negate(value):
+    return -value
+
+
+def negated(params, times):
+    value = add(params, 1.0)
+    for _ in range(times):
+        value = negate(value)
+    return value
+
+
+def test_the_keys_are_one_tuple_until_a_type_is_added():
+    batched = eb.batch(negated, params=1.0)
+
+    def keys(times):
+        return batched.graph([times]).structure.type_keys
+
+    first = keys(0)
+    assert keys(0) is first
+    more = keys(2)
+    assert [key.cell for key in more] == ["add", "negate"]
+    assert more[:1] == first
+    assert keys(1) is more
