@@ -5,10 +5,13 @@ Then the same few schedules of each of some other minibatches are compared twice
 the one with the fewest batches is taken, once the one that the costs say is fastest.
 The schedules are those of the zoo's policy, of searches on top of it, one of them for
 cost, and of the heuristics; ties go to the first. Where the two choices differ, both
-are run, side by side. In a clone:
+are run, side by side. With `--train N` the two choices are those of two policies alone,
+trained on the same N minibatches, once for few batches, once for little cost.
+In a clone:
 
     python experiments/cost_objective.py
     python experiments/cost_objective.py --workloads lattice-lstm,dag-lstm --hidden 256
+    python experiments/cost_objective.py --workloads tree-lstm-2type,dag-lstm --train 32
 
 Each workload takes about a minute on two cores, most of it to compile. Keep the machine
 otherwise idle; `error %` says how far predicted times are from measured ones.
@@ -25,7 +28,7 @@ from edbatch.benchmark import BenchmarkConfig, calibrate
 from edbatch.benchmark.minibatches import random_params
 from edbatch.graph import GraphStructure
 from edbatch.models import WORKLOADS, get_workload
-from edbatch.policies import CostModel, Searched
+from edbatch.policies import CostModel, Searched, train_policy
 from edbatch.schedule import Policy, Schedule
 
 from arguments import option, parse_arguments
@@ -47,6 +50,9 @@ class Arguments:
     minibatches: int = option(8, "Minibatches to compare on; half as many to measure.")
     rounds: int = option(7, "How often everything is timed.")
     width: int = option(8, "How many states the searches keep.")
+    train: int = option(
+        0, "Compare policies that are trained on so many minibatches, half to judge by."
+    )
     seed: int = option(0, "Seed of inputs and parameters.")
 
 
@@ -79,6 +85,20 @@ class Outcome:
         return self.predicted_ms[:, 0] != self.predicted_ms[:, 1]
 
 
+def choices(
+    workload: str, arguments: Arguments, costs: CostModel, graphs: list[GraphStructure]
+) -> list[Policy]:
+    """The policies to compare: by count and by cost; trained if that is asked for."""
+    if arguments.train:
+        half = len(graphs) // 2
+        return [
+            train_policy(graphs[:half], graphs[half:], seed=arguments.seed, costs=each)
+            for each in (None, costs)
+        ]
+    policies = candidates(workload, arguments.width, costs)
+    return [Best(policies, by_count), Best(policies, by_cost(costs))]
+
+
 def candidates(workload: str, width: int, costs: CostModel) -> tuple[Policy, ...]:
     learned = eb.get_policy(f"zoo:{workload}")
     heuristics = [eb.get_policy(each) for each in ("greedy", "agenda", "depth")]
@@ -102,35 +122,39 @@ def compare(workload_name: str, arguments: Arguments) -> Outcome:
     )
     params = random_params(workload, config)
     some = max(1, arguments.minibatches // 2)
+    sizes = [some, some, arguments.train, arguments.minibatches]
     rng = np.random.default_rng(arguments.seed)
     size = arguments.batch_size
-    instances = workload.sample(rng, (2 * some + arguments.minibatches) * size)
+    instances = workload.sample(rng, sum(sizes) * size)
     drawn = [instances[k : k + size] for k in range(0, len(instances), size)]
+    measured, checked, trained_on, compared = (
+        drawn[sum(sizes[:k]) : sum(sizes[: k + 1])] for k in range(len(sizes))
+    )
     found = calibrate(
         workload.model,
         params,
-        drawn[:some],
-        drawn[some : 2 * some],
+        measured,
+        checked,
         rounds=arguments.rounds,
         workload=workload_name,
         hidden=arguments.hidden,
     )
-    policies = candidates(workload_name, arguments.width, found.costs)
     value = by_cost(found.costs)
-    choices = [Best(policies, by_count), Best(policies, value)]
     batched = eb.batch(workload.model, params=params, cache_bytes=0)
+    graphs = [batched.graph(each).structure for each in trained_on]
+    both = choices(workload_name, arguments, found.costs, graphs)
     batches, predicted_ms, measured_ms = [], [], []
-    for minibatch in drawn[2 * some :]:
-        graphs = [batched.record(each) for each in minibatch]
-        structure = batched.graph(graphs).structure
-        schedules = [each.schedule(structure) for each in choices]
+    for minibatch in compared:
+        recordings = [batched.record(each) for each in minibatch]
+        structure = batched.graph(recordings).structure
+        schedules = [each.schedule(structure) for each in both]
         us = [found.costs.call_us + value(each, structure) for each in schedules]
         batches.append([each.num_batches for each in schedules])
         predicted_ms.append([each / 1e3 for each in us])
         plans = []
-        for choice in choices:
+        for choice in both:
             batched.policy = choice
-            plans.append(batched.plan(graphs))
+            plans.append(batched.plan(recordings))
         plans = plans if us[0] != us[1] else plans[:1]
         calls = [partial(batched.apply, params, plan) for plan in plans]
         times = side_by_side(calls, arguments.rounds)

@@ -65,3 +65,10 @@ def test_a_tiny_run(experiment, parse, capsys):
     _, head, row = capsys.readouterr().out.splitlines()
     assert head.split()[0] == "workload"
     assert row.split()[0] == "tree-lstm"
+
+
+def test_a_tiny_run_of_trained_policies(experiment, parse, capsys):
+    words = "--workloads tree-lstm-2type --hidden 4 --batch-size 2 --minibatches 1"
+    experiment.main(parse([*words.split(), "--rounds", "1", "--train", "2"]))
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row.split()[0] == "tree-lstm-2type"
