@@ -1,11 +1,22 @@
-"""A tree encoder in linen and in nnx, one module each, whose methods are cells."""
+"""A tree encoder in linen and in nnx, whose methods are cells, and small inputs."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import nnx
 
+import edbatch as eb
+
+SIZES = eb.Sizes(widths=(2,))
+KEY = jax.random.key(5)
+SEQUENCES = [np.float32(np.random.default_rng(n).normal(size=(n, 3))) for n in (2, 1)]
 WORDS, WIDTH = 6, 4
 TREES = [((0, 1), 2), 3, ((4, 1), (0, (5, 2)))]
+
+
+def vectors(count=2, size=4):
+    return list(np.random.default_rng(0).normal(size=(count, size)).astype(np.float32))
 
 
 class LinenTree(nn.Module):

@@ -246,10 +246,8 @@ class TapedCell:
         found = self._pull(self._others, packed, reads, gives_bar)
         if not self._products:
             return found
-        start = jax.eval_shape(
-            partial(self._pull, self._products), packed, reads, gives_bar
-        )
-        sums = {k: jnp.zeros(each.shape, each.dtype) for k, each in start.items()}
+        positions = self._positions(self._products)
+        sums = {k: jnp.zeros_like(packed[k]) for k in positions}
         done = jnp.int32(0)
         rows = len(jax.tree.leaves(reads)[0])
         for size in [each for each in _BLOCKS if each <= rows]:
@@ -274,8 +272,7 @@ class TapedCell:
     ) -> dict[int, Array]:
         """Contracts the tapes of some sites."""
         sites = [self.sites[k] for k in chosen]
-        sources = [self._sources_of(var) for site in sites for var in site.eqn.invars]
-        positions = sorted(frozenset().union(*sources))
+        positions = self._positions(chosen)
 
         def give(arrays: list[Array]) -> list[list[Array]]:
             own = list(packed)
@@ -290,6 +287,12 @@ class TapedCell:
         _, pull = jax.vjp(give, [packed[k] for k in positions])
         (bars,) = pull([gives_bar[k] for k in chosen])
         return dict(zip(positions, bars, strict=True))
+
+    def _positions(self, chosen: Sequence[int]) -> list[int]:
+        """Finds the packed arrays whose cotangents the tapes of some sites give."""
+        eqns = [self.sites[k].eqn for k in chosen]
+        sources = [self._sources_of(var) for eqn in eqns for var in eqn.invars]
+        return sorted(frozenset().union(*sources))
 
     def _evaluate(self, eqn: JaxprEqn, values: dict[Var, Any]) -> dict[Var, Any]:
         reads, gives, function = self._functions[id(eqn)]

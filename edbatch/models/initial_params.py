@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+Sample = Callable[[Array, int, int], dict[str, Any]]
+
 
 def embedding(key: Array, rows: int, size: int) -> Array:
     """Samples a table of vectors with entries of unit variance.
@@ -80,37 +82,24 @@ def gate(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
 
 
 def gates(
-    key: Array, names: str, inputs: int, hidden: int
+    key: Array, names: str, inputs: int, hidden: int, sample: Sample = gate
 ) -> dict[str, dict[str, Any]]:
-    """Samples several gates of one input and state.
+    """Samples several gates.
 
     Args:
         key: A key of `jax.random`.
         names: Their names, a letter each.
         inputs: Length of the input, X.
         hidden: Length of the state, H.
+        sample: What samples one: `gate`, or `affine` for gates of the input alone.
 
     Returns:
-        What `gate` gives, for each name.
+        What that gives, for each name.
     """
-    return _for_each(key, names, lambda own: gate(own, inputs, hidden))
-
-
-def input_gates(
-    key: Array, names: str, inputs: int, hidden: int
-) -> dict[str, dict[str, Any]]:
-    """Samples several gates of an input alone.
-
-    Args:
-        key: A key of `jax.random`.
-        names: Their names, a letter each.
-        inputs: Length of the input, X.
-        hidden: Length of each gate, H.
-
-    Returns:
-        What `affine` gives, for each name.
-    """
-    return _for_each(key, names, lambda own: affine(own, inputs, hidden))
+    keys = jax.random.split(key, len(names))
+    return {
+        name: sample(own, inputs, hidden) for name, own in zip(names, keys, strict=True)
+    }
 
 
 def child_gate(key: Array, arity: int, hidden: int) -> dict[str, Any]:
@@ -128,10 +117,3 @@ def child_gate(key: Array, arity: int, hidden: int) -> dict[str, Any]:
         "U": matrices(key, arity, hidden),
         "b": jnp.zeros(hidden, jnp.float32),
     }
-
-
-def _for_each(
-    key: Array, names: str, sample: Callable[[Array], dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    keys = jax.random.split(key, len(names))
-    return {name: sample(each) for name, each in zip(names, keys, strict=True)}

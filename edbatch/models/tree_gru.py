@@ -20,7 +20,8 @@ from jax.nn import sigmoid, softmax
 import edbatch as eb
 from edbatch.data import Tree
 from edbatch.models.gates import from_children, from_input
-from edbatch.models.initial_params import affine, child_gate, embedding, input_gates
+from edbatch.models.initial_params import affine, child_gate, embedding
+from edbatch.models.initial_params import gates as init_gates
 from edbatch.models.tree_classifier import node_classifier, root_classifier
 
 
@@ -101,7 +102,7 @@ def init_params(
     )
     return {
         "embedding": embedding(words, vocabulary_size, hidden),
-        "leaf": input_gates(leaf, "zu", hidden, hidden),
+        "leaf": init_gates(leaf, "zu", hidden, hidden, affine),
         # The candidate, its update gate, and those of the children.
         "compose": {"u": u, "z": z, "zs": gates[:arity], "r": gates[arity:]},
         "classify": affine(output, hidden, num_labels),

@@ -16,7 +16,8 @@ from jax.nn import sigmoid
 import edbatch as eb
 from edbatch.data import Tree
 from edbatch.models.gates import from_children, from_input
-from edbatch.models.initial_params import affine, child_gate, embedding, input_gates
+from edbatch.models.initial_params import affine, child_gate, embedding
+from edbatch.models.initial_params import gates as init_gates
 from edbatch.models.tree_classifier import node_classifier, root_classifier
 
 State = tuple[Array, Array]  # h and c, each [H]
@@ -96,7 +97,7 @@ def init_params(
     keys = jax.random.split(key, 4)
     return {
         "embedding": embedding(keys[0], vocabulary_size, hidden),
-        "leaf": input_gates(keys[1], "iou", hidden, hidden),
+        "leaf": init_gates(keys[1], "iou", hidden, hidden, affine),
         "compose": init_compose(keys[2], arity, hidden),
         "classify": affine(keys[3], hidden, num_labels),
     }

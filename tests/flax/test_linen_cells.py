@@ -9,16 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax_trees import TREES, LinenTree, tree_model
+from flax_trees import KEY, SEQUENCES, SIZES, TREES, LinenTree, tree_model, vectors
 
 import edbatch as eb
 import edbatch.flax
 from edbatch.memory_planner.packing import pack_type
-
-SIZES = eb.Sizes(widths=(2,))
-KEY = jax.random.key(5)
-SEQUENCES = [np.float32(np.random.default_rng(n).normal(size=(n, 3))) for n in (2, 1)]
-
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -29,10 +24,6 @@ def dense(features=3, **options):
     cell = eb.flax.cell(module, **options)
     params = module.init(KEY, jnp.zeros(4))
     return cell, params, lambda params, x: cell(params, x)
-
-
-def vectors(count=2, size=4):
-    return list(np.random.default_rng(0).normal(size=(count, size)).astype(np.float32))
 
 
 @pytest.mark.parametrize(

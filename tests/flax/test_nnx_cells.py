@@ -4,22 +4,13 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from flax_trees import TREES, NnxTree, tree_model
+from flax_trees import KEY, SEQUENCES, SIZES, TREES, NnxTree, tree_model, vectors
 
 import edbatch as eb
 import edbatch.flax
 from edbatch.memory_planner.packing import pack_type
 
-SIZES = eb.Sizes(widths=(2,))
-KEY = jax.random.key(5)
-SEQUENCES = [np.float32(np.random.default_rng(n).normal(size=(n, 3))) for n in (2, 1)]
-
-
 pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-
-def vectors(count=2, size=4):
-    return list(np.random.default_rng(0).normal(size=(count, size)).astype(np.float32))
 
 
 def as_state(module):

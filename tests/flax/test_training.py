@@ -7,14 +7,13 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
-from flax_trees import TREES, LinenTree, NnxTree, tree_model
+from flax_trees import SIZES, TREES, LinenTree, NnxTree, tree_model
 
 import edbatch as eb
 import edbatch.flax
 
 STEPS, RATE = 4, 0.05
 TARGETS = np.float32([0.5, -0.5, 0.2])
-SIZES = eb.Sizes(widths=(2,))
 METHODS = ("leaf", "compose")
 
 
