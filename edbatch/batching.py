@@ -22,6 +22,7 @@ from edbatch.graph.merge import merge, merge_lengths
 from edbatch.graph.parameters import abstract
 from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
+from edbatch.memory_planner.hoisting import SplitTypes, run_ahead
 from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
@@ -115,10 +116,15 @@ class Batched:
         key = (treedef, tuple((each.shape, each.dtype) for each in leaves))
         with self._lock:
             if key not in self._sessions:
+                types, planner = TypeTable(spec), self.planner
+                always = planner.hoisting == "always"
                 self._sessions[key] = Session(
-                    TypeTable(spec),
+                    types,
                     BucketStore(self.sizes),
-                    Forms() if self.planner.slices else Forms(least_share=2),
+                    Forms() if planner.slices else Forms(least_share=2),
+                    None
+                    if planner.hoisting == "never"
+                    else SplitTypes(types, always=always),
                 )
             self._current = self._sessions[key]
         return self
@@ -255,10 +261,10 @@ class Batched:
             assert plan.report is not None, "plans are made with a report"
             return replace(plan, report=replace(plan.report, cached=True))
         start = time.perf_counter()
-        schedule, layout = self._lay_out(graph)
+        running, schedule, layout = self._lay_out(session, graph)
         plan_ms = 1e3 * (time.perf_counter() - start)
         encoded = encode_plan(
-            graph,
+            running,
             schedule,
             layout,
             session.store,
@@ -272,9 +278,14 @@ class Batched:
         assert plan.report is not None, "plans are made with a report"
         return replace(plan, report=replace(plan.report, plan_ms=plan_ms))
 
-    def _lay_out(self, graph: DataflowGraph) -> tuple[Schedule, Layout]:
+    def _lay_out(
+        self, session: Session, graph: DataflowGraph
+    ) -> tuple[DataflowGraph, Schedule, Layout]:
+        """Schedules and lays out a graph; also returns it as it will run."""
         schedule = self.policy.schedule(graph.structure)
-        return schedule, plan_layout(
+        if session.split is not None:
+            graph, schedule = run_ahead(graph, schedule, session.split)
+        layout = plan_layout(
             graph,
             schedule,
             self.sizes,
@@ -282,6 +293,7 @@ class Batched:
             reuse=self.planner.reuse,
             effort=self.planner.effort,
         )
+        return graph, schedule, layout
 
     def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
@@ -319,8 +331,8 @@ class Batched:
     def _check_own(self, plan: Plan) -> None:
         types = plan.shape.program.types
         with self._lock:  # another thread may bind other shapes meanwhile
-            known = [each.types for each in self._sessions.values()]
-        if all(each is not types for each in known):
+            sessions = [*self._sessions.values()]
+        if not any(each.runs(types) for each in sessions):
             raise PlanError(
                 "the plan was made by another model; make it with this model's own"
                 " .plan(instances)"

@@ -11,6 +11,7 @@ from edbatch.execution.result import find_ragged
 from edbatch.graph.outputs import Skeleton
 from edbatch.graph.recorder import CallMemory
 from edbatch.graph.type_table import TypeTable
+from edbatch.memory_planner.hoisting import SplitTypes
 
 
 @dataclass(eq=False)
@@ -21,6 +22,7 @@ class Session:
 
     Attributes:
         types: The types that were recorded.
+        split: The types as they run, if products of external inputs run ahead.
         store: The buckets that were planned for.
         forms: Which operands are read as slices.
         memory: What recording remembers about calls.
@@ -32,10 +34,17 @@ class Session:
     types: TypeTable
     store: BucketStore
     forms: Forms
+    split: SplitTypes | None = None
     memory: CallMemory = field(default_factory=CallMemory)
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def runs(self, types: TypeTable) -> bool:
+        """Tells whether these are the types of plans of this session."""
+        return types is self.types or (
+            self.split is not None and types is self.split.table
+        )
 
     def see_lists(
         self, skeleton: Skeleton, lengths: tuple[np.ndarray, ...]

@@ -185,9 +185,9 @@ class Sharded:
         if not own.size:
             return None
         graph = at_places(merge([recordings[k] for k in own]), own.tolist())
-        schedule, layout = self.batched._lay_out(graph)
+        running, schedule, layout = self.batched._lay_out(session, graph)
         result = replace(shape.result, instances=graph.num_instances)
-        plan = encode_unpadded(graph, schedule, layout, result, session.forms)
+        plan = encode_unpadded(running, schedule, layout, result, session.forms)
         return Shard(graph, plan)
 
     def _fit(self, session: Session, shards: Sequence[Shard | None]) -> Bucket:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from edbatch.errors import PlanError, nearest
 
 LAYOUTS = ("schedule", "aligned")
+HOISTING = ("auto", "always", "never")
 EFFORT = 2000
 
 
@@ -21,6 +22,9 @@ class Planner:
         slices: Read operands that lie in one slice of an arena as a slice; else all are
             gathered row by row.
         packing: Run operations of one cell that fit together as one.
+        hoisting: Whether the products of external inputs, in cells that wait for other
+            nodes, run ahead of these, for the whole minibatch at once: ``"auto"``,
+            where it pays, ``"always"`` or ``"never"``.
         reuse: Use rows of values again that nobody reads any more. Less memory, but no
             gradient.
         remat: For a gradient, compute what cells' products gave a second time instead
@@ -31,7 +35,7 @@ class Planner:
             default, only small graphs are searched.
 
     Raises:
-        PlanError: The layout is unknown, or the effort negative.
+        PlanError: The layout or the hoisting is unknown, or the effort negative.
 
     Example:
         >>> Planner(packing=False).layout
@@ -41,6 +45,7 @@ class Planner:
     layout: str = "schedule"
     slices: bool = True
     packing: bool = True
+    hoisting: str = "auto"
     reuse: bool = False
     remat: bool = False
     effort: int = EFFORT
@@ -51,6 +56,11 @@ class Planner:
                 f"a layout is one of {', '.join(LAYOUTS)} but this is"
                 f" {self.layout!r}; {nearest(str(self.layout), LAYOUTS)}"
             )
+        if self.hoisting not in HOISTING:
+            raise PlanError(
+                f"hoisting is one of {', '.join(HOISTING)} but this is"
+                f" {self.hoisting!r}; {nearest(str(self.hoisting), HOISTING)}"
+            )
         if self.effort < 0:
             raise PlanError(
                 f"the effort of a layout is 0 or more but is {self.effort}; leave it"
@@ -58,4 +68,4 @@ class Planner:
             )
 
 
-OFF = Planner(layout="schedule", slices=False, packing=False)
+OFF = Planner(layout="schedule", slices=False, packing=False, hoisting="never")

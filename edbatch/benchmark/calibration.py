@@ -122,8 +122,9 @@ def calibrate(
     Raises:
         EdbatchError: The model cannot be recorded or planned.
     """
-    # A replay adds chunks that gather, so those of the minibatch gather as well.
-    planner = eb.Planner(slices=False)
+    # A replay adds chunks that gather, so those of the minibatch gather as well; costs
+    # are of whole cells, which policies choose among.
+    planner = eb.Planner(slices=False, hoisting="never")
     batched = eb.batch(model, params=params, cache_bytes=0, planner=planner)
     recorded = [
         [batched.record(each) for each in some] for some in (*minibatches, *held_out)

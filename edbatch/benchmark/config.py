@@ -1,12 +1,12 @@
 """What a benchmark measures."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from edbatch.benchmark.errors import BenchmarkError
 from edbatch.errors import nearest
-from edbatch.memory_planner import OFF, Planner
+from edbatch.memory_planner import OFF
 
 # The order in which they are measured and shown; `unbatched` is the specification,
 # with which the results of all others are compared.
@@ -24,9 +24,10 @@ SYSTEMS = (
 # edbatch with parts of its memory planner; measured on request.
 PLANNERS = {
     "planner-off": OFF,
-    "planner-layout": Planner(layout="aligned", packing=False),
-    "planner-packing": Planner(slices=False),
-    "planner-both": Planner(layout="aligned"),
+    "planner-layout": replace(OFF, layout="aligned", slices=True),
+    "planner-packing": replace(OFF, packing=True),
+    "planner-both": replace(OFF, layout="aligned", slices=True, packing=True),
+    "planner-hoisting": replace(OFF, packing=True, hoisting="always"),
 }
 
 

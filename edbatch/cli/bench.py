@@ -69,7 +69,7 @@ def bench(
                 "What to compare, of: edbatch, agenda, depth, unbatched, scan,"
                 " scan-sorted, levels, exact; all of these by default. And edbatch"
                 " with parts of its memory planner: planner-off, planner-layout,"
-                " planner-packing, planner-both."
+                " planner-packing, planner-both, planner-hoisting (with packing)."
             ),
         ),
     ] = None,

@@ -17,6 +17,8 @@ class PlanReport:
         policy: Name of the policy that scheduled it.
         nodes: Nodes of the minibatch.
         batches: Batches of its schedule.
+        hoisted: Nodes whose products of external inputs run ahead; these are in the
+            counts of chunks, operands and bytes below.
         unseen_states: Batches that a learned policy chose by its fallback.
         chunks: Chunks into which the batches were cut.
         padding_rows: Rows computed for nobody.
@@ -34,6 +36,7 @@ class PlanReport:
     policy: str
     nodes: int
     batches: int
+    hoisted: int
     unseen_states: int
     chunks: int
     padding_rows: int
@@ -63,6 +66,7 @@ def make_report(
         number of chunks.
     """
     types = graph.types
+    nodes = int(graph.instance_nodes.sum())
     kind_bytes = np.array([each.num_bytes for each in types.avals], np.int64)
     slot_bytes = np.zeros((len(types), layout.in_place.shape[1]), np.int64)
     for row, each in zip(slot_bytes, types.types, strict=True):
@@ -71,8 +75,9 @@ def make_report(
     read = slot_bytes[chunk_type] * layout.chunk_size.astype(np.int64)[:, None]
     return PlanReport(
         policy=schedule.policy,
-        nodes=graph.num_nodes,
-        batches=schedule.num_batches,
+        nodes=nodes,
+        batches=int((schedule.order[schedule.batch_start[:-1]] < nodes).sum()),
+        hoisted=graph.num_nodes - nodes,
         unseen_states=schedule.unseen_states,
         chunks=len(layout.chunk_start),
         padding_rows=int((layout.chunk_width - layout.chunk_size).sum()),

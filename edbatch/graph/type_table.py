@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -54,6 +55,26 @@ class TypeTable:
 
     def __len__(self) -> int:
         return len(self.types)
+
+    def with_other_types(self) -> "TypeTable":
+        """Returns a table without types; array kinds are, and stay, this one's."""
+        table = TypeTable(self.params_spec)
+        table.avals, table._kinds, table._lock = self.avals, self._kinds, self._lock
+        return table
+
+    def add(self, node_type: NodeType) -> NodeType:
+        """Adds a type that was not recorded, but made of others.
+
+        Args:
+            node_type: The type; its array kinds are this table's.
+
+        Returns:
+            The type with its position in this table.
+        """
+        with self._lock:
+            added = replace(node_type, id=len(self.types))
+            self.types.append(added)
+            return added
 
     def kind(self, shape: tuple[int, ...], dtype: Any) -> int:
         """Returns the id of an array kind, which is new or known."""

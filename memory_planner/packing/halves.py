@@ -42,14 +42,14 @@ class Halves:
 
     def early_function(self) -> Callable[..., Sequence[Any]]:
         """Returns the function from the parameters to what is handed on."""
-        return _as_function(
+        return as_function(
             self.graph, self.graph.parameters, self.early, self.handed_on
         )
 
     def late_function(self) -> Callable[..., Sequence[Any]]:
         """Returns the function from what is handed on and the inputs to the outputs."""
         arguments = (*self.handed_on, *self.graph.inputs)
-        return _as_function(self.graph, arguments, self.late, self.graph.outputs)
+        return as_function(self.graph, arguments, self.late, self.graph.outputs)
 
 
 def divide(graph: CellGraph) -> Halves:
@@ -73,7 +73,7 @@ def divide(graph: CellGraph) -> Halves:
     read.update(variables(graph.outputs))
     views = []
     for node in reversed(early):
-        if _is_view(node) and not read.isdisjoint(node.outvars):
+        if is_view(node) and not read.isdisjoint(node.outvars):
             views.append(node)
             read.update(variables(node.invars))
     known = (*anywhere, *views[::-1], *late)
@@ -96,7 +96,8 @@ def _computes(node: Node, some: frozenset[Var]) -> bool:
     return bool(node.outvars) and some.issuperset(node.outvars)
 
 
-def _is_view(node: Node) -> bool:
+def is_view(node: Node) -> bool:
+    """Tells equations that show an array in another shape."""
     return isinstance(node, JaxprEqn) and node.primitive.name in _VIEWS
 
 
@@ -105,12 +106,23 @@ def _in_order(graph: CellGraph, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in graph.nodes if id(node) in some]
 
 
-def _as_function(
+def as_function(
     graph: CellGraph,
     arguments: Sequence[Var],
     nodes: Sequence[Node],
     results: Sequence[Atom],
 ) -> Callable[..., Sequence[Any]]:
+    """Makes a function of some equations of a graph.
+
+    Args:
+        graph: The graph; its constants are known.
+        arguments: The variables that the function takes.
+        nodes: Equations, in an order in which they can run.
+        results: What it returns.
+
+    Returns:
+        The function, of arrays.
+    """
     equations = [node for node in nodes if isinstance(node, JaxprEqn)]
     assert len(equations) == len(nodes), "merged nodes were written as equations"
     read = [var for node in equations for var in variables(node.invars)]
