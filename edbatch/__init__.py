@@ -15,7 +15,14 @@ from edbatch.errors import (
     RecordingError,
     VerificationError,
 )
-from edbatch.execution import GradientMemory, Plan, PlanReport, Ragged, gradient_memory
+from edbatch.execution import (
+    GradientMemory,
+    Plan,
+    PlanReport,
+    Ragged,
+    gradient_memory,
+    keep_memory,
+)
 from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
 from edbatch.loader import Loader, LoaderReport, Minibatch
 from edbatch.memory_planner import Planner, Sizes
@@ -60,6 +67,7 @@ __all__ = [
     "cell_keys",
     "get_policy",
     "gradient_memory",
+    "keep_memory",
     "load_policy",
     "use_cpu_devices",
     "verify",

@@ -168,4 +168,5 @@ def main(arguments: Arguments) -> History:
 
 
 if __name__ == "__main__":
+    eb.keep_memory()
     main(parse_arguments(Arguments, __doc__))

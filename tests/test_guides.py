@@ -59,7 +59,7 @@ def test_the_guide_runs_as_it_stands(blocks, tmp_path, capsys):
         assert each in printed
 
 
-@pytest.mark.parametrize(("guide", "blocks"), [("memory-planner", 8), ("flax", 4)])
+@pytest.mark.parametrize(("guide", "blocks"), [("memory-planner", 9), ("flax", 4)])
 def test_what_a_guide_prints(
     guide, blocks, quick_compiles, project_root, tmp_path, monkeypatch, capsys
 ):

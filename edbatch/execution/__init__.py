@@ -2,6 +2,7 @@
 
 from edbatch.execution.buckets import Bucket, BucketStore
 from edbatch.execution.gradient_memory import GradientMemory, gradient_memory
+from edbatch.execution.kept_memory import keep_memory
 from edbatch.execution.plan import Encoded, Plan, PlanShape, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache
 from edbatch.execution.program import ProgramShape, compiled_copies
@@ -24,5 +25,6 @@ __all__ = [
     "compiled_copies",
     "encode_plan",
     "gradient_memory",
+    "keep_memory",
     "run_plan",
 ]
