@@ -1,7 +1,7 @@
 """The front door: calls, recordings, plans, their cache, and what bad input gets."""
 
-import threading
 from collections import namedtuple
+from dataclasses import replace
 
 import flax.linen as nn
 import jax
@@ -9,19 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from trees import all_states, encode, join, leaf, make_params, sample_trees
+from trees import (
+    all_states,
+    assert_equal,
+    encode,
+    join,
+    leaf,
+    make_params,
+    sample_trees,
+)
 
 import edbatch as eb
 from edbatch.policies import Guarded, MachineState, Searched, StateMachine
 from edbatch.verify import split_instances
 
 SIZES = eb.Sizes(widths=(4, 16))
-
-
-def assert_equal(found, expected):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_calling_gives_what_vmap_would_give():
@@ -88,26 +90,6 @@ def test_no_cache():
     assert batched.cache_info.entries == 0
 
 
-def test_plans_are_made_in_other_threads():
-    params = make_params()
-    batched = eb.batch(all_states, params=params, sizes=SIZES)
-    minibatches = [sample_trees(seed, 4) for seed in range(8)]
-    plans = [None] * len(minibatches)
-
-    def work(k):
-        plans[k] = batched.plan(minibatches[k])
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    for trees, plan in zip(minibatches, plans, strict=True):
-        found = split_instances(batched.apply(params, plan), 4)
-        for own, tree in zip(found, trees, strict=True):
-            assert_equal(own, all_states(params, tree))
-
-
 def test_all_instances_of_a_data_set_are_recorded():
     params, trees = make_params(), sample_trees(1, 4)
     batched = eb.batch(encode, params=params, sizes=SIZES)
@@ -138,80 +120,6 @@ def test_recording_a_data_set_names_what_is_wrong():
     other = eb.batch(encode, params=make_params(), sizes=SIZES)
     with pytest.raises(eb.PlanError, match="a recording was made by another model"):
         batched.record_all([other.record(1)])
-
-
-class Slow(list):
-    """A list that lets other threads run before it grows."""
-
-    def append(self, value):
-        threading.Event().wait(0.002)
-        super().append(value)
-
-
-def test_threads_that_record_at_once_share_types():
-    @eb.cell
-    def double(params, x):
-        return params * x
-
-    batched = eb.batch(lambda params, x: double(params, x), params=jnp.float32(2))
-    batched.types.avals, batched.types.types = Slow(), Slow()
-    vectors = [np.arange(1 + k % 20, dtype=np.float32) for k in range(80)]
-    graphs = [None] * 80
-    start = threading.Barrier(4)
-
-    def work(first):
-        start.wait()
-        for k in range(first, 80, 4):
-            graphs[k] = batched.record(vectors[k])
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert len(batched.types) == len(batched.types.avals) == 20
-    for vector, graph in zip(vectors, graphs, strict=True):
-        ((kind, pool),) = graph.externals.items()
-        assert batched.types.avals[kind].shape == vector.shape
-        np.testing.assert_array_equal(pool[0], vector)
-        assert batched.types.types[graph.node_type[0]].external_kinds == (kind,)
-
-
-def test_a_plan_is_run_while_other_shapes_are_bound():
-    batched = eb.batch(encode, params=make_params(), sizes=SIZES)
-    plan = batched.plan([(1, 2)])
-
-    class Locked(dict):
-        def values(self):
-            assert batched._lock.locked()
-            return super().values()
-
-    batched._sessions = Locked(batched._sessions)
-    assert batched.apply(make_params(), plan)[0].shape == (1, 4)
-
-
-def test_lists_are_noted_by_one_thread_at_a_time(monkeypatch):
-    batched = eb.batch(all_states, params=make_params(), sizes=SIZES)
-    busy = threading.Semaphore()
-    crowded = []
-
-    def find(*_):
-        if not busy.acquire(blocking=False):
-            crowded.append(True)
-        threading.Event().wait(0.01)
-        busy.release()
-        return set()
-
-    monkeypatch.setattr("edbatch.session.find_ragged", find)
-    threads = [
-        threading.Thread(target=batched.plan, args=([k],), name=str(k))
-        for k in range(4)
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not crowded
 
 
 def test_lists_of_differing_length_are_ragged():
@@ -316,6 +224,17 @@ def test_gradients_with_respect_to_external_inputs():
     )(plan)
     (pool,) = grads.pools.values()
     assert pool[1:3].tolist() == [[2, 2], [2, 2]]
+
+
+def test_integer_external_inputs_have_no_gradient():
+    batched = eb.batch(encode, params=make_params(), sizes=SIZES)
+    plan = batched.plan([(1, 2)])
+
+    def total(pools):
+        return batched.apply(make_params(), replace(plan, pools=pools))[0].sum()
+
+    with pytest.raises(TypeError, match="requires real- or complex-valued inputs"):
+        jax.grad(total)(plan.pools)
 
 
 def test_parameters_may_be_an_nnx_module():

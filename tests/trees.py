@@ -62,3 +62,9 @@ def sample_tree(rng, leaves):
 def sample_trees(seed, count, leaves=12):
     rng = np.random.default_rng(seed)
     return [sample_tree(rng, int(rng.integers(1, leaves + 1))) for _ in range(count)]
+
+
+def assert_equal(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -7,9 +7,9 @@ the system clear and map each page again.
 
 import ctypes
 
-_TRIM_THRESHOLD = -1  # of glibc's malloc.h
-_MMAP_MAX = -4
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
 _MOST = 2**31 - 1
+_PAD = 1 << 28  # asked of the system at once; pages are mapped when they are written
 
 
 def keep_memory() -> bool:
@@ -32,4 +32,5 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # no glibc; Windows has no None
         return False
-    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, _MOST))
+    wanted = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _MOST), (_TOP_PAD, _PAD))
+    return all([mallopt(*each) for each in wanted])

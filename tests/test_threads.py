@@ -1,0 +1,100 @@
+"""Threads that record, plan and run with one batched function."""
+
+import threading
+
+import jax.numpy as jnp
+import numpy as np
+from trees import all_states, assert_equal, encode, make_params, sample_trees
+
+import edbatch as eb
+from edbatch.verify import split_instances
+
+SIZES = eb.Sizes(widths=(4, 16))
+
+
+def in_threads(work, count):
+    """Calls ``work(k)`` in a thread for each k."""
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(count)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+
+class Slow(list):
+    """A list that lets other threads run before it grows."""
+
+    def append(self, value):
+        threading.Event().wait(0.002)
+        super().append(value)
+
+
+def test_plans_are_made_in_other_threads():
+    params = make_params()
+    batched = eb.batch(all_states, params=params, sizes=SIZES)
+    minibatches = [sample_trees(seed, 4) for seed in range(8)]
+    plans = [None] * len(minibatches)
+
+    def work(k):
+        plans[k] = batched.plan(minibatches[k])
+
+    in_threads(work, 8)
+    for trees, plan in zip(minibatches, plans, strict=True):
+        found = split_instances(batched.apply(params, plan), 4)
+        for own, tree in zip(found, trees, strict=True):
+            assert_equal(own, all_states(params, tree))
+
+
+def test_threads_that_record_at_once_share_types():
+    @eb.cell
+    def double(params, x):
+        return params * x
+
+    batched = eb.batch(lambda params, x: double(params, x), params=jnp.float32(2))
+    batched.types.avals, batched.types.types = Slow(), Slow()
+    vectors = [np.arange(1 + k % 20, dtype=np.float32) for k in range(80)]
+    graphs = [None] * 80
+    start = threading.Barrier(4)
+
+    def work(first):
+        start.wait()
+        for k in range(first, 80, 4):
+            graphs[k] = batched.record(vectors[k])
+
+    in_threads(work, 4)
+    assert len(batched.types) == len(batched.types.avals) == 20
+    for vector, graph in zip(vectors, graphs, strict=True):
+        ((kind, pool),) = graph.externals.items()
+        assert batched.types.avals[kind].shape == vector.shape
+        np.testing.assert_array_equal(pool[0], vector)
+        assert batched.types.types[graph.node_type[0]].external_kinds == (kind,)
+
+
+def test_a_plan_is_run_while_other_shapes_are_bound():
+    batched = eb.batch(encode, params=make_params(), sizes=SIZES)
+    plan = batched.plan([(1, 2)])
+
+    class Locked(dict):
+        def values(self):
+            assert batched._lock.locked()
+            return super().values()
+
+    batched._sessions = Locked(batched._sessions)
+    assert batched.apply(make_params(), plan)[0].shape == (1, 4)
+
+
+def test_lists_are_noted_by_one_thread_at_a_time(monkeypatch):
+    batched = eb.batch(all_states, params=make_params(), sizes=SIZES)
+    busy = threading.Semaphore()
+    crowded = []
+
+    def find(*_):
+        if not busy.acquire(blocking=False):
+            crowded.append(True)
+        threading.Event().wait(0.01)
+        busy.release()
+        return set()
+
+    monkeypatch.setattr("edbatch.session.find_ragged", find)
+    in_threads(lambda k: batched.plan([k]), 4)
+    assert not crowded
