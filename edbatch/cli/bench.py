@@ -80,7 +80,8 @@ def bench(
             metavar="",
             help=(
                 "Compare edbatch without its memory planner, with layout only, with"
-                " packing only, and with both; as --systems with the four."
+                " packing only, with both, and with packing and hoisting; as --systems"
+                " with the five."
             ),
         ),
     ] = False,
@@ -91,6 +92,17 @@ def bench(
             metavar="",
             help=(
                 "Also measure the value and gradient of a loss, without an optimiser."
+            ),
+        ),
+    ] = False,
+    keep_memory: Annotated[
+        bool,
+        typer.Option(
+            "--keep-memory",
+            metavar="",
+            help=(
+                "Let the process keep the memory that calls free, for all systems, as"
+                " edbatch.keep_memory() does; helps gradients on CPUs."
             ),
         ),
     ] = False,
@@ -124,9 +136,15 @@ def bench(
 
     Example: edbatch bench --workload tree-lstm --hidden 128 --batch-size 64
     """
+    import edbatch as eb
     from edbatch.benchmark import PLANNERS, SYSTEMS, BenchmarkConfig
     from edbatch.cli.one_sentence import CommandError
 
+    if keep_memory and not eb.keep_memory():
+        raise CommandError(
+            "--keep-memory needs the C library glibc but this system has another; leave"
+            " it out"
+        )
     if planner and systems is not None:
         raise CommandError(
             "--planner names the systems itself but --systems is given, too; leave one"

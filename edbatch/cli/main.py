@@ -15,7 +15,6 @@ from edbatch.cli.inspect import inspect
 from edbatch.cli.one_sentence import OneSentenceCommand, OneSentenceGroup
 from edbatch.cli.run import run
 from edbatch.cli.train_policy import train_policy
-from edbatch.execution import keep_memory
 
 app = typer.Typer(
     name="edbatch",
@@ -67,7 +66,6 @@ train_policy_app.command(cls=OneSentenceCommand)(train_policy)
 
 def main() -> None:
     """Runs `edbatch`."""
-    keep_memory()  # this process is ours
     app(prog_name="edbatch")
 
 

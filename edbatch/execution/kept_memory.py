@@ -18,7 +18,7 @@ def keep_memory() -> bool:
     On a CPU this saves the system the clearing and mapping of pages in each call, of
     which there are most in gradients of wide cells. It concerns the whole process,
     which stays as large as it ever was, and cannot be undone. Programs do well to call
-    it once, libraries leave it to them; `edbatch bench` and the training scripts do.
+    it once, as the training scripts do; libraries leave it to them.
 
     Returns:
         Whether the C library can do that: glibc can, other libraries are left as they

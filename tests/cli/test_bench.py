@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import edbatch as eb
 import edbatch.benchmark
 from edbatch.benchmark import (
     PLANNERS,
@@ -200,6 +201,19 @@ def test_training(asked, monkeypatch):
     for words in ("Value and gradient of a loss", "45.68", "to forward", "1.0e-06"):
         assert words in shown
     assert "Value and gradient" not in run().stdout
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_memory_is_kept_if_asked(asked, monkeypatch, can):
+    calls = []
+    monkeypatch.setattr(eb, "keep_memory", lambda: calls.append(True) or can)
+    assert run().exit_code == 0
+    assert calls == []
+    result = run("--keep-memory")
+    assert calls == [True]
+    if not can:
+        assert result.exit_code == 2
+        assert "--keep-memory needs the C library glibc" in result.output
 
 
 def test_planner_and_systems_exclude_each_other(asked):
