@@ -51,6 +51,7 @@ class Arguments:
     minibatches: int = option(3, "Minibatches.")
     rounds: int = option(15, "How often everything is timed.")
     seed: int = option(0, "Seed of inputs and parameters.")
+    keep_memory: bool = option(False, "Keep the memory that calls free.")
 
 
 @eb.cell(name="leaf")
@@ -186,6 +187,8 @@ def line(name: str, hidden: int, times: np.ndarray) -> str:
 
 
 def main(arguments: Arguments) -> None:
+    if arguments.keep_memory:
+        eb.keep_memory()
     print(HEAD)
     for name in arguments.workloads.split(","):
         for hidden in map(int, arguments.hidden.split(",")):
