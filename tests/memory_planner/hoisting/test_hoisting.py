@@ -199,10 +199,10 @@ def chain(params, words):
 @pytest.mark.parametrize(
     ("hidden", "length", "sentences", "hoisted"),
     [
-        (256, 20, 4, 80),  # many narrow batches of a large cell
-        (64, 20, 4, 0),  # a cell that fits into the cache
-        (256, 8, 4, 0),  # few batches
-        (256, 20, 64, 0),  # wide ones
+        (256, 40, 4, 160),  # many narrow batches of a large cell
+        (64, 40, 4, 0),  # a cell that fits into the cache
+        (256, 16, 4, 0),  # few batches
+        (256, 40, 64, 0),  # wide ones
     ],
 )
 def test_by_default_many_narrow_batches_of_large_cells_are_split(
@@ -223,8 +223,8 @@ def test_the_first_minibatch_decides():
     spec = jax.ShapeDtypeStruct((256, 256), np.float32)
     params = {"W": spec, "U": spec, "table": spec, "start": spec.update(shape=(256,))}
     found = eb.batch(chain, params=params)
-    hoisted = [found.plan([range(n)] * 4).report.hoisted for n in (20, 3)]
-    assert hoisted == [80, 12]
+    hoisted = [found.plan([range(n)] * 4).report.hoisted for n in (40, 3)]
+    assert hoisted == [160, 12]
     found = eb.batch(chain, params=params)
-    hoisted = [found.plan([range(n)] * 4).report.hoisted for n in (3, 20)]
+    hoisted = [found.plan([range(n)] * 4).report.hoisted for n in (3, 40)]
     assert hoisted == [0, 0]
