@@ -318,11 +318,13 @@ def taped_cell(
         node_type: The type.
         types: The table that it is in.
         packing: As for `cell_program`.
-        remat: As for `TapedCell`.
+        remat: As for `TapedCell`. Types without operands do so anyway: they run in few
+            and wide chunks, in which tapes take more time than they save.
 
     Returns:
         The taped cell.
     """
+    remat = remat or not node_type.operand_kinds
     with use_abstract_mesh(NO_MESH):
         cell = cell_program(node_type, types, packing)
         return TapedCell(cell, node_type, types, remat=remat)

@@ -19,7 +19,7 @@ NONE = -1
 # and so many for each number that they hand on to a batch, and if it has so many
 # batches. Narrow batches read much for little, and many batches read it often. Lattices
 # gain (see `docs/results-memory.md`); child-sum trees, with few and wide batches, and
-# cells of 64, whose parameters stay in the cache, would lose, speech lattices do neither.
+# cells of 64, whose parameters stay in the cache, would lose.
 _LEAST_PARAMETERS = 1 << 15
 _LEAST_SHARE = 8
 _LEAST_BATCHES = 32

@@ -40,9 +40,9 @@ def test_every_part_is_counted():
     found = eb.gradient_memory(plan)
     assert found.values == row * (sum(rows.values()) + len(pool))
     assert found.cotangents == found.values
-    # Each of the two types has one product, which reads a row and gives one; tapes
+    # The type that has operands has one product, which reads a row and gives one; tapes
     # come in blocks of 128 rows.
-    assert found.tapes == 2 * 2 * row * 128
+    assert found.tapes == 2 * row * 128
     integers = [plan.stream, plan.trips, *plan.rows, *plan.lengths]
     assert found.plan == 4 * sum(each.size for each in integers)
     assert found.total == sum((found.values, found.cotangents, found.tapes, found.plan))
