@@ -29,9 +29,9 @@ def run_ahead(
 
     Returns:
         The graph of these types, and its schedule; the graph and schedule themselves
-        while no type is split. The nodes and values that were there
-        keep their numbers; the new ones come after them and belong to no instance, so
-        the number of instances' nodes is unchanged.
+        while no type is split. The nodes and values that were there keep their numbers;
+        the new ones come after them and belong to no instance, so the number of
+        instances' nodes is unchanged.
     """
     start, kind = schedule.batch_start, schedule.batch_type
     sizes = np.diff(start)
@@ -42,12 +42,12 @@ def run_ahead(
     before = ahead[kind]
     batches = np.flatnonzero(before != NONE)
     batches = batches[np.argsort(before[batches], kind="stable")].astype(np.int32)
-    nodes = np.bincount(before[batches], sizes[batches], len(split.table))
-    types = np.flatnonzero(nodes)
-    ends = np.cumsum(nodes[types]).astype(np.int64)
-    added = int(sizes[batches].sum())
     table = split.table
-    outputs = table.counts[2]
+    outputs = table.counts[2]  # other threads may add types meanwhile
+    nodes = np.bincount(before[batches], sizes[batches], len(outputs)).astype(np.int64)
+    types = np.flatnonzero(nodes)
+    ends = np.cumsum(nodes[types])
+    added = int(sizes[batches].sum())
     check_rows(graph.num_values + int(nodes @ outputs), "values")
     node_type, operands, external_rows, num_values = _divide(
         schedule.order, start, batches, added, own, ahead, outputs, graph.node_type,
@@ -67,7 +67,7 @@ def run_ahead(
         replace(
             schedule,
             order=np.concatenate([new, schedule.order]),
-            batch_start=np.concatenate([[0], ends[:-1], start + added]).astype(
+            batch_start=np.concatenate([ends - nodes[types], start + added]).astype(
                 np.int32
             ),
             batch_type=np.concatenate([types, own[kind]]).astype(np.int32),

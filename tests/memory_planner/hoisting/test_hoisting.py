@@ -228,3 +228,21 @@ def test_the_first_minibatch_decides():
     found = eb.batch(chain, params=params)
     hoisted = [found.plan([range(n)] * 4).report.hoisted for n in (3, 40)]
     assert hoisted == [0, 0]
+
+
+def test_minibatches_with_and_without_split_types_take_turns():
+    rng = np.random.default_rng(0)
+    params = {
+        "W": rng.normal(size=(3, 3)).astype(np.float32),
+        "U": rng.normal(size=(3, 3)).astype(np.float32),
+        "table": rng.normal(size=(7, 3)).astype(np.float32),
+        "start": np.ones(3, np.float32),
+    }
+    found = eb.batch(chain, params=params, planner=eb.Planner(hoisting="always"))
+    for words in ([[]], [[1, 2], [3]], [[], []], [[], [4]]):
+        eb.verify(found, params, words, gradients=False)
+        graph = found.graph(words)
+        schedule = found.policy.schedule(graph.structure)
+        running, divided = run_ahead(graph, schedule, found._session().split)
+        check_schedule(divided, running.structure)
+        assert running.num_nodes - graph.num_nodes == sum(map(len, words))
