@@ -30,8 +30,8 @@ def run_ahead(
     Returns:
         The graph of these types, and its schedule; the graph and schedule themselves
         while no type is split. The nodes and values that were there keep their numbers;
-        the new ones come after them and belong to no instance, so the number of
-        instances' nodes is unchanged.
+        the new ones come after them, though they run before, and belong to no instance,
+        so the number of instances' nodes is unchanged.
     """
     start, kind = schedule.batch_start, schedule.batch_type
     sizes = np.diff(start)
