@@ -29,7 +29,7 @@ from edbatch.policies.instance_states import (
     new_scratch,
     table_size,
 )
-from edbatch.policies.soft_bound import powers, root
+from edbatch.policies.powers import powers, root
 
 FOUND, EXHAUSTED, STOPPED = range(3)
 

@@ -26,7 +26,9 @@ import numpy as np
 from numba import njit
 
 from edbatch.errors import PolicyError, nearest
-from edbatch.policies.soft_bound import SoftBound, falls
+from edbatch.policies.compiled import without_counting
+from edbatch.policies.soft_bound import fall, path_value
+from edbatch.policies.soft_bound_arrays import SoftBound
 from edbatch.schedule.frontier import FrontierState
 
 ENCODINGS = ("base", "max", "sort", "fall")
@@ -138,15 +140,14 @@ def encode(
     return length if most or kind != _MAX else 0
 
 
-@njit(cache=True, nogil=True)
+@without_counting()
 def best_two(
     state: FrontierState, soft: SoftBound, type_of: np.ndarray, sequence: np.ndarray
 ) -> int:
     """Finds the two types on the frontier that lower the soft bound most.
 
-    This is `encode` for `fall`. Callers of that alone do well to call it: compiled code
-    counts references to all arrays of its arguments where a function has several ways
-    out, as `encode` has, which took three times as long as the work.
+    This is `encode` for `fall`, which callers of that alone do well to call: see
+    `edbatch.policies.compiled`.
 
     Args:
         state: As for `encode`, and so the others.
@@ -157,8 +158,7 @@ def best_two(
     Returns:
         How many there are: two, or as many as there are types on the frontier.
     """
-    value = soft.scratch
-    falls(soft, state, value)
+    paths = path_value(soft)
     length = 0
     most = 0.0
     second = 0.0
@@ -166,14 +166,15 @@ def best_two(
         t = type_of[symbol]
         if t < 0 or state.tail[t] == state.head[t]:
             continue
-        if length == 0 or value[t] > most + _EQUAL:
+        value = fall(soft, t, paths)
+        if length == 0 or value > most + _EQUAL:
             sequence[1] = sequence[0]
             second = most
             sequence[0] = symbol
-            most = value[t]
-        elif length == 1 or value[t] > second + _EQUAL:
+            most = value
+        elif length == 1 or value > second + _EQUAL:
             sequence[1] = symbol
-            second = value[t]
+            second = value
         length += 1
     return min(length, 2)
 

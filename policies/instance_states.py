@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 
 from edbatch.graph.structure import GraphStructure
-from edbatch.policies.soft_bound import reach
+from edbatch.policies.reach import reach
 
 UNKNOWN = -1
 _FULL = -2
@@ -39,7 +39,7 @@ class InstanceGraph(NamedTuple):
         operands: Node that each operand reads; negative where it is missing.
         consumer_start: First reader of each node, and the end.
         consumers: Readers.
-        chains: As in `edbatch.policies.soft_bound.Reach`.
+        chains: As in `edbatch.policies.reach.Reach`.
         height: As there.
         settled: The smallest, over each node and all after it in its instance, of the
             last ancestor of its own type. Until that has run, none of them is a head.

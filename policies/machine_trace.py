@@ -20,9 +20,9 @@ from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.encoding import encoded
 from edbatch.policies.heuristics import smallest_mean_depth
-from edbatch.policies.soft_bound import start_soft_bound, update_soft_bound
+from edbatch.policies.soft_bound import advance, start_soft_bound
 from edbatch.policies.state_machine import StateMachine
-from edbatch.schedule.frontier import run_type, start_frontier
+from edbatch.schedule.frontier import start_frontier
 from edbatch.schedule.sufficient_condition import best_ratio, start_heads, update_heads
 
 END = -1
@@ -149,7 +149,6 @@ def _steps(
             symbol_of[smallest_mean_depth(state, depth_sum)],
             symbol_of[best_ratio(heads, state)],
         )
-        first, last = run_type(state, chosen)
+        first, last = advance(soft, state, chosen)
         update_heads(heads, state, chosen, first, last)
-        update_soft_bound(soft, state, chosen, first, last)
         depth_sum[chosen] -= structure.depth[state.queue[first:last]].sum()

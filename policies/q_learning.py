@@ -29,11 +29,7 @@ from numba import njit
 from edbatch.policies.encoding import FALL, encode
 from edbatch.policies.random_stream import next_uniform
 from edbatch.policies.remaining_bound import new_bound, update_bound
-from edbatch.policies.soft_bound import (
-    new_soft_bound,
-    no_soft_bound,
-    update_soft_bound,
-)
+from edbatch.policies.soft_bound import advance, new_soft_bound, no_soft_bound
 from edbatch.policies.trie import Trie, insert, new_trie_arrays
 from edbatch.schedule.frontier import FrontierState, run_type
 from edbatch.schedule.sufficient_condition import (
@@ -165,12 +161,13 @@ def run_episode(
         episode.state[steps] = number
         episode.action[steps] = chosen
         episode.reward[steps] = alpha * ratio(heads, state, chosen) - cost[chosen]
-        first, last = run_type(state, chosen)
+        if kind == FALL:
+            first, last = advance(soft, state, chosen)
+        else:
+            first, last = run_type(state, chosen)
         update_heads(heads, state, chosen, first, last)
         fallen = update_bound(bound, state, chosen, first, last)
         episode.fall[steps] = fallen * cost[chosen]
-        if kind == FALL:
-            update_soft_bound(soft, state, chosen, first, last)
         steps += 1
         done += last - first
     return table, episode, steps

@@ -23,12 +23,9 @@ from edbatch.errors import PolicyError, nearest
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.bound_weights import EQUAL_WEIGHTS, BoundWeights
+from edbatch.policies.compiled import without_counting
 from edbatch.policies.encoding import FALL, best_two, encode, encoding_id
-from edbatch.policies.soft_bound import (
-    new_soft_bound,
-    no_soft_bound,
-    update_soft_bound,
-)
+from edbatch.policies.soft_bound import advance, new_soft_bound, no_soft_bound
 from edbatch.policies.training_record import TrainingRecord
 from edbatch.policies.trie import NO_STATE, Trie, find, insert, new_trie
 from edbatch.schedule.frontier import (
@@ -323,29 +320,35 @@ def run_machine(
 
 @njit(cache=True, nogil=True)
 def _run_by_falls(state, instance_nodes, weight, squarings, type_of, trie, action):
-    n = len(state.node_type)
     soft = new_soft_bound(state, instance_nodes, weight, squarings)
     sequence = np.empty(len(type_of) + 1, np.int32)
-    batches = np.empty((n, 3), np.int32)
+    batches = np.empty((len(state.node_type), 3), np.int32)
+    num_batches, unseen = _take_best(
+        state, soft, type_of, trie, action, sequence, batches
+    )
+    order, start, batch_type = collect(state, batches, num_batches)
+    return order, start, batch_type, unseen
+
+
+@without_counting()
+def _take_best(state, soft, type_of, trie, action, sequence, batches):
+    """Fills ``batches``; returns their number and that of steps in unknown states."""
     unseen = 0
     num_batches = 0
     done = 0
-    while done < n:
+    while done < len(state.node_type):
         length = best_two(state, soft, type_of, sequence)
-        found = find(trie, sequence, length)
-        chosen = _known_choice(found, state.head, state.tail, type_of, action)
+        chosen = _known_choice(state, trie, action, type_of, sequence, length)
         if chosen < 0:
             unseen += 1
             chosen = type_of[sequence[0]]
-        first, last = run_type(state, chosen)
-        update_soft_bound(soft, state, chosen, first, last)
+        first, last = advance(soft, state, chosen)
         batches[num_batches, 0] = chosen
         batches[num_batches, 1] = first
         batches[num_batches, 2] = last
         num_batches += 1
         done += last - first
-    order, start, batch_type = collect(state, batches, num_batches)
-    return order, start, batch_type, unseen
+    return num_batches, unseen
 
 
 @njit(cache=True, nogil=True)
@@ -363,8 +366,7 @@ def _run_by_sizes(state, kind, type_of, trie, action):
     done = 0
     while done < n:
         length = encode(kind, state, soft, type_of, sequence)
-        found = find(trie, sequence, length)
-        chosen = _known_choice(found, state.head, state.tail, type_of, action)
+        chosen = _known_choice(state, trie, action, type_of, sequence, length)
         if chosen < 0:
             unseen += 1
             if not has_heads:
@@ -383,14 +385,14 @@ def _run_by_sizes(state, kind, type_of, trie, action):
     return order, start, batch_type, unseen
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _known_choice(found, head, tail, type_of, action):
-    """The type to run in a known state, or `_NO_TYPE`."""
-    # Inlined, since a call would count references to the arrays, see `best_two`.
+@without_counting()
+def _known_choice(state, trie, action, type_of, sequence, length):
+    """The type to run on the frontier encoded by a sequence, or `_NO_TYPE`."""
+    found = find(trie, sequence, length)
     chosen = _NO_TYPE
     if found != NO_STATE and 0 <= action[found] < len(type_of):
         chosen = type_of[action[found]]
         # Only a damaged table names a type that is not on the frontier.
-        if chosen >= 0 and tail[chosen] == head[chosen]:
+        if chosen >= 0 and state.tail[chosen] == state.head[chosen]:
             chosen = _NO_TYPE
     return chosen

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from edbatch.policies.compiled import without_counting
+
 NO_STATE = -1
 _NO_CHILD = 0  # the root is nobody's child
 
@@ -55,7 +57,7 @@ def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
     )
 
 
-@njit(cache=True, nogil=True)
+@without_counting()
 def find(trie: Trie, sequence: np.ndarray, length: int) -> int:
     """Looks a sequence up.
 

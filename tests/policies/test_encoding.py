@@ -11,8 +11,8 @@ from soft_bound_oracle import best_two, falls_of
 from edbatch.envs import sample_dag_structure
 from edbatch.errors import PolicyError
 from edbatch.policies.encoding import ENCODINGS, encoded, encoding_id, may_encode
-from edbatch.policies.soft_bound import start_soft_bound, update_soft_bound
-from edbatch.schedule import run_type, start_frontier
+from edbatch.policies.soft_bound import advance, start_soft_bound
+from edbatch.schedule import start_frontier
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=80)
 
@@ -114,7 +114,7 @@ def test_fall_names_the_best_two_whatever_the_order_of_the_types(
         assert may_encode("fall", found)
         chosen = random.choice(sorted(falls))
         done |= graph.frontier(done)[chosen]
-        update_soft_bound(soft, state, chosen, *run_type(state, chosen))
+        advance(soft, state, chosen)
     assert encoded("fall", state, soft, type_of) == []
 
 

@@ -16,9 +16,9 @@ from edbatch.policies.q_learning import (
 )
 from edbatch.policies.random_stream import new_stream
 from edbatch.policies.remaining_bound import chains_below
-from edbatch.policies.soft_bound import start_soft_bound, update_soft_bound
+from edbatch.policies.soft_bound import advance, start_soft_bound
 from edbatch.policies.trie import sequences
-from edbatch.schedule import lower_bound, run_type, start_frontier
+from edbatch.schedule import lower_bound, start_frontier
 
 
 def episode_of(structure, encoding="sort", epsilon=0.5, seed=0, table=None, alpha=0.5):
@@ -70,7 +70,7 @@ def test_an_episode_is_one_of_the_environment(encoding, structure, seed):
             assert ready == sorted({*sequence})
         assert np.array_equal(observation[:, 0] > 0, env.action_masks())
         observation, env_reward, terminated, truncated, info = env.step(action)
-        update_soft_bound(soft, mirror, action, *run_type(mirror, action))
+        advance(soft, mirror, action)
         assert env_reward == reward
         assert not truncated
     assert terminated

@@ -7,26 +7,20 @@ from schedule_oracles import Naive
 from soft_bound_oracle import soft_bound_of
 
 from edbatch.envs.samplers import sample_dag_structure
+from edbatch.policies.powers import powers, root
 from edbatch.policies.soft_bound import (
-    falls,
-    powers,
-    root,
+    advance,
+    fall,
+    path_value,
     soft_value,
     start_soft_bound,
-    update_soft_bound,
 )
-from edbatch.schedule import lower_bound, run_type, start_frontier
+from edbatch.schedule import lower_bound, start_frontier
 
 
 def start(structure, weight, squarings):
     state = start_frontier(structure)
     return state, start_soft_bound(state, structure.instance_nodes, weight, squarings)
-
-
-def fall(soft, state, t):
-    value = np.full(len(state.head), np.nan)
-    falls(soft, state, value)
-    return value[t]
 
 
 @given(st.integers(0, 10**6), st.integers(0, 4), st.randoms(use_true_random=False))
@@ -45,12 +39,12 @@ def test_value_and_falls_are_those_of_the_definition_at_every_step(
         ready = graph.frontier(done)
         for t, batch in ready.items():
             after = soft_bound_of(structure, done | batch, weight, squarings)
-            assert fall(soft, state, t) == pytest.approx(
+            assert fall(soft, t, path_value(soft)) == pytest.approx(
                 value - after, rel=1e-6, abs=1e-9
             )
         chosen = random.choice(sorted(ready))
         done |= ready[chosen]
-        update_soft_bound(soft, state, chosen, *run_type(state, chosen))
+        advance(soft, state, chosen)
     assert soft_value(soft) == 0
 
 
@@ -59,8 +53,8 @@ def test_the_end_of_a_long_run_is_as_exact_as_its_start():
     weight = np.array([1.0, 1.0, 0.0])
     state, soft = start(structure, weight, 3)
     for step in range(1_999):
-        assert fall(soft, state, step % 2) == pytest.approx(1)
-        update_soft_bound(soft, state, step % 2, *run_type(state, step % 2))
+        assert fall(soft, step % 2, path_value(soft)) == pytest.approx(1)
+        advance(soft, state, step % 2)
     assert soft_value(soft) == pytest.approx(1)
 
 
