@@ -107,14 +107,21 @@ def measure(
         for v in range(end - 1, begin - 1, -1):
             height = 0
             row = v - begin
-            for k in range(width):
-                chains[row, k] = 0
-            for e in range(consumer_start[v], consumer_start[v + 1]):
+            first = consumer_start[v]
+            last = consumer_start[v + 1]
+            if first == last:
+                for k in range(width):
+                    chains[row, k] = 0
+            else:  # mostly one reader: its row is copied
+                reader = consumers[first]
+                height = node[reader, LEVEL] - ground
+                for k in range(width):
+                    chains[row, k] = chains[reader - begin, k]
+            for e in range(first + 1, last):
                 reader = consumers[e]
                 height = max(height, node[reader, LEVEL] - ground)
-                other = reader - begin
                 for k in range(width):
-                    chains[row, k] = max(chains[row, k], chains[other, k])
+                    chains[row, k] = max(chains[row, k], chains[reader - begin, k])
             height += 1
             longest = max(longest, height)
             p = node[v, RUNG]  # its pair, until here
