@@ -12,11 +12,13 @@ from jax.sharding import Mesh
 
 from edbatch.errors import EdbatchError, PlanError, PolicyError
 from edbatch.execution.buckets import BucketStore
+from edbatch.execution.cells import Packed
 from edbatch.execution.in_place import Forms
-from edbatch.execution.keys import plan_key
+from edbatch.execution.keys import plan_key, program_with
+from edbatch.execution.packed_parameters import PackedParameters
 from edbatch.execution.plan import Plan, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
-from edbatch.execution.run import run_plan
+from edbatch.execution.run import run_packed, run_plan
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge, merge_lengths
 from edbatch.graph.parameters import abstract
@@ -79,6 +81,8 @@ class Batched:
         self._compiles = 0
         self._lock = threading.Lock()
         self._run = jax.jit(self._counted_run)
+        self._packed = PackedParameters()
+        self._run_packed = jax.jit(self._counted_run_packed)
 
     def __call__(
         self, params: Any, instances: Sequence[Any], *, rng: Any = None
@@ -298,6 +302,10 @@ class Batched:
     def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
 
+        Called by itself, as for inference, it keeps what cells make of the parameters
+        alone (such as the packed matrices of their gates) for the next call with the
+        same arrays, until these are dropped.
+
         Args:
             params: The model's parameters.
             plan: A plan of this model.
@@ -326,7 +334,11 @@ class Batched:
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
         self._check_own(plan)
-        return self._run(params, plan, plan_key(plan, rng))
+        key = plan_key(plan, rng)
+        packed = self._packed.of(params, program_with(plan.shape.program, key))
+        if packed is None:
+            return self._run(params, plan, key)
+        return self._run_packed(packed, plan, key)
 
     def _check_own(self, plan: Plan) -> None:
         types = plan.shape.program.types
@@ -361,6 +373,12 @@ class Batched:
         from edbatch.sharded import Sharded  # that module imports this one
 
         return Sharded(self, mesh, axis)
+
+    def _counted_run_packed(
+        self, packed: dict[int, Packed], plan: Plan, rng: Any
+    ) -> Any:
+        self._compiles += 1
+        return run_packed(packed, plan, rng)
 
     def _counted_run(self, params: Any, plan: Plan, rng: Any) -> Any:
         self._compiles += 1  # runs while tracing only, once per compilation

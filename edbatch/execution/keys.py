@@ -43,6 +43,26 @@ def plan_key(plan: Plan, rng: Any) -> Any:
     return typed_key(rng)
 
 
+def program_with(shape: ProgramShape, rng: Any) -> ProgramShape:
+    """Returns the program that runs with a key, or without one.
+
+    Args:
+        shape: The program.
+        rng: The caller's key, or None.
+
+    Returns:
+        The program; without a key, that of cells that run with their default.
+
+    Raises:
+        PlanError: There is no key but a cell needs one.
+        CellError: A cell returns other shapes without one.
+    """
+    if rng is not None or not takes_keys(shape):
+        return shape
+    _check_defaults(shape)
+    return replace(shape, with_keys=False)
+
+
 def give_keys(
     shape: ProgramShape, pools: Arenas, rng: Any
 ) -> tuple[ProgramShape, Arenas]:
@@ -68,8 +88,7 @@ def give_keys(
         return shape, pools
     kinds = [kind for kind in pools if is_key(shape.types.avals[kind].dtype)]
     if rng is None:
-        _check_defaults(shape)
-        shape, rng = replace(shape, with_keys=False), jax.random.key(0, impl=GENERATOR)
+        shape, rng = program_with(shape, rng), jax.random.key(0, impl=GENERATOR)
         keys = {kind: jnp.broadcast_to(rng, len(pools[kind])) for kind in kinds}
     else:
         derive = jax.vmap(node_key, in_axes=(None, 0, 0))

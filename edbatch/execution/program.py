@@ -78,8 +78,12 @@ class ProgramShape:
 
     def pack(self, params: Any) -> dict[int, Packed]:
         """Computes what cells make of parameters alone, by type."""
+        return {type_id: cell.pack(params) for type_id, cell in self.cells().items()}
+
+    def cells(self) -> dict[int, CellProgram]:
+        """Returns the cells that run, by type."""
         used = sorted({loop.type_id for loop in self.loops})
-        return {type_id: self.cell(type_id).pack(params) for type_id in used}
+        return {type_id: self.cell(type_id) for type_id in used}
 
 
 def execute(
@@ -103,7 +107,18 @@ def execute(
     Returns:
         The arenas, by array kind. Rows that no node wrote hold arbitrary values.
     """
-    packed = shape.pack(params)
+    return execute_packed(shape, shape.pack(params), pools, stream, trips, num_steps)
+
+
+def execute_packed(
+    shape: ProgramShape,
+    packed: dict[int, Packed],
+    pools: Arenas,
+    stream: Array,
+    trips: Array,
+    num_steps: Array,
+) -> Arenas:
+    """As `execute`, from what `ProgramShape.pack` made of the parameters."""
 
     def body_of(loop: Loop) -> Callable[[Any, Carry], Carry]:
         node_type = shape.types.types[loop.type_id]

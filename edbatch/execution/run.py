@@ -6,9 +6,11 @@ import jax
 from jax import Array
 
 from edbatch.errors import PlanError
+from edbatch.execution.cells import Packed
 from edbatch.execution.gradient import differentiable_execute
 from edbatch.execution.keys import give_keys
 from edbatch.execution.plan import Plan
+from edbatch.execution.program import execute_packed
 from edbatch.execution.result import assemble, take_results
 from edbatch.graph.parameters import abstract
 
@@ -30,6 +32,26 @@ def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
         CellError: `rng` is not a key.
     """
     return assemble(plan.shape.result, compute_results(params, plan, rng), plan.lengths)
+
+
+def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
+    """As `run_plan`, from packed parameters; without a gradient.
+
+    Args:
+        packed: What `ProgramShape.pack` made of the parameters.
+        plan: The plan.
+        rng: As for `run_plan`.
+
+    Returns:
+        As `run_plan`.
+    """
+    shape = plan.shape
+    program, pools = give_keys(shape.program, plan.pools, rng)
+    arenas = execute_packed(
+        program, packed, pools, plan.stream, plan.trips, plan.num_steps
+    )
+    results = take_results(shape.result, plan.rows, arenas, plan.pools)
+    return assemble(shape.result, results, plan.lengths)
 
 
 def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ...]:
