@@ -20,6 +20,8 @@ _Part = tuple[JaxprEqn, Place]
 def join_slices(graph: CellGraph) -> CellGraph:
     """Joins the slices of each variable that cover it once, side by side.
 
+    A last part that no slice covers does not matter: nobody reads it.
+
     Args:
         graph: A graph of equations.
 
@@ -54,12 +56,16 @@ def join_slices(graph: CellGraph) -> CellGraph:
 def _covers(parts: Sequence[_Part], size: int) -> bool:
     starts = [place.start for _, place in parts]
     stops = [place.stop for _, place in parts]
-    return [0, *stops] == [*starts, size]
+    return [0, *stops[:-1]] == starts and stops[-1] <= size
 
 
 def _emit_split(emitter: Emitter, parts: Sequence[_Part]) -> None:
     place = parts[0][1]
     sizes = [each.stop - each.start for _, each in parts]
+    unread = shape_of(place.block)[place.dim] - sum(sizes)
+    if unread:
+        sizes.append(unread)
     emitter.emit(lambda x: lax.split(x, sizes, place.dim), place.block)
+    split = emitter.nodes[-1]
     outvars = [node.outvars[0] for node, _ in parts]
-    emitter.nodes[-1] = emitter.nodes[-1].replace(outvars=outvars)
+    emitter.nodes[-1] = split.replace(outvars=[*outvars, *split.outvars[len(parts) :]])

@@ -9,10 +9,17 @@ it reads one slice; else they are copied together.
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import JaxprEqn, Var
 
-from edbatch.memory_planner.packing.cell_graph import Atom, CellGraph, shape_of
+from edbatch.memory_planner.packing.cell_graph import (
+    Atom,
+    CellGraph,
+    dtype_of,
+    shape_of,
+)
 from edbatch.memory_planner.packing.emitter import Emitter
 from edbatch.memory_planner.packing.equal_equations import EqualEquations
 from edbatch.memory_planner.packing.places import (
@@ -24,6 +31,10 @@ from edbatch.memory_planner.packing.places import (
 )
 from edbatch.memory_planner.packing.product import Product
 from edbatch.memory_planner.packing.wide_product import WideProduct
+
+_PAGE = 4096  # bytes
+_LINE = 64  # bytes of a cache line
+_SMALL = 2**20  # bytes
 
 
 def lower(
@@ -56,6 +67,29 @@ def lower(
     )
 
 
+def extra_columns(rows: int, columns: int, itemsize: int) -> int:
+    """How many columns of zeros a matrix gets, so that it is multiplied quickly.
+
+    Rows that are a multiple of 4,096 bytes apart fall into the same few sets of a CPU's
+    caches: with 512 or 768 by 1,024 float32, a product of 8 to 32 lanes took 1.2 to 1.6
+    times as long as with one more line of columns, one of 64 lanes 0.92 to 1.05 times.
+    Matrices of one megabyte took as long with it as without.
+
+    Args:
+        rows: Rows of the matrix, which lies row by row.
+        columns: Its columns.
+        itemsize: Bytes of a number.
+
+    Returns:
+        The columns of one line, 64 bytes; 0 where rows are not so far apart, the matrix
+        is small, or the default device is no CPU.
+    """
+    length = columns * itemsize
+    if length % _PAGE or rows * length <= _SMALL or jax.default_backend() != "cpu":
+        return 0
+    return _LINE // itemsize
+
+
 class _Lowering(Emitter):
     def __init__(self) -> None:
         super().__init__()
@@ -84,16 +118,26 @@ class _Lowering(Emitter):
             for row in rows
         ]
         weight = self._concatenated(weights, 0)
-        block = self.emit(node.columns[0].multiply, x, weight)
+        extra = extra_columns(*shape_of(weight), dtype_of(weight).itemsize)
+        block = self.emit(node.columns[0].multiply, x, self._widened(weight, extra))
         if node.biases:
             biases = [self.read(node.biases[column]) for column in order]
-            block = self.emit(_add_to_last, block, self._concatenated(biases, 0))
+            bias = self._widened(self._concatenated(biases, 0), extra)
+            block = self.emit(_add_to_last, block, bias)
         start = 0
         for column in order:
             product = node.columns[column]
             stop = start + product.columns
             self._read_column(node.outvars[column], block, product, start, stop)
             start = stop
+
+    def _widened(self, array: Atom, extra: int) -> Atom:
+        """Adds columns of zeros, which nobody reads of the product."""
+        if not extra:
+            return array
+        none = [(0, 0)] * (len(shape_of(array)) - 1)
+        widened: Atom = self.emit(lambda x: jnp.pad(x, [*none, (0, extra)]), array)
+        return widened
 
     def _weight(self, node: WideProduct, row: int, column: int) -> Atom:
         product, sign = node.grid[row][column]

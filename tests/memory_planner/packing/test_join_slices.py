@@ -30,6 +30,7 @@ def joined(function):
         cut((0, 2), (2, 6)),
         cut((2, 3), (3, 6), (0, 2)),
         cut((0, 1), (1, 4), dim=1),
+        cut((0, 2), (2, 5)),  # a rest
     ],
 )
 def test_slices_that_cover_a_variable_are_one_split(function):
@@ -38,12 +39,19 @@ def test_slices_that_cover_a_variable_are_one_split(function):
     assert after == ["split"]
 
 
+def test_what_no_slice_reads_is_the_last_part_of_a_split():
+    graph, _ = trace_cell(cut((0, 2), (2, 5)), {}, [X])
+    [split] = join_slices(graph).nodes
+    assert split.params["sizes"] == (2, 3, 1)
+    assert [each.outvars[0] for each in graph.nodes] == split.outvars[:2]
+    assert len(set(split.outvars)) == 3
+
+
 @pytest.mark.parametrize(
     "function",
     [
         cut((0, 2), (3, 6)),  # a hole
         cut((0, 3), (2, 6)),  # an overlap
-        cut((0, 2), (2, 5)),  # a rest
         cut((2, 6)),
         lambda _, x: [x[0:2, 0:2], x[2:6, 2:4]],  # in two dimensions
         lambda _, x: [x[0:6:2], x[1:6:2]],  # with steps
