@@ -118,7 +118,8 @@ class _Lowering(Emitter):
             for row in rows
         ]
         weight = self._concatenated(weights, 0)
-        extra = extra_columns(*shape_of(weight), dtype_of(weight).itemsize)
+        height, columns = shape_of(weight)
+        extra = extra_columns(height, columns, dtype_of(weight).itemsize)
         block = self.emit(node.columns[0].multiply, x, self._widened(weight, extra))
         if node.biases:
             biases = [self.read(node.biases[column]) for column in order]
