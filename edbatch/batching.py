@@ -15,7 +15,7 @@ from edbatch.execution.buckets import BucketStore
 from edbatch.execution.cells import Packed
 from edbatch.execution.in_place import Forms
 from edbatch.execution.keys import plan_key, program_with
-from edbatch.execution.packed_parameters import PackedParameters
+from edbatch.execution.packed_parameters import PackedParameters, is_traced
 from edbatch.execution.plan import Plan, encode_plan
 from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
 from edbatch.execution.run import run_packed, run_plan
@@ -335,7 +335,9 @@ class Batched:
             )
         self._check_own(plan)
         key = plan_key(plan, rng)
-        packed = self._packed.of(params, program_with(plan.shape.program, key))
+        packed = None
+        if not is_traced((plan, key)):  # else a gradient may be asked for
+            packed = self._packed.of(params, program_with(plan.shape.program, key))
         if packed is None:
             return self._run(params, plan, key)
         return self._run_packed(packed, plan, key)
@@ -386,7 +388,7 @@ class Batched:
 
     @property
     def compiles(self) -> int:
-        """How many programs were compiled so far."""
+        """How many programs that run plans were compiled so far."""
         return self._compiles
 
     @property

@@ -43,7 +43,7 @@ class PackedParameters:
         leaves, treedef = jax.tree.flatten(params)
         latest = self._latest  # another thread may put its own in place meanwhile
         if latest is None or not latest.is_of(leaves, treedef):
-            if not all(map(_is_constant, leaves)):
+            if is_traced(leaves) or not all(isinstance(x, jax.Array) for x in leaves):
                 return None
             latest = self._latest = _Latest(leaves, treedef)
         if any(leaf.is_deleted() for leaf in leaves):
@@ -53,6 +53,8 @@ class PackedParameters:
         if missing:
             check_params(params, program.types.params_spec)
             packed = self._pack(missing, params)
+            if is_traced(packed):  # constant parameters in a function that is traced
+                return None
             latest.packed |= dict(zip(missing, packed, strict=True))
         return {type_id: latest.packed[cell] for type_id, cell in cells.items()}
 
@@ -74,8 +76,9 @@ class _Latest:
         )
 
 
-def _is_constant(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+def is_traced(tree: Any) -> bool:
+    """Tells whether a leaf of a pytree stands for values that are not known yet."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
 def _pack(cells: tuple[CellProgram, ...], params: Any) -> list[Packed]:

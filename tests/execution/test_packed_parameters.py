@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -175,6 +176,38 @@ def test_traced_parameters_have_gradients_as_ever():
     for name in params:
         assert_close(found[name], expected[name])
     assert_close(jax.jit(batched.apply)(params, plan), batched.apply(params, plan))
+
+
+def test_constant_parameters_inside_a_traced_function():
+    batched = eb.batch(encode)
+    params = new_params()
+    plan = batched.bind(params).plan(TREES)
+    expected = one_by_one(params)
+    assert_close(jax.jit(lambda: batched.apply(params, plan))(), expected)
+    assert_close(batched.apply(params, plan), expected)  # nothing leaked
+    assert_close(jax.jit(lambda: batched.apply(params, plan))(), expected)
+    assert_close(jax.jit(lambda each: batched.apply(params, each))(plan), expected)
+
+
+@eb.cell
+def scale(params, x):
+    return jnp.tanh(x @ params["W"])
+
+
+def test_gradients_of_inputs_beside_constant_parameters():
+    batched = eb.batch(scale)
+    params = new_params()
+    inputs = [jnp.arange(H) / (k + 1.0) for k in range(3)]
+    plan = batched.bind(params).plan(inputs)
+    batched.apply(params, plan)  # keeps what the cell made of them
+
+    def loss(pools):
+        return batched.apply(params, replace(plan, pools=pools)).sum()
+
+    floats = {kind: jnp.asarray(pool) for kind, pool in plan.pools.items()}
+    [found] = jax.grad(loss)(floats).values()
+    expected = jax.grad(lambda xs: sum(scale(params, x).sum() for x in xs))(inputs)
+    assert_close(found[1:4], jnp.stack(expected))
 
 
 def test_one_program_serves_all_parameters():
