@@ -12,6 +12,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 import edbatch
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
+MAPPED_REGIONS = Path("/proc/self/maps")
 
 jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -54,11 +55,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def quick_compiles() -> Iterator[None]:
     """Compiles in a hurry, to slower programs: for tests whose time goes into it.
 
-    Others compile as users do.
+    Processes that they start do, too. Others compile as users do.
     """
-    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        jax.config.update("jax_disable_most_optimizations", True)
+        yield
+        jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs() -> Iterator[None]:
+    """Drops compiled programs long before there are too many.
+
+    Each takes some twenty regions of memory. Linux lets a process have 65,530, and the
+    compile that gets no more of them ends the process.
+    """
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    if MAPPED_REGIONS.exists():
+        regions = MAPPED_REGIONS.read_bytes().count(b"\n")
+        if regions > 15_000:
+            jax.clear_caches()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,8 @@ from trees import all_states, encode, make_params, sample_trees
 
 import edbatch as eb
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 SIZES = eb.Sizes(widths=(4,))
 
 

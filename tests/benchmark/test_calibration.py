@@ -18,6 +18,8 @@ from edbatch.execution.cell_batch import record_length
 from edbatch.models import get_workload
 from edbatch.policies import Agenda, CostModel, Depth, Greedy
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def silent(done, total, what):
     pass

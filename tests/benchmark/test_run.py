@@ -15,6 +15,8 @@ from edbatch.data import Tree
 from edbatch.errors import EdbatchError
 from edbatch.models import get_workload
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 KEYS = {
     "system",
     "forward_ms",

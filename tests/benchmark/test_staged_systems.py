@@ -15,6 +15,8 @@ from edbatch.benchmark.scan import Scan, ScanSorted
 from edbatch.data import Tree, sample_tree
 from edbatch.models import get_workload
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 ALL = [Exact, Levels, Scan, ScanSorted]
 HIDDEN = 6
 

@@ -20,6 +20,8 @@ from edbatch.benchmark.result import TrainRow
 from edbatch.cli.bench import bench
 from edbatch.cli.one_sentence import OneSentenceCommand
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 APP = typer.Typer()
 APP.command(cls=OneSentenceCommand)(bench)
 

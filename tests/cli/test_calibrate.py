@@ -7,6 +7,8 @@ import pytest
 
 from edbatch.policies import load_costs
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 SMALL = ("--batch-size", 2, "--minibatches", 1, "--rounds", 1)
 TREES = ("calibrate", "--workload", "tree-lstm", "--hidden", 4, *SMALL)
 POLICIES = ["greedy", "agenda", "depth"]

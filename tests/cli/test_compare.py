@@ -11,6 +11,8 @@ from edbatch.cli import minibatches
 from edbatch.data import parse_trees
 from edbatch.models import get_workload
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 SMALL = ("--batch-size", 4, "--minibatches", 3)
 TREES = ("compare", "--workload", "tree-lstm", *SMALL, "--policy")
 LATTICES = ("compare", "--workload", "lattice-lstm", "--policy", "zoo:lattice-lstm")

@@ -8,6 +8,8 @@ import pytest
 import edbatch as eb
 from edbatch.cli import demo_tour
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 SMALL = ("--hidden", 4, "--batch-size", 4)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from edbatch.models import get_workload
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 SMALL = ("--hidden", 3, "--batch-size", 4)
 
 

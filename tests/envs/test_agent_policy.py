@@ -17,6 +17,8 @@ from edbatch.policies import Greedy, get_policy
 from edbatch.schedule import Policy, check_schedule, lower_bound
 from edbatch.schedule.examples import tree
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 NEEDS = "needs sb3-contrib: pip install 'edbatch[agents]'"
 GRAPH = tree("((ab)cb)c")  # types a, b and c; a and b are on the first frontier
 

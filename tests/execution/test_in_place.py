@@ -68,8 +68,7 @@ def test_nothing_is_sliced_on_request():
     assert sliced_chunks(batched.plan([[1, 2, 3, 4]] * 4))[0] == 0
 
 
-@pytest.mark.parametrize("layout", ["schedule", "aligned"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("layout", "seed"), [("schedule", 1), ("aligned", 2)])
 def test_random_programs_with_every_slice(every_form, layout, seed):
     rng = np.random.default_rng(seed)
     minibatch = [sample_program(rng, 25) for _ in range(5)]

@@ -7,6 +7,11 @@ from functools import partial
 import pytest
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quickly(quick_compiles):
+    """What the scripts measure is not looked at."""
+
+
 @pytest.fixture(scope="module")
 def script(request, project_root):
     """The script under test, by the name of the module of tests."""

@@ -12,6 +12,8 @@ from flax_trees import SIZES, TREES, LinenTree, NnxTree, tree_model
 import edbatch as eb
 import edbatch.flax
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 STEPS, RATE = 4, 0.05
 TARGETS = np.float32([0.5, -0.5, 0.2])
 METHODS = ("leaf", "compose")

@@ -235,6 +235,15 @@ def test_a_minibatch_that_cannot_be_planned_is_named(params):
     assert "instances [0, 1], each of which can be" in caught.value.__notes__[0]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler: a shell's background jobs begin with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_loop_and_its_threads(params):
     waiting = threading.Event()
     go_on = threading.Event()

@@ -22,6 +22,8 @@ from edbatch.models import (
     tree_lstm_childsum,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def summed_with(name):
     """The gate to which a matrix belongs: that of an input, a state or a child."""

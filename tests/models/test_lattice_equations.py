@@ -6,6 +6,8 @@ from equations import assert_close, gate, sampled, sigmoid, wide
 
 from edbatch.data import Arc, CharacterLattice, LatticeWord, SpeechLattice
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 # Three words end at the last character, so that their padded list has room to spare;
 # one spans the whole sentence, and one begins where another ends.
 NESTED = CharacterLattice(

@@ -2,11 +2,14 @@
 
 import jax
 import numpy as np
+import pytest
 from equations import assert_close, sampled, wide
 
 import edbatch as eb
 from edbatch.data.programs import FUNCTIONS
 from edbatch.models import get_workload
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def relu(x):

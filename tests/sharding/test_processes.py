@@ -3,6 +3,8 @@
 import pytest
 from processes import run_processes
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def test_results_and_gradients_are_those_of_one_process(project_root, tmp_path):
     tests = project_root / "tests"

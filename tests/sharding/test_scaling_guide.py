@@ -5,6 +5,8 @@ import re
 import pytest
 from processes import run_processes
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 

@@ -9,6 +9,8 @@ from trees import all_states, encode, make_params, sample_trees
 import edbatch as eb
 from edbatch.verify import split_instances
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 pytestmark = pytest.mark.devices
 
 SIZES = eb.Sizes(widths=(4, 16))

@@ -5,6 +5,10 @@ import re
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 LIMIT_S = 600
 
 
