@@ -20,7 +20,7 @@ from numba import njit
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.memory_planner.alignment_search import best_alignment
-from edbatch.memory_planner.planner import EFFORT, LAYOUTS
+from edbatch.memory_planner.planner import LAYOUTS, default_effort
 from edbatch.memory_planner.reuse import find_outputs, place_with_reuse
 from edbatch.memory_planner.rows import (
     find_in_place,
@@ -74,7 +74,7 @@ def plan_layout(
     *,
     method: str = "schedule",
     reuse: bool = False,
-    effort: int = EFFORT,
+    effort: int | None = None,
 ) -> Layout:
     """Lays out a scheduled graph.
 
@@ -88,7 +88,7 @@ def plan_layout(
         reuse: Whether rows are used again once nobody reads their values any more; the
             model's outputs are kept. There is no gradient then.
         effort: How many operands the search for a better alignment may look at, once
-            the first one is found. By default, only small graphs are searched.
+            the first one is found; None for `default_effort`.
 
     Returns:
         The layout. Time O(V + E), and sorting for the aligned one.
@@ -101,6 +101,8 @@ def plan_layout(
     blocks = np.arange(schedule.num_batches, dtype=np.int32)
     layout, in_place_bytes = planning.lay_out(schedule.order, blocks, tight=False)
     if method == "aligned":
+        if effort is None:
+            effort = default_effort(graph.num_nodes)
         order, aligned, aligned_bytes = planning.align(effort)
         if aligned_bytes >= in_place_bytes:
             blocks = aligned

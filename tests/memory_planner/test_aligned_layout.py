@@ -16,7 +16,6 @@ from edbatch.models import get_workload
 
 TREES = eb.batch(encode, params=make_params())
 WIDTHS = [(4, 8, 16, 32), (1, 2, 4), (2, 3)]
-ENOUGH = 200_000  # effort for graphs of up to thirty nodes
 
 
 @cache
@@ -70,8 +69,7 @@ def test_all_small_forests_are_read_as_by_exhaustive_search(widths):
     for trees in itertools.chain.from_iterable(map(forests_of, range(2, 8))):
         graph, schedule, sizes = scheduled(trees, "depth", widths)
         best = best_in_place(Problem(graph, schedule, sizes))
-        found = in_place_bytes(graph, schedule, sizes, effort=ENOUGH)
-        assert found == best, trees
+        assert in_place_bytes(graph, schedule, sizes) == best, trees
 
 
 def sample_forest(rng, most_trees, most_leaves):
@@ -82,9 +80,9 @@ def sample_forest(rng, most_trees, most_leaves):
 
 
 def compare(seed, count, most_trees, most_leaves):
-    """Compares random forests; also counts those that the default effort misses."""
+    """Compares random forests; returns how many."""
     rng = np.random.default_rng(seed)
-    compared = missed = 0
+    compared = 0
     for k in range(count):
         trees = sample_forest(rng, most_trees, most_leaves)
         policy = ["depth", "agenda", "greedy"][k % 3]
@@ -93,10 +91,9 @@ def compare(seed, count, most_trees, most_leaves):
         if _orders(problem) > 1000:
             continue
         best = best_in_place(problem)
-        assert in_place_bytes(graph, schedule, sizes, effort=ENOUGH) == best, trees
-        missed += in_place_bytes(graph, schedule, sizes) < best
+        assert in_place_bytes(graph, schedule, sizes) == best, trees
         compared += 1
-    return compared, missed
+    return compared
 
 
 def _orders(problem):
@@ -109,17 +106,13 @@ def _orders(problem):
 
 
 def test_random_forests_are_read_as_by_exhaustive_search():
-    compared, missed = compare(0, 60, 3, 6)
-    assert compared > 40
-    assert missed <= compared // 20
+    assert compare(0, 60, 3, 6) > 40
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_many_random_forests_are_read_as_by_exhaustive_search(seed):
-    compared, missed = compare(seed, 300, 4, 7)
-    assert compared > 150
-    assert missed <= compared // 20
+    assert compare(seed, 300, 4, 7) > 150
 
 
 def test_effort_never_makes_it_worse():

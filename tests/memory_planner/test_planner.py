@@ -17,7 +17,7 @@ import edbatch as eb
             r"one of auto, always, never but this is 'allways'; did you mean 'always'",
         ),
         ({"hoisting": True}, "one of auto, always, never but this is True"),
-        ({"effort": -1}, r"0 or more but is -1; leave it out for \d+"),
+        ({"effort": -1}, "0 or more but is -1; leave it out for one that follows"),
     ],
 )
 def test_bad_values_are_one_sentence(options, message):
