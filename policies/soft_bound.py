@@ -106,7 +106,7 @@ def _start(state, instance_nodes, weight, squarings):
     power = powers(longest, squarings)
     rise = power.copy()
     rise[1:] -= power[:-1]
-    soft = SoftBound(
+    fields = (
         node,
         pair,
         waiting,
@@ -119,6 +119,7 @@ def _start(state, instance_nodes, weight, squarings):
         weight,
         squarings,
     )
+    soft = SoftBound(*fields)
     for p in range(len(pair)):
         sums[pair[p, TYPE], TOTAL] += power[pair[p, LONGEST]]
     for t in range(num_types):
@@ -126,19 +127,7 @@ def _start(state, instance_nodes, weight, squarings):
     _sum_paths(soft)
     _meet_frontier(soft, state)
     # Compiled functions return plain tuples to Python, see `new_frontier`.
-    return (
-        node,
-        pair,
-        waiting,
-        left,
-        level,
-        sums,
-        is_stale,
-        power,
-        rise,
-        weight,
-        squarings,
-    )
+    return fields
 
 
 @njit(cache=True, nogil=True)
