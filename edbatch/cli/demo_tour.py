@@ -78,7 +78,7 @@ class Tour:
 
     def train(self) -> StateMachine:
         """Trains a policy and saves it."""
-        with stage("Training"):
+        with stage("Training (the first time, Numba compiles for up to a minute)"):
             policy = train_policy(
                 self.graphs[0], self.graphs[1], workload="edbatch demo"
             )

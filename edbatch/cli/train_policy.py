@@ -195,7 +195,11 @@ def _train(
 
     columns = "{task.fields[found]}"
     with progress_bar(columns) as bar:
-        shown = bar.add_task("Training", total=trials, found="")
+        shown = bar.add_task(
+            "Training",
+            total=trials,
+            found="the first time, Numba compiles for up to a minute",
+        )
 
         def progress(trial: int, trials: int, batches: float, bound: float) -> None:
             found = f"{batches:.1f} batches, lower bound {bound:.1f}"
