@@ -8,9 +8,8 @@ import numpy as np
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.bound_weights import BoundWeights
 from edbatch.policies.q_learning import QTable, best_actions
-from edbatch.policies.state_machine import MachineState, run_machine
+from edbatch.policies.state_machine import Binding, MachineState, run_table
 from edbatch.policies.trie import sequences
-from edbatch.schedule.frontier import new_frontier
 from edbatch.schedule.lower_bound import longest_chains
 from edbatch.schedule.policy import Policy
 
@@ -65,22 +64,15 @@ class Judge:
         """Judges a table with the weights that it was learned with."""
         action = best_actions(table)
         num_types = len(self._type_of)
-        weight, squarings = weights.arrays(self._type_of, num_types)
+        binding = Binding(self._type_of, *weights.arrays(self._type_of, num_types))
         batches = []
         unseen = 0
         for each in self._graphs:
-            *_, batch_type, strange = run_machine(
-                new_frontier(each.node_type, *each.consumers, num_types),
-                each.instance_nodes,
-                self._kind,
-                weight,
-                squarings,
-                self._type_of,
-                table.trie,
-                action,
+            *_, batch_type, strange = run_table(
+                each, self._kind, binding, table.trie, action
             )
             batches.append(cost_of(batch_type, self._cost))
-            unseen += int(strange)
+            unseen += strange
         return Verdict(
             batches=mean(batches),
             unseen=unseen,

@@ -30,7 +30,7 @@ from edbatch.policies.encoding import FALL, encode
 from edbatch.policies.random_stream import next_uniform
 from edbatch.policies.remaining_bound import new_bound, update_bound
 from edbatch.policies.soft_bound import advance, new_soft_bound, no_soft_bound
-from edbatch.policies.trie import Trie, insert, new_trie_arrays
+from edbatch.policies.trie import Trie, insert, trie_of
 from edbatch.schedule.frontier import FrontierState, run_type
 from edbatch.schedule.sufficient_condition import (
     best_ratio,
@@ -73,11 +73,11 @@ class Episode(NamedTuple):
     fall: np.ndarray  # [N] float64
 
 
-@njit(cache=True, nogil=True)
 def new_table(num_types: int) -> QTable:
     """Makes a table without states."""
+    trie, _ = trie_of((), num_types, 64)
     return QTable(
-        Trie(*new_trie_arrays(num_types, 64)),
+        trie,
         np.zeros((64, num_types)),
         np.zeros((64, num_types), np.int64),
     )
@@ -87,9 +87,11 @@ def new_table(num_types: int) -> QTable:
 def _grown(table):
     size, num_types = table.value.shape
     value = np.zeros((2 * size, num_types))
-    value[:size] = table.value
     visits = np.zeros((2 * size, num_types), np.int64)
-    visits[:size] = table.visits
+    for state in range(size):
+        for t in range(num_types):
+            value[state, t] = table.value[state, t]
+            visits[state, t] = table.visits[state, t]
     return QTable(table.trie, value, visits)
 
 

@@ -78,21 +78,6 @@ def new_soft_bound(
     Returns:
         `SoftBound` for it.
     """
-    return SoftBound(*_start(state, instance_nodes, weight, squarings))
-
-
-def start_soft_bound(
-    state: FrontierState,
-    instance_nodes: np.ndarray,
-    weight: np.ndarray,
-    squarings: int,
-) -> SoftBound:
-    """As `new_soft_bound`, for callers in Python."""
-    return SoftBound(*_start(state, instance_nodes, weight, squarings))
-
-
-@njit(cache=True, nogil=True)
-def _start(state, instance_nodes, weight, squarings):
     num_types = len(state.head)
     node, pair, waiting, left, level, longest = measure(
         state.node_type,
@@ -105,8 +90,9 @@ def _start(state, instance_nodes, weight, squarings):
     is_stale = np.ones(num_types, np.uint8)
     power = powers(longest, squarings)
     rise = power.copy()
-    rise[1:] -= power[:-1]
-    fields = (
+    for length in range(1, len(power)):
+        rise[length] -= power[length - 1]
+    soft = SoftBound(
         node,
         pair,
         waiting,
@@ -119,15 +105,29 @@ def _start(state, instance_nodes, weight, squarings):
         weight,
         squarings,
     )
-    soft = SoftBound(*fields)
     for p in range(len(pair)):
         sums[pair[p, TYPE], TOTAL] += power[pair[p, LONGEST]]
     for t in range(num_types):
         sums[t, FLOOR] = sums[t, TOTAL] * _SMALL
     _sum_paths(soft)
     _meet_frontier(soft, state)
+    return soft
+
+
+def start_soft_bound(
+    state: FrontierState,
+    instance_nodes: np.ndarray,
+    weight: np.ndarray,
+    squarings: int,
+) -> SoftBound:
+    """As `new_soft_bound`, for callers in Python."""
     # Compiled functions return plain tuples to Python, see `new_frontier`.
-    return fields
+    return SoftBound(*_as_tuple(state, instance_nodes, weight, squarings))
+
+
+@njit(cache=True, nogil=True)
+def _as_tuple(state, instance_nodes, weight, squarings):
+    return new_soft_bound(state, instance_nodes, weight, squarings)[:]
 
 
 @njit(cache=True, nogil=True)

@@ -27,9 +27,8 @@ from edbatch.policies.compiled import without_counting
 from edbatch.policies.encoding import FALL, best_two, encode, encoding_id
 from edbatch.policies.soft_bound import advance, new_soft_bound, no_soft_bound
 from edbatch.policies.training_record import TrainingRecord
-from edbatch.policies.trie import NO_STATE, Trie, find, insert, new_trie
+from edbatch.policies.trie import NO_STATE, Trie, find, trie_of
 from edbatch.schedule.frontier import (
-    FrontierState,
     collect,
     compiled_frontier,
     run_type,
@@ -156,22 +155,13 @@ class StateMachine:
             PolicyError: The graph has a cell, or parameters for it, that the machine
                 was not trained on.
         """
-        trie, action = self._table
-        type_of, weight, squarings = self.bind(structure.type_keys)
-        order, start, kind, unseen = _schedule(
-            structure.node_type,
-            structure.operand_start,
-            structure.operand_node,
-            structure.instance_nodes,
-            structure.num_types,
+        order, start, kind, unseen = run_table(
+            structure,
             encoding_id(self.encoding),
-            weight,
-            squarings,
-            type_of,
-            *trie,
-            action,
+            self.bind(structure.type_keys),
+            *self._table,
         )
-        return Schedule(order, start, kind, self.name, int(unseen))
+        return Schedule(order, start, kind, self.name, unseen)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Writes the machine to a file that `load_policy` reads.
@@ -234,12 +224,8 @@ class StateMachine:
     @cached_property
     def _table(self) -> tuple[Trie, np.ndarray]:
         """The trie of encodings and, by their numbers, the actions; [S] int32."""
-        lengths = [len(each.frontier) for each in self.states]
-        flat = [symbol for each in self.states for symbol in each.frontier]
-        *arrays, number = _build(
-            np.cumsum([0, *lengths]), np.array(flat, np.int32), len(self.types)
-        )
-        trie = Trie(*arrays)
+        frontiers = [each.frontier for each in self.states]
+        trie, number = trie_of(frontiers, len(self.types))
         action = np.full(len(number), _NO_TYPE, np.int32)
         action[number] = [each.action for each in self.states]
         return trie, action
@@ -249,61 +235,19 @@ def _name(key: TypeKey) -> str:
     return f"{key.cell}@{key.path}" if key.path else key.cell
 
 
-@njit(cache=True, nogil=True)
-def _build(start, flat, num_symbols):
-    trie = new_trie(num_symbols, len(flat) + 1)
-    number = np.empty(len(start) - 1, np.int64)
-    for s in range(len(number)):
-        trie, number[s] = insert(
-            trie, flat[start[s] : start[s + 1]], start[s + 1] - start[s]
-        )
-    return trie.child, trie.number, trie.used, number
-
-
-@njit(cache=True, nogil=True)
-def _schedule(
-    node_type,
-    operand_start,
-    operand_node,
-    instance_nodes,
-    num_types,
-    kind,
-    weight,
-    squarings,
-    type_of,
-    child,
-    number,
-    used,
-    action,
-):
-    # One call: handing arrays to compiled code takes longer than a small minibatch.
-    state = compiled_frontier(node_type, operand_start, operand_node, num_types)
-    trie = Trie(child, number, used)
-    return run_machine(
-        state, instance_nodes, kind, weight, squarings, type_of, trie, action
-    )
-
-
-@njit(cache=True, nogil=True)
-def run_machine(
-    state: FrontierState,
-    instance_nodes: np.ndarray,
+def run_table(
+    structure: GraphStructure,
     kind: int,
-    weight: np.ndarray,
-    squarings: int,
-    type_of: np.ndarray,
+    binding: Binding,
     trie: Trie,
     action: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Runs a whole schedule.
+    """Runs a whole schedule by a table.
 
     Args:
-        state: Start of the execution; updated.
-        instance_nodes: Number of nodes of each instance; ``[B]``.
+        structure: The graph.
         kind: `encoding_id` of the encoding.
-        weight: Weights of the soft bound, see `BoundWeights.arrays`.
-        squarings: Its power is two to this.
-        type_of: The graph's type of each symbol, as from `StateMachine.bind`.
+        binding: The graph's type of each symbol, and the weights of the soft bound.
         trie: The encodings of the known states.
         action: The symbol to run in each of them.
 
@@ -311,18 +255,37 @@ def run_machine(
         ``order``, ``batch_start`` and ``batch_type`` of the `Schedule`, and the number
         of steps in unknown states.
     """
+    # Few arguments, in one call: handing arrays to compiled code takes longer than a
+    # small minibatch. And one function per kind: each is compiled when it is needed.
+    graph = structure.node_type, structure.operand_start, structure.operand_node
+    num_types = len(binding.weight) - 1
     if kind == FALL:
         return _run_by_falls(
-            state, instance_nodes, weight, squarings, type_of, trie, action
+            *graph, structure.instance_nodes, num_types, *binding, *trie, action
         )
-    return _run_by_sizes(state, kind, type_of, trie, action)
+    return _run_by_sizes(*graph, num_types, kind, binding.type_of, *trie, action)
 
 
 @njit(cache=True, nogil=True)
-def _run_by_falls(state, instance_nodes, weight, squarings, type_of, trie, action):
+def _run_by_falls(
+    node_type,
+    operand_start,
+    operand_node,
+    instance_nodes,
+    num_types,
+    type_of,
+    weight,
+    squarings,
+    child,
+    number,
+    used,
+    action,
+):
+    state = compiled_frontier(node_type, operand_start, operand_node, num_types)
     soft = new_soft_bound(state, instance_nodes, weight, squarings)
+    trie = Trie(child, number, used)
     sequence = np.empty(len(type_of) + 1, np.int32)
-    batches = np.empty((len(state.node_type), 3), np.int32)
+    batches = np.empty((len(node_type), 3), np.int32)
     num_batches, unseen = _take_best(
         state, soft, type_of, trie, action, sequence, batches
     )
@@ -352,8 +315,21 @@ def _take_best(state, soft, type_of, trie, action, sequence, batches):
 
 
 @njit(cache=True, nogil=True)
-def _run_by_sizes(state, kind, type_of, trie, action):
-    n = len(state.node_type)
+def _run_by_sizes(
+    node_type,
+    operand_start,
+    operand_node,
+    num_types,
+    kind,
+    type_of,
+    child,
+    number,
+    used,
+    action,
+):
+    state = compiled_frontier(node_type, operand_start, operand_node, num_types)
+    trie = Trie(child, number, used)
+    n = len(node_type)
     soft = no_soft_bound()
     sequence = np.empty(len(type_of) + 1, np.int32)
     batches = np.empty((n, 3), np.int32)

@@ -5,6 +5,7 @@ reads one number per symbol and compares sequences exactly. The arrays double wh
 are full. Space O(K P) for K trie nodes and P symbols.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,15 +29,6 @@ class Trie(NamedTuple):
     child: np.ndarray  # [capacity, P] int32
     number: np.ndarray  # [capacity] int32
     used: np.ndarray  # [2] int64
-
-
-@njit(cache=True, nogil=True)
-def new_trie_arrays(
-    num_symbols: int, capacity: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As `new_trie`, as a plain tuple, for callers in Python."""
-    trie = new_trie(num_symbols, capacity)
-    return trie.child, trie.number, trie.used
 
 
 @njit(cache=True, nogil=True)
@@ -110,12 +102,34 @@ def insert(trie: Trie, sequence: np.ndarray, length: int) -> tuple[Trie, int]:
 
 @njit(cache=True, nogil=True)
 def _grown(trie, capacity):
-    size = len(trie.number)
     child = np.zeros((capacity, trie.child.shape[1]), np.int32)
-    child[:size] = trie.child
     number = np.full(capacity, NO_STATE, np.int32)
-    number[:size] = trie.number
+    for node in range(trie.used[0]):
+        number[node] = trie.number[node]
+        for symbol in range(trie.child.shape[1]):
+            child[node, symbol] = trie.child[node, symbol]
     return Trie(child, number, trie.used)
+
+
+def trie_of(
+    sequences: Sequence[Sequence[int]], num_symbols: int, capacity: int = 1
+) -> tuple[Trie, list[int]]:
+    """Makes a trie of some sequences; for callers in Python.
+
+    Args:
+        sequences: The sequences.
+        num_symbols: How many symbols there are.
+        capacity: For how many trie nodes there is room at least.
+
+    Returns:
+        The `Trie`, and the number of each sequence in it.
+    """
+    # Interpreted: it takes less time than compiling it for one table.
+    room = max(capacity, 1 + sum(map(len, sequences)))
+    trie = new_trie.py_func(num_symbols, room)
+    arrays = [np.array(each, np.int32) for each in sequences]
+    number = [insert.py_func(trie, each, len(each))[1] for each in arrays]
+    return trie, [int(each) for each in number]
 
 
 @njit(cache=True, nogil=True)

@@ -21,9 +21,8 @@ from edbatch.graph.structure import GraphStructure
 from edbatch.policies.bound_weights import BoundWeights
 from edbatch.policies.encoding import FALL
 from edbatch.policies.judge import cost_of
-from edbatch.policies.state_machine import run_machine
-from edbatch.policies.trie import Trie, new_trie_arrays
-from edbatch.schedule.frontier import new_frontier
+from edbatch.policies.state_machine import Binding, run_table
+from edbatch.policies.trie import trie_of
 
 POPULATION = 32
 # On how many nodes a weight is played: what keeps tuning a matter of seconds.
@@ -143,14 +142,11 @@ def _play(
     """Mean batches of the policy that always takes the largest fall, or their cost."""
     num_types = len(logarithms) - 1
     type_of = np.arange(num_types, dtype=np.int32)
-    weight, squarings = as_weights(logarithms).arrays(type_of, num_types)
-    trie = Trie(*new_trie_arrays(num_types, 1))
+    binding = Binding(type_of, *as_weights(logarithms).arrays(type_of, num_types))
+    trie, _ = trie_of((), num_types)
     action = np.empty(0, np.int32)
     batches = 0.0
     for each in structures:
-        state = new_frontier(each.node_type, *each.consumers, num_types)
-        *_, batch_type, _ = run_machine(
-            state, each.instance_nodes, FALL, weight, squarings, type_of, trie, action
-        )
+        *_, batch_type, _ = run_table(each, FALL, binding, trie, action)
         batches += cost_of(batch_type, cost)
     return batches / len(structures)
