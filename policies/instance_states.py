@@ -261,14 +261,21 @@ def grown(states: InstanceStates) -> InstanceStates:
     following = np.empty((capacity, num_types), np.int32)
     frontier = np.empty(2 * len(states.frontier), np.int32)
     bits = np.empty(2 * len(states.bits), np.uint64)
-    place[:size] = states.place[:size]
-    key[:size] = states.key[:size]
-    ready[:size] = states.ready[:size]
-    chain[:size] = states.chain[:size]
-    allowed[:size] = states.allowed[:size]
-    following[:size] = states.following[:size]
-    frontier[: states.used[1]] = states.frontier[: states.used[1]]
-    bits[: states.used[2]] = states.bits[: states.used[2]]
+    # Loops compile in a third of the time that assignments to slices take.
+    for s in range(size):
+        key[s] = states.key[s]
+        for column in range(place.shape[1]):
+            place[s, column] = states.place[s, column]
+        for t in range(num_types):
+            ready[s, t] = states.ready[s, t]
+            allowed[s, t] = states.allowed[s, t]
+            following[s, t] = states.following[s, t]
+        for t in range(num_types + 1):
+            chain[s, t] = states.chain[s, t]
+    for k in range(states.used[1]):
+        frontier[k] = states.frontier[k]
+    for k in range(states.used[2]):
+        bits[k] = states.bits[k]
     table = np.full(table_size(capacity), UNKNOWN, np.int32)
     last = np.uint64(len(table) - 1)
     for s in range(size):
