@@ -306,6 +306,11 @@ class Batched:
         alone (such as the packed matrices of their gates) for the next call with the
         same arrays, until these are dropped.
 
+        Gradients are the model's, but for what is not linear in cotangents: those of
+        outputs that nobody reads are zero, as under `jax.vmap`, and become NaN where a
+        slope is infinite; and rules of `jax.custom_vjp` around parameters alone are
+        applied once per call, to the sum of the nodes' cotangents.
+
         Args:
             params: The model's parameters.
             plan: A plan of this model.

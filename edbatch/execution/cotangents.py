@@ -19,13 +19,9 @@ from edbatch.execution.cell_batch import (
 from edbatch.graph.node_type import Slots
 
 
-def read_cotangent(
-    arenas_bar: Arenas, kind: int, row: Array, output: Array, chunk: Chunk
-) -> Any:
+def read_cotangent(arena_bar: Array, row: Array, chunk: Chunk) -> Array:
     """Reads an output's cotangent; zero in padding lanes, whose rows may be others'."""
-    if kind not in arenas_bar:
-        return np.zeros(output.shape, jax.dtypes.float0)
-    bar = slice_rows(arenas_bar[kind], row, chunk.width)
+    bar = slice_rows(arena_bar, row, chunk.width)
     return jnp.where(chunk.is_real(bar.ndim), bar, 0)
 
 

@@ -7,7 +7,10 @@ operands' cotangents to the rows that it read. For the parameters it writes tape
 `taped_cell`), of which one contraction at the end makes cotangents; JAX takes these
 back through what cells make of parameters alone.
 
-Lanes of padding have a zero cotangent.
+Lanes of padding have a zero cotangent, and what is differentiated by rules of their own
+gets nothing from them: such a rule may make something of a zero. Outputs that neither a
+cell nor the model's result reads, by their array kind, have no cotangent at all, as in
+JAX: the slope of a norm is infinite at zero.
 """
 
 from collections.abc import Callable
@@ -51,9 +54,10 @@ from edbatch.execution.program import (
 from edbatch.execution.taped_cell import TapedCell, Tapes
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def differentiable_execute(
     shape: ProgramShape,
+    results: frozenset[int],
     params: Any,
     pools: Arenas,
     stream: Array,
@@ -64,6 +68,7 @@ def differentiable_execute(
 
     Args:
         shape: The program.
+        results: Array kinds of the arenas that the caller reads.
         params: The model's parameters.
         pools: External inputs by array kind.
         stream: Records of all chunks.
@@ -71,13 +76,18 @@ def differentiable_execute(
         num_steps: How many steps there are.
 
     Returns:
-        The arenas, by array kind.
+        These arenas, by array kind.
     """
-    return execute(shape, params, pools, stream, trips, num_steps)
+    arenas = execute(shape, params, pools, stream, trips, num_steps)
+    return {kind: arenas[kind] for kind in results}
 
 
 def _forward(
-    shape: ProgramShape, params: Any, pools: Arenas, *plan: Array
+    shape: ProgramShape,
+    results: frozenset[int],
+    params: Any,
+    pools: Arenas,
+    *plan: Array,
 ) -> tuple[Arenas, Any]:
     if shape.reuses_rows:
         raise PlanError(
@@ -104,7 +114,8 @@ def _forward(
         return run_loops(bodies, trips[s], carry)
 
     end = lax.fori_loop(0, num_steps, step, start)
-    return end.arenas, (params, pools, plan, end)
+    own = {kind: end.arenas[kind] for kind in results}
+    return own, (params, pools, plan, end)
 
 
 class _Run(NamedTuple):
@@ -168,7 +179,9 @@ def _differentiate_twice(shape: ProgramShape, primals: Any, tangents: Any) -> An
     )
 
 
-def _backward(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
+def _backward(
+    shape: ProgramShape, _: frozenset[int], residuals: Any, cotangents: Arenas
+) -> Any:
     bars = _differentiate_once(shape, residuals, cotangents)
     params, pools, plan, _ = residuals
 
@@ -186,7 +199,6 @@ def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> A
     packed, unpack = jax.vjp(shape.pack, params)
     cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
     rows = dict(shape.type_rows)
-    floats = {k: each for k, each in cotangents.items() if is_float(run.arenas[k])}
     start = _Carry(
         at=run.at,
         lanes=run.lanes,
@@ -199,7 +211,7 @@ def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> A
         },
         gives=run.gives,
         pools_bar={kind: zero_cotangent(pool) for kind, pool in pools.items()},
-        arenas_bar=floats,
+        arenas_bar=_first_cotangents(shape, run.arenas, cotangents),
     )
     arenas = run.arenas
     bodies = [
@@ -228,6 +240,19 @@ def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> A
 
 
 differentiable_execute.defvjp(_forward, _backward)
+
+
+def _first_cotangents(
+    shape: ProgramShape, arenas: Arenas, cotangents: Arenas
+) -> Arenas:
+    """The cotangents of floating arenas that somebody reads, before the first chunk."""
+    types = [shape.types.types[each.type_id] for each in shape.loops]
+    read = {*cotangents, *(kind for each in types for kind in each.operand_kinds)}
+    return {
+        kind: cotangents[kind] if kind in cotangents else jnp.zeros_like(arenas[kind])
+        for kind in sorted(read)
+        if is_float(arenas[kind])
+    }
 
 
 class _Carry(NamedTuple):
@@ -265,7 +290,7 @@ def _backward_body(
     node_type, cell = shape.types.types[type_id], cells[type_id]
     packed = all_packed[type_id]
     length = record_length(node_type, loop)
-    lanes = jax.vmap(cell.again, in_axes=(None, 0, 0, None, 0), axis_size=width)
+    lanes = jax.vmap(cell.again, in_axes=(0, None, 0, 0, None, 0), axis_size=width)
 
     def body(_: Any, carry: _Carry) -> _Carry:
         at, lane = carry.at - length, carry.lanes[type_id] - width
@@ -277,11 +302,18 @@ def _backward_body(
             for site in carry.gives[type_id]
         ]
 
+        kinds = node_type.output_kinds
+        read = [k for k, kind in enumerate(kinds) if kind in carry.arenas_bar]
+
         def run(direct: Any, operands: Any, externals: Any, deltas: Any) -> Any:
-            return lanes(direct, (operands, externals, masks), deltas, packed, given)
+            inputs = (operands, externals, masks)
+            outputs, reads = lanes(
+                chunk.is_real(1), direct, inputs, deltas, packed, given
+            )
+            return [outputs[k] for k in read], reads
 
         direct = [packed[k] for k in cell.direct]
-        outputs, pull, reads = jax.vjp(
+        _, pull, reads = jax.vjp(
             run,
             direct,
             operands,
@@ -291,10 +323,12 @@ def _backward_body(
         )
         bars = pull(
             [
-                read_cotangent(carry.arenas_bar, kind, row, output, chunk)
-                for kind, row, output in zip(
-                    node_type.output_kinds, chunk.output_rows, outputs, strict=True
+                read_cotangent(
+                    carry.arenas_bar[kinds[k]],
+                    chunk.output_rows[k],
+                    chunk,
                 )
+                for k in read
             ]
         )
         (direct_bar, operands_bar, externals_bar, gives_bar), reads = fence_floats(

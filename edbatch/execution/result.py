@@ -35,6 +35,19 @@ class ResultShape:
     skeleton: Skeleton
     instances: int
 
+    @property
+    def leaves(self) -> list[Skeleton]:
+        """Its leaves, ``("value", kind)`` or ``("external", kind)``, in order."""
+
+        def walk(node: Skeleton) -> list[Skeleton]:
+            if node[0] in ("ragged", "fixed"):
+                return walk(node[-1])
+            if node[0] == "node":
+                return [leaf for each in node[2] for leaf in walk(each)]
+            return [] if node[0] == "empty" else [node]
+
+        return walk(self.skeleton)
+
 
 @dataclass(frozen=True, eq=False)
 class ResultRows:
@@ -240,19 +253,11 @@ def take_results(
     Returns:
         One ``[n, ...]`` array per leaf.
     """
-    next_rows = iter(rows)
-
-    def walk(node: Skeleton) -> list[Array]:
-        if node[0] in ("ragged", "fixed"):
-            return walk(node[-1])
-        if node[0] == "node":
-            return [leaf for each in node[2] for leaf in walk(each)]
-        if node[0] == "empty":
-            return []
-        source = arenas if node[0] == "value" else pools
-        return [take_rows(source[node[1]], next(next_rows))]
-
-    return tuple(walk(shape.skeleton))
+    sources = {"value": arenas, "external": pools}
+    return tuple(
+        take_rows(sources[source][kind], own)
+        for (source, kind), own in zip(shape.leaves, rows, strict=True)
+    )
 
 
 def assemble(

@@ -71,8 +71,10 @@ def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ..
     shape = plan.shape
     check_params(params, shape.program.types.params_spec)
     program, pools = give_keys(shape.program, plan.pools, rng)
+    leaves = shape.result.leaves
+    read = frozenset(kind for source, kind in leaves if source == "value")
     arenas = differentiable_execute(
-        program, params, pools, plan.stream, plan.trips, plan.num_steps
+        program, read, params, pools, plan.stream, plan.trips, plan.num_steps
     )
     return take_results(shape.result, plan.rows, arenas, plan.pools)
 

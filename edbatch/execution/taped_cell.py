@@ -80,6 +80,7 @@ class TapedCell:
     Attributes:
         sites: The equations whose parameters are taped.
         direct: Positions of the packed arrays that are read elsewhere, too.
+        has_rules: Whether something in it has a derivative by `jax.custom_vjp`.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class TapedCell:
             id(eqn): _as_function(self._jaxpr, eqn, used) for eqn in self._jaxpr.eqns
         }
         self.sites: list[Site] = []
+        self.has_rules = any(map(_has_rule, self._jaxpr.eqns))
         direct: set[int] = set()
         for eqn in self._jaxpr.eqns:
             direct |= self._add(eqn)
@@ -141,8 +143,9 @@ class TapedCell:
         gives = tuple(self._functions[id(eqn)][1])
         parameters = sum(_size(v) for v in eqn.invars if self._sources_of(v))
         small = parameters <= _SMALL * sum(map(_size, gives))
-        summed = small or (self._remat and eqn.primitive is lax.dot_general_p)
-        if summed or not all(map(_is_float, gives)):
+        again = self._remat and eqn.primitive is lax.dot_general_p
+        # A rule may give something for rows of a tape that have no lane.
+        if small or again or _has_rule(eqn) or not all(map(_is_float, gives)):
             return found
         self.sites.append(Site(eqn, tuple(dict.fromkeys(lanes)), gives))
         return frozenset()
@@ -176,15 +179,17 @@ class TapedCell:
 
     def again(
         self,
+        real: Array,
         direct: Sequence[Array],
         inputs: Sequence[Any],
         deltas: Sequence[Sequence[Array]],
         packed: Packed,
         given: Sequence[Sequence[Array]],
     ) -> tuple[list[Array], list[list[Array]]]:
-        """Runs one lane a second time, to differentiate by the first three arguments.
+        """Runs one lane a second time, to differentiate by the first three arrays.
 
         Args:
+            real: Whether the lane holds a node; else rules of cells give it nothing.
             direct: The arrays at positions `direct`.
             inputs: Operands, external inputs and masks.
             deltas: Zeros to add to what each site gives: their cotangents are those of
@@ -195,6 +200,8 @@ class TapedCell:
         Returns:
             The cell's outputs, and what each site reads of the lane.
         """
+        if self.has_rules:
+            direct, inputs, deltas = _only_if(real, (direct, inputs, deltas))
         own = list(packed)
         for k, array in zip(self.direct, direct, strict=True):
             own[k] = array
@@ -355,6 +362,28 @@ def _known(
 
     known.defvjp(forward, backward)
     return known(read, list(given))
+
+
+def _only_if(real: Array, arrays: Any) -> Any:
+    """The same arrays, whose cotangents are zero in lanes of padding."""
+    return jax.tree.map(
+        lambda each: jnp.where(real, each, lax.stop_gradient(each)), arrays
+    )
+
+
+def _has_rule(eqn: JaxprEqn) -> bool:
+    """Whether an equation has a derivative by `jax.custom_vjp`, or one inside has."""
+    if eqn.primitive.name.startswith("custom_vjp_call"):
+        return True
+    inner = jax.tree.leaves(
+        list(eqn.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
+    )
+    return any(
+        _has_rule(each)
+        for jaxpr in inner
+        if isinstance(jaxpr, ClosedJaxpr | Jaxpr)
+        for each in jaxpr.eqns
+    )
 
 
 def _as_function(

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from edbatch.graph.parameters import ParameterPath, path_name, resolve
+from edbatch.graph.static_value import exactly
 
 _NO_DEFAULT = inspect.Parameter.empty
 
@@ -108,6 +109,14 @@ class CallTemplate:
     operands: tuple[Slots, ...]
     externals: tuple[Slots, ...]
     paddings: tuple[Padding, ...] = ()
+
+    def with_exact_constants(self) -> "CallTemplate":
+        """Returns what is equal for calls of the very same constants; see `exactly`."""
+        leaves = tuple(
+            (kind, exactly(content) if kind == "static" else content)
+            for kind, content in self.leaves
+        )
+        return replace(self, leaves=leaves)
 
     def call(
         self,

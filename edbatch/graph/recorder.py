@@ -24,6 +24,7 @@ from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.outputs import OutputColumns
 from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.static_value import exactly
 from edbatch.graph.type_table import TypeTable
 
 _NUMBERS = frozenset(
@@ -199,7 +200,7 @@ class Recorder:
             if position not in cell.special:
                 found = self._scan((arg,), branch, operands, externals)
             elif position in cell.static_positions:
-                found = branch["static", arg]
+                found = branch["static", exactly(arg)]
             else:
                 found = self._scan_padded(cell, arg, branch, operands)
             if found is None:
@@ -252,12 +253,12 @@ class Recorder:
         known, row = self.tape.shared_rows.get(id(value), (None, -1))
         # The owner of a NumPy array may have changed it since.
         if known is value and (
-            not _is_writable(value) or np.array_equal(rows[row], value, equal_nan=True)
+            not _may_change(value) or np.array_equal(rows[row], value, equal_nan=True)
         ):
             return row
         # Keeping the array alive keeps its id its own.
         self.tape.shared_rows[id(value)] = (value, len(rows))
-        rows.append(value.copy() if _is_writable(value) else value)
+        rows.append(value.copy() if _may_change(value) else value)
         return len(rows) - 1
 
     def _analyse(
@@ -306,8 +307,13 @@ class _Known:
             )
 
 
-def _is_writable(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.flags.writeable
+def _may_change(value: Any) -> bool:
+    """Whether somebody may write to an array: to it, or to one that it is a view of."""
+    while isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            return True
+        value = value.base
+    return False
 
 
 def record(

@@ -163,8 +163,13 @@ class TypeTable:
             CellError: The function cannot be traced on these shapes.
         """
         facts = (function, template, operand_kinds, external_kinds)
+        exact = template.with_exact_constants()
+        identity = (function, exact, operand_kinds, external_kinds)
         with self._lock:
-            return self._by_facts.get(facts) or self._new(name, *facts)
+            found = self._by_facts.get(identity)
+            if found is None:
+                found = self._by_facts[identity] = self._new(name, *facts)
+            return found
 
     def _new(
         self,
@@ -188,7 +193,6 @@ class TypeTable:
             output_tree=tree,
         )
         self.types.append(node_type)
-        self._by_facts[facts] = node_type
         return node_type
 
     def _check_not_anew(self, name: str, function: Callable[..., Any]) -> None:

@@ -428,3 +428,26 @@ def test_recording_a_chain_of_depth_100000():
     graph = record_one(model, 100_000)
     assert graph.num_nodes == 100_001
     assert graph.structure.depth.max() == 100_000
+
+
+@pytest.mark.parametrize("make", [np.broadcast_to, lambda array, _: array.view()])
+def test_what_can_change_through_its_base_is_copied(make):
+    """A view may be read-only while the array that it shows is not."""
+    array = np.zeros(3, np.float32)
+    view = make(array, (2, 3))
+    view.flags.writeable = False
+
+    @eb.cell
+    def total(params, x):
+        return x.sum()
+
+    def model(params, steps):
+        sums = []
+        for _ in range(steps):
+            array[:] += 1
+            sums.append(total(params, view))
+        return sums
+
+    graph = record_one(model, 3)
+    (pool,) = graph.externals.values()
+    assert [row.max() for row in pool] == [1, 2, 3]

@@ -1,0 +1,149 @@
+"""Gradients of cells with rules of their own, and of outputs that nobody reads.
+
+A rule need not be linear: it may give something for a cotangent of zero, which lanes of
+padding have and nodes of the model do not.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import edbatch as eb
+
+
+@jax.custom_vjp
+def decayed(x):
+    return x
+
+
+decayed.defvjp(lambda x: (x, x), lambda x, bar: (bar + 0.1 * x,))
+
+
+@jax.custom_vjp
+def of_length_one(x):
+    return x
+
+
+of_length_one.defvjp(lambda x: (x, None), lambda _, bar: (bar / jnp.linalg.norm(bar),))
+
+
+@jax.custom_vjp
+def decaying_product(w, x):
+    return w @ x
+
+
+decaying_product.defvjp(
+    lambda w, x: (w @ x, (w, x)),
+    lambda saved, bar: (jnp.outer(bar, saved[1]) + 0.1 * saved[0], saved[0].T @ bar),
+)
+
+
+@eb.cell
+def leaf(params, word):
+    return params["table"][word]
+
+
+def chain(step):
+    """A model whose instances are numbers of steps."""
+
+    def model(params, steps):
+        state = leaf(params, steps % 3)
+        for _ in range(steps):
+            state = step(params, state)
+        return state
+
+    return model
+
+
+RULES = {
+    "after a product": lambda params, x: jnp.tanh(decayed(params["w"] @ x)),
+    "not finite at zero": lambda params, x: jnp.tanh(of_length_one(params["w"] @ x)),
+    "of the product": lambda params, x: jnp.tanh(decaying_product(params["w"], x)),
+    "of a small parameter": lambda params, x: decayed(x + params["b"]) * params["b"],
+    "of the operand": lambda params, x: jnp.tanh(params["w"] @ decayed(x)),
+    "in a loop": lambda params, x: jax.lax.fori_loop(
+        0, 2, lambda _, y: jnp.tanh(params["w"] @ decayed(y)), x
+    ),
+    "in a branch": lambda params, x: jax.lax.cond(
+        x[0] > 0, lambda y: decayed(params["w"] @ y), lambda y: y, x
+    ),
+}
+
+
+def sample(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "table": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32),
+        "w": jnp.asarray(rng.normal(size=(4, 4)) / 2, jnp.float32),
+        "b": jnp.asarray(rng.normal(size=4), jnp.float32),
+    }
+
+
+def check(model, params, instances, **options):
+    batched = eb.batch(model, params=params, **options)
+    plan = batched.plan(instances)
+
+    def total(output):
+        return sum(jnp.sin(each).sum() for each in jax.tree.leaves(output))
+
+    found = jax.grad(lambda params: total(batched.apply(params, plan)))(params)
+    expected = jax.grad(
+        lambda params: sum(total(model(params, each)) for each in instances)
+    )(params)
+    for name in expected:
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("remat", [False, True])
+def test_padding_gets_nothing_from_a_rule(rule, remat, quick_compiles):
+    step = eb.cell(RULES[rule], name="step")
+    # Widths of four: chunks of one, two and three nodes have padding.
+    check(
+        chain(step),
+        sample(),
+        [3, 1, 2, 4, 4, 4, 3],
+        planner=eb.Planner(remat=remat),
+        sizes=eb.Sizes(widths=(4,)),
+    )
+
+
+def test_slices_have_padding_too(quick_compiles):
+    step = eb.cell(RULES["after a product"], name="step")
+    check(
+        chain(step),
+        sample(),
+        [6, 6, 6],
+        planner=eb.Planner(layout="aligned"),
+        sizes=eb.Sizes(widths=(4,)),
+    )
+
+
+def test_what_nobody_reads_has_no_cotangent(quick_compiles):
+    """Of a norm at zero the slope is infinite, and zero times infinity is not zero."""
+
+    @eb.cell
+    def step(params, x):
+        return jnp.tanh(params["w"] @ x), jnp.sqrt((x * x).sum())
+
+    def model(params, word):
+        return step(params, leaf(params, word))[0]
+
+    params = sample()
+    params["table"] = params["table"].at[1].set(0)
+    check(model, params, [0, 1, 2, 1, 1])
+
+
+def test_an_output_of_the_model_is_read(quick_compiles):
+    @eb.cell
+    def step(params, x):
+        return jnp.tanh(params["w"] @ x), (x * x).sum()
+
+    def model(params, word):
+        state, squares = step(params, leaf(params, word))
+        return {"squares": squares, "last": step(params, state)[0]}
+
+    check(model, sample(), [0, 1, 2, 1])

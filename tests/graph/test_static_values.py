@@ -1,0 +1,64 @@
+"""Static arguments: which constants are the same, and whose nodes share a type."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import edbatch as eb
+from edbatch.graph.static_value import exactly
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (2, 2.0),
+        (1, True),
+        (0.0, -0.0),
+        (np.float32(2), 2.0),
+        (0j, -0j),
+        (np.float32(0), np.float32(-0.0)),
+        ((1, (2, 3)), (1, (2.0, 3))),
+        (frozenset({1}), frozenset({True})),
+        ("1", 1),
+    ],
+)
+def test_constants_that_compute_differently_are_told_apart(one, other):
+    assert exactly(one) != exactly(other)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 0.1, math.nan, "relu", None, (1, ("a", 2.5)), frozenset({1, "b"}), jnp.tanh],
+)
+def test_equal_constants_are_one(value):
+    again = tuple(list(value)) if type(value) is tuple else value
+    assert exactly(value) == exactly(again)
+    assert hash(exactly(value)) == hash(exactly(again))
+
+
+@eb.cell(static=("by",))
+def divide(params, x, by):
+    return params["w"] * (x // by if type(by) is int else jnp.arctan2(x, by))
+
+
+@pytest.mark.parametrize("pair", [(2, 2.0), (2.0, 2), (0.0, -0.0), (1, True)])
+def test_each_constant_computes_its_own(pair):
+    params = {"w": jnp.float32(3)}
+    instances = [(np.float32(3.5), by) for by in pair]
+
+    def model(params, instance):
+        return divide(params, *instance)
+
+    batched = eb.batch(model, params=params)
+    expected = [model(params, each) for each in instances]
+    np.testing.assert_allclose(batched(params, instances), expected, rtol=1e-6)
+
+
+def test_not_a_number_is_one_constant():
+    def model(params, count):
+        return [divide(params, np.float32(1), float("nan")) for _ in range(count)][-1]
+
+    batched = eb.batch(model, params={"w": jnp.float32(3)})
+    assert batched.record(3).structure.num_types == 1
