@@ -547,3 +547,19 @@ def test_cells_work_outside_recordings():
     )
     jitted = jax.jit(lambda params, word: leaf(params, word))
     assert_equal(jitted(params, 3), state)
+
+
+def test_weakly_typed_arrays_are_like_others():
+    """As Python's numbers, they have their own dtype with and without batching."""
+
+    @eb.cell
+    def scale(params, vector):
+        return params["w"] @ vector * params["factor"]
+
+    params = {"w": jnp.eye(2, dtype=jnp.bfloat16) / 3, "factor": jnp.asarray(0.3)}
+    assert params["factor"].weak_type
+    vector = jnp.ones(2, jnp.bfloat16)
+    found = eb.batch(scale)(params, [vector])
+    expected = scale(params, vector)
+    assert found.dtype == expected.dtype == jnp.float32
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)

@@ -47,6 +47,8 @@ Tapes = list[list[Array]]  # per site, arrays with one row per lane
 # gives for one lane.
 _SMALL = 4
 
+_RULE, _LOOP = "custom_vjp_call", "while"  # names of primitives
+
 # Rows that one turn of a product's contraction takes: most turns take the many, the
 # rest is done in turns of the few. Tapes are a multiple of the few.
 _BLOCKS = (1024, 128)
@@ -115,7 +117,7 @@ class TapedCell:
             id(eqn): _as_function(self._jaxpr, eqn, used) for eqn in self._jaxpr.eqns
         }
         self.sites: list[Site] = []
-        self.has_rules = any(map(_has_rule, self._jaxpr.eqns))
+        self.has_rules = any(_contains(each, _RULE) for each in self._jaxpr.eqns)
         direct: set[int] = set()
         for eqn in self._jaxpr.eqns:
             direct |= self._add(eqn)
@@ -140,12 +142,16 @@ class TapedCell:
             self._sources |= dict.fromkeys(eqn.outvars, found)
             return frozenset()
         self._of_lane |= set(eqn.outvars)
+        if not eqn.outvars:  # a print, which the forward pass does
+            return frozenset()
         gives = tuple(self._functions[id(eqn)][1])
         parameters = sum(_size(v) for v in eqn.invars if self._sources_of(v))
         small = parameters <= _SMALL * sum(map(_size, gives))
         again = self._remat and eqn.primitive is lax.dot_general_p
-        # A rule may give something for rows of a tape that have no lane.
-        if small or again or _has_rule(eqn) or not all(map(_is_float, gives)):
+        # A rule may give something for rows of a tape that have no lane; and a loop has
+        # no derivative, but may do without one where the rest of the cell stops it.
+        untaped = _contains(eqn, _RULE) or _contains(eqn, _LOOP)
+        if small or again or untaped or not all(map(_is_float, gives)):
             return found
         self.sites.append(Site(eqn, tuple(dict.fromkeys(lanes)), gives))
         return frozenset()
@@ -172,7 +178,7 @@ class TapedCell:
         """
         values = self._with_inputs(packed, inputs)
         for eqn in self._jaxpr.eqns:
-            if not self._of_lane.isdisjoint(eqn.outvars):
+            if self._is_of_lane(eqn):
                 values |= self._evaluate(eqn, values)
         gives = [[values[var] for var in site.gives] for site in self.sites]
         return [_value(var, values) for var in self._jaxpr.outvars], gives
@@ -209,7 +215,7 @@ class TapedCell:
         values = self._with_inputs(own, inputs)
         read: list[list[Array]] = []
         for eqn in self._jaxpr.eqns:
-            if self._of_lane.isdisjoint(eqn.outvars):
+            if not self._is_of_lane(eqn) or not eqn.outvars:
                 continue
             if id(eqn) not in self._sites:
                 values |= self._evaluate(eqn, values)
@@ -310,9 +316,13 @@ class TapedCell:
         values = dict(zip(self._jaxpr.constvars, self._consts, strict=True))
         values |= zip(self._packed_vars, packed, strict=True)
         for eqn in self._jaxpr.eqns:
-            if self._of_lane.isdisjoint(eqn.outvars):
+            if not self._is_of_lane(eqn):
                 values |= self._evaluate(eqn, values)
         return values
+
+    def _is_of_lane(self, eqn: JaxprEqn) -> bool:
+        # What gives nothing, such as a print, is done for each lane, in order.
+        return not eqn.outvars or not self._of_lane.isdisjoint(eqn.outvars)
 
 
 @lru_cache(maxsize=512)
@@ -371,15 +381,15 @@ def _only_if(real: Array, arrays: Any) -> Any:
     )
 
 
-def _has_rule(eqn: JaxprEqn) -> bool:
-    """Whether an equation has a derivative by `jax.custom_vjp`, or one inside has."""
-    if eqn.primitive.name.startswith("custom_vjp_call"):
+def _contains(eqn: JaxprEqn, primitive: str) -> bool:
+    """Whether an equation is of a primitive, or one inside it."""
+    if eqn.primitive.name == primitive:
         return True
     inner = jax.tree.leaves(
         list(eqn.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
     )
     return any(
-        _has_rule(each)
+        _contains(each, primitive)
         for jaxpr in inner
         if isinstance(jaxpr, ClosedJaxpr | Jaxpr)
         for each in jaxpr.eqns

@@ -73,6 +73,7 @@ class CallAnalysis:
 
     def _argument(self, name: str | None, value: Any) -> Any:
         if name in self.cell.static:
+            self.cell.constant(value, name)
             return _Leaf(("static", value))
         if name in self.cell.masks:
             return self._padded(name, value)

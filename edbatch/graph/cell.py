@@ -3,7 +3,7 @@
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.errors import CellError
+from edbatch.errors import CellError, user_line
+from edbatch.graph.static_value import exactly
 
 if TYPE_CHECKING:
     from edbatch.graph.node_keys import CallKeys
@@ -91,7 +92,7 @@ class Cell:
         if self.takes_rng:
             self._check_rng(parameters)
         self.special = {self.positions[each] for each in self.padded + self.static}
-        self.static_positions = {self.positions[each] for each in self.static}
+        self.static_positions = {self.positions[each]: each for each in self.static}
         self.plain = not self.special
         functools.update_wrapper(self, function, updated=())
 
@@ -179,6 +180,31 @@ class Cell:
         mask = np.arange(length) < len(elements)
         return jax.tree.map(stack, *elements), jnp.asarray(mask)
 
+    def constant(self, value: Any, name: str) -> Hashable:
+        """Says what identifies a static argument.
+
+        Args:
+            value: The argument's value.
+            name: Its name.
+
+        Returns:
+            What is equal for the same constants alone, see `exactly`.
+
+        Raises:
+            CellError: It cannot be told from others, with the mend.
+        """
+        try:
+            found = exactly(value)
+            hash(found)
+        except TypeError:
+            raise CellError(
+                f"cell {self.name!r} received {type(value).__name__} as static argument"
+                f" {name!r} ({user_line()}), but constants are told apart by a hash,"
+                " and it has none; pass a tuple in place of a list, and an array as an"
+                " ordinary argument"
+            ) from None
+        return found
+
     def check_padded(self, elements: Any, name: str) -> None:
         """Checks that a padded argument is a list with at least one element.
 
@@ -202,7 +228,7 @@ class Cell:
 def _as_array(leaf: Any) -> Any:
     if isinstance(leaf, (bool, int, float, complex)):
         return np.asarray(leaf, jax.dtypes.canonicalize_dtype(type(leaf)))
-    return leaf
+    return _strong(leaf)
 
 
 def _strong(leaf: Any) -> Any:

@@ -13,7 +13,7 @@ the lists around it) one after the other, so merging graphs concatenates columns
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -192,14 +192,11 @@ class OutputColumns:
 
     def _widen(self, flat: "_Flat", skeleton: Skeleton) -> None:
         own = self.finish()
-        new = Outputs(skeleton, _arrays(flat.columns), _arrays(flat.lengths))
         common = unify_outputs(own.skeleton, skeleton)
         columns, lengths = spread(own, common)
         self._columns = [each.tolist() for each in columns]
         self._lengths = [each.tolist() for each in lengths]
-        columns, lengths = spread(new, common)
-        flat.columns = [each.tolist() for each in columns]
-        flat.lengths = [each.tolist() for each in lengths]
+        flat.widen(skeleton, common)
         self._skeleton = common
 
     def finish(self, known: dict[Skeleton, Skeleton] | None = None) -> Outputs:
@@ -275,6 +272,13 @@ class _Flat:
         self.columns: list[list[int]] = []
         self.lengths: list[list[int]] = []
 
+    def widen(self, own: Skeleton, common: Skeleton) -> None:
+        """Aligns the columns with a wider structure."""
+        found = Outputs(own, _arrays(self.columns), _arrays(self.lengths))
+        columns, lengths = spread(found, common)
+        self.columns = [each.tolist() for each in columns]
+        self.lengths = [each.tolist() for each in lengths]
+
     def describe(self, result: Any) -> Skeleton:
         if type(result) is Handle:
             if result._recorder is not self.recorder:
@@ -312,8 +316,14 @@ class _Flat:
         for each in result:
             flat = _Flat(self.recorder)
             parts.append((flat.describe(each), flat))
-        if len({skeleton for skeleton, _ in parts}) <= 1:
-            element = parts[0][0] if parts else EMPTY
+        try:
+            element = reduce(unify, dict.fromkeys(own for own, _ in parts), EMPTY)
+        except Mismatch:
+            pass
+        else:
+            for skeleton, flat in parts:
+                if skeleton != element:  # an empty list, or one inside it
+                    flat.widen(skeleton, element)
             columns, lengths = count(element)
             self.columns += [
                 [v for _, flat in parts for v in flat.columns[k]]

@@ -96,6 +96,13 @@ class ParameterPath:
         return self._child(step, spec)
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(self._spec, (list, tuple)):
+            places = range(len(self._spec))
+            if isinstance(key, slice):
+                some = [self[k] for k in places[key]]
+                return some if isinstance(self._spec, list) else tuple(some)
+            if isinstance(key, int) and -len(places) <= key < 0:
+                key = places[key]  # one part has one path
         step = ("item", key)
         if step in self._children:
             return self._children[step]

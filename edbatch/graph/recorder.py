@@ -24,7 +24,6 @@ from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.outputs import OutputColumns
 from edbatch.graph.parameters import ParameterPath
-from edbatch.graph.static_value import exactly
 from edbatch.graph.type_table import TypeTable
 
 _NUMBERS = frozenset(
@@ -200,7 +199,8 @@ class Recorder:
             if position not in cell.special:
                 found = self._scan((arg,), branch, operands, externals)
             elif position in cell.static_positions:
-                found = branch["static", exactly(arg)]
+                name = cell.static_positions[position]
+                found = branch["static", cell.constant(arg, name)]
             else:
                 found = self._scan_padded(cell, arg, branch, operands)
             if found is None:

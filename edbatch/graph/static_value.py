@@ -4,6 +4,7 @@ Python takes 2, 2.0 and True for equal, and 0.0 for -0.0, but a cell may compute
 something else for each; and not-a-number, which equals nothing, is one constant.
 """
 
+import dataclasses
 from collections.abc import Hashable
 from typing import Any
 
@@ -16,14 +17,14 @@ def exactly(value: Any) -> Hashable:
     """Returns what is equal for the same constants alone.
 
     Args:
-        value: A static argument, hashable. Of what is inside it, tuples and frozen sets
-            are looked through; other objects say themselves when they are equal.
+        value: A static argument, hashable. Tuples, frozen sets and dataclasses are
+            looked through; other objects say themselves when they are equal.
 
     Returns:
         A key for dictionaries.
 
     Example:
-        >>> 2 == 2.0 == np.float32(2), exactly(2) == exactly(2.0)
+        >>> 2 == 2.0, exactly(2) == exactly(2.0)
         (True, False)
     """
     kind = type(value)
@@ -31,6 +32,9 @@ def exactly(value: Any) -> Hashable:
         return kind, tuple(map(exactly, value))
     if isinstance(value, frozenset):
         return kind, frozenset(map(exactly, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [each.name for each in dataclasses.fields(value) if each.compare]
+        return kind, value, tuple(exactly(getattr(value, name)) for name in fields)
     if isinstance(value, _INEXACT):
         return kind, repr(value)
     return kind, value

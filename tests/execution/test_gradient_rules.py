@@ -147,3 +147,46 @@ def test_an_output_of_the_model_is_read(quick_compiles):
         return {"squares": squares, "last": step(params, state)[0]}
 
     check(model, sample(), [0, 1, 2, 1])
+
+
+def test_a_loop_may_have_no_derivative_where_none_is_asked_for(quick_compiles):
+    @eb.cell
+    def step(params, x):
+        def body(state):
+            return jnp.tanh(params["w"] @ state[0]), state[1] + 1
+
+        found, _ = jax.lax.while_loop(lambda state: state[1] < 3, body, (x, 0))
+        return jax.lax.stop_gradient(found) + params["b"] * x
+
+    rng = np.random.default_rng(1)
+    params = {  # large enough for tapes
+        "table": jnp.asarray(rng.normal(size=(3, 8)), jnp.float32),
+        "w": jnp.asarray(rng.normal(size=(8, 8)), jnp.float32),
+        "b": jnp.asarray(rng.normal(size=8), jnp.float32),
+    }
+    check(chain(step), params, [2, 1, 3])
+
+
+def test_cells_may_print(quick_compiles):
+    seen = []
+
+    @eb.cell
+    def step(params, x):
+        product = params["w"] @ x
+        jax.debug.callback(lambda value: seen.append(float(value)), product[0])
+        return jnp.tanh(product)
+
+    params, model = sample(), chain(step)
+    check(model, params, [2, 1, 2])
+    jax.effects_barrier()
+    seen.clear()
+    batched = eb.batch(model, params=params)
+    plan = batched.plan([2, 1, 2])
+    jax.grad(lambda params: batched.apply(params, plan).sum())(params)
+    jax.effects_barrier()
+    forward_and_padding = list(seen)
+    seen.clear()
+    for each in [2, 1, 2]:
+        model(params, each)
+    jax.effects_barrier()
+    assert set(np.round(seen, 4)) == set(np.round(forward_and_padding, 4))

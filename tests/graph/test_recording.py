@@ -451,3 +451,67 @@ def test_what_can_change_through_its_base_is_copied(make):
     graph = record_one(model, 3)
     (pool,) = graph.externals.values()
     assert [row.max() for row in pool] == [1, 2, 3]
+
+
+def test_inner_lists_may_be_empty():
+    """An empty list says nothing about what it would hold."""
+
+    def model(params, lengths):
+        return [[leaf(params, k) for k in range(each)] for each in lengths]
+
+    types = TypeTable(abstract(PARAMS))
+    first = record(model, types, [[0, 2], [1]])
+    [kind] = types.types[0].output_kinds
+    assert first.outputs.skeleton == ("list", ("list", ("value", kind)))
+    assert [each.tolist() for each in first.outputs.lengths] == [[2, 1], [0, 2, 1]]
+    assert first.outputs.columns[0].tolist() == [0, 1, 2]
+    both = merge([first, record(model, types, [[0], [], [1, 0]])])
+    assert [each.tolist() for each in both.outputs.lengths] == [
+        [2, 1, 1, 0, 2],
+        [0, 2, 1, 0, 1, 0],
+    ]
+    assert both.outputs.columns[0].tolist() == [0, 1, 2, 3]
+
+
+def test_elements_that_differ_are_a_node():
+    def model(params, _):
+        state = leaf(params, 0)
+        return [state, [], (state, state)]
+
+    graph = record_one(model, 0)
+    assert graph.outputs.skeleton[0] == "node"
+    assert [each.tolist() for each in graph.outputs.columns] == [[0], [0], [0]]
+
+
+def test_parts_of_a_list_of_parameters():
+    def model(params, vector):
+        layers = params["layers"]
+        assert layers[-1] is layers[1] and layers[0:1][0] is layers[0]
+        assert [type(layers[1:]), type(params["pair"][:1])] == [list, tuple]
+        return leaf_of(layers[-1], vector), leaf_of(layers[1], vector)
+
+    @eb.cell
+    def leaf_of(layer, vector):
+        return layer["w"] * vector
+
+    params = PARAMS | {"pair": (1.0, 2.0)}
+    graph = record_one(model, np.ones(2, np.float32), params)
+    assert [str(each.key) for each in graph.types.types] == ["leaf_of@layers.1/0"]
+    with pytest.raises(eb.RecordingError, match=r"have no '-3'"):
+        record_one(lambda params, _: params["layers"][-3], 0)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("value", [[1, 2], np.ones(2), (1, [2])])
+def test_constants_without_a_hash(value, by_name):
+    @eb.cell(static=("factors",))
+    def scale(params, word, factors):
+        return params["table"][word] * factors[0]
+
+    def model(params, word):
+        if by_name:
+            return scale(params, word, factors=value)
+        return scale(params, word, value)
+
+    with pytest.raises(eb.CellError, match=r"'scale' received .* 'factors' .*pass a"):
+        record_one(model, 3)

@@ -1,6 +1,8 @@
 """Static arguments: which constants are the same, and whose nodes share a type."""
 
+import copy
 import math
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,11 @@ import pytest
 
 import edbatch as eb
 from edbatch.graph.static_value import exactly
+
+
+@dataclass(frozen=True)
+class Size:
+    of: object
 
 
 @pytest.mark.parametrize(
@@ -22,6 +29,8 @@ from edbatch.graph.static_value import exactly
         ((1, (2, 3)), (1, (2.0, 3))),
         (frozenset({1}), frozenset({True})),
         ("1", 1),
+        (Size(2), Size(2.0)),
+        (Size((1,)), Size((True,))),
     ],
 )
 def test_constants_that_compute_differently_are_told_apart(one, other):
@@ -30,10 +39,21 @@ def test_constants_that_compute_differently_are_told_apart(one, other):
 
 @pytest.mark.parametrize(
     "value",
-    [3, 0.1, math.nan, "relu", None, (1, ("a", 2.5)), frozenset({1, "b"}), jnp.tanh],
+    [
+        3,
+        0.1,
+        math.nan,
+        "relu",
+        None,
+        (1, ("a", 2.5)),
+        frozenset({1, "b"}),
+        Size(3),
+        Size,
+        math.tanh,
+    ],
 )
 def test_equal_constants_are_one(value):
-    again = tuple(list(value)) if type(value) is tuple else value
+    again = copy.deepcopy(value)
     assert exactly(value) == exactly(again)
     assert hash(exactly(value)) == hash(exactly(again))
 
