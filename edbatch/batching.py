@@ -11,9 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from edbatch.errors import EdbatchError, PlanError, PolicyError
-from edbatch.execution.buckets import BucketStore
 from edbatch.execution.cells import Packed
-from edbatch.execution.in_place import Forms
 from edbatch.execution.keys import plan_key, program_with
 from edbatch.execution.packed_parameters import PackedParameters, is_traced
 from edbatch.execution.plan import Plan, encode_plan
@@ -21,10 +19,10 @@ from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
 from edbatch.execution.run import run_packed, run_plan
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge, merge_lengths
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameters import abstract, key_order
 from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
-from edbatch.memory_planner.hoisting import SplitTypes, run_ahead
+from edbatch.memory_planner.hoisting import run_ahead
 from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
@@ -36,7 +34,7 @@ from edbatch.policies.search import Searched
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.policy import Policy
 from edbatch.schedule.schedule import Schedule
-from edbatch.session import Session
+from edbatch.session import Session, new_session
 from edbatch.sharding.plan import ShardedPlan
 
 if TYPE_CHECKING:
@@ -117,19 +115,16 @@ class Batched:
         """
         spec = abstract(params)
         leaves, treedef = jax.tree.flatten(spec)
-        key = (treedef, tuple((each.shape, each.dtype) for each in leaves))
+        key: Hashable = (treedef, tuple((each.shape, each.dtype) for each in leaves))
+        order = key_order(spec)
         with self._lock:
+            known = self._sessions.get(key)
+            # JAX sorts the keys of dicts, as in the first step of an optimizer: only a
+            # model that lists them computes something else then.
+            if known is not None and not known.takes_order(spec, order):
+                key = (key, order)
             if key not in self._sessions:
-                types, planner = TypeTable(spec), self.planner
-                always = planner.hoisting == "always"
-                self._sessions[key] = Session(
-                    types,
-                    BucketStore(self.sizes),
-                    Forms() if planner.slices else Forms(least_share=2),
-                    None
-                    if planner.hoisting == "never"
-                    else SplitTypes(types, always=always),
-                )
+                self._sessions[key] = new_session(spec, order, self.sizes, self.planner)
             self._current = self._sessions[key]
         return self
 

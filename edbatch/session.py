@@ -1,7 +1,9 @@
 """What recording and planning have found out about one model so far."""
 
 import threading
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -9,9 +11,12 @@ from edbatch.execution.buckets import BucketStore
 from edbatch.execution.in_place import Forms
 from edbatch.execution.result import find_ragged
 from edbatch.graph.outputs import Skeleton
+from edbatch.graph.parameters import depends_on_order, put_in_order
 from edbatch.graph.recorder import CallMemory
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.hoisting import SplitTypes
+from edbatch.memory_planner.planner import Planner
+from edbatch.memory_planner.sizes import Sizes
 
 
 @dataclass(eq=False)
@@ -26,6 +31,7 @@ class Session:
         store: The buckets that were planned for.
         forms: Which operands are read as slices.
         memory: What recording remembers about calls.
+        order: The order of keys in the parameters' dicts.
         ragged: Positions of the output's lists that are returned as `Ragged`.
         list_lengths: The lengths of its other lists, by position.
         lock: Guards the last two.
@@ -36,6 +42,7 @@ class Session:
     forms: Forms
     split: SplitTypes | None = None
     memory: CallMemory = field(default_factory=CallMemory)
+    order: Hashable = ()
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -45,6 +52,24 @@ class Session:
         return types is self.types or (
             self.split is not None and types is self.split.table
         )
+
+    def takes_order(self, spec: Any, order: Hashable) -> bool:
+        """Takes parameters over whose dicts have another order, if it can.
+
+        Args:
+            spec: The structure of the parameters.
+            order: Its `key_order`.
+
+        Returns:
+            Whether it is the same order, or no model has asked for it yet.
+        """
+        if order == self.order:
+            return True
+        if depends_on_order(self.types.params):
+            return False
+        put_in_order(self.types.params, spec)
+        self.order = order
+        return True
 
     def see_lists(
         self, skeleton: Skeleton, lengths: tuple[np.ndarray, ...]
@@ -61,3 +86,28 @@ class Session:
         with self.lock:
             self.ragged |= find_ragged(skeleton, lengths, self.list_lengths)
             return set(self.ragged)
+
+
+def new_session(spec: Any, order: Hashable, sizes: Sizes, planner: Planner) -> Session:
+    """Makes a session in which nothing was found out yet.
+
+    Args:
+        spec: The structure of the parameters.
+        order: Its `key_order`.
+        sizes: How buckets are chosen.
+        planner: How memory is planned.
+
+    Returns:
+        The session.
+    """
+    types = TypeTable(spec)
+    split = None
+    if planner.hoisting != "never":
+        split = SplitTypes(types, always=planner.hoisting == "always")
+    return Session(
+        types,
+        BucketStore(sizes),
+        Forms() if planner.slices else Forms(least_share=2),
+        split,
+        order=order,
+    )

@@ -563,3 +563,37 @@ def test_weakly_typed_arrays_are_like_others():
     expected = scale(params, vector)
     assert found.dtype == expected.dtype == jnp.float32
     np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+
+
+def test_the_order_of_keys_counts_for_models_that_list_them():
+    @eb.cell
+    def layer(weight, vector):
+        return jnp.tanh(weight @ vector + 1)
+
+    def model(params, vector):
+        for name in params["layers"]:
+            vector = layer(params["layers"][name], vector)
+        return vector
+
+    own = {"layers": {"up": jnp.eye(2) * 2, "down": -jnp.ones((2, 2))}}
+    sorted_keys = jax.tree.map(lambda each: each, own)  # as an optimizer returns them
+    vector = np.array([0.1, -0.2], np.float32)
+    batched = eb.batch(model)
+    for params in (own, sorted_keys, own):
+        np.testing.assert_allclose(
+            batched(params, [vector])[0], model(params, vector), rtol=1e-6
+        )
+
+
+def test_the_order_of_keys_does_not_count_for_others():
+    params = make_params()
+    backwards = dict(reversed(params.items()))
+    assert list(params) != list(backwards)
+    batched = eb.batch(encode, sizes=SIZES)
+    trees = sample_trees(4, 3)
+    for each in (params, backwards, params):
+        batched(each, trees)
+    assert batched.compiles == 1
+    assert batched.bind(backwards).types is batched.bind(params).types
+    # A model may ask for the order later: it is that of the parameters at hand.
+    assert list(batched.bind(backwards).types.params) == list(backwards)

@@ -37,6 +37,25 @@ def abstract(tree: Any) -> Any:
     return jax.tree.map(_abstract_leaf, tree, is_leaf=lambda node: type(node) is dict)
 
 
+def key_order(tree: Any) -> tuple[Any, ...]:
+    """Lists the keys of all dicts of a pytree in their order, which JAX sorts.
+
+    Args:
+        tree: Any pytree.
+
+    Returns:
+        What is equal for pytrees of equal structure whose dicts have the same order.
+
+    Example:
+        >>> key_order({"w": 1, "b": {"c": 2}})
+        (('w', ()), ('b', (('c', ()),)))
+    """
+    if type(tree) is dict:
+        return tuple((key, key_order(value)) for key, value in tree.items())
+    parts = jax.tree.leaves(tree, is_leaf=lambda node: type(node) is dict)
+    return tuple(key_order(each) for each in parts if type(each) is dict)
+
+
 def _abstract_leaf(leaf: Any) -> Any:
     if type(leaf) is dict:
         return abstract(leaf)
@@ -58,12 +77,19 @@ class ParameterPath:
     gives the same object, so paths can be compared by identity.
     """
 
-    __slots__ = ("_children", "_spec", "_steps")
+    __slots__ = ("_children", "_listed", "_spec", "_steps")
 
-    def __init__(self, spec: Any, steps: tuple[Step, ...] = ()) -> None:
+    def __init__(
+        self,
+        spec: Any,
+        steps: tuple[Step, ...] = (),
+        listed: set[tuple[Step, ...]] | None = None,
+    ) -> None:
         self._spec = spec
         self._steps = steps
         self._children: dict[Step, Any] = {}
+        # Where the model saw the order of keys; one set for all parts.
+        self._listed = set() if listed is None else listed
 
     def _child(self, step: Step, spec: Any) -> Any:
         if spec is None:
@@ -72,7 +98,7 @@ class ParameterPath:
             if callable(spec):
                 _reject_call(describe(self._steps), step[1])
             return spec  # a static attribute: no array, so not a parameter
-        child = ParameterPath(spec, (*self._steps, step))
+        child = ParameterPath(spec, (*self._steps, step), self._listed)
         return self._children.setdefault(step, child)
 
     def __getattr__(self, name: str) -> Any:
@@ -87,7 +113,7 @@ class ParameterPath:
                 " recorded"
             )
         if isinstance(self._spec, Mapping) and name in ("keys", "values", "items"):
-            return getattr({key: self[key] for key in self._spec}, name)
+            return getattr({key: self[key] for key in self}, name)
         try:
             spec = getattr(self._spec, name)
         except AttributeError:
@@ -127,6 +153,7 @@ class ParameterPath:
 
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self._spec, Mapping):
+            self._listed.add(self._steps)
             return iter(self._spec)
         if _is_array(self._spec):
             self._reject("iteration over a parameter")
@@ -159,6 +186,18 @@ class ParameterPath:
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._reject("conversion of a parameter to an array")
+
+
+def depends_on_order(params: ParameterPath) -> bool:
+    """Whether a model has listed the keys of a dict, whose order it then knows."""
+    return bool(params._listed)
+
+
+def put_in_order(params: ParameterPath, spec: Any) -> None:
+    """Gives a stand-in the order of keys of other parameters, of equal structure."""
+    params._spec = spec
+    for (kind, key), child in params._children.items():
+        put_in_order(child, spec[key] if kind == "item" else getattr(spec, key))
 
 
 def _reject_call(where: str, name: str) -> NoReturn:
