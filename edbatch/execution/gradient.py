@@ -9,8 +9,8 @@ back through what cells make of parameters alone.
 
 Lanes of padding have a zero cotangent, and what is differentiated by rules of their own
 gets nothing from them: such a rule may make something of a zero. Outputs that neither a
-cell nor the model's result reads, by their array kind, have no cotangent at all, as in
-JAX: the slope of a norm is infinite at zero.
+cell nor the loss reads, by their array kind, have no cotangent at all, as in JAX: the
+slope of a norm is infinite at zero.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
 
 from edbatch.errors import PlanError
 from edbatch.execution.cell_batch import (
@@ -83,17 +84,14 @@ def differentiable_execute(
 
 
 def _forward(
-    shape: ProgramShape,
-    results: frozenset[int],
-    params: Any,
-    pools: Arenas,
-    *plan: Array,
+    shape: ProgramShape, results: frozenset[int], *arguments: Any
 ) -> tuple[Arenas, Any]:
     if shape.reuses_rows:
         raise PlanError(
             "a gradient needs the values that a plan with reuse=True overwrites; plan"
             " with eb.Planner(reuse=False) for training"
         )
+    params, pools, *plan = jax.tree.map(lambda each: each.value, arguments)
     stream, trips, num_steps = plan
     packed = shape.pack(params)
     cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
@@ -182,7 +180,12 @@ def _differentiate_twice(shape: ProgramShape, primals: Any, tangents: Any) -> An
 def _backward(
     shape: ProgramShape, _: frozenset[int], residuals: Any, cotangents: Arenas
 ) -> Any:
-    bars = _differentiate_once(shape, residuals, cotangents)
+    known = {
+        kind: bar
+        for kind, bar in cotangents.items()
+        if not isinstance(bar, SymbolicZero)
+    }
+    bars = _differentiate_once(shape, residuals, known)
     params, pools, plan, _ = residuals
 
     def restore(primal: Array, bar: Array | None) -> Any:
@@ -239,7 +242,7 @@ def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> A
     return params_bar, pools_bar
 
 
-differentiable_execute.defvjp(_forward, _backward)
+differentiable_execute.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _first_cotangents(

@@ -80,12 +80,12 @@ def sample(seed=0):
     }
 
 
-def check(model, params, instances, **options):
+def check(model, params, instances, read=lambda output: output, **options):
     batched = eb.batch(model, params=params, **options)
     plan = batched.plan(instances)
 
     def total(output):
-        return sum(jnp.sin(each).sum() for each in jax.tree.leaves(output))
+        return sum(jnp.sin(each).sum() for each in jax.tree.leaves(read(output)))
 
     found = jax.grad(lambda params: total(batched.apply(params, plan)))(params)
     expected = jax.grad(
@@ -132,9 +132,14 @@ def test_what_nobody_reads_has_no_cotangent(quick_compiles):
     def model(params, word):
         return step(params, leaf(params, word))[0]
 
+    def model_of_both(params, word):
+        state, norm = step(params, leaf(params, word))
+        return {"state": state, "norm": norm}
+
     params = sample()
     params["table"] = params["table"].at[1].set(0)
     check(model, params, [0, 1, 2, 1, 1])
+    check(model_of_both, params, [0, 1, 2, 1, 1], read=lambda output: output["state"])
 
 
 def test_an_output_of_the_model_is_read(quick_compiles):
