@@ -82,7 +82,6 @@ class TapedCell:
     Attributes:
         sites: The equations whose parameters are taped.
         direct: Positions of the packed arrays that are read elsewhere, too.
-        has_rules: Whether something in it has a derivative by `jax.custom_vjp`.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class TapedCell:
             id(eqn): _as_function(self._jaxpr, eqn, used) for eqn in self._jaxpr.eqns
         }
         self.sites: list[Site] = []
-        self.has_rules = any(_contains(each, _RULE) for each in self._jaxpr.eqns)
+        self._rules = {id(each) for each in self._jaxpr.eqns if _contains(each, _RULE)}
         direct: set[int] = set()
         for eqn in self._jaxpr.eqns:
             direct |= self._add(eqn)
@@ -150,7 +149,7 @@ class TapedCell:
         again = self._remat and eqn.primitive is lax.dot_general_p
         # A rule may give something for rows of a tape that have no lane; and a loop has
         # no derivative, but may do without one where the rest of the cell stops it.
-        untaped = _contains(eqn, _RULE) or _contains(eqn, _LOOP)
+        untaped = id(eqn) in self._rules or _contains(eqn, _LOOP)
         if small or again or untaped or not all(map(_is_float, gives)):
             return found
         self.sites.append(Site(eqn, tuple(dict.fromkeys(lanes)), gives))
@@ -195,7 +194,8 @@ class TapedCell:
         """Runs one lane a second time, to differentiate by the first three arrays.
 
         Args:
-            real: Whether the lane holds a node; else rules of cells give it nothing.
+            real: Whether the lane holds a node. If not, its cotangents are zero, but a
+                rule of `jax.custom_vjp` may give something for zero.
             direct: The arrays at positions `direct`.
             inputs: Operands, external inputs and masks.
             deltas: Zeros to add to what each site gives: their cotangents are those of
@@ -206,8 +206,6 @@ class TapedCell:
         Returns:
             The cell's outputs, and what each site reads of the lane.
         """
-        if self.has_rules:
-            direct, inputs, deltas = _only_if(real, (direct, inputs, deltas))
         own = list(packed)
         for k, array in zip(self.direct, direct, strict=True):
             own[k] = array
@@ -216,6 +214,10 @@ class TapedCell:
         read: list[list[Array]] = []
         for eqn in self._jaxpr.eqns:
             if not self._is_of_lane(eqn) or not eqn.outvars:
+                continue
+            if id(eqn) in self._rules:
+                reads = {v: values[v] for v in self._functions[id(eqn)][0]}
+                values |= self._evaluate(eqn, values | _only_if(real, reads))
                 continue
             if id(eqn) not in self._sites:
                 values |= self._evaluate(eqn, values)
@@ -374,11 +376,12 @@ def _known(
     return known(read, list(given))
 
 
-def _only_if(real: Array, arrays: Any) -> Any:
-    """The same arrays, whose cotangents are zero in lanes of padding."""
-    return jax.tree.map(
-        lambda each: jnp.where(real, each, lax.stop_gradient(each)), arrays
-    )
+def _only_if(real: Array, values: dict[Var, Any]) -> dict[Var, Any]:
+    """The same values, whose cotangents are zero in lanes of padding."""
+    return {
+        var: jnp.where(real, each, lax.stop_gradient(each)) if _is_float(var) else each
+        for var, each in values.items()
+    }
 
 
 def _contains(eqn: JaxprEqn, primitive: str) -> bool:
