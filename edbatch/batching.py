@@ -32,7 +32,7 @@ from edbatch.policies.guard import Guarded
 from edbatch.policies.registry import get_policy
 from edbatch.policies.search import Searched
 from edbatch.policies.state_machine import StateMachine
-from edbatch.schedule.policy import Policy
+from edbatch.schedule.policy import Policy, is_ours, reject_invalid
 from edbatch.schedule.schedule import Schedule
 from edbatch.session import Session, new_session
 from edbatch.sharding.plan import ShardedPlan
@@ -184,9 +184,12 @@ class Batched:
             except Exception as error:
                 error.add_note(f"instances are recorded one by one; this is number {k}")
                 raise
-        if recordings:
-            session.see_lists(*merge_lengths(recordings))
-        return recordings
+        if not recordings:
+            return []
+        skeleton, lengths = merge_lengths(recordings)
+        session.see_lists(skeleton, lengths)
+        session.see_elements(skeleton)
+        return [session.with_known_elements(each) for each in recordings]
 
     def _recorded(self, instance: Any) -> DataflowGraph:
         if not isinstance(instance, DataflowGraph):
@@ -248,6 +251,8 @@ class Batched:
         """
         session = self._session()
         graph = self.graph(instances)
+        session.see_elements(graph.outputs.skeleton)
+        graph = session.with_known_elements(graph)
         ragged = session.see_lists(graph.outputs.skeleton, graph.outputs.lengths)
         key = (
             structure_key(graph, id(session), frozenset(ragged))
@@ -282,6 +287,8 @@ class Batched:
     ) -> tuple[DataflowGraph, Schedule, Layout]:
         """Schedules and lays out a graph; also returns it as it will run."""
         schedule = self.policy.schedule(graph.structure)
+        if not is_ours(self.policy):
+            reject_invalid(schedule, graph.structure, self.policy)
         if session.split is not None:
             graph, schedule = run_ahead(graph, schedule, session.split)
         layout = plan_layout(

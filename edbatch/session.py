@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from edbatch.execution.buckets import BucketStore
 from edbatch.execution.in_place import Forms
 from edbatch.execution.result import find_ragged
-from edbatch.graph.outputs import Skeleton
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.outputs import EMPTY, Mismatch, Outputs, Skeleton, spread, unify
 from edbatch.graph.parameters import depends_on_order, put_in_order
 from edbatch.graph.recorder import CallMemory
 from edbatch.graph.type_table import TypeTable
@@ -34,7 +35,9 @@ class Session:
         order: The order of keys in the parameters' dicts.
         ragged: Positions of the output's lists that are returned as `Ragged`.
         list_lengths: The lengths of its other lists, by position.
-        lock: Guards the last two.
+        skeleton: The output's structure, with the elements of lists that were empty in
+            some minibatches.
+        lock: Guards the last three.
     """
 
     types: TypeTable
@@ -45,6 +48,7 @@ class Session:
     order: Hashable = ()
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
+    skeleton: Skeleton = EMPTY
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def runs(self, types: TypeTable) -> bool:
@@ -86,6 +90,28 @@ class Session:
         with self.lock:
             self.ragged |= find_ragged(skeleton, lengths, self.list_lengths)
             return set(self.ragged)
+
+    def see_elements(self, skeleton: Skeleton) -> None:
+        """Notes what the output's lists hold; a list that is empty does not say it."""
+        with self.lock:
+            try:
+                common = unify(self.skeleton, skeleton)
+            except Mismatch:  # a model may return something else in each minibatch
+                common = skeleton
+            self.skeleton = self.types.skeletons.setdefault(common, common)
+
+    def with_known_elements(self, graph: DataflowGraph) -> DataflowGraph:
+        """Says what empty lists of a graph's outputs would hold, where it is known."""
+        outputs, common = graph.outputs, self.skeleton
+        if outputs.skeleton is common or outputs.skeleton == common:
+            return graph
+        try:
+            if unify(outputs.skeleton, common) != common:
+                return graph
+        except Mismatch:
+            return graph
+        columns, lengths = spread(outputs, common)
+        return replace(graph, outputs=Outputs(common, tuple(columns), tuple(lengths)))
 
 
 def new_session(spec: Any, order: Hashable, sizes: Sizes, planner: Planner) -> Session:

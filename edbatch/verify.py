@@ -27,10 +27,10 @@ class Verification:
     Attributes:
         instances: Number of instances compared.
         outputs: Number of output numbers compared.
-        max_output_error: Largest absolute difference of an output.
-        max_gradient_error: Largest absolute difference of a gradient with respect to a
-            parameter, divided by the largest entry of that gradient if above 1; None
-            if gradients were not compared.
+        max_output_error: Largest absolute difference of an output, divided by the
+            output's largest entry if above 1.
+        max_gradient_error: Likewise, of a gradient with respect to a parameter; None if
+            gradients were not compared.
     """
 
     instances: int

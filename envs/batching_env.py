@@ -161,7 +161,9 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             self._done += last - first
             self._last = f"batch {self._batches}: {last - first} of {key}"
         terminated = bool(self._done == graph.num_nodes)
-        truncated = self._invalid_in_a_row == self.max_invalid_actions
+        most = self.max_invalid_actions
+        invalid = self._invalid_in_a_row
+        truncated = most is not None and invalid > 0 and invalid >= most
         return self._observation(), reward, terminated, truncated, self._info()
 
     def action_masks(self) -> np.ndarray:

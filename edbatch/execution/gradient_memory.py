@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from edbatch.errors import PlanError
 from edbatch.execution.plan import Plan
 from edbatch.execution.program import ProgramShape
 from edbatch.execution.taped_cell import taped_cell
@@ -45,6 +46,9 @@ def gradient_memory(plan: Plan, *, remat: bool | None = None) -> GradientMemory:
     Returns:
         The bytes.
 
+    Raises:
+        PlanError: It is no plan for one device.
+
     Example:
         >>> import edbatch as eb
         >>> @eb.cell
@@ -56,6 +60,12 @@ def gradient_memory(plan: Plan, *, remat: bool | None = None) -> GradientMemory:
         >>> memory.cotangents < memory.values < memory.total
         True
     """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            "gradient_memory takes a plan for one device, of batched.plan(instances),"
+            f" but received {type(plan).__name__}; of a sharded function, each device"
+            " keeps about what a plan of its instances does"
+        )
     program = plan.shape.program
     remat = program.remat if remat is None else remat
     arenas = [

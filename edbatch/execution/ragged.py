@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from edbatch.errors import PlanError
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Ragged:
                 each.to_list() if isinstance(each, Ragged) else np.asarray(each)
             ),
             self.values,
-            is_leaf=lambda each: isinstance(each, Ragged),
+            is_leaf=_is_ragged,
         )
         return [
             jax.tree.map(
@@ -72,7 +74,18 @@ class Ragged:
         Returns:
             The pytree with ``[B, L, ...]`` arrays, zero where there is no element, and
             the boolean mask ``[B, L]``.
+
+        Raises:
+            PlanError: The elements are lists of differing length themselves.
         """
+        elements = jax.tree.leaves(self.values, is_leaf=_is_ragged)
+        if any(map(_is_ragged, elements)):
+            raise PlanError(
+                "to_padded pads lists of arrays, but here the elements hold lists of"
+                " differing length themselves; pad these first, as in"
+                " dataclasses.replace(ragged, values=ragged.values.to_padded(L)[0]), or"
+                " take to_list()"
+            )
         starts = jnp.cumsum(self.lengths) - self.lengths
         place = starts[:, None] + jnp.arange(length)[None]
         mask = jnp.arange(length)[None] < self.lengths[:, None]
@@ -83,3 +96,7 @@ class Ragged:
             return jnp.where(wide, rows, jnp.zeros((), rows.dtype))
 
         return jax.tree.map(pad, self.values), mask
+
+
+def _is_ragged(value: Any) -> bool:
+    return isinstance(value, Ragged)

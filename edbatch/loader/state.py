@@ -2,8 +2,10 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from edbatch.errors import LoaderError
 from edbatch.graph.dataflow_graph import DataflowGraph
@@ -63,14 +65,16 @@ class LoaderState:
             if name not in _POSITION and own != other:
                 raise _other_run(name, other, own)
         epoch, step = (state[name] for name in _POSITION)
-        if not (type(epoch) is type(step) is int and epoch >= 0 <= step < steps):
+        # Checkpoints may give NumPy's integers back.
+        whole = all(isinstance(each, int | np.integer) for each in (epoch, step))
+        if not (whole and epoch >= 0 <= step < steps):
             raise LoaderError(
                 "a state's epoch is 0 or more and its step below the"
                 f" {steps} minibatches of an epoch, but they are {epoch!r} and"
                 f" {step!r}; usually a state edited by hand; pass what loader.state()"
                 " gave"
             )
-        return LoaderState(**state)
+        return replace(self, epoch=int(epoch), step=int(step))
 
 
 def _other_run(name: str, other: object, own: object) -> LoaderError:
@@ -103,6 +107,30 @@ def digest(recordings: Sequence[DataflowGraph]) -> str:
             (repr(avals[kind].shape), str(pool.dtype), pool.tobytes())
             for kind, pool in each.externals.items()
         )
-        found.update(repr((each.num_nodes, pools)).encode())
-        found.update(each.operands.tobytes())
+        # Types by their first node: their numbers depend on what was recorded before.
+        types, first, place = np.unique(
+            each.node_type, return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        names = [_name(each, int(types[k])) for k in order]
+        found.update(repr((each.num_nodes, pools, names)).encode())
+        integers = [np.argsort(order)[place], each.operands]
+        integers += [*each.outputs.columns, *each.outputs.lengths]
+        for array in integers:
+            found.update(array.astype(np.int32).tobytes())
     return found.hexdigest()
+
+
+def _name(recording: DataflowGraph, type_id: int) -> tuple[str, ...]:
+    """Names a type without the numbers that depend on what was recorded before."""
+    types = recording.types
+    node_type = types.types[type_id]
+    key = node_type.key
+    constants = [
+        repr(content)
+        for kind, content in node_type.template.leaves
+        if kind == "static" and isinstance(content, str | int | float)
+    ]
+    kinds = (*node_type.operand_kinds, *node_type.external_kinds)
+    shapes = [str(types.avals[kind]) for kind in kinds]
+    return key.cell, key.path, str(key.arity), *shapes, *constants

@@ -1,6 +1,6 @@
 """What schedules graphs: the protocol that every policy follows."""
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from edbatch.schedule.frontier import (
     run_type,
     start_frontier,
 )
-from edbatch.schedule.schedule import Schedule
+from edbatch.schedule.schedule import Schedule, check_schedule
 
 
 @runtime_checkable
@@ -139,3 +139,40 @@ __all__ = [
     "frontier_size",
     "remaining_size",
 ]
+
+
+def is_ours(policy: Any) -> bool:
+    """Whether a policy, and the one that it guards or improves, are of edbatch."""
+    while policy is not None:
+        if type(policy).__module__.partition(".")[0] != "edbatch":
+            return False
+        policy = getattr(policy, "policy", None)
+    return True
+
+
+def reject_invalid(
+    schedule: Schedule, structure: GraphStructure, policy: Policy
+) -> None:
+    """Checks what a policy of somebody else returned.
+
+    Args:
+        schedule: What it returned.
+        structure: For which graph.
+        policy: The policy.
+
+    Raises:
+        PolicyError: It is no schedule of this graph.
+    """
+    name = getattr(policy, "name", type(policy).__name__)
+    if not isinstance(schedule, Schedule):
+        raise PolicyError(
+            f"policy {name!r} returned {type(schedule).__name__}, which is no schedule;"
+            " return edbatch.schedule.Schedule(order, batch_start, batch_type, name)"
+        )
+    try:
+        check_schedule(schedule, structure)
+    except AssertionError as error:
+        raise PolicyError(
+            f"policy {name!r} returned no valid schedule: {error}; run every node once,"
+            " in batches of one type, after all that it reads (FrontierPolicy does)"
+        ) from None

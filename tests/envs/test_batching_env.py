@@ -118,6 +118,9 @@ def test_too_many_invalid_actions_in_a_row_truncate():
     assert env.step(2)[2:4] == (False, True)
     env.reset()
     assert [env.step(2)[3] for _ in range(3)] == [False, False, True]
+    strict = env_of(GRAPH, max_invalid_actions=0)
+    strict.reset()
+    assert [strict.step(a)[3] for a in (0, 2)] == [False, True]
     endless = env_of(GRAPH, max_invalid_actions=None)
     endless.reset()
     assert not any(endless.step(2)[3] for _ in range(2000))

@@ -66,3 +66,11 @@ def test_a_plan_that_was_transformed_is_counted_like_before():
     moved = jax.tree.map(jnp.asarray, plan)
     assert moved.report is None
     assert eb.gradient_memory(moved) == eb.gradient_memory(plan)
+
+
+def test_a_plan_of_several_devices_is_refused():
+    batched = eb.batch(model, params={"w": jnp.eye(HIDDEN)})
+    mesh = jax.make_mesh((1,), ("data",))
+    plan = batched.sharded(mesh).plan([[jnp.ones(HIDDEN)] * 4])
+    with pytest.raises(eb.PlanError, match="received ShardedPlan"):
+        eb.gradient_memory(plan)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from trees import encode, make_params, sample_trees
 
@@ -71,3 +72,38 @@ def test_the_digest_does_not_depend_on_what_was_recorded_before():
     one.record(3)
     other.record(((1, 2), 3))
     assert digest(one.record_all(trees)) == digest(other.record_all(trees))
+
+
+def test_the_digest_tells_cells_and_results_apart():
+    def other_root(params, tree):
+        return encode(params, tree)[::-1]
+
+    def other_cell(params, tree):
+        return renamed(params, encode(params, tree)[0])
+
+    def another_cell(params, tree):
+        return renamed_again(params, encode(params, tree)[0])
+
+    @eb.cell
+    def renamed(params, state):
+        return state
+
+    @eb.cell
+    def renamed_again(params, state):
+        return state
+
+    trees = sample_trees(0, 5)
+    models = (encode, other_root, other_cell, another_cell)
+    found = {
+        digest(eb.batch(model, params=make_params()).record_all(trees))
+        for model in models
+    }
+    assert len(found) == len(models)
+
+
+def test_checkpoints_may_give_numbers_of_numpy():
+    saved = asdict(replace(STATE, epoch=3, step=2))
+    saved |= {name: np.int64(saved[name]) for name in ("epoch", "step", "seed")}
+    again = STATE.resumed(saved, steps=3)
+    assert again == replace(STATE, epoch=3, step=2)
+    json.dumps(asdict(again))

@@ -1,0 +1,79 @@
+"""Policies of others: what they return is checked."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import edbatch as eb
+from edbatch.policies import Greedy
+from edbatch.policies.guard import Guarded
+from edbatch.schedule import Schedule
+
+
+@eb.cell
+def start(params, number):
+    return params * number
+
+
+@eb.cell
+def step(params, state):
+    return params + state
+
+
+def model(params, steps):
+    state = start(params, 1.0)
+    for _ in range(steps):
+        state = step(params, state)
+    return state
+
+
+class Own:
+    """Changes the schedule of a heuristic."""
+
+    name = "own"
+
+    def __init__(self, change):
+        self.change = change
+
+    def schedule(self, structure):
+        return self.change(Greedy().schedule(structure))
+
+
+def reverse(found):
+    parts = np.split(found.order, found.batch_start[1:-1])[::-1]
+    starts = np.cumsum([0, *map(len, parts)]).astype(np.int32)
+    return Schedule(np.concatenate(parts), starts, found.batch_type[::-1], "own")
+
+
+def drop(found):
+    end = found.batch_start[-2]
+    return Schedule(
+        found.order[:end], found.batch_start[:-1], found.batch_type[:-1], "own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (reverse, "no valid schedule: node .* runs before its operand"),
+        (drop, "no valid schedule: .* nodes are scheduled but the graph has"),
+        (lambda found: None, "returned NoneType, which is no schedule; return"),
+    ],
+)
+def test_invalid_schedules_are_refused(change, text):
+    batched = eb.batch(model, params=jnp.float32(1), policy=Own(change))
+    with pytest.raises(eb.PolicyError, match=text):
+        batched.plan([1, 2, 3])
+
+
+def test_a_guard_is_looked_through():
+    guarded = Guarded(Own(reverse))
+    batched = eb.batch(model, params=jnp.float32(1), policy=guarded, guard=False)
+    with pytest.raises(eb.PolicyError, match="runs before its operand"):
+        batched.plan([1, 2, 3])
+
+
+def test_valid_schedules_run():
+    policy = Own(lambda found: found)
+    batched = eb.batch(model, params=jnp.float32(1), policy=policy)
+    eb.verify(batched, jnp.float32(1), [1, 2, 3])
