@@ -26,12 +26,13 @@ from edbatch.memory_planner.hoisting import run_ahead
 from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
-from edbatch.policies.cost_file import load_costs
+from edbatch.policies.cost_file import get_costs
 from edbatch.policies.cost_model import CostModel
 from edbatch.policies.guard import Guarded
 from edbatch.policies.registry import get_policy
 from edbatch.policies.search import Searched
 from edbatch.policies.state_machine import StateMachine
+from edbatch.policies.training_record import is_number
 from edbatch.schedule.policy import Policy, is_ours, reject_invalid
 from edbatch.schedule.schedule import Schedule
 from edbatch.session import Session, new_session
@@ -482,7 +483,7 @@ def batch(
             "eb.batch takes a function model(params, instance) but received"
             f" {type(model).__name__}; pass the function itself"
         )
-    if not search_ms >= 0:
+    if not (is_number(search_ms) and search_ms >= 0):
         raise PolicyError(
             "a search takes a number of milliseconds, 0 or more, but search_ms is"
             f" {search_ms!r}; leave it out, or give 0, for no search"
@@ -491,8 +492,7 @@ def batch(
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     chosen = get_policy(policy)
-    if isinstance(costs, str | Path):
-        costs = load_costs(costs)
+    costs = get_costs(costs)
     if search_ms:
         chosen = Searched(chosen, search_ms, costs=costs)
     if guard and isinstance(chosen, StateMachine | Searched):

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from edbatch.errors import PolicyError
 from edbatch.policies.cost_model import CostModel, CostRecord
 from edbatch.policies.json_file import (
     JsonFormat,
@@ -44,6 +45,28 @@ def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
     path = Path(path)
     FORMAT.write(path, costs_text(costs))
     return path
+
+
+def get_costs(costs: Any) -> CostModel | None:
+    """Returns measured costs, read from a file if it is one.
+
+    Args:
+        costs: A `CostModel`, a file, or None for none.
+
+    Returns:
+        The costs.
+
+    Raises:
+        PolicyError: It is none of these, or the file cannot be read.
+    """
+    if isinstance(costs, str | PathLike):
+        return load_costs(costs)
+    if costs is None or isinstance(costs, CostModel):
+        return costs
+    raise PolicyError(
+        "costs are a file of 'edbatch calibrate', or what load_costs read from it, but"
+        f" here they are {type(costs).__name__}; give the file"
+    )
 
 
 def load_costs(path: str | PathLike[str]) -> CostModel:

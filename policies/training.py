@@ -27,6 +27,7 @@ from edbatch.policies.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from edbatch.policies.cost_file import get_costs
 from edbatch.policies.cost_model import CostModel
 from edbatch.policies.encoding import FALL, encoding_id
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
@@ -64,7 +65,7 @@ def train_policy(
     progress: Progress | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
-    costs: CostModel | None = None,
+    costs: CostModel | str | PathLike[str] | None = None,
 ) -> StateMachine:
     """Trains a state machine by Q-learning; see `edbatch.policies.q_learning`.
 
@@ -98,9 +99,9 @@ def train_policy(
         checkpoint: File that keeps the state of training, written at each judgement
             and when training is interrupted.
         resume: Go on from that file; the policy is that of an uninterrupted training.
-        costs: Measured costs, as from ``edbatch calibrate``: then the policy learns to
-            run batches of little cost, not few of them, and what is judged, shown and
-            kept in the record is cost, in units of an average batch.
+        costs: Measured costs, a file of ``edbatch calibrate``: then the policy learns
+            to run batches of little cost, not few of them, and what is judged, shown
+            and kept in the record is cost, in units of an average batch.
 
     Returns:
         The machine, with a `TrainingRecord`. After `KeyboardInterrupt` it is the best
@@ -129,7 +130,7 @@ def train_policy(
         patience=patience,
     )
     settings.check(graphs, held_out)
-    run = _Run(settings, graphs, held_out, progress, checkpoint, costs)
+    run = _Run(settings, graphs, held_out, progress, checkpoint, get_costs(costs))
     if resume:
         if checkpoint is None:
             raise PolicyError(

@@ -432,12 +432,18 @@ def test_only_new_structures_are_searched(monkeypatch):
     assert searched == [4, 6]
 
 
-@pytest.mark.parametrize("search_ms", [-1, -0.5, float("nan")])
+@pytest.mark.parametrize("search_ms", [-1, -0.5, float("nan"), "5", None])
 def test_a_negative_time_to_search(search_ms):
     with pytest.raises(
-        eb.PolicyError, match=f"0 or more, but search_ms is {search_ms}"
+        eb.PolicyError, match=f"0 or more, but search_ms is {search_ms!r}"
     ):
         eb.batch(encode, search_ms=search_ms)
+
+
+@pytest.mark.parametrize("costs", [3, {"a": 1}])
+def test_costs_that_are_none(costs):
+    with pytest.raises(eb.PolicyError, match=r"costs are a file of .*; give the"):
+        eb.batch(encode, costs=costs)
 
 
 def test_the_compilation_cache_is_switched_on(tmp_path):

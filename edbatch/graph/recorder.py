@@ -350,7 +350,9 @@ def record(
                 outputs.add(recorder, model(types.params, instance))
             except Exception as error:
                 reason = _explain(error)
-                reason.add_note(f"while recording instance {index} of the minibatch")
+                if not (isinstance(instances, Sequence) and len(instances) == 1):
+                    note = f"while recording instance {index} of the minibatch"
+                    reason.add_note(note)
                 if reason is error:
                     raise
                 raise reason from error

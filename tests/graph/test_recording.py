@@ -190,7 +190,7 @@ def test_a_handle_has_no_value(name):
         return FORBIDDEN[name](leaf(params, word))
 
     with pytest.raises(eb.RecordingError) as caught:
-        record_one(model, 1)
+        record(model, TypeTable(abstract(PARAMS)), [1, 1])
     text = str(caught.value)
     assert "outside a cell" in text
     assert "from cell 'leaf'" in text or name == "jnp"
