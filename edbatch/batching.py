@@ -185,11 +185,10 @@ class Batched:
             except Exception as error:
                 error.add_note(f"instances are recorded one by one; this is number {k}")
                 raise
-        if not recordings:
-            return []
-        skeleton, lengths = merge_lengths(recordings)
-        session.see_lists(skeleton, lengths)
-        session.see_elements(skeleton)
+        if recordings:
+            session.see_lists(*merge_lengths(recordings))
+        for each in recordings:  # later ones may say what lists of earlier ones hold
+            session.with_known_elements(each)
         return [session.with_known_elements(each) for each in recordings]
 
     def _recorded(self, instance: Any) -> DataflowGraph:
@@ -251,9 +250,7 @@ class Batched:
                 minibatch has more rows than int32 can count.
         """
         session = self._session()
-        graph = self.graph(instances)
-        session.see_elements(graph.outputs.skeleton)
-        graph = session.with_known_elements(graph)
+        graph = session.with_known_elements(self.graph(instances))
         ragged = session.see_lists(graph.outputs.skeleton, graph.outputs.lengths)
         key = (
             structure_key(graph, id(session), frozenset(ragged))

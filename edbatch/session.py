@@ -12,7 +12,7 @@ from edbatch.execution.in_place import Forms
 from edbatch.execution.result import find_ragged
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.outputs import EMPTY, Mismatch, Outputs, Skeleton, spread, unify
-from edbatch.graph.parameters import depends_on_order, put_in_order
+from edbatch.graph.parameters import put_in_order, saw_other_order
 from edbatch.graph.recorder import CallMemory
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.hoisting import SplitTypes
@@ -65,11 +65,11 @@ class Session:
             order: Its `key_order`.
 
         Returns:
-            Whether it is the same order, or no model has asked for it yet.
+            Whether the model has seen the keys of no dict whose order is another.
         """
         if order == self.order:
             return True
-        if depends_on_order(self.types.params):
+        if saw_other_order(self.types.params, spec):
             return False
         put_in_order(self.types.params, spec)
         self.order = order
@@ -91,24 +91,26 @@ class Session:
             self.ragged |= find_ragged(skeleton, lengths, self.list_lengths)
             return set(self.ragged)
 
-    def see_elements(self, skeleton: Skeleton) -> None:
-        """Notes what the output's lists hold; a list that is empty does not say it."""
-        with self.lock:
-            try:
-                common = unify(self.skeleton, skeleton)
-            except Mismatch:  # a model may return something else in each minibatch
-                common = skeleton
-            self.skeleton = self.types.skeletons.setdefault(common, common)
-
     def with_known_elements(self, graph: DataflowGraph) -> DataflowGraph:
-        """Says what empty lists of a graph's outputs would hold, where it is known."""
-        outputs, common = graph.outputs, self.skeleton
-        if outputs.skeleton is common or outputs.skeleton == common:
-            return graph
-        try:
-            if unify(outputs.skeleton, common) != common:
+        """Says what empty lists of a graph's outputs would hold.
+
+        Args:
+            graph: A graph of the model; what its lists hold is noted.
+
+        Returns:
+            The graph, its lists as those of the graphs before it.
+        """
+        outputs = graph.outputs
+        with self.lock:
+            if outputs.skeleton is self.skeleton:
                 return graph
-        except Mismatch:
+            try:
+                common = unify(self.skeleton, outputs.skeleton)
+            except Mismatch:  # a model may return something else in each minibatch
+                common = outputs.skeleton
+            common = self.types.skeletons.setdefault(common, common)
+            self.skeleton = common
+        if outputs.skeleton == common:
             return graph
         columns, lengths = spread(outputs, common)
         return replace(graph, outputs=Outputs(common, tuple(columns), tuple(lengths)))

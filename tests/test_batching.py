@@ -589,6 +589,12 @@ def test_the_order_of_keys_counts_for_models_that_list_them():
         np.testing.assert_allclose(
             batched(params, [vector])[0], model(params, vector), rtol=1e-6
         )
+    assert batched.compiles == 2
+    # The order of a dict that it does not list is nothing to it.
+    both = {"z": 0.0, "layers": own["layers"]}
+    for params in (both, dict(reversed(both.items()))):
+        batched(params, [vector])
+    assert batched.compiles == 3
 
 
 def test_the_order_of_keys_does_not_count_for_others():

@@ -188,16 +188,27 @@ class ParameterPath:
         self._reject("conversion of a parameter to an array")
 
 
-def depends_on_order(params: ParameterPath) -> bool:
-    """Whether a model has listed the keys of a dict, whose order it then knows."""
-    return bool(params._listed)
+def saw_other_order(params: ParameterPath, spec: Any) -> bool:
+    """Tells whether a model has listed the keys of a dict in another order.
+
+    Args:
+        params: The stand-in that the model saw, the root.
+        spec: Parameters of equal structure.
+
+    Returns:
+        Whether a dict that it listed has another order there.
+    """
+    return any(
+        list(_part(params._spec, steps)) != list(_part(spec, steps))
+        for steps in params._listed
+    )
 
 
 def put_in_order(params: ParameterPath, spec: Any) -> None:
     """Gives a stand-in the order of keys of other parameters, of equal structure."""
     params._spec = spec
-    for (kind, key), child in params._children.items():
-        put_in_order(child, spec[key] if kind == "item" else getattr(spec, key))
+    for step, child in params._children.items():
+        put_in_order(child, _part(spec, (step,)))
 
 
 def _reject_call(where: str, name: str) -> NoReturn:
@@ -260,6 +271,10 @@ def resolve(params: Any, path: ParameterPath) -> Any:
         >>> resolve({"w": 3.0}, ParameterPath({"w": 1.0}))
         {'w': 3.0}
     """
-    for kind, key in path._steps:
-        params = params[key] if kind == "item" else getattr(params, key)
-    return params
+    return _part(params, path._steps)
+
+
+def _part(tree: Any, steps: tuple[Step, ...]) -> Any:
+    for kind, key in steps:
+        tree = tree[key] if kind == "item" else getattr(tree, key)
+    return tree
