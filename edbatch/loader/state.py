@@ -3,12 +3,14 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from edbatch.errors import LoaderError
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.type_table import TypeTable
 
 _POSITION = ("epoch", "step")
 
@@ -66,7 +68,10 @@ class LoaderState:
                 raise _other_run(name, other, own)
         epoch, step = (state[name] for name in _POSITION)
         # Checkpoints may give NumPy's integers back.
-        whole = all(isinstance(each, int | np.integer) for each in (epoch, step))
+        whole = all(
+            isinstance(each, int | np.integer) and not isinstance(each, bool)
+            for each in (epoch, step)
+        )
         if not (whole and epoch >= 0 <= step < steps):
             raise LoaderError(
                 "a state's epoch is 0 or more and its step below the"
@@ -101,6 +106,7 @@ def digest(recordings: Sequence[DataflowGraph]) -> str:
         Sixteen hexadecimal digits.
     """
     found = hashlib.blake2b(digest_size=8)
+    name = cache(_name)  # by the table, of which there is one, and the type
     for each in recordings:
         avals = each.types.avals
         pools = sorted(
@@ -112,7 +118,7 @@ def digest(recordings: Sequence[DataflowGraph]) -> str:
             each.node_type, return_index=True, return_inverse=True
         )
         order = np.argsort(first)
-        names = [_name(each, int(types[k])) for k in order]
+        names = [name(each.types, int(types[k])) for k in order]
         found.update(repr((each.num_nodes, pools, names)).encode())
         integers = [np.argsort(order)[place], each.operands]
         integers += [*each.outputs.columns, *each.outputs.lengths]
@@ -121,9 +127,8 @@ def digest(recordings: Sequence[DataflowGraph]) -> str:
     return found.hexdigest()
 
 
-def _name(recording: DataflowGraph, type_id: int) -> tuple[str, ...]:
+def _name(types: TypeTable, type_id: int) -> tuple[str, ...]:
     """Names a type without the numbers that depend on what was recorded before."""
-    types = recording.types
     node_type = types.types[type_id]
     key = node_type.key
     constants = [
