@@ -261,7 +261,7 @@ def grown(states: InstanceStates) -> InstanceStates:
     following = np.empty((capacity, num_types), np.int32)
     frontier = np.empty(2 * len(states.frontier), np.int32)
     bits = np.empty(2 * len(states.bits), np.uint64)
-    # Loops compile in a third of the time that assignments to slices take.
+    # Loops: for each assignment to a slice Numba compiles how its error would read.
     for s in range(size):
         key[s] = states.key[s]
         for column in range(place.shape[1]):

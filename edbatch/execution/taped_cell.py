@@ -146,11 +146,11 @@ class TapedCell:
         gives = tuple(self._functions[id(eqn)][1])
         parameters = sum(_size(v) for v in eqn.invars if self._sources_of(v))
         small = parameters <= _SMALL * sum(map(_size, gives))
-        again = self._remat and eqn.primitive is lax.dot_general_p
+        computed_again = self._remat and eqn.primitive is lax.dot_general_p
         # A rule may give something for rows of a tape that have no lane; and a loop has
         # no derivative, but may do without one where the rest of the cell stops it.
         untaped = id(eqn) in self._rules or _contains(eqn, _LOOP)
-        if small or again or untaped or not all(map(_is_float, gives)):
+        if small or computed_again or untaped or not all(map(_is_float, gives)):
             return found
         self.sites.append(Site(eqn, tuple(dict.fromkeys(lanes)), gives))
         return frozenset()

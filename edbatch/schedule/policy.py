@@ -132,15 +132,6 @@ class FrontierPolicy:
         )
 
 
-__all__ = [
-    "Frontier",
-    "FrontierPolicy",
-    "Policy",
-    "frontier_size",
-    "remaining_size",
-]
-
-
 def is_ours(policy: Any) -> bool:
     """Whether a policy, and the one that it guards or improves, are of edbatch."""
     while policy is not None:
@@ -176,3 +167,12 @@ def reject_invalid(
             f"policy {name!r} returned no valid schedule: {error}; run every node once,"
             " in batches of one type, after all that it reads (FrontierPolicy does)"
         ) from None
+
+
+__all__ = [
+    "Frontier",
+    "FrontierPolicy",
+    "Policy",
+    "frontier_size",
+    "remaining_size",
+]
