@@ -5,7 +5,7 @@ reads one number per symbol and compares sequences exactly. The arrays double wh
 are full. Space O(K P) for K trie nodes and P symbols.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -126,10 +126,14 @@ def trie_of(
     """
     # Interpreted: it takes less time than compiling it for one table.
     room = max(capacity, 1 + sum(map(len, sequences)))
-    trie = new_trie.py_func(num_symbols, room)
+    trie = _interpreted(new_trie)(num_symbols, room)
     arrays = [np.array(each, np.int32) for each in sequences]
-    number = [insert.py_func(trie, each, len(each))[1] for each in arrays]
+    number = [_interpreted(insert)(trie, each, len(each))[1] for each in arrays]
     return trie, [int(each) for each in number]
+
+
+def _interpreted(function: Callable) -> Callable:
+    return getattr(function, "py_func", function)  # NUMBA_DISABLE_JIT=1 has no other
 
 
 @njit(cache=True, nogil=True)

@@ -95,6 +95,7 @@ def check(model, params, instances, read=lambda output: output, **options):
         np.testing.assert_allclose(
             found[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name
         )
+    return plan
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -113,13 +114,16 @@ def test_padding_gets_nothing_from_a_rule(rule, remat, quick_compiles):
 
 def test_slices_have_padding_too(quick_compiles):
     step = eb.cell(RULES["after a product"], name="step")
-    check(
+    plan = check(
         chain(step),
         sample(),
         [6, 6, 6],
         planner=eb.Planner(layout="aligned"),
         sizes=eb.Sizes(widths=(4,)),
     )
+    turns = plan.trips[: plan.num_steps].sum(axis=0)
+    loops = plan.shape.program.loops
+    assert sum(turns[p] for p in range(len(loops)) if loops[p].sliced) >= 4
 
 
 def test_what_nobody_reads_has_no_cotangent(quick_compiles):

@@ -1,8 +1,12 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edbatch.policies.trie import NO_STATE, find, insert, new_trie, sequences
+from edbatch.policies.trie import NO_STATE, find, insert, new_trie, sequences, trie_of
 
 SYMBOLS = 100
 SEQUENCES = st.lists(
@@ -55,3 +59,18 @@ def test_growing_keeps_what_there_is():
     assert trie.child is not first
     assert trie.used.tolist() == [1 + 70 * 71 // 2, 70]
     assert all(find(trie, array(range(k, 70)), 70 - k) == k for k in range(70))
+
+
+def test_tables_are_made_interpreted_and_without_a_compiler():
+    words = [[1], [0, 1], [1, 0]]
+    trie, numbers = trie_of(words, 2)
+    assert [find(trie, array(each), len(each)) for each in words] == numbers
+    code = f"from edbatch.policies.trie import trie_of; print(trie_of({words}, 2)[1])"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == f"{numbers}\n", found.stderr
