@@ -6,7 +6,7 @@ are full. Space O(K P) for K trie nodes and P symbols.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -132,7 +132,7 @@ def trie_of(
     return trie, [int(each) for each in number]
 
 
-def _interpreted(function: Callable) -> Callable:
+def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
     return getattr(function, "py_func", function)  # NUMBA_DISABLE_JIT=1 has no other
 
 

@@ -217,8 +217,9 @@ def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> A
         arenas_bar=_first_cotangents(shape, run.arenas, cotangents),
     )
     arenas = run.arenas
+    turned = {type_id: cell.turn(packed[type_id]) for type_id, cell in cells.items()}
     bodies = [
-        _backward_body(loop, cells, packed, shape, pools, arenas, stream)
+        _backward_body(loop, cells, packed, turned, shape, pools, arenas, stream)
         for loop in shape.loops
     ]
 
@@ -284,6 +285,7 @@ def _backward_body(
     loop: Loop,
     cells: dict[int, TapedCell],
     all_packed: dict[int, Packed],
+    all_turned: dict[int, list[Array | None]],
     shape: ProgramShape,
     pools: Arenas,
     arenas: Arenas,
@@ -291,9 +293,10 @@ def _backward_body(
 ) -> Callable[[Any, _Carry], _Carry]:
     type_id, width = loop.type_id, loop.width
     node_type, cell = shape.types.types[type_id], cells[type_id]
-    packed = all_packed[type_id]
+    packed, turned = all_packed[type_id], all_turned[type_id]
     length = record_length(node_type, loop)
-    lanes = jax.vmap(cell.again, in_axes=(0, None, 0, 0, None, 0), axis_size=width)
+    axes = (0, None, 0, 0, None, None, 0)
+    lanes = jax.vmap(cell.again, in_axes=axes, axis_size=width)
 
     def body(_: Any, carry: _Carry) -> _Carry:
         at, lane = carry.at - length, carry.lanes[type_id] - width
@@ -311,7 +314,7 @@ def _backward_body(
         def run(direct: Any, operands: Any, externals: Any, deltas: Any) -> Any:
             inputs = (operands, externals, masks)
             outputs, reads = lanes(
-                chunk.is_real(1), direct, inputs, deltas, packed, given
+                chunk.is_real(1), direct, inputs, deltas, packed, turned, given
             )
             return [outputs[k] for k in read], reads
 

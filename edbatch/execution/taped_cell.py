@@ -37,6 +37,7 @@ from jax.sharding import use_abstract_mesh
 
 from edbatch.execution.cell_batch import slice_rows
 from edbatch.execution.cells import NO_MESH, CellProgram, Packed, cell_program
+from edbatch.execution.turned_product import turned_product
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.packing.cell_graph import dtype_of, shape_of
@@ -124,6 +125,7 @@ class TapedCell:
             direct |= self._sources_of(var)
         self.direct = tuple(sorted(direct))
         self._sites = {id(site.eqn): k for k, site in enumerate(self.sites)}
+        self._turned = [turned_product(each.eqn, self._of_lane) for each in self.sites]
         is_product = [each.eqn.primitive is lax.dot_general_p for each in self.sites]
         self._products = [k for k, each in enumerate(is_product) if each]
         self._others = [k for k, each in enumerate(is_product) if not each]
@@ -163,6 +165,21 @@ class TapedCell:
         """Returns tapes for what each site gives, all zero."""
         return [_zeros(rows, site.gives) for site in self.sites]
 
+    def turn(self, packed: Packed) -> list[Array | None]:
+        """Turns the matrices of sites that are products, for `again`.
+
+        Args:
+            packed: The packed arrays.
+
+        Returns:
+            The matrix of each site; None where it would not pay.
+        """
+        values = self._without_lanes(packed)
+        return [
+            each.turn(values[each.matrix]) if each and each.pays else None
+            for each in self._turned
+        ]
+
     def forward(
         self, packed: Packed, *inputs: Any
     ) -> tuple[list[Array], list[list[Array]]]:
@@ -189,6 +206,7 @@ class TapedCell:
         inputs: Sequence[Any],
         deltas: Sequence[Sequence[Array]],
         packed: Packed,
+        turned: Sequence[Array | None],
         given: Sequence[Sequence[Array]],
     ) -> tuple[list[Array], list[list[Array]]]:
         """Runs one lane a second time, to differentiate by the first three arrays.
@@ -201,6 +219,7 @@ class TapedCell:
             deltas: Zeros to add to what each site gives: their cotangents are those of
                 what it gives.
             packed: All packed arrays; taken as constant.
+            turned: What `turn` made of them, outside of all loops.
             given: What each site gave; it is not computed again.
 
         Returns:
@@ -225,7 +244,8 @@ class TapedCell:
             k = self._sites[id(eqn)]
             site = self.sites[k]
             read.append([values[var] for var in site.reads])
-            again = _known(partial(self._give, site, constant), read[-1], given[k])
+            pull = partial(self._pull_back, k, constant, turned[k])
+            again = _known(pull, read[-1], given[k])
             for var, array, delta in zip(site.gives, again, deltas[k], strict=True):
                 values[var] = array + delta
         return [_value(var, values) for var in self._jaxpr.outvars], read
@@ -236,6 +256,21 @@ class TapedCell:
         values = constant | dict(zip(site.reads, read, strict=True))
         found = self._evaluate(site.eqn, values)
         return [found[var] for var in site.gives]
+
+    def _pull_back(
+        self,
+        k: int,
+        constant: dict[Var, Any],
+        turned: Array | None,
+        read: list[Array],
+        bars: list[Array],
+    ) -> list[Array]:
+        """Finds the cotangents of what a site reads of the lane."""
+        product = self._turned[k]
+        if product is not None and turned is not None:
+            return [product.pull(turned, bars[0])]
+        _, pull = jax.vjp(partial(self._give, self.sites[k], constant), read)
+        return pull(bars)[0]
 
     def _with_inputs(
         self, packed: Sequence[Array], inputs: Sequence[Any]
@@ -355,11 +390,11 @@ def _zeros(rows: int, variables: Sequence[Var]) -> list[Array]:
 
 
 def _known(
-    function: Callable[[list[Array]], list[Array]],
+    pull: Callable[[list[Array], list[Array]], list[Array]],
     read: list[Array],
     given: Sequence[Array],
 ) -> list[Array]:
-    """A function's value where it is known; differentiated as the function is."""
+    """What a function gives, known already; `pull` makes of its cotangents others."""
 
     @jax.custom_vjp
     def known(read: list[Array], given: list[Array]) -> list[Array]:
@@ -369,8 +404,7 @@ def _known(
         return given, read
 
     def backward(read: list[Array], bars: list[Array]) -> Any:
-        _, pull = jax.vjp(function, read)
-        return *pull(bars), list(map(jnp.zeros_like, bars))
+        return pull(read, bars), list(map(jnp.zeros_like, bars))
 
     known.defvjp(forward, backward)
     return known(read, list(given))

@@ -91,11 +91,12 @@ def test_running_again_gives_what_running_gave(packing):
     outputs, gives = cell.forward(packed, *inputs)
     direct = [packed[k] for k in cell.direct]
     zeros = jax.tree.map(jnp.zeros_like, gives)
-    again, _ = cell.again(True, direct, inputs, zeros, packed, gives)
+    both = packed, cell.turn(packed)
+    again, _ = cell.again(True, direct, inputs, zeros, *both, gives)
     jax.tree.map(np.testing.assert_array_equal, outputs, again)
     # What is given is believed, so nothing is computed twice.
     other, _ = cell.again(
-        True, direct, inputs, zeros, packed, jax.tree.map(jnp.ones_like, gives)
+        True, direct, inputs, zeros, *both, jax.tree.map(jnp.ones_like, gives)
     )
     assert not np.allclose(outputs[0], other[0])
 
