@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var, jaxpr_as_fun
 
 from edbatch.memory_planner.packing.cell_graph import (
@@ -14,6 +15,7 @@ from edbatch.memory_planner.packing.cell_graph import (
     find_parameter_only,
     variables,
 )
+from edbatch.memory_planner.packing.derivatives import stopped_variables
 
 # Views of parameters cost nothing where they are read, and may take memory elsewhere.
 _VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
@@ -121,7 +123,9 @@ def as_function(
         results: What it returns.
 
     Returns:
-        The function, of arrays.
+        The function, of arrays. An argument that the graph computes behind
+        `jax.lax.stop_gradient` has no derivative here either: a loop that cannot be
+        differentiated may read it.
     """
     equations = [node for node in nodes if isinstance(node, JaxprEqn)]
     assert len(equations) == len(nodes), "merged nodes were written as equations"
@@ -139,4 +143,18 @@ def as_function(
         effects=set().union(*(eqn.effects for eqn in equations)),
     )
     values = [graph.constants[var] for var in constants]
-    return jaxpr_as_fun(ClosedJaxpr(jaxpr, values))
+    function = jaxpr_as_fun(ClosedJaxpr(jaxpr, values))
+    stopped = stopped_variables(graph.nodes, {*graph.parameters, *graph.inputs})
+    stops = [var in stopped for var in arguments]
+    if not any(stops):
+        return function
+
+    def stop_and_run(*arrays: Any) -> Sequence[Any]:
+        return function(
+            *(
+                lax.stop_gradient(array) if stop else array
+                for array, stop in zip(arrays, stops, strict=True)
+            )
+        )
+
+    return stop_and_run

@@ -199,3 +199,57 @@ def test_cells_may_print(quick_compiles):
         model(params, each)
     jax.effects_barrier()
     assert set(np.round(seen, 4)) == set(np.round(forward_and_padding, 4))
+
+
+def settle(w, y):
+    """A loop that has no derivative."""
+    return jax.lax.while_loop(
+        lambda c: jnp.abs(c).sum() > 1.0, lambda c: 0.5 * jnp.tanh(w @ c), y
+    )
+
+
+def settled_parameter(params, x):
+    w = jax.lax.stop_gradient(params["w"])
+    return settle(w, jax.lax.stop_gradient(params["w"] @ x)) + params["w"] @ x
+
+
+def settled_derived(params, x):
+    w = jnp.sin(jax.lax.stop_gradient(params["w"])) + jnp.eye(4)
+    return settle(w, jax.lax.stop_gradient(x)) + params["w"] @ x
+
+
+@pytest.mark.parametrize("step", [settled_parameter, settled_derived])
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("remat", [False, True])
+def test_loops_of_what_has_no_gradient(step, packing, remat, quick_compiles):
+    check(
+        chain(eb.cell(step, name="step")),
+        sample(),
+        [3, 1, 2],
+        planner=eb.Planner(packing=packing, remat=remat),
+        sizes=eb.Sizes(widths=(4,)),
+    )
+
+
+def test_loops_of_what_runs_ahead_and_has_no_gradient(quick_compiles):
+    """The loop reads a product of inputs, from which it was cut off before."""
+
+    @eb.cell
+    def step(params, vector, state):
+        start = jnp.tanh(jax.lax.stop_gradient(params["w"] @ vector))
+        return settle(jnp.eye(4), start + jax.lax.stop_gradient(state)) + state
+
+    def model(params, count):
+        state = leaf(params, count)
+        for k in range(count):
+            state = step(params, np.float32([k, 1, -1, 0.5]), state)
+        return state
+
+    batched_plan = check(
+        model,
+        sample(),
+        [1, 2, 1],
+        planner=eb.Planner(hoisting="always"),
+        sizes=eb.Sizes(widths=(4,)),
+    )
+    assert len(batched_plan.shape.program.types.types) >= 3, "a part runs ahead"
