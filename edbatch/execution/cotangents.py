@@ -13,16 +13,11 @@ from edbatch.execution.cell_batch import (
     Chunk,
     fence,
     group_rows,
+    keep_rows,
     slice_rows,
     write_rows,
 )
 from edbatch.graph.node_type import Slots
-
-
-def read_cotangent(arena_bar: Array, row: Array, chunk: Chunk) -> Array:
-    """Reads an output's cotangent; zero in padding lanes, whose rows may be others'."""
-    bar = slice_rows(arena_bar, row, chunk.width)
-    return jnp.where(chunk.is_real(bar.ndim), bar, 0)
 
 
 def add_groups(
@@ -50,25 +45,64 @@ def add_groups(
     return arenas_bar
 
 
-def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
-    """Gives padding lanes of slices what those of gathers have: the last node's rows.
+def mark_groups(
+    reached: Arenas,
+    kinds: tuple[int, ...],
+    groups: tuple[Slots, ...],
+    rows: Sequence[Array],
+    live: Array,
+    moves: Sequence[bool],
+) -> Arenas:
+    """Marks the rows that groups of slots were read from.
 
-    Whatever follows a slice may be infinite, and zero times infinity is not zero.
+    Args:
+        reached: Marks, ``[rows] bool`` by array kind.
+        kinds: Array kind per slot.
+        groups: Slots per argument.
+        rows: Rows per slot.
+        live: Which lanes mark the rows that they read; ``[W] bool``.
+        moves: Which groups are marked.
+
+    Returns:
+        The marks.
     """
-    clean = []
-    for group, array in zip(chunk.node_type.template.operands, operands, strict=True):
-        if group_rows(group, chunk.operands).ndim == 0:
-            last = slice_rows(array, chunk.size - 1, 1)
-            array = jnp.where(chunk.is_real(array.ndim), array, last)
-        clean.append(array)
-    return clean
+    reached = dict(reached)
+    for group, moved in zip(groups, moves, strict=True):
+        kind = kinds[group.slots[0]]
+        if not moved or kind not in reached:
+            continue
+        where = group_rows(group, rows)
+        own = reached[kind]
+        if where.ndim == 0:
+            marks = slice_rows(own, where, len(live)) | live
+            reached[kind] = write_rows(own, where, marks)
+        else:
+            marks = live.reshape(-1, *(1,) * (where.ndim - 1))
+            reached[kind] = own.at[where].max(
+                marks, mode="promise_in_bounds", wrap_negative_indices=False
+            )
+    return reached
 
 
-def real_rows(chunk: Chunk, tape: Array, lane: Array) -> Array:
-    """Reads a chunk's rows of a tape; in padding lanes, the last node's."""
-    rows = slice_rows(tape, lane, chunk.width)
-    last = slice_rows(rows, chunk.size - 1, 1)
-    return jnp.where(chunk.is_real(rows.ndim), rows, last)
+def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
+    """Gives padding rows of slices what those of gathers have: the last node's rows.
+
+    What follows a slice belongs to other nodes.
+    """
+    real, last = chunk.is_real(1), chunk.size - 1
+    return [
+        keep_rows(real, last, array)
+        if group_rows(group, chunk.operands).ndim == 0
+        else array
+        for group, array in zip(
+            chunk.node_type.template.operands, operands, strict=True
+        )
+    ]
+
+
+def add_cotangents(one: Any, two: Any) -> Any:
+    """Adds two cotangents of the same array."""
+    return one if is_float0(one) else one + two
 
 
 def fence_floats(bars: Any, row: Array) -> Any:

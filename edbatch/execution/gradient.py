@@ -7,14 +7,19 @@ operands' cotangents to the rows that it read. For the parameters it writes tape
 `taped_cell`), of which one contraction at the end makes cotangents; JAX takes these
 back through what cells make of parameters alone.
 
-Lanes of padding have a zero cotangent, and what is differentiated by rules of their own
-gets nothing from them: such a rule may make something of a zero. Outputs that neither a
-cell nor the loss reads, by their array kind, have no cotangent at all, as in JAX: the
-slope of a norm is infinite at zero.
+A chunk's rows are differentiated together, but a row must contribute only what its node
+does in the model of one instance. Rows of padding contribute nothing, whatever the rows
+hold that they were read from: zero times a value or a slope that is not finite is not
+zero, so their contributions are masked and not only their cotangents.
+
+JAX also knows cotangents that are zero because nothing reads an output (symbolic
+zeros), which are not propagated: the slope of a norm is infinite at zero. Where cells
+have such slopes, the program keeps a mask beside each arena of cotangents of the rows
+that one has *reached*, and the rows that none has reached are treated as padding.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -27,20 +32,24 @@ from edbatch.errors import PlanError
 from edbatch.execution.cell_batch import (
     Arenas,
     Chunk,
+    choose_rows,
+    keep_rows,
     record_length,
     slice_rows,
+    take_rows,
     write_outputs,
     write_rows,
+    zero_unless,
 )
 from edbatch.execution.cells import Packed
 from edbatch.execution.cotangents import (
+    add_cotangents,
     add_groups,
     as_cotangent,
     fence_floats,
     is_float,
     is_float0,
-    read_cotangent,
-    real_rows,
+    mark_groups,
     repeat_last,
     zero_cotangent,
 )
@@ -58,41 +67,54 @@ from edbatch.execution.taped_cell import TapedCell, Tapes
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def differentiable_execute(
     shape: ProgramShape,
-    results: frozenset[int],
+    kinds: tuple[int, ...],
     params: Any,
     pools: Arenas,
     stream: Array,
     trips: Array,
     num_steps: Array,
-) -> Arenas:
-    """As `execute`, with a gradient for parameters and floating external inputs.
+    rows: tuple[Array, ...],
+) -> tuple[Array, ...]:
+    """Runs a minibatch and reads results, with a gradient.
+
+    One may differentiate by parameters and floating external inputs.
 
     Args:
         shape: The program.
-        results: Array kinds of the arenas that the caller reads.
+        kinds: Array kind of each result.
         params: The model's parameters.
         pools: External inputs by array kind.
         stream: Records of all chunks.
         trips: Turns of each loop in each step.
         num_steps: How many steps there are.
+        rows: Rows of each result, ``[n] int32``.
 
     Returns:
-        These arenas, by array kind.
+        The results, ``[n, ...]`` each. They are read here and not by the caller, so
+        that it is known which of them have no cotangent.
     """
     arenas = execute(shape, params, pools, stream, trips, num_steps)
-    return {kind: arenas[kind] for kind in results}
+    return _read_results(kinds, arenas, rows)
+
+
+def _read_results(
+    kinds: tuple[int, ...], arenas: Arenas, rows: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    return tuple(
+        take_rows(arenas[kind], own) for kind, own in zip(kinds, rows, strict=True)
+    )
 
 
 def _forward(
-    shape: ProgramShape, results: frozenset[int], *arguments: Any
-) -> tuple[Arenas, Any]:
+    shape: ProgramShape, kinds: tuple[int, ...], *arguments: Any
+) -> tuple[tuple[Array, ...], Any]:
     if shape.reuses_rows:
         raise PlanError(
             "a gradient needs the values that a plan with reuse=True overwrites; plan"
             " with eb.Planner(reuse=False) for training"
         )
     params, pools, *plan = jax.tree.map(lambda each: each.value, arguments)
-    stream, trips, num_steps = plan
+    stream, trips, num_steps, result_rows = plan
     packed = shape.pack(params)
     cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
     rows = dict(shape.type_rows)
@@ -112,8 +134,8 @@ def _forward(
         return run_loops(bodies, trips[s], carry)
 
     end = lax.fori_loop(0, num_steps, step, start)
-    own = {kind: end.arenas[kind] for kind in results}
-    return own, (params, pools, plan, end)
+    results = _read_results(kinds, end.arenas, result_rows)
+    return results, (params, pools, plan, end)
 
 
 class _Run(NamedTuple):
@@ -162,14 +184,21 @@ def _forward_body(
     return body
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _differentiate_once(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
-    bars = _differentiate(shape, residuals, cotangents)
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _differentiate_once(
+    shape: ProgramShape,
+    kinds: tuple[int, ...],
+    residuals: Any,
+    cotangents: list[Array | None],
+) -> Any:
+    bars = _differentiate(shape, kinds, residuals, cotangents)
     return jax.tree.map(lambda bar: None if is_float0(bar) else bar, bars)
 
 
 @_differentiate_once.defjvp
-def _differentiate_twice(shape: ProgramShape, primals: Any, tangents: Any) -> Any:
+def _differentiate_twice(
+    shape: ProgramShape, kinds: tuple[int, ...], primals: Any, tangents: Any
+) -> Any:
     raise PlanError(
         "a batched function has first derivatives only, by jax.grad, jax.value_and_grad"
         " or jax.vjp, but this asks for the derivative of its gradient; for a Hessian,"
@@ -178,27 +207,34 @@ def _differentiate_twice(shape: ProgramShape, primals: Any, tangents: Any) -> An
 
 
 def _backward(
-    shape: ProgramShape, _: frozenset[int], residuals: Any, cotangents: Arenas
+    shape: ProgramShape, kinds: tuple[int, ...], residuals: Any, cotangents: Any
 ) -> Any:
-    known = {
-        kind: bar
-        for kind, bar in cotangents.items()
-        if not isinstance(bar, SymbolicZero)
-    }
-    bars = _differentiate_once(shape, residuals, known)
+    known = [None if isinstance(bar, SymbolicZero) else bar for bar in cotangents]
+    bars = _differentiate_once(shape, kinds, residuals, known)
     params, pools, plan, _ = residuals
 
     def restore(primal: Array, bar: Array | None) -> Any:
         return np.zeros(primal.shape, jax.dtypes.float0) if bar is None else bar
 
     params_bar, pools_bar = jax.tree.map(restore, (params, pools), bars)
-    return params_bar, pools_bar, *(restore(each, None) for each in plan)
+    rest = jax.tree.map(lambda each: restore(each, None), tuple(plan))
+    return params_bar, pools_bar, *rest
 
 
-def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> Any:
+def _differentiate(
+    shape: ProgramShape,
+    kinds: tuple[int, ...],
+    residuals: Any,
+    cotangents: list[Array | None],
+) -> Any:
     """Returns the cotangents of parameters and pools."""
     params, pools, plan, run = residuals
-    stream, trips, num_steps = plan
+    stream, trips, num_steps, result_rows = plan
+    results = [
+        (kind, own, bar)
+        for kind, own, bar in zip(kinds, result_rows, cotangents, strict=True)
+        if bar is not None and is_float(bar)
+    ]
     packed, unpack = jax.vjp(shape.pack, params)
     cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
     rows = dict(shape.type_rows)
@@ -213,9 +249,15 @@ def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> A
             type_id: cell.new_reads(rows[type_id]) for type_id, cell in cells.items()
         },
         gives=run.gives,
+        lives={
+            type_id: cell.new_lives(rows[type_id]) for type_id, cell in cells.items()
+        },
         pools_bar={kind: zero_cotangent(pool) for kind, pool in pools.items()},
-        arenas_bar=_first_cotangents(shape, run.arenas, cotangents),
+        arenas_bar=_first_cotangents(shape, run.arenas, results),
+        reached={},
     )
+    if _has_poles(shape, cells):
+        start = start._replace(reached=_first_reached(start.arenas_bar, results))
     arenas = run.arenas
     turned = {type_id: cell.turn(packed[type_id]) for type_id, cell in cells.items()}
     bodies = [
@@ -232,7 +274,10 @@ def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> A
             cell,
             packed[type_id],
             end.sums[type_id],
-            (end.reads[type_id], end.gives[type_id], run.lanes[type_id]),
+            end.reads[type_id],
+            end.gives[type_id],
+            end.lives[type_id],
+            run.lanes[type_id],
         )
         for type_id, cell in cells.items()
     }
@@ -246,17 +291,42 @@ def _differentiate(shape: ProgramShape, residuals: Any, cotangents: Arenas) -> A
 differentiable_execute.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _first_cotangents(
-    shape: ProgramShape, arenas: Arenas, cotangents: Arenas
-) -> Arenas:
+Results = list[tuple[int, Array, Array]]  # kind, rows and cotangent of each
+
+
+def _first_cotangents(shape: ProgramShape, arenas: Arenas, results: Results) -> Arenas:
     """The cotangents of floating arenas that somebody reads, before the first chunk."""
     types = [shape.types.types[each.type_id] for each in shape.loops]
-    read = {*cotangents, *(kind for each in types for kind in each.operand_kinds)}
-    return {
-        kind: cotangents[kind] if kind in cotangents else jnp.zeros_like(arenas[kind])
+    read = {kind for kind, _, _ in results}
+    read.update(kind for each in types for kind in each.operand_kinds)
+    bars = {
+        kind: jnp.zeros_like(arenas[kind])
         for kind in sorted(read)
         if is_float(arenas[kind])
     }
+    for kind, rows, bar in results:
+        bars[kind] = (
+            bars[kind]
+            .at[rows]
+            .add(bar, mode="promise_in_bounds", wrap_negative_indices=False)
+        )
+    return bars
+
+
+def _has_poles(shape: ProgramShape, cells: dict[int, TapedCell]) -> bool:
+    """Whether a cotangent that is zero for want of a reader may meet a pole."""
+    return any(
+        cell.has_poles(range(len(shape.types.types[type_id].output_kinds)))
+        for type_id, cell in cells.items()
+    )
+
+
+def _first_reached(arenas_bar: Arenas, results: Results) -> Arenas:
+    """The rows that cotangents of results reach, ``[rows] bool`` by array kind."""
+    reached = {kind: jnp.zeros(len(bar), jnp.bool) for kind, bar in arenas_bar.items()}
+    for kind, rows, _ in results:
+        reached[kind] = reached[kind].at[rows].set(True, mode="promise_in_bounds")
+    return reached
 
 
 class _Carry(NamedTuple):
@@ -268,8 +338,11 @@ class _Carry(NamedTuple):
         sums: Cotangents of packed arrays that are summed chunk by chunk, by type.
         reads: What each site reads of the lane, by type.
         gives: What each site gave; its cotangents, in the rows that are done.
+        lives: Which rows of the tapes are live lanes, by type; None where not needed.
         pools_bar: Cotangents of external inputs.
         arenas_bar: Cotangents of values.
+        reached: Rows that a cotangent has reached, ``[rows] bool`` by array kind; empty
+            where no slope is infinite.
     """
 
     at: Array
@@ -277,8 +350,10 @@ class _Carry(NamedTuple):
     sums: dict[int, list[Array]]
     reads: dict[int, Tapes]
     gives: dict[int, Tapes]
+    lives: dict[int, Array | None]
     pools_bar: Arenas
     arenas_bar: Arenas
+    reached: Arenas
 
 
 def _backward_body(
@@ -297,51 +372,48 @@ def _backward_body(
     length = record_length(node_type, loop)
     axes = (0, None, 0, 0, None, None, 0)
     lanes = jax.vmap(cell.again, in_axes=axes, axis_size=width)
+    template = node_type.template
+    direct = [packed[k] for k in cell.direct]
+
+    def differentiate(group: _Group, inputs: Any, given: Any) -> tuple[Any, Tapes]:
+        """Finds the cotangents of a group's outputs; also what sites read."""
+
+        def run(direct: Any, operands: Any, externals: Any, deltas: Any) -> Any:
+            own = (operands, externals, inputs[2])
+            outputs, reads = lanes(
+                group.live, direct, own, deltas, packed, turned, given
+            )
+            return [outputs[k] for k in group.outputs], reads
+
+        zeros = jax.tree.map(jnp.zeros_like, given)
+        _, pull, reads = jax.vjp(run, direct, *inputs[:2], zeros, has_aux=True)
+        direct_bar, *bars = pull(zero_unless(group.live, group.bars))
+        return (direct_bar, *zero_unless(group.live, bars)), zero_unless(
+            group.live, reads
+        )
 
     def body(_: Any, carry: _Carry) -> _Carry:
         at, lane = carry.at - length, carry.lanes[type_id] - width
         chunk = Chunk(node_type, loop, slice_rows(stream, at, length))
         operands, externals, masks = read_inputs(chunk, arenas, pools)
-        operands = repeat_last(chunk, operands)
-        given = [
-            [real_rows(chunk, tape, lane) for tape in site]
-            for site in carry.gives[type_id]
-        ]
-
-        kinds = node_type.output_kinds
-        read = [k for k, kind in enumerate(kinds) if kind in carry.arenas_bar]
-
-        def run(direct: Any, operands: Any, externals: Any, deltas: Any) -> Any:
-            inputs = (operands, externals, masks)
-            outputs, reads = lanes(
-                chunk.is_real(1), direct, inputs, deltas, packed, turned, given
+        inputs = (repeat_last(chunk, operands), externals, masks)
+        given = jax.tree.map(
+            lambda tape: slice_rows(tape, lane, width), carry.gives[type_id]
+        )
+        given = keep_rows(chunk.is_real(1), chunk.size - 1, given)
+        groups = _divide_outputs(cell, chunk, carry.arenas_bar, carry.reached)
+        if carry.reached:
+            bars, reads, live = _differentiate_groups(
+                differentiate, groups, inputs, given
             )
-            return [outputs[k] for k in read], reads
-
-        direct = [packed[k] for k in cell.direct]
-        _, pull, reads = jax.vjp(
-            run,
-            direct,
-            operands,
-            externals,
-            jax.tree.map(jnp.zeros_like, given),
-            has_aux=True,
-        )
-        bars = pull(
-            [
-                read_cotangent(
-                    carry.arenas_bar[kinds[k]],
-                    chunk.output_rows[k],
-                    chunk,
-                )
-                for k in read
-            ]
-        )
+        else:
+            bars, reads = differentiate(groups[0], inputs, given)
+            live = groups[0].live
         (direct_bar, operands_bar, externals_bar, gives_bar), reads = fence_floats(
             (bars, reads), chunk.output_rows[0]
         )
-        template = node_type.template
         sums = [a + b for a, b in zip(carry.sums[type_id], direct_bar, strict=True)]
+        lives = carry.lives[type_id]
         return _Carry(
             at=at,
             lanes=carry.lanes | {type_id: lane},
@@ -349,6 +421,8 @@ def _backward_body(
             reads=carry.reads | {type_id: _write(carry.reads[type_id], lane, reads)},
             gives=carry.gives
             | {type_id: _write(carry.gives[type_id], lane, gives_bar)},
+            lives=carry.lives
+            | {type_id: None if lives is None else write_rows(lives, lane, live)},
             arenas_bar=add_groups(
                 carry.arenas_bar,
                 node_type.operand_kinds,
@@ -363,9 +437,90 @@ def _backward_body(
                 chunk.externals,
                 externals_bar,
             ),
+            reached=_mark_reached(cell, chunk, carry.reached),
         )
 
     return body
+
+
+class _Group(NamedTuple):
+    """Outputs of a chunk that are differentiated together.
+
+    Attributes:
+        outputs: Their positions.
+        bars: Their cotangents, ``[W, ...]`` each.
+        live: Rows that hold a node which one of these cotangents has reached; the
+            others contribute nothing. ``[W] bool``.
+    """
+
+    outputs: tuple[int, ...]
+    bars: list[Array]
+    live: Array
+
+
+def _divide_outputs(
+    cell: TapedCell, chunk: Chunk, arenas_bar: Arenas, reached: Arenas
+) -> list[_Group]:
+    kinds, real = chunk.node_type.output_kinds, chunk.is_real(1)
+    read = [k for k, kind in enumerate(kinds) if kind in arenas_bar]
+
+    def rows_of(arenas: Arenas, k: int) -> Array:
+        return slice_rows(arenas[kinds[k]], chunk.output_rows[k], chunk.width)
+
+    def group(outputs: tuple[int, ...]) -> _Group:
+        live = real
+        if reached:
+            marks = [rows_of(reached, k) for k in outputs]
+            live &= reduce(jnp.logical_or, marks, jnp.zeros_like(real))
+        return _Group(outputs, [rows_of(arenas_bar, k) for k in outputs], live)
+
+    if not reached:
+        return [group(tuple(read))]
+    return [group(each) for each in cell.output_groups(read) or [()]]
+
+
+def _differentiate_groups(
+    differentiate: Callable[[_Group, Any, Any], tuple[Any, Tapes]],
+    groups: list[_Group],
+    inputs: Any,
+    given: Any,
+) -> tuple[Any, Tapes, Array]:
+    """Differentiates groups of outputs one by one, each on its live rows alone.
+
+    All other rows read what a live one does, where the slopes are those of that row. If
+    no row is live, nothing that is found counts.
+    """
+    parts = []
+    for each in groups:
+        own = keep_rows(each.live, jnp.argmax(each.live), (inputs, given))
+        (direct_bar, *bars), reads = differentiate(each, *own)
+        is_any = each.live.any()
+        direct_bar = [jnp.where(is_any, bar, 0) for bar in direct_bar]
+        parts.append(((direct_bar, *bars), reads, each.live))
+
+    def join(one: Any, two: Any) -> Any:
+        bars = jax.tree.map(add_cotangents, one[0], two[0])
+        reads = jax.tree.map(partial(choose_rows, one[2]), one[1], two[1])
+        return bars, reads, one[2] | two[2]
+
+    return reduce(join, parts)
+
+
+def _mark_reached(cell: TapedCell, chunk: Chunk, reached: Arenas) -> Arenas:
+    """Marks the operands' rows that cotangents of a chunk's outputs come to."""
+    node_type, before = chunk.node_type, reached
+    for k, kind in enumerate(node_type.output_kinds):
+        if kind in before:
+            marks = slice_rows(before[kind], chunk.output_rows[k], chunk.width)
+            reached = mark_groups(
+                reached,
+                node_type.operand_kinds,
+                node_type.template.operands,
+                chunk.operands,
+                marks & chunk.is_real(1),
+                cell.moved_operands(k),
+            )
+    return reached
 
 
 def _write(tapes: Tapes, lane: Array, rows: Tapes) -> Tapes:
@@ -377,10 +532,13 @@ def _collect(
     cell: TapedCell,
     packed: Packed,
     sums: list[Array],
-    tapes: tuple[Tapes, Tapes, Array],
+    reads: Tapes,
+    gives_bar: Tapes,
+    lives: Array | None,
+    used: Array,
 ) -> Packed:
     """Returns the cotangents of packed arrays, from tapes and sums."""
-    taped = cell.contract(packed, *tapes)
+    taped = cell.contract(packed, reads, gives_bar, lives, used)
     found = [
         taped[k] if k in taped else as_cotangent(zero_cotangent(each), each)
         for k, each in enumerate(packed)

@@ -6,6 +6,7 @@ import jax
 from jax import Array
 
 from edbatch.errors import PlanError
+from edbatch.execution.cell_batch import take_rows
 from edbatch.execution.cells import Packed
 from edbatch.execution.gradient import differentiable_execute
 from edbatch.execution.keys import give_keys
@@ -71,12 +72,18 @@ def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ..
     shape = plan.shape
     check_params(params, shape.program.types.params_spec)
     program, pools = give_keys(shape.program, plan.pools, rng)
-    leaves = shape.result.leaves
-    read = frozenset(kind for source, kind in leaves if source == "value")
-    arenas = differentiable_execute(
-        program, read, params, pools, plan.stream, plan.trips, plan.num_steps
+    is_value = [source == "value" for source, _ in shape.result.leaves]
+    kinds = tuple(kind for source, kind in shape.result.leaves if source == "value")
+    rows = tuple(own for own, value in zip(plan.rows, is_value, strict=True) if value)
+    values = iter(
+        differentiable_execute(
+            program, kinds, params, pools, plan.stream, plan.trips, plan.num_steps, rows
+        )
     )
-    return take_results(shape.result, plan.rows, arenas, plan.pools)
+    return tuple(
+        next(values) if source == "value" else take_rows(plan.pools[kind], own)
+        for (source, kind), own in zip(shape.result.leaves, plan.rows, strict=True)
+    )
 
 
 def check_params(params: Any, spec: Any) -> None:

@@ -35,12 +35,17 @@ from jax.extend.core import (
 )
 from jax.sharding import use_abstract_mesh
 
-from edbatch.execution.cell_batch import slice_rows
+from edbatch.execution.cell_batch import keep_rows, slice_rows
 from edbatch.execution.cells import NO_MESH, CellProgram, Packed, cell_program
 from edbatch.execution.turned_product import turned_product
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.packing.cell_graph import dtype_of, shape_of
+from edbatch.memory_planner.packing.derivatives import (
+    differentiable_inputs,
+    inner_jaxprs,
+    may_have_poles,
+)
 
 Tapes = list[list[Array]]  # per site, arrays with one row per lane
 
@@ -101,6 +106,7 @@ class TapedCell:
             node_type.external_kinds,
             types.avals,
         )
+        self._operands = len(inputs[0])
         closed = jax.make_jaxpr(cell.run)(packed, *inputs)
         self._jaxpr = closed.jaxpr
         self._consts = closed.consts
@@ -138,6 +144,8 @@ class TapedCell:
     def _add(self, eqn: JaxprEqn) -> frozenset[int]:
         """Classifies an equation; returns which packed arrays it reads directly."""
         found = frozenset().union(*map(self._sources_of, eqn.invars))
+        if eqn.primitive.name == "stop_gradient":
+            found = frozenset()
         lanes = [v for v in eqn.invars if isinstance(v, Var) and v in self._of_lane]
         if not lanes:
             self._sources |= dict.fromkeys(eqn.outvars, found)
@@ -156,6 +164,45 @@ class TapedCell:
             return found
         self.sites.append(Site(eqn, tuple(dict.fromkeys(lanes)), gives))
         return frozenset()
+
+    def output_groups(self, read: Sequence[int]) -> list[tuple[int, ...]]:
+        """Divides outputs into those that can be differentiated together.
+
+        Args:
+            read: Positions of outputs that may have a cotangent.
+
+        Returns:
+            A group for each output on whose way back a slope may be infinite: the zero
+            cotangent of an output that nothing reads must not meet it. One group for
+            all others.
+        """
+        outputs = self._jaxpr.outvars
+        poles = [k for k in read if may_have_poles(self._jaxpr.eqns, [outputs[k]])]
+        others = tuple(k for k in read if k not in poles)
+        return [*([others] if others else []), *((k,) for k in poles)]
+
+    def has_poles(self, outputs: Sequence[int]) -> bool:
+        """Tells whether a slope of some outputs may be infinite."""
+        return may_have_poles(
+            self._jaxpr.eqns, [self._jaxpr.outvars[k] for k in outputs]
+        )
+
+    def moved_operands(self, output: int) -> list[bool]:
+        """Tells which operands have a cotangent if an output has one.
+
+        Args:
+            output: The position of the output.
+
+        Returns:
+            For each operand.
+        """
+        reached = differentiable_inputs(self._jaxpr.eqns, [self._jaxpr.outvars[output]])
+        operands = self._jaxpr.invars[len(self._packed_vars) :][: self._operands]
+        return [each in reached for each in operands]
+
+    def new_lives(self, rows: int) -> Array | None:
+        """Returns a tape that tells which rows hold a lane; None if none is needed."""
+        return jnp.zeros(_tape_rows(rows), jnp.bool) if self._others else None
 
     def new_reads(self, rows: int) -> Tapes:
         """Returns tapes for what each site reads of the lane, all zero."""
@@ -201,7 +248,7 @@ class TapedCell:
 
     def again(
         self,
-        real: Array,
+        live: Array,
         direct: Sequence[Array],
         inputs: Sequence[Any],
         deltas: Sequence[Sequence[Array]],
@@ -212,8 +259,9 @@ class TapedCell:
         """Runs one lane a second time, to differentiate by the first three arrays.
 
         Args:
-            real: Whether the lane holds a node. If not, its cotangents are zero, but a
-                rule of `jax.custom_vjp` may give something for zero.
+            live: Whether the lane holds a node that a cotangent reaches. If not, its
+                cotangents are zero, but a rule of `jax.custom_vjp` may give something
+                for zero.
             direct: The arrays at positions `direct`.
             inputs: Operands, external inputs and masks.
             deltas: Zeros to add to what each site gives: their cotangents are those of
@@ -236,7 +284,7 @@ class TapedCell:
                 continue
             if id(eqn) in self._rules:
                 reads = {v: values[v] for v in self._functions[id(eqn)][0]}
-                values |= self._evaluate(eqn, values | _only_if(real, reads))
+                values |= self._evaluate(eqn, values | _only_if(live, reads))
                 continue
             if id(eqn) not in self._sites:
                 values |= self._evaluate(eqn, values)
@@ -280,20 +328,33 @@ class TapedCell:
         return values | dict(zip(variables, jax.tree.leaves(inputs), strict=True))
 
     def contract(
-        self, packed: Packed, reads: Tapes, gives_bar: Tapes, used: Array
+        self,
+        packed: Packed,
+        reads: Tapes,
+        gives_bar: Tapes,
+        lives: Array | None,
+        used: Array,
     ) -> dict[int, Array]:
         """Finds the cotangents of the packed arrays from the tapes.
 
         Args:
             packed: The packed arrays.
-            reads: What each site read; one row per lane.
+            reads: What each site read; one row per lane, zero where there is none.
             gives_bar: The cotangents of what it gave, zero where there is no lane.
+            lives: Which rows hold a lane, as `new_lives` made them.
             used: How many rows are in use, a scalar.
 
         Returns:
             Cotangents of packed arrays by position, without what is read directly.
         """
-        found = self._pull(self._others, packed, reads, gives_bar)
+        found: dict[int, Array] = {}
+        if lives is not None:
+            # At zero an equation may have no slope: rows without a lane read what the
+            # first lane did.
+            own = {k: reads[k] for k in self._others}
+            own = keep_rows(lives, jnp.argmax(lives), own)
+            bars = self._pull(self._others, packed, own, gives_bar)
+            found = {k: jnp.where(lives.any(), bar, 0) for k, bar in bars.items()}
         if not self._products:
             return found
         positions = self._positions(self._products)
@@ -308,7 +369,9 @@ class TapedCell:
             ) -> dict[int, Array]:
                 part = partial(slice_rows, first=block * size, width=size)
                 some = jax.tree.map(part, (reads, gives_bar))
-                more = self._pull(self._products, packed, *some)
+                more = self._pull(
+                    self._products, packed, dict(enumerate(some[0])), some[1]
+                )
                 return {k: sums[k] + more[k] for k in sums}
 
             sums = lax.fori_loop(done // size, end, add, sums)
@@ -318,7 +381,11 @@ class TapedCell:
         return found
 
     def _pull(
-        self, chosen: Sequence[int], packed: Packed, reads: Tapes, gives_bar: Tapes
+        self,
+        chosen: Sequence[int],
+        packed: Packed,
+        reads: dict[int, list[Array]],
+        gives_bar: Tapes,
     ) -> dict[int, Array]:
         """Contracts the tapes of some sites."""
         sites = [self.sites[k] for k in chosen]
@@ -384,8 +451,12 @@ def taped_cell(
         return TapedCell(cell, node_type, types, remat=remat)
 
 
+def _tape_rows(rows: int) -> int:
+    return -(-rows // _BLOCKS[-1]) * _BLOCKS[-1]
+
+
 def _zeros(rows: int, variables: Sequence[Var]) -> list[Array]:
-    rows = -(-rows // _BLOCKS[-1]) * _BLOCKS[-1]
+    rows = _tape_rows(rows)
     return [jnp.zeros((rows, *shape_of(each)), dtype_of(each)) for each in variables]
 
 
@@ -410,26 +481,18 @@ def _known(
     return known(read, list(given))
 
 
-def _only_if(real: Array, values: dict[Var, Any]) -> dict[Var, Any]:
-    """The same values, whose cotangents are zero in lanes of padding."""
+def _only_if(live: Array, values: dict[Var, Any]) -> dict[Var, Any]:
+    """The same values, whose cotangents are zero in lanes that are not live."""
     return {
-        var: jnp.where(real, each, lax.stop_gradient(each)) if _is_float(var) else each
+        var: jnp.where(live, each, lax.stop_gradient(each)) if _is_float(var) else each
         for var, each in values.items()
     }
 
 
 def _contains(eqn: JaxprEqn, primitive: str) -> bool:
     """Whether an equation is of a primitive, or one inside it."""
-    if eqn.primitive.name == primitive:
-        return True
-    inner = jax.tree.leaves(
-        list(eqn.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
-    )
-    return any(
-        _contains(each, primitive)
-        for jaxpr in inner
-        if isinstance(jaxpr, ClosedJaxpr | Jaxpr)
-        for each in jaxpr.eqns
+    return eqn.primitive.name == primitive or any(
+        _contains(each, primitive) for jaxpr in inner_jaxprs(eqn) for each in jaxpr.eqns
     )
 
 

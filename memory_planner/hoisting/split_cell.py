@@ -31,6 +31,7 @@ from edbatch.memory_planner.packing.cell_graph import (
     trace_cell,
     variables,
 )
+from edbatch.memory_planner.packing.derivatives import keeps_outputs_apart
 from edbatch.memory_planner.packing.halves import as_function, is_view
 
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
@@ -110,6 +111,7 @@ def split_cell(node_type: NodeType, types: TypeTable) -> SplitCell | None:
     Returns:
         The parts; None if there is no product of external inputs, or no operand to
         wait for. Cells that take keys stay whole: without keys they are other cells.
+        So do those whose parts on the way to different outputs must stay apart.
     """
     if not node_type.operand_kinds or node_type.takes_rng:
         return None
@@ -122,6 +124,8 @@ def split_cell(node_type: NodeType, types: TypeTable) -> SplitCell | None:
         template, node_type.operand_kinds, node_type.external_kinds, types.avals
     )
     graph, _ = trace_cell(function, types.params_spec, specs)
+    if keeps_outputs_apart(graph):
+        return None
     first, last = len(specs[0]), len(specs[0]) + len(specs[1])
     externals, masks = graph.inputs[first:last], graph.inputs[last:]
     known_masks = [

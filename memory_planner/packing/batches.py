@@ -34,7 +34,7 @@ _Lanes = tuple[JaxprEqn, ...]
 
 
 def join_equal(
-    graph: CellGraph, overhead: int, *, elementwise: bool
+    graph: CellGraph, overhead: int, *, among: Collection[str]
 ) -> tuple[CellGraph, Orders]:
     """Joins equal equations where that pays, and orders the lanes of merged nodes.
 
@@ -44,14 +44,14 @@ def join_equal(
     Args:
         graph: A graph of equations and wide products.
         overhead: What an operation costs, in elements.
-        elementwise: Also join elementwise equations, where nothing is copied.
+        among: Names of the primitives whose equations may be joined.
 
     Returns:
         The graph with the joined equations, and the order of each merged node's lanes.
     """
     packed, free = find_parameter_only(graph)
     early = packed | free
-    candidates = find_equal(graph, early, elementwise=elementwise)
+    candidates = find_equal(graph, early, among)
     denied: set[_Lanes] = set()
     while True:
         plan = _Plan(graph, early, overhead, denied)

@@ -32,12 +32,12 @@ from edbatch.memory_planner.packing.simplify import equation_key, literal_key
 
 _MOST_STEPS = 2_000
 
-_OPERATIONS = {
+OPERATIONS = {
     *("dot_general", "conv_general_dilated", "reduce_sum", "reduce_prod", "reduce_max"),
     *("reduce_min", "reduce_and", "reduce_or", "argmax", "argmin", "cumsum", "cumprod"),
     *("cummax", "cummin"),
 }
-_ELEMENTWISE = {
+ELEMENTWISE = {
     *("abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan"),
     *("atan2", "atanh", "cbrt", "ceil", "clamp", "convert_element_type", "cos", "cosh"),
     *("digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1"),
@@ -106,20 +106,19 @@ class EqualEquations:
 
 
 def find_equal(
-    graph: CellGraph, early: frozenset[Var], *, elementwise: bool
+    graph: CellGraph, early: frozenset[Var], names: Collection[str]
 ) -> list[list[JaxprEqn]]:
     """Finds batches of equal equations.
 
     Args:
         graph: The graph.
         early: Variables that depend on no input; what computes them is left alone.
-        elementwise: Also look at elementwise equations.
+        names: Names of the primitives to look at.
 
     Returns:
         Batches of at least two equations, in an order in which they can run.
     """
     kinds: dict[Hashable, list[JaxprEqn]] = defaultdict(list)
-    names = _OPERATIONS | _ELEMENTWISE if elementwise else _OPERATIONS
     for node in graph.nodes:
         if early.issuperset(node.outvars):
             continue
@@ -146,7 +145,7 @@ def _is_elementwise(body: Jaxpr) -> bool:
     return all(
         _is_elementwise(eqn.params["jaxpr"].jaxpr)
         if eqn.primitive.name in ("jit", "pjit")
-        else eqn.primitive.name in _ELEMENTWISE
+        else eqn.primitive.name in ELEMENTWISE
         for eqn in body.eqns
     )
 
@@ -240,7 +239,7 @@ def _largest_share_first(
 
 def is_operation(eqn: JaxprEqn) -> bool:
     """Says whether XLA runs an equation as an operation of its own."""
-    return eqn.primitive.name in _OPERATIONS
+    return eqn.primitive.name in OPERATIONS
 
 
 def num_elements(atom: Atom) -> int:

@@ -19,6 +19,8 @@ from edbatch.memory_planner.packing.cell_graph import (
     shape_of,
     trace_cell,
 )
+from edbatch.memory_planner.packing.derivatives import keeps_outputs_apart
+from edbatch.memory_planner.packing.equal_equations import ELEMENTWISE, OPERATIONS
 from edbatch.memory_planner.packing.halves import divide
 from edbatch.memory_planner.packing.join_slices import join_slices
 from edbatch.memory_planner.packing.lowering import lower
@@ -165,11 +167,14 @@ def pack_type(node_type: NodeType, types: TypeTable, **options: Any) -> PackedCe
 def _merge(graph: CellGraph, overhead: int, *, elementwise: bool) -> CellGraph:
     """Merges what pays; equations again."""
     wide, cost = widen_products(graph, overhead)
+    if keeps_outputs_apart(graph):  # products alone are joined, which are linear
+        return join_slices(lower(*join_equal(wide, overhead, among=())))
     pushed = push_slices(graph)
     if pushed is not graph:
         other, other_cost = widen_products(simplify(pushed), overhead)
         wide = other if other_cost < cost else wide
-    return join_slices(lower(*join_equal(wide, overhead, elementwise=elementwise)))
+    names = OPERATIONS | ELEMENTWISE if elementwise else OPERATIONS
+    return join_slices(lower(*join_equal(wide, overhead, among=names)))
 
 
 def _num_bytes(var: Var) -> int:

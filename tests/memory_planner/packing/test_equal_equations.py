@@ -9,13 +9,18 @@ from packed_cells import assert_packed, normal, spec
 
 from edbatch.memory_planner.packing import equal_equations, pack_cell
 from edbatch.memory_planner.packing.cell_graph import find_parameter_only, trace_cell
-from edbatch.memory_planner.packing.equal_equations import find_equal
+from edbatch.memory_planner.packing.equal_equations import (
+    ELEMENTWISE,
+    OPERATIONS,
+    find_equal,
+)
 
 
 def batches(function, *inputs, elementwise=True):
     graph, _ = trace_cell(function, {}, spec(inputs))
     early = frozenset().union(*find_parameter_only(graph))
-    found = find_equal(graph, early, elementwise=elementwise)
+    names = OPERATIONS | ELEMENTWISE if elementwise else OPERATIONS
+    found = find_equal(graph, early, names)
     return [(each[0].primitive.name, len(each)) for each in found]
 
 

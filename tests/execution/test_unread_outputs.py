@@ -1,0 +1,200 @@
+"""Outputs that nobody reads have no cotangent, whatever else has their shape.
+
+Of a square root at zero the slope is infinite, and zero times infinity is not zero: a
+cotangent that is zero for want of a reader must not be propagated. The model of one
+instance is the specification; JAX does not propagate symbolic zeros.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import edbatch as eb
+
+SIZE = 4
+
+
+@eb.cell
+def leaf(params, word):
+    return params["table"][word]
+
+
+@eb.cell
+def roots(params, x):
+    """Two outputs of one shape and dtype; the slope of one is infinite at zero."""
+    return jnp.tanh(params["w"] @ x), jnp.sqrt(jnp.abs(x)) * params["b"]
+
+
+@eb.cell
+def root_of_product(params, x):
+    """The pole lies behind a large parameter."""
+    return x + params["b"], jnp.sqrt(jnp.abs(params["w"] @ x))
+
+
+@eb.cell
+def looped(params, x):
+    """The pole and the large parameter are inside of one equation."""
+
+    def turn(x, _):
+        return jnp.sqrt(jnp.abs(params["w"] @ x)), None
+
+    return x * params["b"], jax.lax.scan(turn, x, None, length=2)[0]
+
+
+@eb.cell
+def add(params, left, right):
+    return left + params["b"] * right
+
+
+@eb.cell
+def root(x):
+    return jnp.sqrt(jnp.abs(x))
+
+
+@eb.cell
+def either(left, right):
+    """Its first output depends on the left alone, its second on both."""
+    return left * 2.0, left * right
+
+
+CELLS = {"roots": roots, "product": root_of_product, "loop": looped}
+
+
+def make_params():
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(5, SIZE))
+    table[1] = 0
+    return {
+        "table": jnp.asarray(table, jnp.float32),
+        "w": jnp.asarray(rng.normal(size=(SIZE, SIZE)), jnp.float32),
+        "b": jnp.asarray(rng.normal(size=SIZE), jnp.float32),
+    }
+
+
+def check(model, instances, read=lambda output: output, **options):
+    """Compares the gradient with that of the model; the latter is finite."""
+    params = make_params()
+    batched = eb.batch(model, params=params, **options)
+    plan = batched.plan(instances)
+
+    def total(output):
+        return sum(jnp.sin(each).sum() for each in jax.tree.leaves(read(output)))
+
+    found = jax.grad(lambda params: total(batched.apply(params, plan)))(params)
+    expected = jax.grad(
+        lambda params: sum(total(model(params, each)) for each in instances)
+    )(params)
+    for name in expected:
+        assert np.isfinite(expected[name]).all(), "the model itself has a gradient"
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name
+        )
+
+
+WORDS = [0, 1, 2, 1, 1, 3, 1]
+OPTIONS = {
+    "default": {},
+    "narrow": {"sizes": eb.Sizes(widths=(4,))},
+    "remat": {"planner": eb.Planner(remat=True), "sizes": eb.Sizes(widths=(4,))},
+    "unpacked": {"planner": eb.Planner(packing=False, layout="aligned")},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_of_two_outputs_one_is_read(cell, options, quick_compiles):
+    def model(params, word):
+        return CELLS[cell](params, leaf(params, word))[0]
+
+    check(model, WORDS, **OPTIONS[options])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_some_nodes_are_read_and_others_are_not(cell, quick_compiles):
+    """Words other than 1, which is zero, also read the output with the pole."""
+
+    def model(params, words):
+        state = leaf(params, words[0])
+        for word in words:
+            one, two = CELLS[cell](params, leaf(params, word))
+            state = add(params, state, one)
+            if word != 1:
+                state = add(params, state, two)
+        return state
+
+    check(model, [[0, 1, 2], [1], [3, 1], [1, 1, 4, 1]], sizes=eb.Sizes(widths=(4,)))
+
+
+def test_what_reads_may_be_unread_itself(quick_compiles):
+    def model(params, word):
+        state = leaf(params, word)
+        one, two = roots(params, state)
+        if word == 1:
+            add(params, two, root(two))  # nobody reads what this gives
+            return one
+        return add(params, one, two)
+
+    check(model, WORDS)
+
+
+def test_a_cotangent_comes_only_to_what_an_output_depends_on(quick_compiles):
+    def model(params, word):
+        state = leaf(params, word)
+        return either(add(params, state, state), root(state))[word != 1]
+
+    check(model, WORDS)
+
+
+def test_outputs_of_the_model_that_the_loss_does_not_read(quick_compiles):
+    def model(params, word):
+        one, two = roots(params, leaf(params, word))
+        return {"one": one, "two": two}
+
+    check(model, WORDS, read=lambda output: output["one"])
+
+
+def test_nodes_that_nothing_reads(quick_compiles):
+    """All cells have one output here."""
+
+    def model(params, word):
+        state = leaf(params, word)
+        above = root(state)
+        return add(params, state, state) if word == 1 else add(params, state, above)
+
+    check(model, WORDS)
+
+
+def test_padded_lists(quick_compiles):
+    @eb.cell(padded=("items",))
+    def pool(items, mask):
+        items = jnp.where(mask[:, None], items, 1.0)
+        return items.sum(0), jnp.sqrt(jnp.abs(items)).sum(0)
+
+    def model(params, words):
+        one, two = pool([leaf(params, word) for word in words])
+        return one if 1 in words else add(params, one, two)
+
+    check(model, [[0, 1, 2], [2, 3], [1], [4, 4, 4, 3]])
+
+
+def test_random_numbers(quick_compiles):
+    """Keys are inputs of rows that no cotangent reaches, too."""
+
+    @eb.cell
+    def noisy(params, x, rng):
+        return x * jax.random.normal(rng, x.shape), jnp.sqrt(jnp.abs(x))
+
+    def model(params, word):
+        one, two = noisy(params, leaf(params, word))
+        return one if word == 1 else add(params, one, two)
+
+    params = make_params()
+    batched = eb.batch(model, params=params)
+    plan = batched.plan(WORDS)
+
+    def loss(params):
+        return batched.apply(params, plan, rng=jax.random.key(1)).sum()
+
+    for each in jax.grad(loss)(params).values():
+        assert np.isfinite(each).all()
