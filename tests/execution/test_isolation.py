@@ -1,6 +1,8 @@
 """What one instance holds changes no number of another, forward and backward."""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from poisoned import (
     POISONS,
@@ -8,12 +10,13 @@ from poisoned import (
     assert_isolated,
     chain,
     make_params,
+    model,
+    poison,
     sample_chains,
+    sample_minibatch,
 )
 
 import edbatch as eb
-
-pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 LENGTHS = (3, 5, 2, 4, 1, 3, 6)
 
@@ -29,11 +32,13 @@ PLANNERS = {
 }
 
 
-def assert_all_isolated(batched, sample):
+def assert_all_isolated(batched, sample, positions):
     differentiated = Differentiated(batched, jax.random.key(0))
-    for at in range(len(sample(0))):
+    for at in positions:
+        clean = sample(at)
+        before = differentiated(clean)
         for value in POISONS.values():
-            assert_isolated(differentiated, sample(at), at, value)
+            assert_isolated(differentiated, before, clean, at, value)
 
 
 def has_slices(batched, minibatch):
@@ -43,15 +48,131 @@ def has_slices(batched, minibatch):
     return any(turn and loop.sliced for turn, loop in zip(turns, loops, strict=True))
 
 
-@pytest.mark.parametrize("planner", PLANNERS)
-@pytest.mark.parametrize("widths", [(4,), (1, 3, 8)])
-def test_chains(planner, widths):
+@pytest.mark.parametrize(
+    ("planner", "widths"),
+    [*((each, (4,)) for each in PLANNERS), ("default", (1, 3, 8))],
+)
+def test_chains(planner, widths, quick_compiles):
+    """Slices of chains are followed by rows of other instances."""
     batched = eb.batch(
         chain,
         params=make_params(),
         planner=PLANNERS[planner],
         sizes=eb.Sizes(widths=widths),
     )
-    assert_all_isolated(batched, lambda at: sample_chains(1, LENGTHS, at))
-    minibatch = sample_chains(1, LENGTHS, 0)
-    assert has_slices(batched, minibatch) == PLANNERS[planner].slices
+
+    def sample(at):
+        return sample_chains(1, LENGTHS, at)
+
+    assert_all_isolated(batched, sample, range(len(LENGTHS)))
+    assert has_slices(batched, sample(0)) == PLANNERS[planner].slices
+
+
+@pytest.mark.parametrize("policy", ["depth", "agenda", "greedy"])
+def test_trees(policy, quick_compiles):
+    """With padded lists, random numbers, and inputs of products that run ahead."""
+    batched = eb.batch(
+        model,
+        policy,
+        params=make_params(),
+        planner=eb.Planner(hoisting="always"),
+        sizes=eb.Sizes(widths=(4,)),
+    )
+    assert_all_isolated(batched, lambda at: sample_minibatch(1, 9, at), (4,))
+
+
+def test_recordings_in_another_order(quick_compiles):
+    batched = eb.batch(chain, params=make_params(), sizes=eb.Sizes(widths=(4,)))
+    differentiated = Differentiated(batched)
+    clean = sample_chains(1, LENGTHS, 3)
+    for order in ([3, 0, 1, 2, 6, 5, 4], [6, 5, 4, 2, 1, 0, 3]):
+        minibatch = [clean[k] for k in order]
+        before = differentiated(minibatch)
+        for value in POISONS.values():
+            assert_isolated(differentiated, before, minibatch, order.index(3), value)
+
+
+@pytest.mark.parametrize("value", POISONS.values(), ids=POISONS)
+def test_rows_that_are_used_again(value, quick_compiles):
+    """Forward only: there is no gradient when values are overwritten."""
+    batched = eb.batch(
+        chain,
+        params=make_params(),
+        planner=eb.Planner(reuse=True),
+        sizes=eb.Sizes(widths=(4,)),
+    )
+    clean = sample_chains(1, LENGTHS, 3)
+    dirty = [poison(each, value) if k == 3 else each for k, each in enumerate(clean)]
+    before, after = (batched(make_params(), each) for each in (clean, dirty))
+    others = np.arange(len(clean)) != 3
+    np.testing.assert_array_equal(after[others], before[others])
+    assert np.isfinite(before).all()
+
+
+def test_sequences_with_all_defaults():
+    """A batch of 130 nodes runs as 128 and 4, of which two are padding."""
+
+    @eb.cell
+    def start(w, x):
+        return x @ w
+
+    @eb.cell
+    def step(w, h, x):
+        return jnp.tanh(h @ w + x @ w)
+
+    def model(w, xs):
+        h = start(w, xs[0])
+        for x in xs[1:]:
+            h = step(w, h, x)
+        return h
+
+    rng = np.random.default_rng(3)
+    clean = [
+        [rng.normal(size=3).astype(np.float32) for _ in range(length)]
+        for length in [2] * 2 + [4] * 130
+    ]
+    w = jnp.asarray(rng.normal(size=(3, 3)) / 2, jnp.float32)
+    differentiated = Differentiated(eb.batch(model, params=w), params=w)
+    before = differentiated(clean)
+    assert_isolated(differentiated, before, clean, len(clean) - 1, np.nan)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("wrapped", ["jit", "scan"])
+def test_tapes_have_rows_without_a_lane(wrapped, packing, quick_compiles):
+    """At zero, which such rows hold, a norm has no slope."""
+
+    def unit(w, x):
+        return w @ (x / jnp.linalg.norm(x))
+
+    def scan(w, x):
+        return jax.lax.scan(lambda x, _: (unit(w, x), None), x, None, length=2)[0]
+
+    inner = {"jit": jax.jit(unit), "scan": scan}[wrapped]
+
+    @eb.cell
+    def first(params, x):
+        return inner(params["w"], x)
+
+    @eb.cell
+    def following(params, state, x):
+        return state + inner(params["w"], x + state)
+
+    def model(params, xs):
+        state = first(params, xs[0])
+        for x in xs[1:]:
+            state = following(params, state, x)
+        return state
+
+    rng = np.random.default_rng(1)
+    params = {"w": jnp.asarray(rng.normal(size=(8, 8)), jnp.float32)}
+    instances = [
+        [rng.normal(size=8).astype(np.float32) for _ in range(n)] for n in (3, 1, 2)
+    ]
+    batched = eb.batch(
+        model,
+        params=params,
+        planner=eb.Planner(packing=packing),
+        sizes=eb.Sizes(widths=(4,)),
+    )
+    eb.verify(batched, params, instances)
