@@ -306,10 +306,13 @@ class Batched:
         alone (such as the packed matrices of their gates) for the next call with the
         same arrays, until these are dropped.
 
-        Gradients are the model's, but for what is not linear in cotangents: those of
-        outputs that nobody reads are zero, as under `jax.vmap`, and become NaN where a
-        slope is infinite; and rules of `jax.custom_vjp` around parameters alone are
-        applied once per call, to the sum of the nodes' cotangents.
+        Gradients are the model's. What one instance holds (NaN, infinity, a point
+        without a slope) changes no output and no gradient of another, nor of a
+        parameter that only others read; outputs that nothing reads have no cotangent.
+        Two things differ from the model of one instance: both branches of a
+        ``lax.cond`` inside a cell run, as under `jax.vmap`; and rules of
+        `jax.custom_vjp` around parameters alone are applied once per call, to the sum
+        of the nodes' cotangents.
 
         Args:
             params: The model's parameters.
