@@ -19,13 +19,14 @@ from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
 from edbatch.execution.run import run_packed, run_plan
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge, merge_lengths
-from edbatch.graph.parameters import abstract, key_order
+from edbatch.graph.parameters import abstract, difference, key_order
 from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.hoisting import run_ahead
 from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
+from edbatch.model_state import ModelState, new_state
 from edbatch.policies.cost_file import get_costs
 from edbatch.policies.cost_model import CostModel
 from edbatch.policies.guard import Guarded
@@ -35,7 +36,6 @@ from edbatch.policies.state_machine import StateMachine
 from edbatch.policies.training_record import is_number
 from edbatch.schedule.policy import Policy, is_ours, reject_invalid
 from edbatch.schedule.schedule import Schedule
-from edbatch.session import Session, new_session
 from edbatch.sharding.plan import ShardedPlan
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ class Batched:
     with a leading axis over instances. The steps behind the call, `record`, `plan` and
     `apply`, can be used one by one: the first two run on the host only, in any thread,
     the last is a pure JAX function.
+
+    One function serves parameters of several structures, shapes and dtypes. Recordings
+    and plans know which they were made for. Instances that were not recorded yet are
+    recorded for the parameters of a call, else for those that `params` gives, else for
+    the bound ones: those of ``params=`` of `batch` or of the latest `bind`, and if there
+    is none, those of the first call. Later calls do not change that.
 
     Attributes:
         model: The model for one instance.
@@ -74,8 +80,8 @@ class Batched:
         self.sizes = sizes
         self.planner = planner
         self.costs = costs
-        self._sessions: dict[Hashable, Session] = {}
-        self._current: Session | None = None
+        self._states: dict[Hashable, ModelState] = {}
+        self._bound: ModelState | None = None
         self._cache = PlanCache(cache_bytes)
         self._compiles = 0
         self._lock = threading.Lock()
@@ -100,13 +106,23 @@ class Batched:
         Raises:
             EdbatchError: As `plan` and `apply`.
         """
-        self.bind(params)
-        return self.apply(params, self.plan(instances), rng=rng)
+        instances = list(instances)
+        state = self._state_of_call(params, instances)
+        return self.apply(params, self._plan(state, instances), rng=rng)
+
+    def _state_of_call(self, params: Any, instances: Sequence[Any]) -> ModelState:
+        """Finds the state of a call; the first one binds the function."""
+        state = self._choose(instances, params)
+        with self._lock:
+            if self._bound is None:
+                self._bound = state
+        return state
 
     def bind(self, params: Any) -> "Batched":
-        """Tells the shapes of the parameters, which recording needs.
+        """Tells the shapes of the parameters that instances are recorded for.
 
-        Calling the batched function does this by itself.
+        Calling the batched function for the first time does this by itself. Recordings
+        and plans that were made for other parameters stay as they are.
 
         Args:
             params: Parameters, or their ``jax.ShapeDtypeStruct`` pytree.
@@ -114,40 +130,88 @@ class Batched:
         Returns:
             This object.
         """
+        state = self._state_of(params)
+        with self._lock:
+            self._bound = state
+        return self
+
+    def _state_of(self, params: Any) -> ModelState:
+        """Returns the state for parameters of one structure; a new one if need be."""
         spec = abstract(params)
         leaves, treedef = jax.tree.flatten(spec)
         key: Hashable = (treedef, tuple((each.shape, each.dtype) for each in leaves))
         order = key_order(spec)
         with self._lock:
-            known = self._sessions.get(key)
+            known = self._states.get(key)
             # JAX sorts the keys of dicts, as in the first step of an optimizer: only a
             # model that lists them computes something else then.
             if known is not None and not known.takes_order(spec, order):
                 key = (key, order)
-            if key not in self._sessions:
-                self._sessions[key] = new_session(spec, order, self.sizes, self.planner)
-            self._current = self._sessions[key]
-        return self
+            if key not in self._states:
+                self._states[key] = new_state(spec, order, self.sizes, self.planner)
+            return self._states[key]
 
     @property
     def types(self) -> TypeTable:
-        """The node types met so far with the present parameter shapes."""
-        return self._session().types
+        """The node types met so far with the bound parameter shapes."""
+        return self._bound_state().types
 
-    def _session(self) -> Session:
-        if self._current is None:
+    def _bound_state(self) -> ModelState:
+        if self._bound is None:
             raise PlanError(
                 "recording needs the shapes of the parameters, which are not known"
                 " yet; pass params= to eb.batch, call .bind(params), or call the"
                 " batched function once"
             )
-        return self._current
+        return self._bound
 
-    def record(self, instance: Any) -> DataflowGraph:
+    def _choose(self, instances: Sequence[Any], params: Any = None) -> ModelState:
+        """Finds the state of a minibatch: that of its recordings, if it has any."""
+        if params is not None:
+            state = self._state_of(params)
+        else:
+            tables = (x.types for x in instances if isinstance(x, DataflowGraph))
+            first = next(tables, None)
+            state = self._bound_state() if first is None else self._owner(first)
+        self._check_same(state, instances)
+        return state
+
+    def _owner(self, types: TypeTable) -> ModelState:
+        """Returns the state that a recording's types belong to."""
+        with self._lock:
+            states = [*self._states.values()]
+        for each in states:
+            if each.types is types:
+                return each
+        raise PlanError(
+            "a recording was made by another model; make it again with this model's own"
+            " .record"
+        )
+
+    def _check_same(self, state: ModelState, instances: Sequence[Any]) -> None:
+        """Checks that recordings were made for the parameters of a state."""
+        tables = {
+            id(each.types): each.types
+            for each in instances
+            if isinstance(each, DataflowGraph) and each.types is not state.types
+        }
+        for each in tables.values():
+            other = self._owner(each)
+            if other is not state:
+                own, found = state.types.params_spec, other.types.params_spec
+                raise PlanError(
+                    "a minibatch is recorded for parameters of one structure, but a"
+                    f" recording of it was made for others: {difference(found, own)};"
+                    " plan these recordings in a minibatch of their own"
+                )
+
+    def record(self, instance: Any, *, params: Any = None) -> DataflowGraph:
         """Records the model on one instance, to be kept and planned later.
 
         Args:
             instance: An instance.
+            params: The parameters to record for, or their shapes; the bound ones if
+                None.
 
         Returns:
             Its dataflow graph.
@@ -155,12 +219,15 @@ class Batched:
         Raises:
             EdbatchError: The model does something outside cells, or a cell fails.
         """
-        session = self._session()
-        return _check_nodes(
-            record(self.model, session.types, [instance], session.memory)
-        )
+        state = self._bound_state() if params is None else self._state_of(params)
+        return self._record(state, [instance])
 
-    def record_all(self, instances: Iterable[Any]) -> list[DataflowGraph]:
+    def _record(self, state: ModelState, instances: Sequence[Any]) -> DataflowGraph:
+        return _check_nodes(record(self.model, state.types, instances, state.memory))
+
+    def record_all(
+        self, instances: Iterable[Any], *, params: Any = None
+    ) -> list[DataflowGraph]:
         """Records the instances of a data set, to be kept and planned later.
 
         As `record` for each; and which of the model's lists differ in length is known
@@ -168,33 +235,39 @@ class Batched:
 
         Args:
             instances: Instances, or recordings of one instance each.
+            params: The parameters to record for, or their shapes; by default those of
+                the recordings among the instances, or else the bound ones.
 
         Returns:
             Their dataflow graphs.
 
         Raises:
             EdbatchError: As for `record`; a note names the instance. Or a recording
-                belongs to another model or holds several instances, or the model's
-                outputs differ in structure.
+                belongs to another model or other parameters, or holds several
+                instances, or the model's outputs differ in structure.
         """
-        session = self._session()
+        instances = list(instances)
+        return self._record_all(self._choose(instances, params), instances)
+
+    def _record_all(
+        self, state: ModelState, instances: Sequence[Any]
+    ) -> list[DataflowGraph]:
         recordings = []
         for k, each in enumerate(instances):
             try:
-                recordings.append(self._recorded(each))
+                recordings.append(self._recorded(state, each))
             except Exception as error:
                 error.add_note(f"instances are recorded one by one; this is number {k}")
                 raise
         if recordings:
-            session.see_lists(*merge_lengths(recordings))
+            state.see_lists(*merge_lengths(recordings))
         for each in recordings:  # later ones may say what lists of earlier ones hold
-            session.with_known_elements(each)
-        return [session.with_known_elements(each) for each in recordings]
+            state.with_known_elements(each)
+        return [state.with_known_elements(each) for each in recordings]
 
-    def _recorded(self, instance: Any) -> DataflowGraph:
+    def _recorded(self, state: ModelState, instance: Any) -> DataflowGraph:
         if not isinstance(instance, DataflowGraph):
-            return self.record(instance)
-        self._session().types.require_same(instance.types, "a recording")
+            return self._record(state, [instance])
         if instance.num_instances != 1:
             raise PlanError(
                 "a kept recording holds one instance, so that it can go into any"
@@ -203,44 +276,45 @@ class Batched:
             )
         return instance
 
-    def graph(self, instances: Iterable[Any]) -> DataflowGraph:
+    def graph(self, instances: Iterable[Any], *, params: Any = None) -> DataflowGraph:
         """Records a minibatch, or merges recordings.
 
         Args:
             instances: Instances, recordings, or both.
+            params: As for `record_all`.
 
         Returns:
             The dataflow graph of all of them.
 
         Raises:
             EdbatchError: As `record`; the minibatch is empty; or a recording belongs
-                to another model.
+                to another model or other parameters.
         """
         instances = list(instances)
+        return self._graph(self._choose(instances, params), instances)
+
+    def _graph(self, state: ModelState, instances: Sequence[Any]) -> DataflowGraph:
         if not instances:
             raise PlanError(
                 "a minibatch needs at least one instance but is empty; leave empty"
                 " minibatches out"
             )
-        session = self._session()
         kept = [isinstance(each, DataflowGraph) for each in instances]
         if not any(kept):
-            return _check_nodes(
-                record(self.model, session.types, instances, session.memory)
-            )
-        graphs = [
-            each if known else self.record(each)
-            for each, known in zip(instances, kept, strict=True)
-        ]
-        for each in graphs:
-            session.types.require_same(each.types, "a recording")
-        return merge(graphs)
+            return self._record(state, instances)
+        return merge(
+            [
+                each if known else self._record(state, [each])
+                for each, known in zip(instances, kept, strict=True)
+            ]
+        )
 
-    def plan(self, instances: Iterable[Any]) -> Plan:
+    def plan(self, instances: Iterable[Any], *, params: Any = None) -> Plan:
         """Schedules and lays out a minibatch; on the host only.
 
         Args:
             instances: Instances, or recordings of them.
+            params: As for `record_all`.
 
         Returns:
             The plan, a pytree of NumPy arrays for `apply`.
@@ -249,11 +323,14 @@ class Batched:
             EdbatchError: As `graph`; or the policy belongs to another model; or the
                 minibatch has more rows than int32 can count.
         """
-        session = self._session()
-        graph = session.with_known_elements(self.graph(instances))
-        ragged = session.see_lists(graph.outputs.skeleton, graph.outputs.lengths)
+        instances = list(instances)
+        return self._plan(self._choose(instances, params), instances)
+
+    def _plan(self, state: ModelState, instances: Sequence[Any]) -> Plan:
+        graph = state.with_known_elements(self._graph(state, instances))
+        ragged = state.see_lists(graph.outputs.skeleton, graph.outputs.lengths)
         key = (
-            structure_key(graph, id(session), frozenset(ragged))
+            structure_key(graph, state, frozenset(ragged))
             if self._cache.max_bytes
             else None
         )
@@ -263,15 +340,15 @@ class Batched:
             assert plan.report is not None, "plans are made with a report"
             return replace(plan, report=replace(plan.report, cached=True))
         start = time.perf_counter()
-        running, schedule, layout = self._lay_out(session, graph)
+        running, schedule, layout = self._lay_out(state, graph)
         plan_ms = 1e3 * (time.perf_counter() - start)
         encoded = encode_plan(
             running,
             schedule,
             layout,
-            session.store,
+            state.store,
             ragged,
-            session.forms,
+            state.forms,
             self.planner,
         )
         if key is not None:
@@ -281,14 +358,14 @@ class Batched:
         return replace(plan, report=replace(plan.report, plan_ms=plan_ms))
 
     def _lay_out(
-        self, session: Session, graph: DataflowGraph
+        self, state: ModelState, graph: DataflowGraph
     ) -> tuple[DataflowGraph, Schedule, Layout]:
         """Schedules and lays out a graph; also returns it as it will run."""
         schedule = self.policy.schedule(graph.structure)
         if not is_ours(self.policy):
             reject_invalid(schedule, graph.structure, self.policy)
-        if session.split is not None:
-            graph, schedule = run_ahead(graph, schedule, session.split)
+        if state.split is not None:
+            graph, schedule = run_ahead(graph, schedule, state.split)
         layout = plan_layout(
             graph,
             schedule,
@@ -353,8 +430,8 @@ class Batched:
     def _check_own(self, plan: Plan) -> None:
         types = plan.shape.program.types
         with self._lock:  # another thread may bind other shapes meanwhile
-            sessions = [*self._sessions.values()]
-        if not any(each.runs(types) for each in sessions):
+            states = [*self._states.values()]
+        if not any(each.runs(types) for each in states):
             raise PlanError(
                 "the plan was made by another model; make it with this model's own"
                 " .plan(instances)"

@@ -18,10 +18,10 @@ from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
 from edbatch.execution.result import describe_results
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import at_places, merge, merge_lengths
+from edbatch.model_state import ModelState
 from edbatch.policies.guard import Guarded
 from edbatch.policies.search import Searched
 from edbatch.schedule.policy import Policy
-from edbatch.session import Session
 from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.devices import (
     all_devices,
@@ -79,7 +79,7 @@ class Sharded:
         self.axis = choose_axis(mesh, axis)
         self.mesh = automatic(mesh)
         _check_repeatable(batched.policy, mesh)
-        self._stores: dict[Session, BucketStore] = {}
+        self._stores: dict[ModelState, BucketStore] = {}
         self._compiles = 0
         self._run = jax.jit(self._counted_run)
 
@@ -99,8 +99,10 @@ class Sharded:
         Raises:
             EdbatchError: As `plan` and `apply`.
         """
-        self.batched.bind(params)
-        return self.apply(params, self.plan(instances), rng=rng)
+        batched = self.batched
+        instances = list(instances)
+        state = batched._state_of_call(params, instances)
+        return self.apply(params, self._plan(state, instances), rng=rng)
 
     @property
     def model(self) -> Model:
@@ -112,9 +114,11 @@ class Sharded:
         self.batched.bind(params)
         return self
 
-    def record_all(self, instances: Iterable[Any]) -> list[DataflowGraph]:
+    def record_all(
+        self, instances: Iterable[Any], *, params: Any = None
+    ) -> list[DataflowGraph]:
         """Records the instances of a data set; see `Batched.record_all`."""
-        return self.batched.record_all(instances)
+        return self.batched.record_all(instances, params=params)
 
     def replicate(self, params: Any) -> Any:
         """Copies parameters to every device, so that no call has to.
@@ -128,12 +132,13 @@ class Sharded:
         """
         return jax.device_put(params, NamedSharding(self.mesh, P()))
 
-    def plan(self, instances: Iterable[Any]) -> ShardedPlan:
+    def plan(self, instances: Iterable[Any], *, params: Any = None) -> ShardedPlan:
         """Splits a minibatch, schedules and lays out each part.
 
         Args:
             instances: Instances, or recordings of them. There may be fewer than
                 devices: some of these have nothing to do then.
+            params: As for `Batched.plan`.
 
         Returns:
             The plan, a pytree for `apply`, which lies on the devices of the mesh.
@@ -142,8 +147,12 @@ class Sharded:
             EdbatchError: As `Batched.plan`; or the costs given are those of other
                 cells.
         """
-        batched, session = self.batched, self.batched._session()
-        recordings = batched.record_all(instances)
+        instances = list(instances)
+        return self._plan(self.batched._choose(instances, params), instances)
+
+    def _plan(self, state: ModelState, instances: Sequence[Any]) -> ShardedPlan:
+        batched = self.batched
+        recordings = batched._record_all(state, instances)
         if not recordings:
             raise PlanError(
                 "a minibatch needs at least one instance but is empty; leave empty"
@@ -151,17 +160,17 @@ class Sharded:
             )
         start = time.perf_counter()
         skeleton, lengths = merge_lengths(recordings)
-        ragged = session.see_lists(skeleton, lengths)
+        ragged = state.see_lists(skeleton, lengths)
         result = describe_results(skeleton, lengths, len(recordings), ragged)
         shape = ShardedShape(self.mesh, self.axis, result)
-        work = predict_work(recordings, session.types, batched.costs)
+        work = predict_work(recordings, state.types, batched.costs)
         device = balance(work, shape.count)
         recordings = align(recordings, skeleton)
         shards = [
-            self._encode(session, shape, recordings, own)
+            self._encode(state, shape, recordings, own)
             for own in (np.flatnonzero(device == d) for d in range(shape.count))
         ]
-        bucket = self._fit(session, shards)
+        bucket = self._fit(state, shards)
         plans = pad_shards(shape, shards, bucket, batched.planner)
         stack_rows = [len(rows) for rows in plans[0].rows]
         sizes = {name: shape.count * size for name, size in bucket.sizes.items()}
@@ -176,7 +185,7 @@ class Sharded:
 
     def _encode(
         self,
-        session: Session,
+        state: ModelState,
         shape: ShardedShape,
         recordings: Sequence[DataflowGraph],
         own: np.ndarray,
@@ -185,17 +194,17 @@ class Sharded:
         if not own.size:
             return None
         graph = at_places(merge([recordings[k] for k in own]), own.tolist())
-        running, schedule, layout = self.batched._lay_out(session, graph)
+        running, schedule, layout = self.batched._lay_out(state, graph)
         result = replace(shape.result, instances=graph.num_instances)
-        plan = encode_unpadded(running, schedule, layout, result, session.forms)
+        plan = encode_unpadded(running, schedule, layout, result, state.forms)
         return Shard(graph, plan)
 
-    def _fit(self, session: Session, shards: Sequence[Shard | None]) -> Bucket:
+    def _fit(self, state: ModelState, shards: Sequence[Shard | None]) -> Bucket:
         """Finds a bucket for all devices, apart from those for one device."""
         sizes = self.batched.sizes
         return fit_bucket(
             [each.plan for each in shards if each],
-            self._stores.setdefault(session, BucketStore(sizes)),
+            self._stores.setdefault(state, BucketStore(sizes)),
             {INSTANCES: max(map(_count_instances, shards))},
         )
 

@@ -73,8 +73,7 @@ def verify(
             where and by how much.
     """
     instances = list(instances)
-    batched.bind(params)
-    plan: Any = batched.plan(instances)
+    plan: Any = batched.plan(instances, params=params)
     model = _unbatched(batched.model, rng)
     with jitted_cells():
         expected = [model(params, each, k) for k, each in enumerate(instances)]

@@ -79,7 +79,7 @@ def test_a_plan_is_run_while_other_shapes_are_bound():
             assert batched._lock.locked()
             return super().values()
 
-    batched._sessions = Locked(batched._sessions)
+    batched._states = Locked(batched._states)
     assert batched.apply(make_params(), plan)[0].shape == (1, 4)
 
 
@@ -95,6 +95,6 @@ def test_lists_are_noted_by_one_thread_at_a_time(monkeypatch):
         busy.release()
         return set()
 
-    monkeypatch.setattr("edbatch.session.find_ragged", find)
+    monkeypatch.setattr("edbatch.model_state.find_ragged", find)
     in_threads(lambda k: batched.plan([k]), 4)
     assert not crowded

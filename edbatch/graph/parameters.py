@@ -37,6 +37,36 @@ def abstract(tree: Any) -> Any:
     return jax.tree.map(_abstract_leaf, tree, is_leaf=lambda node: type(node) is dict)
 
 
+def difference(found: Any, known: Any) -> str:
+    """Names the first difference between the structures of parameters.
+
+    Args:
+        found: A pytree of ``jax.ShapeDtypeStruct``.
+        known: Another, which differs.
+
+    Returns:
+        A clause.
+
+    Example:
+        >>> import numpy as np
+        >>> difference(abstract({"w": np.int32(1)}), abstract({"w": np.float32(1)}))
+        "params['w'] is int32[] there and float32[] here"
+    """
+    one, other = (
+        {
+            f"params{jax.tree_util.keystr(path)}": f"{leaf.dtype}{list(leaf.shape)}"
+            for path, leaf in jax.tree_util.tree_flatten_with_path(each)[0]
+        }
+        for each in (found, known)
+    )
+    if odd := sorted(one.keys() ^ other.keys()):
+        return f"they differ in {odd[0]}"
+    for name, shape in one.items():
+        if other[name] != shape:
+            return f"{name} is {shape} there and {other[name]} here"
+    return "the keys of a dict, which the model lists, have another order"
+
+
 def key_order(tree: Any) -> tuple[Any, ...]:
     """Lists the keys of all dicts of a pytree in their order, which JAX sorts.
 

@@ -48,7 +48,7 @@ def sliced_chunks(plan):
 def every_form(monkeypatch):
     """Whatever can be sliced is, even if it does not pay."""
     monkeypatch.setattr("edbatch.execution.in_place._FORMS", 9)
-    monkeypatch.setattr("edbatch.session.Forms", lambda: Forms(least_share=0))
+    monkeypatch.setattr("edbatch.model_state.Forms", lambda: Forms(least_share=0))
 
 
 def test_the_states_of_chains_are_sliced():

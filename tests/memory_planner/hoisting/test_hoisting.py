@@ -243,6 +243,6 @@ def test_minibatches_with_and_without_split_types_take_turns():
         eb.verify(found, params, words, gradients=False)
         graph = found.graph(words)
         schedule = found.policy.schedule(graph.structure)
-        running, divided = run_ahead(graph, schedule, found._session().split)
+        running, divided = run_ahead(graph, schedule, found._bound_state().split)
         check_schedule(divided, running.structure)
         assert running.num_nodes - graph.num_nodes == sum(map(len, words))

@@ -21,7 +21,7 @@ from edbatch.memory_planner.sizes import Sizes
 
 
 @dataclass(eq=False)
-class Session:
+class ModelState:
     """What a batched function knows about parameters of one structure.
 
     Threads that plan share it.
@@ -52,7 +52,7 @@ class Session:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def runs(self, types: TypeTable) -> bool:
-        """Tells whether these are the types of plans of this session."""
+        """Tells whether these are the types of plans of this state."""
         return types is self.types or (
             self.split is not None and types is self.split.table
         )
@@ -116,8 +116,8 @@ class Session:
         return replace(graph, outputs=Outputs(common, tuple(columns), tuple(lengths)))
 
 
-def new_session(spec: Any, order: Hashable, sizes: Sizes, planner: Planner) -> Session:
-    """Makes a session in which nothing was found out yet.
+def new_state(spec: Any, order: Hashable, sizes: Sizes, planner: Planner) -> ModelState:
+    """Makes a state in which nothing was found out yet.
 
     Args:
         spec: The structure of the parameters.
@@ -126,13 +126,13 @@ def new_session(spec: Any, order: Hashable, sizes: Sizes, planner: Planner) -> S
         planner: How memory is planned.
 
     Returns:
-        The session.
+        The state.
     """
     types = TypeTable(spec)
     split = None
     if planner.hoisting != "never":
         split = SplitTypes(types, always=planner.hoisting == "always")
-    return Session(
+    return ModelState(
         types,
         BucketStore(sizes),
         Forms() if planner.slices else Forms(least_share=2),
