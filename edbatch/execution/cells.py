@@ -6,7 +6,6 @@ its loops; `run` does the rest, for one lane. Packed cells (see
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Protocol
 
 import jax
@@ -42,7 +41,20 @@ class CellProgram(Protocol):
 NO_MESH = AbstractMesh((), ())
 
 
-@lru_cache(maxsize=512)
+# What JAX's tracing of a cell depends on beside the cell itself.
+_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+)
+
+
+def trace_settings() -> tuple[Any, ...]:
+    """Returns the settings of JAX under which a cell is traced in this thread."""
+    return tuple(getattr(jax.config, name) for name in _SETTINGS)
+
+
 def cell_program(node_type: NodeType, types: TypeTable, packing: bool) -> CellProgram:
     """Returns the cell of a type, packed or as it is written.
 
@@ -52,10 +64,17 @@ def cell_program(node_type: NodeType, types: TypeTable, packing: bool) -> CellPr
         packing: Whether operations that fit together run as one.
 
     Returns:
-        The cell.
+        The cell; one object for as long as the table exists.
     """
-    with use_abstract_mesh(NO_MESH):
-        return pack_type(node_type, types) if packing else PlainCell(node_type, types)
+
+    def make() -> CellProgram:
+        with use_abstract_mesh(NO_MESH):
+            if packing:
+                return pack_type(node_type, types)
+            return PlainCell(node_type, types)
+
+    key = (cell_program, node_type, packing, trace_settings())
+    return types.derived(key, make)
 
 
 class PlainCell:

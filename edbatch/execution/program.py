@@ -13,6 +13,7 @@ are enclosed in groups: a loop of zero or one turn around each group skips it at
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ from edbatch.execution.cell_batch import (
 from edbatch.execution.cells import CellProgram, Packed, cell_program, run_lanes
 from edbatch.execution.loop import Loop
 from edbatch.execution.taped_cell import TapedCell, taped_cell
-from edbatch.graph.node_type import NodeType, without_rng
+from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 
 _UNGROUPED = 8  # up to so many loops, a group's own loop costs more than it saves
@@ -64,6 +65,14 @@ class ProgramShape:
     remat: bool = False
     with_keys: bool = True
 
+    def __hash__(self) -> int:
+        """Returns the hash, which every call of a compiled program asks for."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.types, self.loops, self.arena_rows, self.type_rows))
+
     def cell(self, type_id: int) -> CellProgram:
         """Returns the cell of a type."""
         return cell_program(self._type(type_id), self.types, self.packing)
@@ -74,7 +83,7 @@ class ProgramShape:
 
     def _type(self, type_id: int) -> NodeType:
         node_type = self.types.types[type_id]
-        return node_type if self.with_keys else without_rng(node_type)
+        return node_type if self.with_keys else node_type.without_rng()
 
     def pack(self, params: Any) -> dict[int, Packed]:
         """Computes what cells make of parameters alone, by type."""

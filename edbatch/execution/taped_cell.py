@@ -19,7 +19,7 @@ that will hold its cotangent, and the backward pass does not compute it again.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -36,7 +36,13 @@ from jax.extend.core import (
 from jax.sharding import use_abstract_mesh
 
 from edbatch.execution.cell_batch import keep_rows, slice_rows
-from edbatch.execution.cells import NO_MESH, CellProgram, Packed, cell_program
+from edbatch.execution.cells import (
+    NO_MESH,
+    CellProgram,
+    Packed,
+    cell_program,
+    trace_settings,
+)
 from edbatch.execution.turned_product import turned_product
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
@@ -429,7 +435,6 @@ class TapedCell:
         return not eqn.outvars or not self._of_lane.isdisjoint(eqn.outvars)
 
 
-@lru_cache(maxsize=512)
 def taped_cell(
     node_type: NodeType, types: TypeTable, packing: bool, remat: bool = False
 ) -> TapedCell:
@@ -446,9 +451,14 @@ def taped_cell(
         The taped cell.
     """
     remat = remat or not node_type.operand_kinds
-    with use_abstract_mesh(NO_MESH):
-        cell = cell_program(node_type, types, packing)
-        return TapedCell(cell, node_type, types, remat=remat)
+
+    def make() -> TapedCell:
+        with use_abstract_mesh(NO_MESH):
+            cell = cell_program(node_type, types, packing)
+            return TapedCell(cell, node_type, types, remat=remat)
+
+    key = (taped_cell, node_type, packing, remat, trace_settings())
+    return types.derived(key, make)
 
 
 def _tape_rows(rows: int) -> int:

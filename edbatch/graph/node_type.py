@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -190,29 +190,27 @@ class NodeType:
         """Whether its nodes cannot run without their keys."""
         return self.takes_rng and _default_of_rng(self.function) is _NO_DEFAULT
 
+    def without_rng(self) -> "NodeType":
+        """Returns the type as it runs where no key is given: with the default of `rng`.
+
+        Returns:
+            The type, always the same object; its slots are the same, and that of the
+            key is not looked at.
+        """
+        assert not self.needs_rng, "only a default can stand for a key"
+        return self._without_rng if self.takes_rng else self
+
+    @cached_property
+    def _without_rng(self) -> "NodeType":
+        default = ("static", _default_of_rng(self.function))
+        leaves = tuple(
+            default if leaf[0] == "rng" else leaf for leaf in self.template.leaves
+        )
+        return replace(self, template=replace(self.template, leaves=leaves))
+
 
 def _default_of_rng(function: Callable[..., Any]) -> Any:
     return inspect.signature(function).parameters["rng"].default
-
-
-@lru_cache(maxsize=512)
-def without_rng(node_type: NodeType) -> NodeType:
-    """Returns a type as it runs where no key is given: with the default of `rng`.
-
-    Args:
-        node_type: A type that does not need keys.
-
-    Returns:
-        The type; its slots are the same, and that of the key is not looked at.
-    """
-    assert not node_type.needs_rng, "only a default can stand for a key"
-    if not node_type.takes_rng:
-        return node_type
-    default = ("static", _default_of_rng(node_type.function))
-    leaves = tuple(
-        default if leaf[0] == "rng" else leaf for leaf in node_type.template.leaves
-    )
-    return replace(node_type, template=replace(node_type.template, leaves=leaves))
 
 
 def parameter_names(leaves: Sequence[tuple[str, Any]]) -> str:

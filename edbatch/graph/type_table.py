@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,10 @@ from edbatch.graph.node_type import (
     TypeKey,
     input_specs,
     parameter_names,
-    without_rng,
 )
 from edbatch.graph.parameters import ParameterPath
+
+Made = TypeVar("Made")
 
 _MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
 _KEY_NUMBERS = Aval((2,), np.dtype(np.uint32))  # instance, call
@@ -52,9 +53,25 @@ class TypeTable:
         self._keys: tuple[TypeKey, ...] = ()
         self._functions: dict[Any, set[Callable[..., Any]]] = {}
         self._lock = threading.RLock()
+        self._derived: dict[Hashable, Any] = {}
 
     def __len__(self) -> int:
         return len(self.types)
+
+    def derived(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Returns what was made of the types, which is kept for as long as they are.
+
+        Args:
+            key: Everything that it depends on beside the table.
+            make: Makes it; two threads at once may both call it.
+
+        Returns:
+            The object that was made first, the same one in every call.
+        """
+        found = self._derived.get(key)
+        if found is None:
+            found = self._derived.setdefault(key, make())
+        return found
 
     def with_other_types(self) -> "TypeTable":
         """Returns a table without types; array kinds are, and stay, this one's."""
@@ -262,7 +279,7 @@ class TypeTable:
         output = self._trace(
             node_type.key.cell,
             node_type.function,
-            without_rng(node_type).template,
+            node_type.without_rng().template,
             node_type.operand_kinds,
             node_type.external_kinds,
         )
