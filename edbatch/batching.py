@@ -1,5 +1,7 @@
 """The front door: from a model of one instance to a batched function."""
 
+import copy
+import pickle
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -10,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh
 
-from edbatch.errors import EdbatchError, PlanError, PolicyError
+from edbatch.errors import EdbatchError, PickleError, PlanError, PolicyError
+from edbatch.execution.adopted_plan import recorded_types
 from edbatch.execution.cells import Packed
 from edbatch.execution.keys import plan_key, program_with
 from edbatch.execution.packed_parameters import PackedParameters, is_traced
@@ -21,6 +24,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge, merge_lengths
 from edbatch.graph.parameters import abstract, difference, key_order
 from edbatch.graph.recorder import record
+from edbatch.graph.reference import full_name
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.hoisting import run_ahead
 from edbatch.memory_planner.layout import Layout, plan_layout
@@ -42,6 +46,9 @@ if TYPE_CHECKING:
     from edbatch.sharded import Sharded
 
 Model = Callable[[Any, Any], Any]
+
+_GRAPH = "a recording"
+_OPTIONS = ("model", "policy", "sizes", "planner", "costs")
 
 
 class Batched:
@@ -82,12 +89,57 @@ class Batched:
         self.costs = costs
         self._states: dict[Hashable, ModelState] = {}
         self._bound: ModelState | None = None
+        self._begin(cache_bytes)
+
+    def _begin(self, cache_bytes: int) -> None:
+        """Makes what is neither copied nor pickled."""
         self._cache = PlanCache(cache_bytes)
         self._compiles = 0
         self._lock = threading.Lock()
         self._run = jax.jit(self._counted_run)
         self._packed = PackedParameters()
         self._run_packed = jax.jit(self._counted_run_packed)
+
+    def __copy__(self) -> "Batched":
+        """Returns a function of its own, which knows what this one found out."""
+        found = object.__new__(type(self))
+        with self._lock:
+            found.__dict__.update(self._lasting())
+        found._begin(self._cache.max_bytes)
+        return found
+
+    def __deepcopy__(self, memo: Any) -> "Batched":
+        """As `copy.copy`, with a policy of its own."""
+        found = copy.copy(self)
+        found.policy = copy.deepcopy(self.policy, memo)
+        return found
+
+    def _lasting(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in (*_OPTIONS, "_bound")}
+        return kept | {"_states": dict(self._states)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles the model by its name, and what was found out about it."""
+        for what, each in (("model", self.model), ("policy", self.policy)):
+            _check_pickles(what, each)
+        with self._lock:
+            kept = {name: getattr(self, name) for name in _OPTIONS}
+            states = list(self._states.values())
+        return kept | {
+            "cache_bytes": self._cache.max_bytes,
+            "states": states,
+            "bound": self._bound,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes the function again; it has compiled nothing yet."""
+        self.__dict__.update({name: state[name] for name in _OPTIONS})
+        self._states, self._bound = {}, state["bound"]
+        self._begin(state["cache_bytes"])
+        for each in state["states"]:
+            each.types.model = self.model
+            key = _state_key(each.types.params_spec)
+            self._states[(key, each.order) if key in self._states else key] = each
 
     def __call__(
         self, params: Any, instances: Sequence[Any], *, rng: Any = None
@@ -138,8 +190,7 @@ class Batched:
     def _state_of(self, params: Any) -> ModelState:
         """Returns the state for parameters of one structure; a new one if need be."""
         spec = abstract(params)
-        leaves, treedef = jax.tree.flatten(spec)
-        key: Hashable = (treedef, tuple((each.shape, each.dtype) for each in leaves))
+        key = _state_key(spec)
         order = key_order(spec)
         with self._lock:
             known = self._states.get(key)
@@ -148,7 +199,9 @@ class Batched:
             if known is not None and not known.takes_order(spec, order):
                 key = (key, order)
             if key not in self._states:
-                self._states[key] = new_state(spec, order, self.sizes, self.planner)
+                self._states[key] = new_state(
+                    spec, order, self.sizes, self.planner, self.model
+                )
             return self._states[key]
 
     @property
@@ -172,21 +225,28 @@ class Batched:
         else:
             tables = (x.types for x in instances if isinstance(x, DataflowGraph))
             first = next(tables, None)
-            state = self._bound_state() if first is None else self._owner(first)
+            state = self._bound_state() if first is None else self._owner(first, _GRAPH)
         self._check_same(state, instances)
         return state
 
-    def _owner(self, types: TypeTable) -> ModelState:
-        """Returns the state that a recording's types belong to."""
+    def _owner(self, types: TypeTable, what: str) -> ModelState:
+        """Returns the state that recorded types belong to, or are taken over by."""
         with self._lock:
             states = [*self._states.values()]
         for each in states:
             if each.types is types:
                 return each
-        raise PlanError(
-            "a recording was made by another model; make it again with this model's own"
-            " .record"
-        )
+        if types.model is None:
+            same = types.model_name == full_name(self.model)
+        else:
+            same = types.model is self.model
+        if not same:
+            raise PlanError(
+                f"{what} was made by another model, {types.model_name or 'without name'}"
+                f" and not {full_name(self.model)}; make it with this model's own"
+                " .record or .plan"
+            )
+        return self._state_of(types.params_spec)
 
     def _check_same(self, state: ModelState, instances: Sequence[Any]) -> None:
         """Checks that recordings were made for the parameters of a state."""
@@ -196,7 +256,7 @@ class Batched:
             if isinstance(each, DataflowGraph) and each.types is not state.types
         }
         for each in tables.values():
-            other = self._owner(each)
+            other = self._owner(each, _GRAPH)
             if other is not state:
                 own, found = state.types.params_spec, other.types.params_spec
                 raise PlanError(
@@ -274,7 +334,7 @@ class Batched:
                 f" minibatch, but this one holds {instance.num_instances}; record them"
                 " one by one"
             )
-        return instance
+        return state.adopt(instance)
 
     def graph(self, instances: Iterable[Any], *, params: Any = None) -> DataflowGraph:
         """Records a minibatch, or merges recordings.
@@ -304,7 +364,7 @@ class Batched:
             return self._record(state, instances)
         return merge(
             [
-                each if known else self._record(state, [each])
+                state.adopt(each) if known else self._record(state, [each])
                 for each, known in zip(instances, kept, strict=True)
             ]
         )
@@ -418,7 +478,7 @@ class Batched:
                 f"apply takes a plan made by .plan(instances) but received"
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
-        self._check_own(plan)
+        plan = self._own(plan)
         key = plan_key(plan, rng)
         packed = None
         if not is_traced((plan, key)):  # else a gradient may be asked for
@@ -427,15 +487,10 @@ class Batched:
             return self._run(params, plan, key)
         return self._run_packed(packed, plan, key)
 
-    def _check_own(self, plan: Plan) -> None:
-        types = plan.shape.program.types
-        with self._lock:  # another thread may bind other shapes meanwhile
-            states = [*self._states.values()]
-        if not any(each.runs(types) for each in states):
-            raise PlanError(
-                "the plan was made by another model; make it with this model's own"
-                " .plan(instances)"
-            )
+    def _own(self, plan: Plan) -> Plan:
+        """Returns a plan, from elsewhere perhaps, as one of this function's types."""
+        types = recorded_types(plan.shape.program.types)
+        return self._owner(types, "the plan").adopt_plan(plan)
 
     def sharded(
         self, mesh: Mesh | None = None, *, axis: str | None = None
@@ -480,6 +535,24 @@ class Batched:
     def cache_info(self) -> CacheInfo:
         """Hits, misses and memory of the cache of plans."""
         return self._cache.info
+
+
+def _state_key(spec: Any) -> Hashable:
+    leaves, treedef = jax.tree.flatten(spec)
+    return treedef, tuple((each.shape, each.dtype) for each in leaves)
+
+
+def _check_pickles(what: str, part: Any) -> None:
+    try:
+        pickle.dumps(part)
+    except PickleError:
+        raise
+    except Exception as error:
+        raise PickleError(
+            f"a batched function is pickled with its model and its policy, but its"
+            f" {what}, {part!r}, cannot be: {error}; usually it is defined inside a"
+            " function or by a lambda; define it at the top level of a module"
+        ) from error
 
 
 def _check_nodes(graph: DataflowGraph) -> DataflowGraph:

@@ -6,6 +6,7 @@ that order, in one sentence or two.
 
 import difflib
 import os
+import pickle
 import sys
 from collections.abc import Iterable
 from types import FrameType
@@ -29,6 +30,10 @@ class PlanError(EdbatchError, ValueError):
 
 class LoaderError(EdbatchError, ValueError):
     """A loader got a setting out of range, no data, or the state of another run."""
+
+
+class PickleError(EdbatchError, pickle.PicklingError, pickle.UnpicklingError):
+    """Something cannot be pickled, or not be read here."""
 
 
 class PolicyError(EdbatchError, ValueError):
@@ -74,10 +79,27 @@ def user_line() -> str:
         >>> user_line().rpartition(":")[2].isdigit()
         True
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame = _user_frame()
+    if frame is None:
+        return ""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def user_module() -> str:
+    """Names the module of the user's code that called edbatch.
+
+    Returns:
+        Its name; empty if there is none.
+    """
+    frame = _user_frame()
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+
+
+def _user_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.partition(".")[0] not in ("edbatch", "jax", "numpy"):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            return frame
         frame = frame.f_back
-    return ""
+    return None

@@ -1,27 +1,33 @@
 """What recording and planning have found out about one model so far."""
 
+import copy
 import threading
-from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
+from edbatch.execution.adopted_plan import adopt_plan, recorded_types
 from edbatch.execution.buckets import BucketStore
 from edbatch.execution.in_place import Forms
+from edbatch.execution.plan import Plan
 from edbatch.execution.result import find_ragged
+from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.outputs import EMPTY, Mismatch, Outputs, Skeleton, spread, unify
 from edbatch.graph.parameters import put_in_order, saw_other_order
 from edbatch.graph.recorder import CallMemory
 from edbatch.graph.type_table import TypeTable
-from edbatch.memory_planner.hoisting import SplitTypes
+from edbatch.graph.without_lock import WithoutLock
+from edbatch.memory_planner.hoisting import SplitTable, SplitTypes
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
 
 
 @dataclass(eq=False)
-class ModelState:
+class ModelState(WithoutLock):
     """What a batched function knows about parameters of one structure.
 
     Threads that plan share it.
@@ -29,6 +35,7 @@ class ModelState:
     Attributes:
         types: The types that were recorded.
         split: The types as they run, if products of external inputs run ahead.
+        foreign_split: The types as they run in plans from elsewhere, if there are any.
         store: The buckets that were planned for.
         forms: Which operands are read as slices.
         memory: What recording remembers about calls.
@@ -37,24 +44,77 @@ class ModelState:
         list_lengths: The lengths of its other lists, by position.
         skeleton: The output's structure, with the elements of lists that were empty in
             some minibatches.
-        lock: Guards the last three.
+        adoptions: Where the types of recordings and plans from elsewhere are here.
+        lock: Guards the last four.
     """
 
     types: TypeTable
     store: BucketStore
     forms: Forms
     split: SplitTypes | None = None
+    foreign_split: SplitTypes | None = None
     memory: CallMemory = field(default_factory=CallMemory)
     order: Hashable = ()
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
     skeleton: Skeleton = EMPTY
+    adoptions: "weakref.WeakKeyDictionary[TypeTable, Adoption]" = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what follows from the rest."""
+        with self.lock:
+            parts = {each.name: getattr(self, each.name) for each in fields(self)}
+            for name in ("lock", "memory", "adoptions"):
+                del parts[name]
+            return copy.deepcopy(parts)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begins with what is known, and remembers no call yet."""
+        self.memory, self.adoptions = CallMemory(), weakref.WeakKeyDictionary()
+        super().__setstate__(state)
+
+    def adoption(self, types: TypeTable) -> Adoption:
+        """Takes over the types of a recording from elsewhere, once.
+
+        Args:
+            types: The recording's table of types, for the same parameters.
+
+        Returns:
+            Where its types are in this model's table.
+
+        Raises:
+            PickleError: A cell gave something else where it was recorded.
+        """
+        with self.lock:
+            found = self.adoptions.get(types)
+            if found is None or not found.covers(types):
+                found = self.adoptions[types] = adopt(self.types, types)
+            return found
+
+    def adopt(self, graph: DataflowGraph) -> DataflowGraph:
+        """Returns a recording, from elsewhere perhaps, as one of this model's types."""
+        if graph.types is self.types:
+            return graph
+        return self.adoption(graph.types).graph(graph)
+
+    def adopt_plan(self, plan: Plan) -> Plan:
+        """Returns a plan, from elsewhere perhaps, as one of this model's types."""
+        types = plan.shape.program.types
+        if self.runs(types):
+            return plan
+        adoption = self.adoption(recorded_types(types))
+        with self.lock:
+            if self.foreign_split is None:
+                self.foreign_split = self.split or SplitTypes(self.types)
+        return adopt_plan(plan, adoption, self.foreign_split)
 
     def runs(self, types: TypeTable) -> bool:
         """Tells whether these are the types of plans of this state."""
         return types is self.types or (
-            self.split is not None and types is self.split.table
+            isinstance(types, SplitTable) and types.split.recorded is self.types
         )
 
     def takes_order(self, spec: Any, order: Hashable) -> bool:
@@ -116,7 +176,13 @@ class ModelState:
         return replace(graph, outputs=Outputs(common, tuple(columns), tuple(lengths)))
 
 
-def new_state(spec: Any, order: Hashable, sizes: Sizes, planner: Planner) -> ModelState:
+def new_state(
+    spec: Any,
+    order: Hashable,
+    sizes: Sizes,
+    planner: Planner,
+    model: Callable[..., Any],
+) -> ModelState:
     """Makes a state in which nothing was found out yet.
 
     Args:
@@ -124,11 +190,12 @@ def new_state(spec: Any, order: Hashable, sizes: Sizes, planner: Planner) -> Mod
         order: Its `key_order`.
         sizes: How buckets are chosen.
         planner: How memory is planned.
+        model: The model.
 
     Returns:
         The state.
     """
-    types = TypeTable(spec)
+    types = TypeTable(spec, model)
     split = None
     if planner.hoisting != "never":
         split = SplitTypes(types, always=planner.hoisting == "always")

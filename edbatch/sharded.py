@@ -1,9 +1,10 @@
 """Batched functions that run on several devices at once; see `Batched.sharded`."""
 
+import copy
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from edbatch.batching import Batched, Model
-from edbatch.errors import PlanError
+from edbatch.errors import PickleError, PlanError
 from edbatch.execution.buckets import Bucket, BucketStore
 from edbatch.execution.keys import plan_key
 from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
@@ -80,8 +81,32 @@ class Sharded:
         self.mesh = automatic(mesh)
         _check_repeatable(batched.policy, mesh)
         self._stores: dict[ModelState, BucketStore] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Makes what is not copied."""
         self._compiles = 0
         self._run = jax.jit(self._counted_run)
+
+    def __copy__(self) -> "Sharded":
+        """Returns a function of its own on the same devices."""
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__, _stores=dict(self._stores))
+        found._begin()
+        return found
+
+    def __deepcopy__(self, memo: Any) -> "Sharded":
+        """As `copy.copy`, of a copy of the function for one device."""
+        found = copy.copy(self)
+        found.batched = copy.deepcopy(self.batched, memo)
+        return found
+
+    def __reduce__(self) -> NoReturn:
+        """Raises: devices are of one process."""
+        raise PickleError(
+            "a sharded function runs on devices of its own process, so it cannot be"
+            " pickled; pickle its .batched, and call .sharded() in the other process"
+        )
 
     def __call__(
         self, params: Any, instances: Sequence[Any], *, rng: Any = None
@@ -247,7 +272,7 @@ class Sharded:
                 f" {_describe_mesh(*own)}; make the plan with this function's own"
                 " .plan(instances)"
             )
-        self.batched._check_own(plan.shards)
+        plan = replace(plan, shards=self.batched._own(plan.shards))
         check_automatic(params)
         return self._run(params, plan, plan_key(plan.shards, rng))
 

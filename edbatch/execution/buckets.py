@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edbatch.execution.loop import Loop, order_loops
+from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.sizes import Sizes
 
 Needs = dict[str, int]  # a named dimension -> its size
@@ -38,13 +39,13 @@ class Bucket:
 _SMALLEST = 64  # dimensions below this are not worth a bucket of their own
 
 
-class BucketStore:
+class BucketStore(WithoutLock):
     """The buckets of one model, shared by the threads that plan for it."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._buckets: list[Bucket] = []
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -65,7 +66,7 @@ class BucketStore:
         Returns:
             The bucket.
         """
-        with self._lock:
+        with self.lock:
             fitting = [
                 each
                 for each in self._buckets

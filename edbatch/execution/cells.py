@@ -68,6 +68,7 @@ def cell_program(node_type: NodeType, types: TypeTable, packing: bool) -> CellPr
     """
 
     def make() -> CellProgram:
+        types.check_stored(node_type)
         with use_abstract_mesh(NO_MESH):
             if packing:
                 return pack_type(node_type, types)

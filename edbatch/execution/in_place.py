@@ -16,6 +16,7 @@ import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
+from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.layout import Layout
 
 Form = tuple[int, ...]  # operand slots, ascending
@@ -43,7 +44,7 @@ class Slices:
     rows: dict[int, int] = field(default_factory=dict)
 
 
-class Forms:
+class Forms(WithoutLock):
     """The forms of one model's types, shared by the threads that plan for it.
 
     Attributes:
@@ -56,7 +57,7 @@ class Forms:
         self.least_share = least_share
         self._forms: dict[int, list[Form]] = {}
         self._slot_bytes = np.zeros((0, 0), np.int64)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def choose(self, graph: DataflowGraph, layout: Layout) -> Slices:
         """Chooses the form of each chunk.
@@ -72,7 +73,7 @@ class Forms:
         nothing = Slices((GATHER,), chunk_form)
         if self.least_share > 1 or not layout.in_place.any():
             return nothing
-        with self._lock:
+        with self.lock:
             if len(self._slot_bytes) != len(graph.types):
                 self._slot_bytes = slot_bytes(graph.types)
             table = self._slot_bytes
@@ -106,7 +107,7 @@ class Forms:
         self, type_id: int, can: np.ndarray, weight: np.ndarray, row_bytes: np.ndarray
     ) -> list[Form]:
         """Finds the best known form of each pattern, after adding those that pay."""
-        with self._lock:
+        with self.lock:
             known = self._forms.setdefault(type_id, [])
             total = weight.sum() * row_bytes.sum()
             best, now = _best(can, known, row_bytes)

@@ -1,11 +1,13 @@
 """Plans: a minibatch as data for the compiled program."""
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
+from jax import export
 
 from edbatch.execution.buckets import Bucket, BucketStore, Needs
 from edbatch.execution.cell_batch import record_length
@@ -42,6 +44,10 @@ class PlanShape:
     result: ResultShape
 
 
+# Of a plan as a pytree: its shape, and the array kinds of its pools.
+_Static = tuple[PlanShape, tuple[int, ...]]
+
+
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -70,22 +76,34 @@ class Plan:
     lengths: tuple[Any, ...]
     report: PlanReport | None = field(default=None, repr=False)
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], PlanShape]:
+    def tree_flatten(self) -> tuple[tuple[Any, ...], _Static]:
         """Splits the plan into arrays and the static part."""
+        kinds = tuple(sorted(self.pools))
         arrays = (
             self.stream,
             self.trips,
             self.num_steps,
-            self.pools,
+            tuple(self.pools[kind] for kind in kinds),
             self.rows,
             self.lengths,
         )
-        return arrays, self.shape
+        return arrays, (self.shape, kinds)
 
     @classmethod
-    def tree_unflatten(cls, shape: PlanShape, arrays: tuple[Any, ...]) -> "Plan":
+    def tree_unflatten(cls, static: _Static, arrays: tuple[Any, ...]) -> "Plan":
         """Builds a plan from its parts."""
-        return cls(shape, *arrays)
+        (shape, kinds), (stream, trips, num_steps, pools, *rest) = static, arrays
+        named = dict(zip(kinds, pools, strict=True))
+        return cls(shape, stream, trips, num_steps, named, *rest)
+
+
+# For `jax.export`: a saved function keeps the structure of the plans that it takes.
+export.register_pytree_node_serialization(
+    Plan,
+    serialized_name="edbatch.Plan",
+    serialize_auxdata=pickle.dumps,
+    deserialize_auxdata=pickle.loads,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ are enclosed in groups: a loop of zero or one turn around each group skips it at
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,10 @@ class ProgramShape:
     def __hash__(self) -> int:
         """Returns the hash, which every call of a compiled program asks for."""
         return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the hash, which is another one in another process."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def _hash(self) -> int:

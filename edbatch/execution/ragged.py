@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, export
 
 from edbatch.errors import PlanError
 
@@ -96,6 +96,14 @@ class Ragged:
             return jnp.where(wide, rows, jnp.zeros((), rows.dtype))
 
         return jax.tree.map(pad, self.values), mask
+
+
+export.register_pytree_node_serialization(
+    Ragged,
+    serialized_name="edbatch.Ragged",
+    serialize_auxdata=lambda _: b"",  # it has arrays alone
+    deserialize_auxdata=lambda _: (),
+)
 
 
 def _is_ragged(value: Any) -> bool:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.errors import CellError, user_line
+from edbatch.errors import CellError, PickleError, user_line, user_module
+from edbatch.graph.reference import find, full_name, reference
 from edbatch.graph.static_value import exactly
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Cell:
         self.special = {self.positions[each] for each in self.padded + self.static}
         self.static_positions = {self.positions[each]: each for each in self.static}
         self.plain = not self.special
+        self._made_in = user_module()
         functools.update_wrapper(self, function, updated=())
 
     def _check_rng(self, parameters: Mapping[str, inspect.Parameter]) -> None:
@@ -134,6 +136,31 @@ class Cell:
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}>"
+
+    def __copy__(self) -> "Cell":
+        """Returns the cell itself, as for functions."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Cell":
+        """Returns the cell itself, as for functions."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the cell by its name, as for functions."""
+        name = reference(self, (self._made_in,))
+        if name is None:
+            raise PickleError(
+                f"a cell is pickled by the name under which it is imported, but cell"
+                f" {self.name!r} ({full_name(self.function)}) has none; usually it is"
+                " defined inside a function or is an element of a list; define it at"
+                " the top level of a module"
+            )
+        return _find_cell, (*name, self._options())
+
+    def _options(self) -> tuple[Any, ...]:
+        """Tells the cell from others of its name."""
+        lengths = tuple(self._lengths) if self.padded else ()
+        return self.name, self.padded, self.static, lengths, tuple(self.positions)
 
     def _next_key(self) -> dict[str, Any]:
         if active.keys is not None:
@@ -223,6 +250,28 @@ class Cell:
                 f" argument {name!r} but received {found}; where there is no element,"
                 " call another cell (a leaf cell, for example)"
             )
+
+
+def _find_cell(module: str, qualname: str, options: tuple[Any, ...]) -> Cell:
+    """Returns the cell that a pickle refers to."""
+    rule = (
+        f"a pickle refers to cell {options[0]!r} by its name, {module}.{qualname}, but"
+        " {}; {}"
+    )
+    try:
+        found = find(module, qualname)
+    except (ImportError, AttributeError) as error:
+        fix = "make the module importable here, under the name that it had there"
+        if module == "__main__":
+            fix = "the main program is another one here: define it in a module of both"
+        raise PickleError(
+            rule.format(f"it cannot be imported here ({error})", fix)
+        ) from error
+    if not isinstance(found, Cell) or found._options() != options:
+        what = "a cell of other arguments" if isinstance(found, Cell) else repr(found)
+        fix = "usually the code was changed since; record again with this code"
+        raise PickleError(rule.format(f"this is {what} here", fix))
+    return found
 
 
 def _as_array(leaf: Any) -> Any:

@@ -1,7 +1,8 @@
 """The dataflow graph of one or more instances, as flat arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -44,6 +45,16 @@ class DataflowGraph:
     outputs: Outputs
     instance_nodes: np.ndarray  # [B] int32
     num_values: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles what was recorded, and not what follows from it."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Makes equal structures of outputs one object again."""
+        outputs, known = state["outputs"], state["types"].skeletons
+        skeleton = known.setdefault(outputs.skeleton, outputs.skeleton)
+        self.__dict__.update(state, outputs=replace(outputs, skeleton=skeleton))
 
     @property
     def num_nodes(self) -> int:

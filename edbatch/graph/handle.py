@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from edbatch.errors import RecordingError, user_line
+from edbatch.errors import PickleError, RecordingError, user_line
 from edbatch.graph.no_arithmetic import no_arithmetic
 
 if TYPE_CHECKING:
@@ -50,6 +50,21 @@ class Handle:
             f"{operation} outside a cell ({user_line()}): the value is {self!r}, which"
             " is not computed yet while the model is recorded; move the computation"
             " into a function marked with @eb.cell"
+        )
+
+    def __copy__(self) -> "Handle":
+        """Returns the handle itself: an array that is not computed cannot change."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Handle":
+        """Returns the handle itself: an array that is not computed cannot change."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Raises: a handle is of one recording that is being made."""
+        raise PickleError(
+            f"{self!r} is not computed yet while the model is recorded, so it cannot be"
+            f" pickled ({user_line()}); pickle the recording"
         )
 
     def __getitem__(self, index: Any) -> NoReturn:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from edbatch.graph.cell import Cell
 from edbatch.graph.parameters import ParameterPath, path_name, resolve
 from edbatch.graph.static_value import exactly
 
@@ -163,22 +164,26 @@ class NodeType:
     Attributes:
         id: Position in the model's table of types.
         key: Its identity across runs.
-        function: The cell's function, for one instance.
+        cell: The cell.
+        function: The cell's function, for one instance, or a part of it.
         template: How to call it.
         operand_kinds: Aval id per operand slot.
         external_kinds: Aval id per external slot.
         output_kinds: Aval id per output leaf.
         output_tree: Structure of the cell's output.
+        is_stored: Whether it comes from a pickle, where the cell may have been another.
     """
 
     id: int
     key: TypeKey
+    cell: Cell = field(repr=False)
     function: Callable[..., Any] = field(repr=False)
     template: CallTemplate = field(repr=False)
     operand_kinds: tuple[int, ...]
     external_kinds: tuple[int, ...]
     output_kinds: tuple[int, ...]
     output_tree: Any = field(repr=False)  # a jax PyTreeDef
+    is_stored: bool = field(default=False, repr=False)
 
     @property
     def takes_rng(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from edbatch.errors import RecordingError, nearest, user_line
+from edbatch.errors import PickleError, RecordingError, nearest, user_line
 from edbatch.graph.no_arithmetic import no_arithmetic
 
 # One step from a container to a part of it: ("item", key) or ("attribute", name).
@@ -132,6 +132,8 @@ class ParameterPath:
         return self._children.setdefault(step, child)
 
     def __getattr__(self, name: str) -> Any:
+        if name in ParameterPath.__slots__:  # of an object that is not made yet
+            raise AttributeError(name)
         step = ("attribute", name)
         if step in self._children:
             return self._children[step]
@@ -181,6 +183,21 @@ class ParameterPath:
             raise RecordingError(_unknown(self._steps, str(key), known)) from None
         return self._child(step, spec)
 
+    def __copy__(self) -> "ParameterPath":
+        """Returns the path itself: one part has one path."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "ParameterPath":
+        """Returns the path itself: one part has one path."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Raises: a path is of one model's recordings."""
+        raise PickleError(
+            f"{describe(self._steps)} has no value while the model is recorded, so it"
+            f" cannot be pickled ({user_line()}); pickle the recording"
+        )
+
     def __iter__(self) -> Iterator[Any]:
         if isinstance(self._spec, Mapping):
             self._listed.add(self._steps)
@@ -229,7 +246,7 @@ def saw_other_order(params: ParameterPath, spec: Any) -> bool:
         Whether a dict that it listed has another order there.
     """
     return any(
-        list(_part(params._spec, steps)) != list(_part(spec, steps))
+        list(part_of(params._spec, steps)) != list(part_of(spec, steps))
         for steps in params._listed
     )
 
@@ -238,7 +255,7 @@ def put_in_order(params: ParameterPath, spec: Any) -> None:
     """Gives a stand-in the order of keys of other parameters, of equal structure."""
     params._spec = spec
     for step, child in params._children.items():
-        put_in_order(child, _part(spec, (step,)))
+        put_in_order(child, part_of(spec, (step,)))
 
 
 def _reject_call(where: str, name: str) -> NoReturn:
@@ -301,10 +318,19 @@ def resolve(params: Any, path: ParameterPath) -> Any:
         >>> resolve({"w": 3.0}, ParameterPath({"w": 1.0}))
         {'w': 3.0}
     """
-    return _part(params, path._steps)
+    return part_of(params, path._steps)
 
 
-def _part(tree: Any, steps: tuple[Step, ...]) -> Any:
+def part_of(tree: Any, steps: tuple[Step, ...]) -> Any:
+    """Follows steps from the root of parameters, or of their stand-in.
+
+    Args:
+        tree: Parameters, or the stand-in for them.
+        steps: The steps.
+
+    Returns:
+        The part that they lead to.
+    """
     for kind, key in steps:
         tree = tree[key] if kind == "item" else getattr(tree, key)
     return tree

@@ -267,8 +267,7 @@ class Recorder:
         call = CallAnalysis(self, cell)
         template = call.template(args, kwargs)
         node_type = self.types.intern(
-            cell.name,
-            cell.function,
+            cell,
             template,
             tuple(call.operand_kinds),
             tuple(call.external_kinds),

@@ -1,7 +1,8 @@
 """All node types of one model, in the order in which recordings met them."""
 
 import threading
-from collections.abc import Callable, Hashable
+import weakref
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -9,7 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.errors import CellError, EdbatchError, PlanError
+from edbatch.errors import CellError, EdbatchError, PickleError, PlanError
+from edbatch.graph import lineage
+from edbatch.graph.cell import Cell
+from edbatch.graph.lineage import Lineage, Marks, Size
 from edbatch.graph.node_type import (
     Aval,
     CallTemplate,
@@ -19,6 +23,8 @@ from edbatch.graph.node_type import (
     parameter_names,
 )
 from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.reference import full_name
+from edbatch.graph.stored_type import StoredType, moved, store, template_for
 
 Made = TypeVar("Made")
 
@@ -34,14 +40,21 @@ class TypeTable:
 
     Attributes:
         params_spec: The parameters' structure, ``jax.ShapeDtypeStruct`` leaves.
+        model: The model; None if the table comes from a pickle and no function has
+            taken it.
+        model_name: Its name.
         params: The stand-in that models see while they are recorded.
         types: Known types.
         avals: Known array kinds.
         skeletons: Known structures of outputs.
     """
 
-    def __init__(self, params_spec: Any) -> None:
+    def __init__(
+        self, params_spec: Any, model: Callable[..., Any] | None = None
+    ) -> None:
         self.params_spec = params_spec
+        self.model = model
+        self.model_name = "" if model is None else full_name(model)
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
         self.types: list[NodeType] = []
         self.avals: list[Aval] = []
@@ -54,6 +67,10 @@ class TypeTable:
         self._functions: dict[Any, set[Callable[..., Any]]] = {}
         self._lock = threading.RLock()
         self._derived: dict[Hashable, Any] = {}
+        self._lineage = Lineage()
+        self._is_copy = False  # as it was in a pickle: what comes later may extend it
+        with lineage.lock:
+            _tables.add(self)
 
     def __len__(self) -> int:
         return len(self.types)
@@ -73,11 +90,81 @@ class TypeTable:
             found = self._derived.setdefault(key, make())
         return found
 
-    def with_other_types(self) -> "TypeTable":
-        """Returns a table without types; array kinds are, and stay, this one's."""
-        table = TypeTable(self.params_spec)
-        table.avals, table._kinds, table._lock = self.avals, self._kinds, self._lock
-        return table
+    def share_kinds(self, other: "TypeTable") -> None:
+        """Makes another table's array kinds, now and later, those of this one."""
+        self.avals, self._kinds, self._lock = other.avals, other._kinds, other._lock
+
+    def __copy__(self) -> "TypeTable":
+        """Returns the table itself: copies of recordings are of the same model."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "TypeTable":
+        """Returns the table itself: copies of recordings are of the same model."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles what is known by now, cells by their names."""
+        with self._lock:
+            types, avals = tuple(self.types), tuple(self.avals)
+            marks = self._marks()
+        stored = tuple(map(store, types))
+        return _load, (marks, self.params_spec, self.model_name, avals, stored)
+
+    def _size(self) -> Size:
+        return len(self.types), len(self.avals)
+
+    def _marks(self) -> Marks:
+        return self._lineage.marks(self._size())
+
+    def _extend(
+        self, marks: Marks, avals: Sequence[Aval], stored: Sequence[StoredType]
+    ) -> None:
+        """Adds what a pickle holds beyond what this copy of its table has."""
+        for each in avals[len(self.avals) :]:
+            self._kinds[each] = len(self.avals)
+            self.avals.append(each)
+        for one in stored[len(self.types) :]:
+            leaves = template_for(self.params, one.template.leaves)
+            template = replace(one.template, leaves=leaves)
+            self._add(*one._replace(template=template), is_stored=True)
+        self._lineage.shared = dict(marks)
+
+    def take_over(self, other: "TypeTable") -> tuple[list[int], list[int]]:
+        """Adds the types of a table that comes from a pickle, those that are new.
+
+        Args:
+            other: A table for parameters of the same structure.
+
+        Returns:
+            The positions of all its types and of all its array kinds in this one.
+
+        Raises:
+            PickleError: A cell gave something else where it was recorded.
+        """
+        with other._lock:
+            types, avals = tuple(other.types), tuple(other.avals)
+        kinds = [self.kind(each.shape, each.dtype) for each in avals]
+        return [self._take(each, kinds) for each in types], kinds
+
+    def _take(self, other: NodeType, kinds: Sequence[int]) -> int:
+        operand_kinds, external_kinds, output_kinds = (
+            tuple(kinds[kind] for kind in each)
+            for each in (other.operand_kinds, other.external_kinds, other.output_kinds)
+        )
+        template = moved(other.template, self.params)
+        facts = (other.cell, template, operand_kinds, external_kinds)
+        with self._lock:
+            found = self._by_facts.get(_identity(*facts))
+            if found is None:
+                found = self._add(
+                    *facts, output_kinds, other.output_tree, is_stored=True
+                )
+            if (output_kinds, other.output_tree) != (
+                found.output_kinds,
+                found.output_tree,
+            ):
+                raise _changed(found)
+            return found.id
 
     def add(self, node_type: NodeType) -> NodeType:
         """Adds a type that was not recorded, but made of others.
@@ -98,6 +185,7 @@ class TypeTable:
         aval = Aval(tuple(shape), np.dtype(dtype) if _plain(dtype) else dtype)
         with self._lock:  # two threads may meet new kinds at once
             if aval not in self._kinds:
+                self._is_copy = False
                 self._kinds[aval] = len(self.avals)
                 self.avals.append(aval)
             return self._kinds[aval]
@@ -158,8 +246,7 @@ class TypeTable:
 
     def intern(
         self,
-        name: str,
-        function: Callable[..., Any],
+        cell: Cell,
         template: CallTemplate,
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
@@ -167,8 +254,7 @@ class TypeTable:
         """Returns the type with these facts, traced once if it is new.
 
         Args:
-            name: Name of the cell.
-            function: Its function.
+            cell: The cell.
             template: How it is called.
             operand_kinds: Array kind per operand slot.
             external_kinds: Array kind per external slot.
@@ -179,38 +265,68 @@ class TypeTable:
         Raises:
             CellError: The function cannot be traced on these shapes.
         """
-        facts = (function, template, operand_kinds, external_kinds)
-        exact = template.with_exact_constants()
-        identity = (function, exact, operand_kinds, external_kinds)
+        facts = (cell, template, operand_kinds, external_kinds)
         with self._lock:
-            found = self._by_facts.get(identity)
+            found = self._by_facts.get(_identity(*facts))
             if found is None:
-                found = self._by_facts[identity] = self._new(name, *facts)
+                self._check_not_anew(cell.name, cell.function)
+                output = self._trace(cell.name, cell.function, *facts[1:])
+                leaves, tree = jax.tree.flatten(output)
+                output_kinds = tuple(self.kind(x.shape, x.dtype) for x in leaves)
+                self._is_copy = False
+                found = self._add(*facts, output_kinds, tree)
             return found
 
-    def _new(
+    def _add(
         self,
-        name: str,
-        function: Callable[..., Any],
+        cell: Cell,
         template: CallTemplate,
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
+        output_kinds: tuple[int, ...],
+        output_tree: Any,
+        *,
+        is_stored: bool = False,
     ) -> NodeType:
-        facts = (function, template, operand_kinds, external_kinds)
-        self._check_not_anew(name, function)
-        leaves, tree = jax.tree.flatten(self._trace(name, *facts))
         node_type = NodeType(
             id=len(self.types),
-            key=self._key(name, template, len(operand_kinds)),
-            function=function,
+            key=self._key(cell.name, template, len(operand_kinds)),
+            cell=cell,
+            function=cell.function,
             template=template,
             operand_kinds=operand_kinds,
             external_kinds=external_kinds,
-            output_kinds=tuple(self.kind(x.shape, x.dtype) for x in leaves),
-            output_tree=tree,
+            output_kinds=output_kinds,
+            output_tree=output_tree,
+            is_stored=is_stored,
         )
+        facts = (cell, template, operand_kinds, external_kinds)
+        self._by_facts[_identity(*facts)] = node_type
         self.types.append(node_type)
         return node_type
+
+    def check_stored(self, node_type: NodeType) -> None:
+        """Checks that a type from a pickle gives what it gave where it was recorded.
+
+        Args:
+            node_type: A type of this table.
+
+        Raises:
+            PickleError: Its cell is another one here.
+        """
+        if not node_type.is_stored:
+            return
+        output = self._trace(
+            node_type.key.cell,
+            node_type.function,
+            node_type.template,
+            node_type.operand_kinds,
+            node_type.external_kinds,
+        )
+        leaves, tree = jax.tree.flatten(output)
+        kinds = tuple(self.kind(each.shape, each.dtype) for each in leaves)
+        if (kinds, tree) != (node_type.output_kinds, node_type.output_tree):
+            raise _changed(node_type)
 
     def _check_not_anew(self, name: str, function: Callable[..., Any]) -> None:
         code = getattr(function, "__code__", None)
@@ -306,6 +422,52 @@ class TypeTable:
                 f"{what} was made by another model, or for parameters of other shapes;"
                 " make it again with this model's own .record or .plan"
             )
+
+
+# All tables that are recorded to, or come from a pickle; see `lineage`.
+_tables: "weakref.WeakSet[TypeTable]" = weakref.WeakSet()
+
+
+def _load(
+    marks: Marks,
+    params_spec: Any,
+    model_name: str,
+    avals: Sequence[Aval],
+    stored: Sequence[StoredType],
+) -> TypeTable:
+    """Finds the table of a pickle among those of this process, or makes a copy."""
+    size = len(stored), len(avals)
+    with lineage.lock:
+        for table in list(_tables):
+            with table._lock:
+                shared = lineage.common(table._marks(), marks)
+                if shared[0] >= size[0] and shared[1] >= size[1]:
+                    return table
+                if table._is_copy and shared == table._size():
+                    table._extend(marks, avals, stored)
+                    return table
+        table = TypeTable(params_spec)
+        table.model_name, table._is_copy = model_name, True
+        table._extend(marks, avals, stored)
+        return table
+
+
+def _identity(
+    cell: Cell,
+    template: CallTemplate,
+    operand_kinds: tuple[int, ...],
+    external_kinds: tuple[int, ...],
+) -> Hashable:
+    exact = template.with_exact_constants()
+    return cell.function, exact, operand_kinds, external_kinds
+
+
+def _changed(node_type: NodeType) -> PickleError:
+    return PickleError(
+        "a recording runs with the cells that it was made with, but cell"
+        f" {node_type.key.cell!r} returned other shapes or dtypes there than here;"
+        " usually its code, or jax_enable_x64, was changed since; record again"
+    )
 
 
 def _plain(dtype: Any) -> bool:

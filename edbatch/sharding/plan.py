@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from edbatch.errors import PickleError
 from edbatch.execution.buckets import Bucket
 from edbatch.execution.plan import Plan, Unpadded, pad
 from edbatch.execution.result import ResultRows, ResultShape
@@ -70,6 +71,21 @@ class ShardedPlan:
     def tree_flatten(self) -> tuple[tuple[Any, ...], ShardedShape]:
         """Splits the plan into arrays and the static part."""
         return (self.shards, self.rows, self.lengths), self.shape
+
+    def __copy__(self) -> "ShardedPlan":
+        """Returns the plan itself, which does not change."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "ShardedPlan":
+        """Returns the plan itself, which does not change."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Raises: devices are of one process."""
+        raise PickleError(
+            "a sharded plan lies on devices of its own process, so it cannot be"
+            " pickled; pickle the recordings, and plan them in the other process"
+        )
 
     @classmethod
     def tree_unflatten(

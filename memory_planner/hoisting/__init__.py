@@ -2,6 +2,6 @@
 
 from edbatch.memory_planner.hoisting.run_ahead import run_ahead
 from edbatch.memory_planner.hoisting.split_cell import SplitCell, split_cell
-from edbatch.memory_planner.hoisting.split_types import SplitTypes
+from edbatch.memory_planner.hoisting.split_types import SplitTable, SplitTypes
 
-__all__ = ["SplitCell", "SplitTypes", "run_ahead", "split_cell"]
+__all__ = ["SplitCell", "SplitTable", "SplitTypes", "run_ahead", "split_cell"]

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -9,11 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from edbatch.errors import PickleError
 from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.hoisting.split_cell import SplitCell, split_cell
 
 NONE = -1
+
+# The parts of a type that the table of split types may hold.
+WHOLE, AHEAD, REST = "whole", "ahead", "rest"
+Part = tuple[int, str]  # a recorded type, and which part of it
 
 # A type is split if its cell's products read at least so many numbers of parameters,
 # and so many for each number that they hand on to a batch, and if it has so many
@@ -37,6 +43,23 @@ class Numbers(NamedTuple):
     ahead: np.ndarray  # [T] int32
 
 
+class SplitTable(TypeTable):
+    """The types as they run; see `SplitTypes`.
+
+    Attributes:
+        split: What they were made by.
+    """
+
+    def __init__(self, recorded: TypeTable, split: "SplitTypes") -> None:
+        super().__init__(recorded.params_spec, recorded.model)
+        self.share_kinds(recorded)
+        self.split = split
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the recorded types, and which of them are split."""
+        return _table_of, (self.split,)
+
+
 class SplitTypes:
     """The types of one model as they run, shared by the threads that plan for it.
 
@@ -47,19 +70,92 @@ class SplitTypes:
         always: Whether to split all cells that can be, and not where it pays.
 
     Attributes:
-        table: The types as they run; array kinds are those of the recorded ones. Until
-            one is split, all have the positions that they have there.
+        table: The types as they run; array kinds are those of the recorded ones.
+        recorded: The types as they were recorded.
+        parts: Which part of which recorded type each type of the table is.
     """
 
     def __init__(self, recorded: TypeTable, *, always: bool = False) -> None:
-        self.table = recorded.with_other_types()
-        self._recorded = recorded
+        self.table = SplitTable(recorded, self)
+        self.recorded = recorded
+        self.parts: list[Part] = []
+        self._place: dict[Part, int] = {}
         self._always = always
         self._decided = np.zeros(0, np.bool_)
         self._own: list[int] = []
         self._ahead: list[int] = []
         self._numbers: Numbers | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        with recorded._lock:
+            recorded.derived(SplitTypes, weakref.WeakSet).add(self)
+
+    def __copy__(self) -> "SplitTypes":
+        """Returns the object itself, as for tables of types."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "SplitTypes":
+        """Returns the object itself, as for tables of types."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the recorded types, and which of them are split."""
+        with self._lock:
+            decided = tuple(self._decided.tolist())
+            own, ahead = tuple(self._own), tuple(self._ahead)
+            parts = tuple(self.parts)
+        return _load, (self.recorded, self._always, parts, decided, own, ahead)
+
+    def place(self, type_id: int, part: str) -> int:
+        """Returns the position of a part of a recorded type.
+
+        Args:
+            type_id: A recorded type.
+            part: `WHOLE`, `AHEAD` or `REST`.
+
+        Returns:
+            Its position in the table.
+
+        Raises:
+            PickleError: The type's cell has no such part.
+        """
+        with self._lock:
+            self._extend()
+            if (type_id, part) not in self._place:
+                self._divide_again(type_id)
+            return self._place[type_id, part]
+
+    def _divide_again(self, type_id: int) -> None:
+        """Adds both parts of a type that was divided elsewhere."""
+        if not self._divide(type_id):
+            raise PickleError(
+                "a plan from elsewhere divides cell"
+                f" {self.recorded.types[type_id].key.cell!r}, which cannot be divided"
+                " here; usually its code was changed since; plan again"
+            )
+
+    def _restore(
+        self,
+        parts: Sequence[Part],
+        decided: Sequence[bool],
+        own: Sequence[int],
+        ahead: Sequence[int],
+    ) -> None:
+        """Makes the types of a pickle again, in the same order."""
+        for type_id, part in parts:
+            if part == WHOLE:
+                self._add(type_id, part, self.recorded.types[type_id])
+            elif part == AHEAD:  # the rest comes next
+                self._divide_again(type_id)
+        self._decided = np.array(decided, np.bool_)
+        self._own, self._ahead = list(own), list(ahead)
+        if any(each != NONE for each in ahead):
+            self._number()
+
+    def _add(self, type_id: int, part: str, node_type: NodeType) -> int:
+        """Adds a part of a type to the table."""
+        place = self._place[type_id, part] = self.table.add(node_type).id
+        self.parts.append((type_id, part))
+        return place
 
     def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
         """Returns the positions of all types that are known by now.
@@ -72,7 +168,7 @@ class SplitTypes:
             The positions; None if no type is split yet.
         """
         with self._lock:
-            if len(self._own) < len(self._recorded):
+            if len(self._own) < len(self.recorded):
                 self._extend()
             if not self._decided[batch_type].all():
                 for type_id in np.unique(batch_type).tolist():
@@ -82,8 +178,10 @@ class SplitTypes:
 
     def _extend(self) -> None:
         """Takes over types that were recorded since."""
-        for node_type in self._recorded.types[len(self._own) :]:
-            self._own.append(self.table.add(node_type).id)
+        for node_type in self.recorded.types[len(self._own) :]:
+            whole = (len(self._own), WHOLE)
+            own = self._place.get(whole)
+            self._own.append(self._add(*whole, node_type) if own is None else own)
             self._ahead.append(NONE)
         decided = np.zeros(len(self._own), np.bool_)
         decided[: len(self._decided)] = self._decided
@@ -99,10 +197,10 @@ class SplitTypes:
     def _decide(self, type_id: int, sizes: np.ndarray) -> None:
         """Splits a type if that pays for batches of these sizes."""
         self._decided[type_id] = True
-        node_type = self._recorded.types[type_id]
+        node_type = self.recorded.types[type_id]
         if not self._always and len(sizes) < _LEAST_BATCHES:
             return
-        cell = split_cell(node_type, self._recorded)
+        cell = split_cell(node_type, self.recorded)
         if cell is None:
             return
         handed_on = sum(math.prod(each.shape) for each in cell.vectors)
@@ -110,10 +208,23 @@ class SplitTypes:
         pays = cell.parameters_read >= least
         if not (self._always or pays):
             return
-        kinds = tuple(self.table.kind(each.shape, each.dtype) for each in cell.vectors)
-        self._ahead[type_id] = self.table.add(self._before(node_type, cell, kinds)).id
-        self._own[type_id] = self.table.add(self._after(node_type, cell, kinds)).id
+        self._divide(type_id, cell)
+        self._ahead[type_id] = self._place[type_id, AHEAD]
+        self._own[type_id] = self._place[type_id, REST]
         self._number()
+
+    def _divide(self, type_id: int, cell: SplitCell | None = None) -> bool:
+        """Adds both parts of a type, unless they are there; False if it has none."""
+        node_type = self.recorded.types[type_id]
+        cell = cell or split_cell(node_type, self.recorded)
+        if cell is None:
+            return False
+        if (type_id, AHEAD) not in self._place:
+            table = self.table
+            kinds = tuple(table.kind(each.shape, each.dtype) for each in cell.vectors)
+            self._add(type_id, AHEAD, self._before(node_type, cell, kinds))
+            self._add(type_id, REST, self._after(node_type, cell, kinds))
+        return True
 
     def _before(
         self, node_type: NodeType, cell: SplitCell, kinds: tuple[int, ...]
@@ -163,7 +274,7 @@ class SplitTypes:
         paddings: Sequence[Padding],
     ) -> CallTemplate:
         """How to call the functions above: with lists of operands and externals."""
-        params = self._recorded.params
+        params = self.recorded.params
         leaves = [("static", None) if params is None else ("parameter", params)]
         leaves += [("operand", k) for k in range(len(operands))]
         leaves += [("external", k) for k in range(len(externals))]
@@ -176,3 +287,26 @@ class SplitTypes:
             tuple(externals),
             tuple(paddings),
         )
+
+
+def _table_of(split: SplitTypes) -> TypeTable:
+    return split.table
+
+
+def _load(
+    recorded: TypeTable,
+    always: bool,
+    parts: Sequence[Part],
+    decided: Sequence[bool],
+    own: Sequence[int],
+    ahead: Sequence[int],
+) -> SplitTypes:
+    """Finds the types of a pickle among those of this process, or makes them again."""
+    with recorded._lock:
+        for each in list(recorded.derived(SplitTypes, weakref.WeakSet)):
+            same = each._always == always
+            if same and each.parts[: len(parts)] == list(parts):
+                return each
+        found = SplitTypes(recorded, always=always)
+        found._restore(parts, decided, own, ahead)
+        return found

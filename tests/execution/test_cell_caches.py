@@ -1,4 +1,4 @@
-"""Cells of a program are made once, however many types there are, and freed with them."""
+"""Cells of a program are made once for any number of types, and freed with them."""
 
 import gc
 import weakref

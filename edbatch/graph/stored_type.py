@@ -1,0 +1,124 @@
+"""How a type is pickled: its cell by name, parameters by their paths."""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from edbatch.errors import PickleError
+from edbatch.graph.cell import Cell
+from edbatch.graph.node_type import CallTemplate, NodeType
+from edbatch.graph.parameters import part_of
+from edbatch.graph.reference import find, reference
+
+_PLAIN = (str, int, float, complex, bytes, type(None))
+_Leaves = tuple[tuple[str, Any], ...]
+
+
+class StoredType(NamedTuple):
+    """A type as it stands in a pickle; fields as of `NodeType`.
+
+    In the template, ``("parameter", path)`` is ``("parameter", steps)``, and a constant
+    that is a function is ``("imported", (module, name))``.
+    """
+
+    cell: Cell
+    template: CallTemplate
+    operand_kinds: tuple[int, ...]
+    external_kinds: tuple[int, ...]
+    output_kinds: tuple[int, ...]
+    output_tree: Any
+
+
+def store(node_type: NodeType) -> StoredType:
+    """Describes a type for a pickle.
+
+    Args:
+        node_type: The type.
+
+    Returns:
+        The description.
+
+    Raises:
+        PickleError: A constant of it cannot be pickled.
+    """
+    template = node_type.template
+    leaves = tuple(_stored_leaf(node_type, *leaf) for leaf in template.leaves)
+    return StoredType(
+        node_type.cell,
+        replace(template, leaves=leaves),
+        node_type.operand_kinds,
+        node_type.external_kinds,
+        node_type.output_kinds,
+        node_type.output_tree,
+    )
+
+
+def _stored_leaf(node_type: NodeType, kind: str, content: Any) -> tuple[str, Any]:
+    if kind == "parameter":
+        return kind, content._steps
+    if kind != "static" or type(content) in _PLAIN:
+        return kind, content
+    name = reference(content) if callable(content) else None
+    if name is not None:
+        return "imported", name
+    try:
+        pickle.dumps(content)
+    except Exception as error:
+        raise PickleError(
+            f"constants of cells are pickled with a recording, but one of cell"
+            f" {node_type.key.cell!r} is {content!r}, which cannot be: {error}; define"
+            " it at the top level of a module, or pass a name or a number instead"
+        ) from error
+    return kind, content
+
+
+def template_for(params: Any, leaves: _Leaves) -> _Leaves:
+    """Completes the leaves of a stored template.
+
+    Args:
+        params: The stand-in for the parameters, of which the template takes parts.
+        leaves: The stored leaves.
+
+    Returns:
+        The leaves of a `CallTemplate`.
+
+    Raises:
+        PickleError: A constant cannot be imported.
+    """
+    found = []
+    for kind, content in leaves:
+        if kind == "parameter":
+            found.append((kind, part_of(params, content)))
+        elif kind == "imported":
+            found.append(("static", _import(*content)))
+        else:
+            found.append((kind, content))
+    return tuple(found)
+
+
+def _import(module: str, qualname: str) -> Any:
+    try:
+        return find(module, qualname)
+    except (ImportError, AttributeError) as error:
+        raise PickleError(
+            f"a pickle refers to {module}.{qualname}, a constant of a cell, which"
+            f" cannot be imported here: {error}; make the module importable here"
+        ) from error
+
+
+def moved(template: CallTemplate, params: Any) -> CallTemplate:
+    """Returns a template of one table of types for the stand-in of another.
+
+    Args:
+        template: The template.
+        params: The stand-in of the other table, for parameters of the same structure.
+
+    Returns:
+        The template, which takes the same parts.
+    """
+    leaves: Sequence[tuple[str, Any]] = [
+        (kind, part_of(params, content._steps) if kind == "parameter" else content)
+        for kind, content in template.leaves
+    ]
+    return replace(template, leaves=tuple(leaves))

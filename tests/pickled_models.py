@@ -1,0 +1,93 @@
+"""Models that tests record, plan and run in other processes."""
+
+import pickle
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from trees import encode, make_params
+
+import edbatch as eb
+
+SIZES = eb.Sizes(widths=(4, 16))
+
+
+@eb.cell(static=("function", "constant"))
+def rescale(gain, x, function, constant):
+    return function(gain * x) * (1.0 if np.isnan(constant) else constant)
+
+
+@eb.cell(padded=("children",))
+def total(children, mask):
+    return jnp.where(mask[:, None], children, 0).sum(0)
+
+
+@eb.cell
+def blur(x, rng=None):
+    return x if rng is None else x + 0.1 * jax.random.normal(rng, x.shape)
+
+
+@eb.cell
+def _renamed(x):
+    return -x
+
+
+negative = _renamed  # the cell has two names
+
+
+def of_all_kinds(params, sizes):
+    """Lists, constants, padded lists, keys and arrays that it returns as they are."""
+    values = [np.full(3, size, np.float32) for size in sizes]
+    for constant in (float("nan"), -0.0, 0.0, 2.0):
+        values = [
+            rescale(params["gains"][0], each, jnp.tanh, constant) for each in values
+        ]
+    whole = negative(blur(total(values)))
+    return {"all": [(each, np.int32(k)) for k, each in enumerate(values)], "sum": whole}
+
+
+def gains():
+    return {"gains": [jnp.float32(1.5)]}
+
+
+def record_and_plan(trees, planner=None):
+    """A batched function of this process: recordings and a plan."""
+    batched = eb.batch(encode, "greedy", sizes=SIZES, planner=planner)
+    batched.bind(make_params()).record((9, 9))
+    kept = batched.record_all(trees)
+    return kept, batched.plan(kept), batched.plan(trees)
+
+
+def plan_with(batched, minibatch):
+    """A batched function of another process goes on here."""
+    return batched.plan(minibatch), [batched.record(each) for each in minibatch]
+
+
+def plan_kinds(minibatch):
+    return plan_with(eb.batch(of_all_kinds, params=gains(), sizes=SIZES), minibatch)
+
+
+def run_from_disk(folder):
+    """A program that reads recordings, and knows nothing but the model."""
+    folder = Path(folder)
+    kept = pickle.loads((folder / "recordings").read_bytes())
+    batched = eb.batch(encode, sizes=SIZES)
+    result = batched(make_params(), kept)
+    np.savez(folder / "result.npz", *result)
+
+
+def run_exported(folder):
+    """A program that runs what was exported; it makes no batched function."""
+    folder = Path(folder)
+    plan = pickle.loads((folder / "plan").read_bytes())
+    run = export.deserialize(bytearray((folder / "exported").read_bytes()))
+    result = run.call(make_params(), plan)
+    gradient = run.vjp().call(make_params(), plan, jnp.float32(1))[0]
+    np.savez(folder / "result.npz", result, *jax.tree.leaves(gradient))
+
+
+def loss(batched, params, plan):
+    hidden, memory = batched.apply(params, plan)
+    return (hidden * jnp.arange(4.0)).sum() + (memory**2).sum()
