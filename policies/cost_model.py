@@ -10,10 +10,11 @@ can save, since every schedule runs the same nodes.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -271,6 +272,10 @@ class CostModel:
         count = np.arange(1, self._table.shape[1])
         times = self._table[:, count] + self.switch_us
         return np.array([fit_affine(count, each) for each in times]).reshape(-1, 2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles the costs, and not the tables that follow from them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Writes the costs to a file; see `edbatch.policies.cost_file.save_costs`."""

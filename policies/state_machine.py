@@ -10,11 +10,11 @@ unseen states O(T (N + E)). The soft bound of `fall` costs as much, with a small
 constant.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -135,6 +135,13 @@ class StateMachine:
                     f" {len(self.types) - 1} here, but there is {state}; build states"
                     " from positions in 'types'"
                 )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles the machine, and not what it remembers of graphs."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {
+            "_bindings": {},
+            "_latest": {},
+        }
 
     @property
     def name(self) -> str:

@@ -83,11 +83,10 @@ def run_exported(folder):
     folder = Path(folder)
     plan = pickle.loads((folder / "plan").read_bytes())
     run = export.deserialize(bytearray((folder / "exported").read_bytes()))
-    result = run.call(make_params(), plan)
-    gradient = run.vjp().call(make_params(), plan, jnp.float32(1))[0]
+    result, gradient = jax.value_and_grad(run.call)(make_params(), plan)
     np.savez(folder / "result.npz", result, *jax.tree.leaves(gradient))
 
 
 def loss(batched, params, plan):
     hidden, memory = batched.apply(params, plan)
-    return (hidden * jnp.arange(4.0)).sum() + (memory**2).sum()
+    return (hidden * jnp.arange(4.0)[None]).sum() + (memory**2).sum()
