@@ -61,9 +61,13 @@ class Batched:
 
     One function serves parameters of several structures, shapes and dtypes. Recordings
     and plans know which they were made for. Instances that were not recorded yet are
-    recorded for the parameters of a call, else for those that `params` gives, else for
-    the bound ones: those of ``params=`` of `batch` or of the latest `bind`, and if there
-    is none, those of the first call. Later calls do not change that.
+    recorded for the parameters of a call, else for those of ``params=``, else for those
+    of the recordings beside them, else for the bound ones: of the latest `bind` or, if
+    there was none, the first that the function met. Later calls do not change that.
+
+    It can be pickled, with all that it found out about the model, if the model can be
+    imported by its name: other processes can record and plan with it, and recordings
+    and plans can be sent and kept. Programs are compiled anew in each process.
 
     Attributes:
         model: The model for one instance.
@@ -159,21 +163,14 @@ class Batched:
             EdbatchError: As `plan` and `apply`.
         """
         instances = list(instances)
-        state = self._state_of_call(params, instances)
+        state = self._state_of(params)
+        self._check_same(state, instances)
         return self.apply(params, self._plan(state, instances), rng=rng)
-
-    def _state_of_call(self, params: Any, instances: Sequence[Any]) -> ModelState:
-        """Finds the state of a call; the first one binds the function."""
-        state = self._choose(instances, params)
-        with self._lock:
-            if self._bound is None:
-                self._bound = state
-        return state
 
     def bind(self, params: Any) -> "Batched":
         """Tells the shapes of the parameters that instances are recorded for.
 
-        Calling the batched function for the first time does this by itself. Recordings
+        The first parameters that a function meets are bound by themselves. Recordings
         and plans that were made for other parameters stay as they are.
 
         Args:
@@ -202,7 +199,10 @@ class Batched:
                 self._states[key] = new_state(
                     spec, order, self.sizes, self.planner, self.model
                 )
-            return self._states[key]
+            state = self._states[key]
+            if self._bound is None:
+                self._bound = state
+            return state
 
     @property
     def types(self) -> TypeTable:
@@ -242,7 +242,7 @@ class Batched:
             same = types.model is self.model
         if not same:
             raise PlanError(
-                f"{what} was made by another model, {types.model_name or 'without name'}"
+                f"{what} was made by another model, {types.model_name or 'of no name'}"
                 f" and not {full_name(self.model)}; make it with this model's own"
                 " .record or .plan"
             )

@@ -124,10 +124,8 @@ class Sharded:
         Raises:
             EdbatchError: As `plan` and `apply`.
         """
-        batched = self.batched
-        instances = list(instances)
-        state = batched._state_of_call(params, instances)
-        return self.apply(params, self._plan(state, instances), rng=rng)
+        plan = self.plan(instances, params=params)
+        return self.apply(params, plan, rng=rng)
 
     @property
     def model(self) -> Model:

@@ -117,7 +117,7 @@ def test_recording_a_data_set_names_what_is_wrong():
     )
     with pytest.raises(eb.PlanError, match=r"holds one instance, .* this one holds 2;"):
         batched.record_all([batched.graph([1, 2])])
-    other = eb.batch(encode, params=make_params(), sizes=SIZES)
+    other = eb.batch(all_states, params=make_params(), sizes=SIZES)
     with pytest.raises(eb.PlanError, match="a recording was made by another model"):
         batched.record_all([other.record(1)])
 
@@ -501,14 +501,16 @@ def test_an_instance_without_nodes():
 
 def test_a_plan_of_another_model():
     params = make_params()
-    one, other = (eb.batch(encode, params=params, sizes=SIZES) for _ in range(2))
+    models = encode, all_states
+    one, other = (eb.batch(each, params=params, sizes=SIZES) for each in models)
     with pytest.raises(eb.PlanError, match="plan was made by another model"):
         one.apply(params, other.plan([(1, 2)]))
 
 
 def test_a_recording_of_another_model():
     params = make_params()
-    one, other = (eb.batch(encode, params=params) for _ in range(2))
+    models = encode, all_states
+    one, other = (eb.batch(each, params=params) for each in models)
     with pytest.raises(eb.PlanError, match="recording was made by another model"):
         one.plan([other.record((1, 2)), (1, 2)])
 

@@ -43,6 +43,21 @@ def test_calls_do_not_change_what_fresh_instances_are_recorded_for(bound):
     assert batched.record(trees[0]).types is batched.types
 
 
+def test_the_first_parameters_that_a_function_meets_are_bound():
+    params, trees = make_params(), sample_trees(9, 2)
+    half = in_bfloat16(params)
+    recording = eb.batch(encode, params=half).record(trees[0])
+    for meet in (
+        lambda batched: batched(half, trees),
+        lambda batched: batched.plan(trees, params=half),
+        lambda batched: batched.plan([recording]),
+    ):
+        batched = eb.batch(encode, sizes=SIZES)
+        meet(batched)
+        batched.plan(trees, params=params)
+        assert batched.record(trees[1]).types.params_spec["join"].dtype == jnp.bfloat16
+
+
 def test_bind_changes_what_fresh_instances_are_recorded_for():
     params, trees = make_params(), sample_trees(2, 3)
     batched = eb.batch(encode, sizes=SIZES, params=params)

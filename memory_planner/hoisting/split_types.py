@@ -87,7 +87,7 @@ class SplitTypes:
         self._numbers: Numbers | None = None
         self._lock = threading.RLock()
         with recorded._lock:
-            recorded.derived(SplitTypes, weakref.WeakSet).add(self)
+            _all_of(recorded).add(self)
 
     def __copy__(self) -> "SplitTypes":
         """Returns the object itself, as for tables of types."""
@@ -289,6 +289,12 @@ class SplitTypes:
         )
 
 
+def _all_of(recorded: TypeTable) -> "weakref.WeakSet[SplitTypes]":
+    """Everything that runs the types of a table."""
+    found: weakref.WeakSet[SplitTypes] = weakref.WeakSet()
+    return recorded.derived(SplitTypes, lambda: found)
+
+
 def _table_of(split: SplitTypes) -> TypeTable:
     return split.table
 
@@ -303,7 +309,7 @@ def _load(
 ) -> SplitTypes:
     """Finds the types of a pickle among those of this process, or makes them again."""
     with recorded._lock:
-        for each in list(recorded.derived(SplitTypes, weakref.WeakSet)):
+        for each in list(_all_of(recorded)):
             same = each._always == always
             if same and each.parts[: len(parts)] == list(parts):
                 return each

@@ -89,7 +89,8 @@ def test_a_plan_of_another_mesh(batched, sharded):
 
 
 def test_a_plan_of_another_model(sharded):
-    other = eb.batch(double, params=np.float32(1)).sharded(one_device("data"))
+    model = lambda params, x: double(params, x)  # noqa: E731
+    other = eb.batch(model, params=np.float32(1)).sharded(one_device("data"))
     with raises("the plan was made by another model"):
         sharded.apply(1.0, other.plan([1.0]))
 
