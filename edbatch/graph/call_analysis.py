@@ -114,7 +114,8 @@ class CallAnalysis:
             raise RecordingError(
                 f"cell {self.cell.name!r} received a traced array as an external input"
                 f" ({user_line()}); recording happens on the host, so call .record and"
-                " .plan outside jit, grad and vmap, with concrete arrays"
+                " .plan outside jit, grad and vmap, with concrete arrays, and use"
+                " jax.vmap, lax.scan and the like inside cells, not around them"
             )
         if is_key(getattr(value, "dtype", None)):
             raise CellError(

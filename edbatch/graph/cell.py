@@ -26,6 +26,7 @@ class _Active(threading.local):
     recorder: "Recorder | None" = None
     keys: "CallKeys | None" = None
     jit: bool = False
+    inside: bool = False  # the function of a recorded cell runs
 
 
 active = _Active()
@@ -41,11 +42,22 @@ def jitted_cells() -> Iterator[None]:
         active.jit = before
 
 
+@contextmanager
+def inside_cell() -> Iterator[None]:
+    """Makes cells plain functions, while the function of a recorded cell runs."""
+    before = active.recorder, active.keys, active.inside
+    active.recorder, active.keys, active.inside = None, None, True
+    try:
+        yield
+    finally:
+        active.recorder, active.keys, active.inside = before
+
+
 class Cell:
     """A function of one instance, recorded as a node while a model is recorded.
 
     Called with arrays it runs at once, as the specification of what the batched
-    program computes. Python numbers become arrays of JAX's default dtypes, in both
+    program computes; so it does where another cell calls it. Python numbers become arrays of JAX's default dtypes, in both
     ways of running.
 
     Attributes:
@@ -163,6 +175,13 @@ class Cell:
         return self.name, self.padded, self.static, lengths, tuple(self.positions)
 
     def _next_key(self) -> dict[str, Any]:
+        if active.inside:
+            raise CellError(
+                f"cell {self.name!r} takes a key, 'rng', but another cell calls it"
+                f" without one ({user_line()}), and edbatch gives keys to the calls of"
+                " the model alone; let the cell around it take 'rng' and pass rng= on,"
+                " a part of jax.random.split if several need one, or rng=None"
+            )
         if active.keys is not None:
             return {RNG: active.keys.next()}
         if self._has_default_rng:
@@ -305,7 +324,8 @@ def cell(
         function: Arrays in, a pytree of arrays out; no batch axis. Arguments may be
             pytrees; parts of the parameters may be passed in any position. An
             argument `rng`, the last, receives a key of its own in each call (see
-            `cell_keys`); with a default it may be run without keys.
+            `cell_keys`); with a default it may be run without keys. Other cells may
+            be called, which are plain functions there: one node for all of them.
         **options: ``name``: the name in messages and policy files, the function's own
             by default. ``padded``: names of list arguments that arrive stacked,
             ``[K, ...]``, with a boolean ``mask`` ``[K]``, so that nodes of different

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from edbatch.graph.cell import Cell
+from edbatch.graph.cell import Cell, inside_cell
 from edbatch.graph.parameters import ParameterPath, path_name, resolve
 from edbatch.graph.static_value import exactly
 
@@ -154,7 +154,8 @@ class CallTemplate:
             padding.mask: mask
             for padding, mask in zip(self.paddings, masks, strict=True)
         }
-        return function(*args, **kwargs, **named_masks)
+        with inside_cell():
+            return function(*args, **kwargs, **named_masks)
 
 
 @dataclass(frozen=True, eq=False)
