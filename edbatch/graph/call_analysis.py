@@ -12,6 +12,7 @@ import jax
 from edbatch.errors import CellError, RecordingError, user_line
 from edbatch.graph.cell import Cell
 from edbatch.graph.dataflow_graph import MISSING
+from edbatch.graph.external_input import NotAnInputError, as_input
 from edbatch.graph.handle import Handle
 from edbatch.graph.node_keys import NODE_KEY, is_key, key_dtype
 from edbatch.graph.node_type import CallTemplate, Padding, Slots
@@ -20,6 +21,10 @@ from edbatch.graph.parameters import ParameterPath
 if TYPE_CHECKING:
     from edbatch.graph.recorder import Recorder
 
+_ARGUMENTS = (
+    "arguments are pytrees of handles, parameters, numbers and arrays, or are declared"
+    " with @eb.cell(static=...)"
+)
 ABSENT: Any = object()  # an external input that a padded list lacks
 
 
@@ -105,11 +110,12 @@ class CallAnalysis:
             self.operands.append(value._value)
             self.operand_kinds.append(value._kind)
             return "operand", len(self.operands) - 1
-        self.externals.append(value)
-        self.external_kinds.append(self._external_kind(value))
+        found = self._external(value)
+        self.externals.append(found)
+        self.external_kinds.append(self.recorder.types.kind_of(found))
         return "external", len(self.externals) - 1
 
-    def _external_kind(self, value: Any) -> int:
+    def _external(self, value: Any) -> Any:
         if isinstance(value, jax.core.Tracer):
             raise RecordingError(
                 f"cell {self.cell.name!r} received a traced array as an external input"
@@ -117,19 +123,18 @@ class CallAnalysis:
                 " .plan outside jit, grad and vmap, with concrete arrays, and use"
                 " jax.vmap, lax.scan and the like inside cells, not around them"
             )
-        if is_key(getattr(value, "dtype", None)):
+        if isinstance(value, jax.Array) and is_key(value.dtype):
             raise CellError(
                 f"cell {self.cell.name!r} received a key at {user_line()}, but keys are"
                 " no inputs of cells; leave the argument 'rng' out and pass rng=key"
                 " where the minibatch runs, or pass jax.random.key_data(key)"
             )
         try:
-            return self.recorder.types.kind_of(value)
-        except TypeError:
+            return as_input(value)
+        except NotAnInputError as error:
             raise CellError(
-                f"cell {self.cell.name!r} received {type(value).__name__} at"
-                f" {user_line()}; arguments are pytrees of handles, parameters, numbers"
-                " and arrays, or are declared with @eb.cell(static=...)"
+                f"cell {self.cell.name!r}, called at {user_line()}, received"
+                f" {error.what}; {error.fix or _ARGUMENTS}"
             ) from None
 
     def _padded(self, name: str, elements: Any) -> Any:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edbatch.graph.node_keys import CallKeys
     from edbatch.graph.recorder import Recorder
 
+PYTHON_NUMBERS = (bool, int, float, complex)
 RNG = "rng"  # the argument by which a cell asks for a key
 
 
@@ -57,8 +58,8 @@ class Cell:
     """A function of one instance, recorded as a node while a model is recorded.
 
     Called with arrays it runs at once, as the specification of what the batched
-    program computes; so it does where another cell calls it. Python numbers become arrays of JAX's default dtypes, in both
-    ways of running.
+    program computes; so it does where another cell calls it. Python numbers become
+    arrays of JAX's default dtypes, in both ways of running.
 
     Attributes:
         name: Name in messages, tables and policy files.
@@ -293,9 +294,28 @@ def _find_cell(module: str, qualname: str, options: tuple[Any, ...]) -> Cell:
     return found
 
 
+def as_number(value: Any) -> Any:
+    """Makes a plain number of one of a subclass, such as a member of an ``IntEnum``.
+
+    Args:
+        value: A ``bool``, ``int``, ``float`` or ``complex``.
+
+    Returns:
+        The number, of one of these types themselves.
+
+    Example:
+        >>> from http import HTTPStatus
+        >>> as_number(HTTPStatus.OK)
+        200
+    """
+    base = next(each for each in PYTHON_NUMBERS if isinstance(value, each))
+    return value if type(value) is base else base(value)
+
+
 def _as_array(leaf: Any) -> Any:
-    if isinstance(leaf, (bool, int, float, complex)):
-        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(type(leaf)))
+    if isinstance(leaf, PYTHON_NUMBERS):
+        number = as_number(leaf)
+        return np.asarray(number, jax.dtypes.canonicalize_dtype(type(number)))
     return _strong(leaf)
 
 

@@ -20,7 +20,9 @@ import jax
 import numpy as np
 
 from edbatch.errors import RecordingError
+from edbatch.graph.external_input import NotAnInputError, as_input
 from edbatch.graph.handle import Handle
+from edbatch.graph.node_keys import is_key
 from edbatch.graph.parameters import ParameterPath
 
 if TYPE_CHECKING:
@@ -348,14 +350,17 @@ class _Flat:
                 f"the model returns {result!r}, a parameter; return handles of cells"
                 " and arrays, and wrap a parameter in a cell to return it"
             )
-        types = self.recorder.types
-        try:
-            kind = types.kind_of(result)
-        except TypeError:
+        if isinstance(result, jax.Array) and is_key(result.dtype):
             raise RecordingError(
-                f"the model returns {type(result).__name__}; return a pytree of"
-                " handles, numbers and arrays"
-            ) from None
-        row = self.recorder.array_row(kind, result)
+                f"the model returns {type(result).__name__}, a key, but results are"
+                " numbers; return jax.random.key_data(key)"
+            )
+        try:
+            found = as_input(result)
+        except NotAnInputError as error:
+            fix = error.fix or "return a pytree of handles, numbers and arrays"
+            raise RecordingError(f"the model returns {error.what}; {fix}") from None
+        kind = self.recorder.types.kind_of(found)
+        row = self.recorder.array_row(kind, found)
         self.columns.append([row])
         return ("external", kind)

@@ -19,16 +19,13 @@ from edbatch.errors import EdbatchError, RecordingError, user_line
 from edbatch.graph.call_analysis import ABSENT, CallAnalysis
 from edbatch.graph.cell import RNG, Cell, active
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
+from edbatch.graph.external_input import NUMBERS, stack_inputs, too_wide
 from edbatch.graph.handle import Handle, new_handle
 from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.outputs import OutputColumns
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.type_table import TypeTable
-
-_NUMBERS = frozenset(
-    (bool, int, float, complex, np.int32, np.int64, np.float32, np.float64, np.bool_)
-)
 
 
 class Tape:
@@ -41,10 +38,12 @@ class Tape:
         self.external_rows: list[int] = []
         # Array kind -> rows
         self.externals: defaultdict[int, list[Any]] = defaultdict(list)
-        self.shared_rows: dict[int, tuple[Any, int]] = {}  # id -> array, its row
+        # id -> array, its kind, its row
+        self.shared_rows: dict[int, tuple[Any, int, int]] = {}
         self.num_values = 0
 
 
+_NOT_SHARED = (None, MISSING, MISSING)
 Branch = defaultdict[Any, Any]
 _CLOSE = None  # the end of a tuple or a list
 _END = "end"  # the end of the arguments
@@ -124,7 +123,7 @@ class Recorder:
         if operands:
             tape.operands += operands
         if externals:
-            if len(externals) == 1 and type(externals[0]) in _NUMBERS:  # a word
+            if len(externals) == 1 and type(externals[0]) in NUMBERS:  # a word
                 rows = tape.externals[known.external_kinds[0]]
                 tape.external_rows.append(len(rows))
                 rows.append(externals[0])
@@ -175,7 +174,7 @@ class Recorder:
                 branch = branch[_CLOSE]
             elif kind is ParameterPath:
                 branch = branch[arg]
-            elif kind in _NUMBERS:
+            elif kind in NUMBERS:
                 branch = branch[kind]
                 externals.append(arg)
             elif kind is np.ndarray:
@@ -233,7 +232,7 @@ class Recorder:
     def _append_externals(self, kinds: Sequence[int], values: list[Any]) -> None:
         tape = self.tape
         for kind, value in zip(kinds, values, strict=True):
-            if type(value) in _NUMBERS:
+            if type(value) in NUMBERS:
                 rows = tape.externals[kind]
                 tape.external_rows.append(len(rows))
                 rows.append(value)
@@ -250,15 +249,17 @@ class Recorder:
     def array_row(self, kind: int, value: Any) -> int:
         """Returns the row of an array in its pool; an array seen before is shared."""
         rows = self.tape.externals[kind]
-        known, row = self.tape.shared_rows.get(id(value), (None, -1))
+        known, its_kind, row = self.tape.shared_rows.get(id(value), _NOT_SHARED)
         # The owner of a NumPy array may have changed it since.
-        if known is value and (
-            not _may_change(value) or np.array_equal(rows[row], value, equal_nan=True)
+        if (
+            known is value
+            and its_kind == kind
+            and (not _may_change(value) or rows[row].tobytes() == value.tobytes())
         ):
             return row
         # Keeping the array alive keeps its id its own.
-        self.tape.shared_rows[id(value)] = (value, len(rows))
-        rows.append(value.copy() if _may_change(value) else value)
+        self.tape.shared_rows[id(value)] = (value, kind, len(rows))
+        rows.append(value.copy() if _may_change(value) else np.asarray(value))
         return len(rows) - 1
 
     def _analyse(
@@ -363,10 +364,7 @@ def record(
         node_type=np.array(tape.node_type, np.int32),
         operands=np.array(tape.operands, np.int32),
         external_rows=np.array(tape.external_rows, np.int32),
-        externals={
-            kind: _stack_externals(types, kind, rows)
-            for kind, rows in tape.externals.items()
-        },
+        externals={kind: _stack_externals(tape, kind) for kind in tape.externals},
         outputs=outputs.finish(types.skeletons),
         instance_nodes=np.array(num_nodes, np.int32),
         num_values=tape.num_values,
@@ -394,13 +392,32 @@ def _explain(error: Exception) -> Exception:
     )
 
 
-def _stack_externals(types: TypeTable, kind: int, rows: list[Any]) -> np.ndarray:
-    aval = types.pool_aval(kind)
+def _stack_externals(tape: Tape, kind: int) -> np.ndarray:
+    rows, aval = tape.externals[kind], tape.types.pool_aval(kind)
     try:
-        return np.array(rows, aval.dtype).reshape(len(rows), *aval.shape)
+        return stack_inputs(rows, aval)
     except OverflowError:
-        worst = max(rows, key=abs)
-        raise RecordingError(
-            f"an external input is {worst}, which does not fit {aval.dtype}; pass it"
-            " as an array of a wider dtype, or enable jax_enable_x64"
-        ) from None
+        row, value = too_wide(rows, aval.dtype)
+        bits = 8 * aval.dtype.itemsize
+        error = RecordingError(
+            f"{_reader(tape, kind, row)} {value}, which does not fit {aval.dtype}:"
+            f" JAX has integers of {bits} bits at most"
+            + (
+                " here; enable jax_enable_x64, or make the numbers smaller outside of"
+                " cells (hashes by %, ids by numbering what there is)"
+                if bits < 64
+                else "; pass a float, or the number in several parts"
+            )
+        )
+    raise error
+
+
+def _reader(tape: Tape, kind: int, row: int) -> str:
+    """Names the first call that reads a row of a pool; for messages."""
+    rows = iter(tape.external_rows)
+    for each in tape.node_type:
+        node_type = tape.types.types[each]
+        for found in [(own, next(rows)) for own in node_type.external_kinds]:
+            if found == (kind, row):
+                return f"cell {node_type.key.cell!r} received"
+    return "the model returns"

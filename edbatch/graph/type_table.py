@@ -13,6 +13,7 @@ import numpy as np
 from edbatch.errors import CellError, EdbatchError, PickleError, PlanError
 from edbatch.graph import lineage
 from edbatch.graph.cell import Cell
+from edbatch.graph.external_input import input_dtype
 from edbatch.graph.lineage import Lineage, Marks, Size
 from edbatch.graph.node_type import (
     Aval,
@@ -207,18 +208,12 @@ class TypeTable:
         """Returns the id of the array kind of a concrete value.
 
         Args:
-            value: A number or an array.
+            value: A number or an array, as `as_input` gives it.
 
         Returns:
             The id; dtypes are those that JAX would give the value.
-
-        Raises:
-            TypeError: The value is neither a number nor an array of numbers.
         """
-        dtype = getattr(value, "dtype", type(value))
-        if not _plain(dtype) or np.dtype(dtype).kind not in "biufcV":
-            raise TypeError
-        return self.kind(np.shape(value), jax.dtypes.canonicalize_dtype(dtype))
+        return self.kind(np.shape(value), input_dtype(value))
 
     @property
     def keys(self) -> tuple[TypeKey, ...]:
