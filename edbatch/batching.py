@@ -25,7 +25,7 @@ from edbatch.graph.merge import merge, merge_lengths
 from edbatch.graph.parameters import abstract, difference, key_order
 from edbatch.graph.recorder import record
 from edbatch.graph.reference import full_name
-from edbatch.graph.type_table import TypeTable
+from edbatch.graph.type_table import TypeTable, x64_enabled
 from edbatch.memory_planner.hoisting import run_ahead
 from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import Planner
@@ -142,7 +142,7 @@ class Batched:
         self._begin(state["cache_bytes"])
         for each in state["states"]:
             each.types.model = self.model
-            key = _state_key(each.types.params_spec)
+            key = (_state_key(each.types.params_spec), each.types.x64)
             self._states[(key, each.order) if key in self._states else key] = each
 
     def __call__(
@@ -187,7 +187,7 @@ class Batched:
     def _state_of(self, params: Any) -> ModelState:
         """Returns the state for parameters of one structure; a new one if need be."""
         spec = abstract(params)
-        key = _state_key(spec)
+        key = (_state_key(spec), x64_enabled())
         order = key_order(spec)
         with self._lock:
             known = self._states.get(key)
@@ -216,6 +216,8 @@ class Batched:
                 " yet; pass params= to eb.batch, call .bind(params), or call the"
                 " batched function once"
             )
+        if self._bound.types.x64 != x64_enabled():
+            return self._state_of(self._bound.types.params_spec)
         return self._bound
 
     def _choose(self, instances: Sequence[Any], params: Any = None) -> ModelState:
@@ -231,6 +233,7 @@ class Batched:
 
     def _owner(self, types: TypeTable, what: str) -> ModelState:
         """Returns the state that recorded types belong to, or are taken over by."""
+        types.require_setting(what)
         with self._lock:
             states = [*self._states.values()]
         for each in states:

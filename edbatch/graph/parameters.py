@@ -11,7 +11,13 @@ from typing import Any, NoReturn
 
 import jax
 
-from edbatch.errors import PickleError, RecordingError, nearest, user_line
+from edbatch.errors import (
+    PickleError,
+    PlanError,
+    RecordingError,
+    nearest,
+    user_line,
+)
 from edbatch.graph.no_arithmetic import no_arithmetic
 
 # One step from a container to a part of it: ("item", key) or ("attribute", name).
@@ -26,6 +32,10 @@ def abstract(tree: Any) -> Any:
 
     Returns:
         The same structure with ``jax.ShapeDtypeStruct`` leaves.
+
+    Raises:
+        PlanError: There is an array of JAX of a dtype that it has under
+            ``jax_enable_x64`` alone, which is off.
 
     Example:
         >>> import numpy as np
@@ -91,7 +101,14 @@ def _abstract_leaf(leaf: Any) -> Any:
         return abstract(leaf)
     dtype = getattr(leaf, "dtype", type(leaf))
     # nnx modules keep keys beside their parameters.
+    own = dtype
     dtype = jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
+    if isinstance(leaf, jax.Array) and own != dtype:
+        raise PlanError(
+            f"the parameters hold an array of {own}, made while jax_enable_x64 was on,"
+            f" but it is off here, where JAX computes in {dtype}; convert it by"
+            f" .astype(jnp.{dtype}), or run in `with jax.enable_x64(True):`"
+        )
     return jax.ShapeDtypeStruct(getattr(leaf, "shape", ()), dtype)
 
 

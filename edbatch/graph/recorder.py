@@ -336,7 +336,9 @@ def record(
     Raises:
         RecordingError: The model computes outside cells.
         CellError: A cell cannot be traced.
+        PlanError: The table was made under the other setting of ``jax_enable_x64``.
     """
+    types.require_setting("the table of types")
     tape = Tape(types)
     memory = CallMemory() if memory is None else memory
     outputs = OutputColumns()

@@ -48,6 +48,9 @@ class TypeTable:
         types: Known types.
         avals: Known array kinds.
         skeletons: Known structures of outputs.
+        x64: Whether ``jax_enable_x64`` was on when the table was made. Dtypes of
+            numbers and of what cells make follow from it, so its types, and all that
+            is recorded and planned with them, belong to that setting.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class TypeTable:
         self.types: list[NodeType] = []
         self.avals: list[Aval] = []
         self.skeletons: dict[Any, Any] = {}
+        self.x64 = x64_enabled()
         self._kinds: dict[Aval, int] = {}
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
@@ -94,6 +98,7 @@ class TypeTable:
     def share_kinds(self, other: "TypeTable") -> None:
         """Makes another table's array kinds, now and later, those of this one."""
         self.avals, self._kinds, self._lock = other.avals, other._kinds, other._lock
+        self.x64 = other.x64
 
     def __copy__(self) -> "TypeTable":
         """Returns the table itself: copies of recordings are of the same model."""
@@ -109,7 +114,8 @@ class TypeTable:
             types, avals = tuple(self.types), tuple(self.avals)
             marks = self._marks()
         stored = tuple(map(store, types))
-        return _load, (marks, self.params_spec, self.model_name, avals, stored)
+        what = (marks, self.params_spec, self.model_name, self.x64, avals, stored)
+        return _load, what
 
     def _size(self) -> Size:
         return len(self.types), len(self.avals)
@@ -413,10 +419,35 @@ class TypeTable:
             PlanError: It was made with another table.
         """
         if other is not self:
+            if other.x64 != self.x64:
+                other.require_setting(what)
             raise PlanError(
                 f"{what} was made by another model, or for parameters of other shapes;"
                 " make it again with this model's own .record or .plan"
             )
+
+    def require_setting(self, what: str) -> None:
+        """Checks that ``jax_enable_x64`` is as when the table was made.
+
+        Args:
+            what: What was made with the table, for the message.
+
+        Raises:
+            PlanError: It is not.
+        """
+        if self.x64 != x64_enabled():
+            own, now = ("on", "off") if self.x64 else ("off", "on")
+            raise PlanError(
+                f"{what} was made while jax_enable_x64 was {own}, but it is {now} here,"
+                " where the model gives other dtypes; make it again, or run it in"
+                f" `with jax.enable_x64({self.x64}):` (the setting of such a context"
+                " holds for one thread)"
+            )
+
+
+def x64_enabled() -> bool:
+    """Tells whether ``jax_enable_x64`` is on, in this thread and context."""
+    return bool(jax.config.jax_enable_x64)
 
 
 # All tables that are recorded to, or come from a pickle; see `lineage`.
@@ -427,6 +458,7 @@ def _load(
     marks: Marks,
     params_spec: Any,
     model_name: str,
+    x64: bool,
     avals: Sequence[Aval],
     stored: Sequence[StoredType],
 ) -> TypeTable:
@@ -442,7 +474,7 @@ def _load(
                     table._extend(marks, avals, stored)
                     return table
         table = TypeTable(params_spec)
-        table.model_name, table._is_copy = model_name, True
+        table.model_name, table.x64, table._is_copy = model_name, x64, True
         table._extend(marks, avals, stored)
         return table
 

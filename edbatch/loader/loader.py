@@ -6,10 +6,12 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from edbatch.batching import Batched
 from edbatch.errors import LoaderError
+from edbatch.graph.type_table import x64_enabled
 from edbatch.loader.order import epoch_order
 from edbatch.loader.prefetch import map_ahead
 from edbatch.loader.report import LoaderReport, WaitClock
@@ -116,6 +118,7 @@ class Loader:
         self._workers = _count("workers", workers, 1)
         seed = _count("seed", seed, 0)
         _check_instances(len(instances), self.batch_size, drop_last)
+        self._x64 = x64_enabled()
         self._recordings = batched.record_all(instances)
         self._sizes = np.array([each.num_nodes for each in self._recordings])
         self._clock = WaitClock()
@@ -232,7 +235,11 @@ class Loader:
             epoch, step = epoch + 1, 0
 
     def _plan(self, task: _Task) -> Minibatch:
-        """Runs in the threads."""
+        """Runs in the threads, where a context of jax.enable_x64 does not hold."""
+        with jax.enable_x64(self._x64):
+            return self._plan_task(task)
+
+    def _plan_task(self, task: _Task) -> Minibatch:
         epoch, step, index = task
         chosen = [self._recordings[k] for k in index.tolist()]
         try:
