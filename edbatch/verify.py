@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -13,11 +14,15 @@ from edbatch.batching import Batched
 from edbatch.errors import VerificationError
 from edbatch.execution.ragged import Ragged
 from edbatch.graph.cell import jitted_cells
+from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
+from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
 from edbatch.sharded import Sharded
 
-finfo: Any = jnp.finfo
-_ROUNDING = 512  # tolerance in units of the dtype's rounding error
+_ROUNDING = 512  # tolerance in units of the rounding error
+_MOST = 0.5  # of an array's scale: beyond, dtypes of few bits would allow anything
+
+Roundings = Callable[[], list[Rounding]]  # per leaf; asked for only where it matters
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ def verify(
         instances: Instances (not recordings).
         gradients: Whether to compare gradients.
         tolerance: Allowed difference, relative to the larger of 1 and the largest
-            number of the array; 512 rounding errors of its dtype by default.
+            number of the array. By default 512 rounding errors of the lowest precision
+            on the way to the number, forward and backward, but at most one half.
         seed: Seed of the random linear function.
         rng: The key for cells that draw random numbers, as for `Batched.apply`; the
             model gets the same keys by `cell_keys`.
@@ -80,7 +86,8 @@ def verify(
     found = split_instances(batched.apply(params, plan, rng=rng), len(instances))
     worst, count = 0.0, 0
     for k, (own, reference) in enumerate(zip(found, expected, strict=True)):
-        error, size = _compare(own, reference, f"instance {k}", tolerance)
+        roundings = _output_roundings(model, params, instances[k], k)
+        error, size = _compare(own, reference, f"instance {k}", tolerance, roundings)
         worst, count = max(worst, error), count + size
     gradient = (
         _compare_gradients(batched, params, plan, instances, tolerance, seed, rng)
@@ -140,8 +147,22 @@ def _unstack(ragged: Ragged) -> _Elements:
     )
 
 
+def _output_roundings(
+    model: Callable[..., Any], params: Any, instance: Any, place: int
+) -> Roundings:
+    def find() -> list[Rounding]:
+        with jitted_cells():
+            return coarsest_roundings(lambda own: model(own, instance, place), params)
+
+    return cache(find)
+
+
 def _compare(
-    found: Any, expected: Any, where: str, tolerance: float | None
+    found: Any,
+    expected: Any,
+    where: str,
+    tolerance: float | None,
+    roundings: Roundings,
 ) -> tuple[float, int]:
     own, own_tree = jax.tree.flatten(found)
     paths, tree = jax.tree_util.tree_flatten_with_path(expected)
@@ -152,27 +173,39 @@ def _compare(
             f" returns {tree}; please report this as a defect of edbatch"
         )
     worst, count = 0.0, 0
-    for array, (path, reference) in zip(own, paths, strict=True):
+    for k, (array, (path, reference)) in enumerate(zip(own, paths, strict=True)):
         name = f"{where}, output{jax.tree_util.keystr(path)}"
-        worst = max(worst, _error(array, reference, name, tolerance))
+        worst = max(worst, _error(array, reference, name, tolerance, roundings, k))
         count += np.size(array)
     return worst, count
 
 
-def _error(found: Any, expected: Any, where: str, tolerance: float | None) -> float:
+def _error(
+    found: Any,
+    expected: Any,
+    where: str,
+    tolerance: float | None,
+    roundings: Roundings,
+    leaf: int,
+) -> float:
     own, reference = np.asarray(found), np.asarray(expected)
     if own.shape != reference.shape:
         raise VerificationError(
             f"{where}: the batched result has shape {own.shape} but the model returns"
             f" {reference.shape}; please report this as a defect of edbatch"
         )
+    if own.dtype != input_dtype(reference):
+        raise VerificationError(
+            f"{where}: the batched result has dtype {own.dtype} but the model returns"
+            f" {input_dtype(reference)}; please report this as a defect of edbatch"
+        )
     if not own.size:
         return 0.0
     if not jnp.issubdtype(own.dtype, jnp.inexact):
         difference = float((own != reference).max())
-        allowed = 0.0
+        allowed, rounding = 0.0, None
     else:
-        rounding = float(finfo(own.dtype).eps)
+        rounding = rounding_of(own.dtype)
         wide = np.complex128 if np.iscomplexobj(own) else np.float64
         own, reference = own.astype(wide), reference.astype(wide)
         same = (own == reference) | (np.isnan(own) & np.isnan(reference))
@@ -181,15 +214,23 @@ def _error(found: Any, expected: Any, where: str, tolerance: float | None) -> fl
             finite = np.abs(reference[np.isfinite(reference)])
         scale = max(1.0, float(finite.max(initial=0.0)))
         difference = float(gap.max()) / scale
-        allowed = _ROUNDING * rounding if tolerance is None else tolerance
+        allowed = _allowed(rounding) if tolerance is None else tolerance
+        if tolerance is None and not difference <= allowed:
+            rounding = max(rounding, roundings()[leaf])
+            allowed = _allowed(rounding)
     if not difference <= allowed:  # a NaN on one side only fails as well
+        lowest = f" (in {rounding.dtype})" if rounding and tolerance is None else ""
         raise VerificationError(
             f"{where}: batched and unbatched results differ by {difference:.3g}"
-            f" relative to the array's scale, more than {allowed:.3g}; if the model is"
-            " ill-conditioned pass a larger tolerance, else please report this as a"
-            " defect of edbatch"
+            f" relative to the array's scale, more than {allowed:.3g}{lowest}; if the"
+            " model is ill-conditioned pass a larger tolerance, else please report this"
+            " as a defect of edbatch"
         )
     return difference
+
+
+def _allowed(rounding: Rounding) -> float:
+    return min(_ROUNDING * rounding.eps, max(_MOST, 4 * rounding.eps))
 
 
 def _compare_gradients(
@@ -215,15 +256,15 @@ def _compare_gradients(
         lambda some: _weighted(batched.apply(some, plan, rng=rng), weights), params
     )
 
-    def one_gradient(one: Any, share: Any, k: int) -> list[Any]:
-        return _grad_float(lambda some: _weighted(model(some, one, k), share), params)
-
     shares = split_instances(weights, len(instances))
+
+    def one_gradient(own: Any, k: int) -> list[Any]:
+        return _grad_float(
+            lambda some: _weighted(model(some, instances[k], k), shares[k]), own
+        )
+
     with jitted_cells():
-        parts = [
-            one_gradient(one, share, k)
-            for k, (one, share) in enumerate(zip(instances, shares, strict=True))
-        ]
+        parts = [one_gradient(params, k) for k in range(len(instances))]
     reference = [
         np.sum([np.asarray(part[j], np.float64) for part in parts], axis=0).astype(
             np.asarray(own[j]).dtype
@@ -235,10 +276,20 @@ def _compare_gradients(
         for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
         if _is_float(leaf)
     ]
+
+    @cache
+    def roundings() -> list[Rounding]:
+        with jitted_cells():
+            found = [
+                coarsest_roundings(lambda own, k=k: one_gradient(own, k), params)
+                for k in range(len(instances))
+            ]
+        return [max(each) for each in zip(*found, strict=True)]
+
     allowed = None if tolerance is None else 10 * tolerance
     return max(
-        _error(a, b, f"gradient of params{name}", allowed)
-        for name, a, b in zip(names, own, reference, strict=True)
+        _error(a, b, f"gradient of params{name}", allowed, roundings, k)
+        for k, (name, a, b) in enumerate(zip(names, own, reference, strict=True))
     )
 
 
