@@ -29,6 +29,7 @@ from edbatch.graph.stored_type import StoredType, moved, store, template_for
 
 Made = TypeVar("Made")
 
+_config: Any = jax.config
 _MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
 _KEY_NUMBERS = Aval((2,), np.dtype(np.uint32))  # instance, call
 
@@ -447,7 +448,7 @@ class TypeTable:
 
 def x64_enabled() -> bool:
     """Tells whether ``jax_enable_x64`` is on, in this thread and context."""
-    return bool(jax.config.jax_enable_x64)
+    return bool(_config.jax_enable_x64)
 
 
 # All tables that are recorded to, or come from a pickle; see `lineage`.
