@@ -1,5 +1,7 @@
 """`eb.verify` allows what the lowest precision on the way to a number allows."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,8 +95,13 @@ class Corrupt:
         return result | {self._name: self._change(result[self._name])}
 
 
+@cache
+def make_batched(low):
+    return eb.batch(make_model(low), sizes=SIZES)
+
+
 def check(low, name=None, change=None):
-    batched = eb.batch(make_model(low), sizes=SIZES)
+    batched = make_batched(low)
     if name is not None:
         batched = Corrupt(batched, name, change)
     return eb.verify(batched, make_params(), sample_trees(0, 4))
@@ -137,8 +144,9 @@ def test_a_large_error_is_found_in_low_precision(low):
 
 
 def test_a_wrong_dtype_is_found():
-    batched = eb.batch(make_model(jnp.bfloat16), sizes=SIZES)
-    wrong = Corrupt(batched, "state", lambda x: x.astype(jnp.float32))
+    wrong = Corrupt(
+        make_batched(jnp.bfloat16), "state", lambda x: x.astype(jnp.float32)
+    )
     text = r"\['state'\]: .* has dtype float32 but the model returns bfloat16"
     with pytest.raises(eb.VerificationError, match=text):
         eb.verify(wrong, make_params(), sample_trees(0, 2))
