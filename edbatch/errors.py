@@ -8,6 +8,7 @@ import difflib
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Iterable
 from types import FrameType
 
@@ -98,8 +99,29 @@ def user_module() -> str:
 def _user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] not in ("edbatch", "jax", "numpy"):
+        if _is_users(frame):
             return frame
         frame = frame.f_back
     return None
+
+
+def raising_line(error: Exception) -> str:
+    """Names the line of the user's code in which an error was raised.
+
+    Args:
+        error: An error that was caught.
+
+    Returns:
+        As `user_line`.
+    """
+    lines = [
+        f"{os.path.basename(frame.f_code.co_filename)}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _is_users(frame)
+    ]
+    return lines[-1] if lines else ""
+
+
+def _is_users(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] not in ("edbatch", "jax", "numpy")

@@ -6,8 +6,6 @@ appends a few integers to flat lists. Only a type's first node is analysed with
 ``jax.eval_shape``.
 """
 
-import os
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -15,7 +13,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from edbatch.errors import EdbatchError, RecordingError, user_line
+from edbatch.errors import EdbatchError, RecordingError, raising_line, user_line
 from edbatch.graph.call_analysis import ABSENT, CallAnalysis
 from edbatch.graph.cell import RNG, Cell, active
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
@@ -382,15 +380,10 @@ def _explain(error: Exception) -> Exception:
         return error
     if not ("'Handle'" in text or "graph.handle." in text or "ParameterPath" in text):
         return error
-    where = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in ("edbatch", "jax", "numpy"):
-            where = f"{os.path.basename(frame.f_code.co_filename)}:{line}"
     return RecordingError(
         f"a JAX operation was applied to a handle or a parameter outside a cell"
-        f" ({where}): it has no value while the model is recorded; move the computation"
-        " into a function marked with @eb.cell"
+        f" ({raising_line(error)}): it has no value while the model is recorded; move"
+        " the computation into a function marked with @eb.cell"
     )
 
 

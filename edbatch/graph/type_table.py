@@ -10,7 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.errors import CellError, EdbatchError, PickleError, PlanError
+from edbatch.errors import (
+    CellError,
+    EdbatchError,
+    PickleError,
+    PlanError,
+    RecordingError,
+    raising_line,
+    user_line,
+)
 from edbatch.graph import lineage
 from edbatch.graph.cell import Cell
 from edbatch.graph.external_input import input_dtype
@@ -362,9 +370,17 @@ class TypeTable:
                 self.params_spec,
                 *inputs,
             )
-        except EdbatchError:
-            raise
         except Exception as error:
+            if _is_about_stand_in(error):
+                where = raising_line(error) or user_line()
+                raise CellError(
+                    f"cell {name!r} uses a handle or a parameter that was not passed to"
+                    f" it ({where}): it closes over a value of the model,"
+                    " which is not known while the model is recorded; pass it to the"
+                    " cell as an argument"
+                ) from error
+            if isinstance(error, EdbatchError):
+                raise
             shapes = ", ".join(
                 f"{each.dtype}{list(each.shape)}" for each in inputs[0] + inputs[1]
             )
@@ -444,6 +460,15 @@ class TypeTable:
                 f" `with jax.enable_x64({self.x64}):` (the setting of such a context"
                 " holds for one thread)"
             )
+
+
+def _is_about_stand_in(error: Exception) -> bool:
+    """Whether an error in a cell is about a handle, or a stand-in for a parameter."""
+    text = str(error)
+    names = ("graph.handle.", "Handle(", "ParameterPath")
+    return isinstance(error, RecordingError) or (
+        isinstance(error, TypeError) and any(each in text for each in names)
+    )
 
 
 def x64_enabled() -> bool:

@@ -185,3 +185,33 @@ def test_a_cell_under_a_loop_of_the_model_is_an_error():
 
     with pytest.raises(eb.RecordingError, match="inside cells, not around them"):
         eb.batch(model, params=PARAMS).record(VECTORS[0])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda params, handle, x: handle * x,
+        lambda params, handle, x: x * handle,
+        lambda params, handle, x: jnp.tanh(handle) + x,
+        lambda params, handle, x: product({"w": x[:, None]}, handle[:1]),
+        lambda params, handle, x: product(params, x),
+        lambda params, handle, x: params["v"] * x,
+        lambda params, handle, x: jnp.tanh(params["v"]) * x,
+        lambda params, handle, x: handle,
+        lambda params, handle, x: (x, params),
+    ],
+)
+def test_a_cell_closes_over_nothing_of_the_model(use):
+    def model(params, vector):
+        handle = product(params, vector)
+
+        @eb.cell
+        def inner(x):
+            return use(params, handle, x)
+
+        return inner(vector)
+
+    text = r"'inner' uses a handle or a parameter that was not passed to it \("
+    with pytest.raises(eb.CellError, match=text) as caught:
+        eb.batch(model, params=PARAMS).record(VECTORS[0])
+    assert "test_cells_in_cells.py:" in str(caught.value)
