@@ -83,6 +83,10 @@ class TypeTable:
         self._derived: dict[Hashable, Any] = {}
         self._lineage = Lineage()
         self._is_copy = False  # as it was in a pickle: what comes later may extend it
+        self._register()
+
+    def _register(self) -> None:
+        """Lets pickles find the table."""
         with lineage.lock:
             _tables.add(self)
 

@@ -55,6 +55,9 @@ class SplitTable(TypeTable):
         self.share_kinds(recorded)
         self.split = split
 
+    def _register(self) -> None:
+        """Does nothing: pickles find the recorded types."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the recorded types, and which of them are split."""
         return _table_of, (self.split,)
