@@ -1,6 +1,7 @@
 """Recordings, plans, policies, cells and batched functions in other processes."""
 
 import copy
+import dataclasses
 import functools
 import gc
 import multiprocessing
@@ -424,6 +425,24 @@ def test_models_and_constants_without_a_name():
     constant = eb.batch(with_local_constant, params=jnp.float32(1))
     with pytest.raises(eb.PickleError, match=r"one of cell 'rescale' is <function"):
         pickle.dumps(constant.record(np.ones(2, np.float32)))
+
+
+def test_parameters_of_a_class_without_a_name():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Weights:
+        gain: jax.Array
+
+    def model(params, x):
+        return rescale(params.gain, x, jnp.tanh, 1.0)
+
+    batched = eb.batch(model, params=Weights(jnp.float32(2)))
+    recording = batched.record(np.ones(2, np.float32))
+    rule = "structure of the parameters, but this one, of type Weights, cannot be"
+    for _ in range(2):
+        with pytest.raises(eb.PickleError, match=rule):
+            pickle.dumps(recording)
+    assert copy.deepcopy(recording).types is batched.types
 
 
 def with_local_constant(params, x):

@@ -1,5 +1,6 @@
 """All node types of one model, in the order in which recordings met them."""
 
+import pickle
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -123,12 +124,24 @@ class TypeTable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles what is known by now, cells by their names."""
+        self.derived("the structure of parameters is pickled", self._check_spec)
         with self._lock:
             types, avals = tuple(self.types), tuple(self.avals)
             marks = self._marks()
         stored = tuple(map(store, types))
         what = (marks, self.params_spec, self.model_name, self.x64, avals, stored)
         return _load, what
+
+    def _check_spec(self) -> bool:
+        try:
+            pickle.dumps(self.params_spec)
+        except Exception as error:
+            raise PickleError(
+                "recordings are pickled with the structure of the parameters, but this"
+                f" one, of type {type(self.params_spec).__name__}, cannot be: {error};"
+                " define its classes at the top level of a module"
+            ) from error
+        return True
 
     def _size(self) -> Size:
         return len(self.types), len(self.avals)
