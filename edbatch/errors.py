@@ -1,12 +1,13 @@
 """Errors that a user can meet, and the search for the nearest known name.
 
-Every message states the rule, the value received, the usual cause and the mend, in
-that order, in one sentence or two.
+Every message states the rule, the value received, the usual cause and the fix, in
+that order, in one sentence or two. Values stand in it as `shown` writes them.
 """
 
 import difflib
 import os
 import pickle
+import reprlib
 import sys
 import traceback
 from collections.abc import Iterable
@@ -45,6 +46,34 @@ class VerificationError(EdbatchError, AssertionError):
     """A batched result differs from the unbatched one."""
 
 
+_LISTED = 100  # characters of known names in a message
+_MOST_COMPARED = 10_000
+
+
+def shown(value: object, most: int = 60) -> str:
+    """Writes a value for a message, however long or deep it is.
+
+    Args:
+        value: The value.
+        most: How many characters to write at most.
+
+    Returns:
+        Its `repr`, or what fits of it.
+
+    Example:
+        >>> shown("a word"), shown("a" * 10**6, 20)
+        ("'a word'", "'aaaaaaa...aaaaaaaa'")
+    """
+    writer = reprlib.Repr()
+    writer.maxstring = writer.maxother = most
+    writer.maxlevel = 3
+    try:
+        text = writer.repr(value)
+    except Exception:  # of a number with too many digits, or of a class's own
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns a hint that names the known names nearest to an unknown one.
 
@@ -62,12 +91,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
         "known are 'a', 'b'"
     """
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name[:100], names[:_MOST_COMPARED], 1, 0.5)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {shown(close[0])}?"
     if not names:
         return "none is known"
-    return "known are " + ", ".join(repr(each) for each in names)
+    listed, *rest = (shown(each) for each in names[:_LISTED])
+    for each in rest:
+        if len(listed) + len(each) > _LISTED:
+            return f"known are {listed}, ..."
+        listed += f", {each}"
+    return f"known are {listed}"
 
 
 def user_line() -> str:

@@ -8,21 +8,23 @@ time that does not depend on how many nodes are in it, and all that a better sch
 can save, since every schedule runs the same nodes.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edbatch.errors import PolicyError, nearest
+from edbatch.errors import PolicyError, nearest, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.schedule.schedule import Schedule
 
 _LEAST_WEIGHT = 0.01
+_MOST_US = 1e12  # eleven days
+_WIDEST = 2**16  # rows; tables have four times as many columns
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class CostModel:
         record: How it was measured.
 
     Raises:
-        PolicyError: The lengths do not agree, or a time is negative or not finite.
+        PolicyError: There is no type, the lengths do not agree, a width is out of
+            range, or a time is negative or not finite.
 
     Example:
         >>> from edbatch.schedule.examples import tree
@@ -105,20 +108,30 @@ class CostModel:
                 f"costs name {len(self.types)} types and {len(self.widths)} widths but"
                 " their times are of other numbers; give one per type and width"
             )
+        if not self.types:
+            raise PolicyError(
+                "costs are those of one type or more but there is none here; calibrate"
+                " the model whose minibatches they are to predict"
+            )
         if (
             self.widths != tuple(sorted({*self.widths}))
-            or min(self.widths, default=0) < 1
+            or not 1 <= min(self.widths, default=0) <= max(self.widths) <= _WIDEST
         ):
             raise PolicyError(
-                f"widths of chunks are ascending numbers of rows but are {self.widths};"
-                " give for example (8, 64, 512)"
+                f"widths of chunks are ascending numbers of rows, from 1 to {_WIDEST:,},"
+                f" but are {shown(self.widths)}; give for example (8, 64, 512)"
             )
-        numbers = [*sum(self.chunk_us, ()), *self.batches, self.switch_us, self.call_us]
+        if not all(1 <= each <= len(self.widths) for each in self.measured_widths):
+            raise PolicyError(
+                f"of {len(self.widths)} widths one or more were measured for each type"
+                f" but here {shown(self.measured_widths)}; calibrate again"
+            )
+        numbers = *chain(*self.chunk_us), *self.batches, self.switch_us, self.call_us
         for number in numbers:
-            if not (math.isfinite(number) and number >= 0):
+            if not 0 <= number <= _MOST_US:  # nor NaN
                 raise PolicyError(
-                    f"a cost is a finite number, 0 or more, but one is {number!r};"
-                    " calibrate again"
+                    f"a cost is a finite number, from 0 to {_MOST_US:.0e}, but one is"
+                    f" {shown(number)}; calibrate again"
                 )
 
     def batch_us(self, key: TypeKey, count: int) -> float:

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edbatch.errors import PolicyError, nearest
+from edbatch.errors import PolicyError, nearest, shown
 from edbatch.graph.node_type import TypeKey
+from edbatch.limits import UnreadableError, parse_json, read_bytes
 from edbatch.policies.training_record import is_number
 from edbatch.policies.whole_file import write_whole
 
 T = TypeVar("T")
+
+_MAX_BYTES = 2**28
 
 _KINDS = {
     str: "string",
@@ -75,14 +78,20 @@ class JsonFormat:
             The content.
 
         Raises:
-            PolicyError: The file does not exist, cannot be read or is not text.
+            PolicyError: The file does not exist, cannot be read, is too large or is not
+                text.
         """
         try:
-            return path.read_text(encoding="utf-8")
+            return read_bytes(path, _MAX_BYTES).decode("utf-8")
         except FileNotFoundError:
             raise PolicyError(self._not_found(path)) from None
         except UnicodeDecodeError:
             raise PolicyError(self._not_json(f"{path} is not text")) from None
+        except UnreadableError as error:
+            raise PolicyError(
+                f"{self.subject} read from a file but of {path}, {error}; name a file"
+                f" that {self.writer} wrote"
+            ) from None
         except OSError as error:
             raise PolicyError(
                 f"{self.subject} read from a file but {path} cannot be read"
@@ -116,12 +125,12 @@ class JsonFormat:
         if type(version) is int and version > self.version:
             raise PolicyError(
                 f"this version of edbatch reads {self.what} files up to version"
-                f" {self.version} but {source} has version {version}; install a newer"
+                f" {self.version} but {source} has version {shown(version)}; install a newer"
                 " edbatch"
             )
         try:
             if type(version) is not int or version < 1:
-                raise ValueError(f"'version' is {version!r}")
+                raise ValueError(f"'version' is {shown(version)}")
             return build(content, version)
         except ValueError as error:
             raise PolicyError(
@@ -131,7 +140,7 @@ class JsonFormat:
 
     def _read_json(self, text: str, source: str) -> Any:
         try:
-            return json.loads(text, parse_constant=_refuse_constant)
+            return parse_json(text, parse_constant=_refuse_constant)
         except ValueError as error:
             start = text.lstrip()
             if not start:
@@ -142,8 +151,6 @@ class JsonFormat:
                 problem = (
                     f"{source} is not ({error}); name another file, or {self.again}"
                 )
-        except RecursionError:
-            problem = f"{source} is nested too deeply; name another file"
         raise PolicyError(self._not_json(problem))
 
     def _not_json(self, problem: str) -> str:
@@ -190,12 +197,15 @@ def read_types(entries: list[Any]) -> tuple[TypeKey, ...]:
     Raises:
         ValueError: An entry is wrong, or repeats a type.
     """
-    types: list[TypeKey] = []
+    types: dict[TypeKey, None] = {}
     for k, each in enumerate(entries):
-        values = (read_entry(each, f"type {k}", n, t) for n, t in _TYPE_KEY.items())
-        types.append(TypeKey(*values))
-        if types.index(types[-1]) < k:
-            raise ValueError(f"type {k} repeats {types[-1]}")
+        where = f"type {k}"
+        key = TypeKey(*(read_entry(each, where, n, t) for n, t in _TYPE_KEY.items()))
+        if min(key.arity, key.variant) < 0:
+            raise ValueError(f"'arity' or 'variant' of {where} is negative")
+        if key in types:
+            raise ValueError(f"{where} repeats {shown(str(key))}")
+        types[key] = None
     return tuple(types)
 
 

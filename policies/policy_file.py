@@ -6,11 +6,12 @@ parameters and arity, never by shapes: a policy serves every hidden size. Equal
 machines give the same bytes.
 """
 
+from collections import Counter
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from edbatch.errors import nearest
+from edbatch.errors import nearest, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.bound_weights import EQUAL_WEIGHTS, BoundWeights
 from edbatch.policies.encoding import ENCODINGS, may_encode
@@ -133,8 +134,9 @@ def type_labels(types: tuple[TypeKey, ...]) -> list[str]:
         ['leaf/0', 'compose@enc/4']
     """
     texts = [str(key) for key in types]
+    count = Counter(texts)
     return [
-        text if texts.count(text) == 1 else f"{text}#{position}"
+        text if count[text] == 1 else f"{text}#{position}"
         for position, text in enumerate(texts)
     ]
 
@@ -174,7 +176,7 @@ def _build(content: dict[str, Any], version: int) -> StateMachine:
     encoding = read_entry(content, "the file", "encoding", str)
     if encoding not in ENCODINGS:
         hint = nearest(encoding, ENCODINGS)
-        raise ValueError(f"the encoding {encoding!r} is unknown, {hint}")
+        raise ValueError(f"the encoding {shown(encoding)} is unknown, {hint}")
     types = read_types(read_entry(content, "the file", "types", list))
     position = {label: k for k, label in enumerate(type_labels(types))}
     states: dict[tuple[int, ...], MachineState] = {}
@@ -206,7 +208,9 @@ def _state(each: Any, where: str, position: dict[str, int]) -> MachineState:
     for label in labels:
         if not isinstance(label, str) or label not in position:
             hint = nearest(str(label), position)
-            raise ValueError(f"{where} refers to an unknown type {label!r}, {hint}")
+            raise ValueError(
+                f"{where} refers to an unknown type {shown(label)}, {hint}"
+            )
     *symbols, action = [position[label] for label in labels]
     visits = read_entry(each, where, "visits", int)
     value = read_entry(each, where, "value", float)

@@ -4,6 +4,8 @@ import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
+from edbatch.errors import shown
+
 
 @dataclass(frozen=True)
 class TrainingRecord:
@@ -97,7 +99,7 @@ class TrainingRecord:
         wrong = sorted(kinds.keys() ^ values.keys())
         if wrong:
             how = "has no" if wrong[0] in kinds else "has an unknown"
-            raise ValueError(f"'training' {how} {wrong[0]!r}")
+            raise ValueError(f"'training' {how} {shown(wrong[0])}")
         for name, kind in kinds.items():
             if name not in ("curve", "versions") and not _is_a(values[name], kind):
                 raise ValueError(f"{name!r} in 'training' is not of type {_name(kind)}")

@@ -32,19 +32,22 @@ STAGES = (
 FRONT_DOOR = "the front door"  # the modules directly in edbatch/
 INIT = "edbatch/__init__.py"
 
+BASE = ("errors", "limits")  # modules that import nothing of edbatch but errors
+
 MAY_IMPORT = {
     "errors": {"errors"},
-    **{stage: {"errors", *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
+    "limits": {"errors", "limits"},
+    **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
     FRONT_DOOR: {"errors", *STAGES, FRONT_DOOR},
     "loader": {"errors", *STAGES, FRONT_DOOR, "loader"},
-    "data": {"errors", "data"},
+    "data": {*BASE, "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
     "flax": {"errors", "graph", "flax"},
     INIT: {"errors", *STAGES, FRONT_DOOR, "loader", "data", "models"},
     "benchmark": {"errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark"},
     "plot": {"errors", "graph", "schedule", "envs", "policies", "plot"},
     "cli": {
-        *("errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark", "plot", "cli")
+        *(*BASE, *STAGES, FRONT_DOOR, "data", "models", "benchmark", "plot", "cli")
     },
 }
 LAYERS = tuple(layer for layer in MAY_IMPORT if layer not in (FRONT_DOOR, INIT))

@@ -4,7 +4,7 @@ from typing import Literal
 
 from edbatch.data.errors import DataError
 from edbatch.data.trees import Tree
-from edbatch.errors import nearest
+from edbatch.errors import nearest, shown
 
 Branching = Literal["right", "left"]
 
@@ -66,7 +66,7 @@ def binarize(tree: Tree, branching: Branching = "right") -> Tree:
     """
     if branching not in ("right", "left"):
         raise DataError(
-            f"branching must be 'right' or 'left'; found {branching!r}; usually a "
+            f"branching must be 'right' or 'left'; found {shown(branching)}; usually a "
             f"misspelling; {nearest(str(branching), ('right', 'left'))}"
         )
     paired = _paired_right if branching == "right" else _paired_left
@@ -107,6 +107,6 @@ def _check_no_word(node: Tree) -> None:
     if node.word is not None:
         raise DataError(
             "only trees with words at the leaves can be collapsed or binarized; found "
-            f"the word {node.word!r} on a node with {len(node.children)} children; "
+            f"the word {shown(node.word)} on a node with {len(node.children)} children; "
             "usually a dependency tree; use its children as they are"
         )

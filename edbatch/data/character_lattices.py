@@ -14,6 +14,7 @@ from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.vocabulary import Vocabulary
 from edbatch.data.word_lists import WordList
+from edbatch.errors import shown
 
 SUFFIXES = (*COLUMN_SUFFIXES, ".bmes", ".bioes", ".train", ".dev", ".test")
 
@@ -76,7 +77,7 @@ class CharacterLattice:
             if not 0 <= each.first < each.last < len(self.characters):
                 raise DataError(
                     "a word of a CharacterLattice must span two characters or more of "
-                    f"its {len(self.characters)}; found {each!r}; usually places that "
+                    f"its {len(self.characters)}; found {shown(each)}; usually places that "
                     "count from 1, or an end behind the word; count from 0, the last "
                     "character included"
                 )
@@ -174,7 +175,7 @@ def _character(source: SourceText, row: Row, column: int) -> str:
             row.line,
             1,
             "a line must hold one character, with its place in its word behind it if "
-            f"any; found {text!r}; usually a file of words and tags; read it with "
+            f"any; found {shown(text)}; usually a file of words and tags; read it with "
             "read_columns, or choose character_column",
         )
     return text[0]

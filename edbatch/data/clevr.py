@@ -6,6 +6,7 @@ under ``type`` in those that newer generators write; its value stands under
 ``value_inputs`` or ``side_inputs``. Whatever else a file has is not read.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.programs import Program
+from edbatch.errors import shown
+from edbatch.limits import UnreadableError, parse_json
 
 SUFFIXES = (".json",)
 FUNCTION_KEYS = ("function", "type")
 VALUE_KEYS = ("value_inputs", "side_inputs")
 
+_MOST_KEYS, _KEY_LENGTH = 3, 20  # that a message names
 _BOOLEANS = {True: "yes", False: "no"}
 
 
@@ -57,7 +61,12 @@ def read_programs(path: Paths) -> list[Program]:
 
 def _programs(source: SourceText) -> Iterator[Program]:
     try:
-        content = json.loads(source.text)
+        content = parse_json(source.text)
+    except UnreadableError as error:
+        raise DataError(
+            f"{source.name}: a question file must be JSON that can be read; found that"
+            f" {error}; usually a damaged file, or another format; fetch it again"
+        ) from None
     except json.JSONDecodeError as error:
         raise source.error_at(
             error.lineno,
@@ -142,7 +151,7 @@ def _value(k: int, node: Mapping[str, Any]) -> str | None:
             return values[0]
         raise DataError(
             f"program[{k}]: {key!r} must be a list of one string, or empty; found"
-            f" {values!r}; usually a program in another form; a function takes one"
+            f" {shown(values)}; usually a program in another form; a function takes one"
             " value at most"
         )
     return None
@@ -156,5 +165,7 @@ def _answer(answer: Any) -> str | None:
 
 def _described(found: Any) -> str:
     if isinstance(found, dict):
-        return f"an object with the keys {', '.join(map(repr, found)) or 'none'}"
+        first = (shown(key, _KEY_LENGTH) for key in itertools.islice(found, _MOST_KEYS))
+        more = ", ..." if len(found) > _MOST_KEYS else ""
+        return f"an object with the keys {', '.join(first) or 'none'}{more}"
     return f"a JSON value of type {type(found).__name__}"

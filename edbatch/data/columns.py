@@ -11,6 +11,7 @@ from typing import NamedTuple
 from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.sentences import Sentence
+from edbatch.errors import shown
 
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 DOCUMENT_START = "-DOCSTART-"
@@ -114,7 +115,7 @@ def _too_few(
     return source.error_at(
         line,
         len(text) + 1,
-        f"a line must have at least {needed} columns; found {found} in {text!r}; "
+        f"a line must have at least {needed} columns; found {found} in {shown(text)}; "
         "usually a missing tag, or a file without tags; add the tag, or choose "
         "word_column and tag_column among the columns there are",
     )
@@ -127,6 +128,6 @@ def _uneven(
         line,
         1,
         f"every line must have as many columns as the first, line {first[0]}, which "
-        f"has {first[1]}; found {found} in {text!r}; usually a token that holds a "
-        "space, or a missing column; separate the columns by tabs, or mend the line",
+        f"has {first[1]}; found {found} in {shown(text)}; usually a token that holds a "
+        "space, or a missing column; separate the columns by tabs, or fix the line",
     )

@@ -14,7 +14,8 @@ from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.sentences import Sentence
 from edbatch.data.trees import Tree
-from edbatch.errors import nearest
+from edbatch.errors import nearest, shown
+from edbatch.limits import MAX_DIGITS
 
 SUFFIXES = (".conllu",)
 FIELDS = (
@@ -164,7 +165,7 @@ def _is_word(source: SourceText, row: _Word, expected_id: int) -> bool:
     raise row.error(
         source,
         _ID,
-        f"words must be numbered 1, 2, 3, ...; found {text!r} where {expected_id} "
+        f"words must be numbered 1, 2, 3, ...; found {shown(text)} where {expected_id} "
         "comes next; usually a missing blank line between sentences, or a deleted "
         "line; insert the blank line, or renumber ids and heads",
     )
@@ -172,12 +173,12 @@ def _is_word(source: SourceText, row: _Word, expected_id: int) -> bool:
 
 def _head(source: SourceText, row: _Word) -> int:
     text = row.fields[_HEAD]
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise row.error(
             source,
             _HEAD,
-            f"a head must be an integer, 0 or more; found {text!r}; usually a file "
-            "without syntax, or a shifted column; read it with read_sentences, or mend "
+            f"a head must be an integer, 0 or more; found {shown(text)}; usually a file "
+            "without syntax, or a shifted column; read it with read_sentences, or fix "
             "the line",
         )
     return int(text)
@@ -186,7 +187,7 @@ def _head(source: SourceText, row: _Word) -> int:
 def _field(name: str) -> int:
     if name not in FIELDS:
         raise DataError(
-            f"a field must be one of the {len(FIELDS)} of CoNLL-U; found {name!r}; "
+            f"a field must be one of the {len(FIELDS)} of CoNLL-U; found {shown(name)}; "
             f"usually a misspelling; {nearest(name, FIELDS)}"
         )
     return FIELDS.index(name)

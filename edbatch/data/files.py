@@ -1,20 +1,21 @@
-"""Opening of input files: folders and lists expanded, plain or gzipped, UTF-8."""
+"""Opening of input files: folders and lists expanded, plain or gzipped, UTF-8.
+
+How much a file may hold is in `edbatch.limits`.
+"""
 
 import difflib
-import gzip
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from edbatch.data.errors import DataError
+from edbatch.limits import UnreadableError, read_bytes
 
 # What every reader accepts: a file, a folder, or several of them.
 PathLike = str | os.PathLike[str]
 Paths = PathLike | Iterable[PathLike]
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_BOM = b"\xef\xbb\xbf"
 
 
@@ -141,7 +142,8 @@ def read_text(path: PathLike) -> SourceText:
         Its text.
 
     Raises:
-        DataError: The file is unreadable, empty, a damaged gzip file, or not UTF-8.
+        DataError: The file is unreadable, too large, empty, a damaged gzip file, or not
+            UTF-8.
 
     Example:
         >>> import gzip, pathlib, tempfile
@@ -153,13 +155,17 @@ def read_text(path: PathLike) -> SourceText:
     """
     name = os.fspath(path)
     try:
-        raw = Path(path).read_bytes()
+        data = read_bytes(Path(path))
+    except UnreadableError as error:
+        raise DataError(
+            f"{name}: a file must be whole and of a size that can be read; found that"
+            f" {error}"
+        ) from error
     except OSError as error:
         raise DataError(
             f"{name}: a file must be readable; found {error.strerror!r}; usually "
             "missing access rights; check the path and its rights"
         ) from error
-    data = _unzip(name, raw) if raw.startswith(_GZIP_MAGIC) else raw
     if not data:
         raise DataError(
             f"{name}: a file must hold some text; found an empty file (0 bytes); "
@@ -200,17 +206,6 @@ def _missing(path: Path) -> DataError:
         f"{str(folder)!r}; usually a misspelt name or another working directory "
         f"(it is {os.getcwd()!r}); {mend}"
     )
-
-
-def _unzip(name: str, raw: bytes) -> bytes:
-    try:
-        return gzip.decompress(raw)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{name}: a gzip file must be whole; found that its {len(raw)} bytes do "
-            f"not unpack ({error}); usually a download that stopped early; fetch it "
-            "again"
-        ) from error
 
 
 def _decode(name: str, data: bytes) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edbatch.data.errors import DataError
 from edbatch.data.vocabulary import UNKNOWN_INDEX, Vocabulary
-from edbatch.errors import nearest
+from edbatch.errors import nearest, shown
 
 # Height, width and channels of an image's features.
 IMAGE_SHAPE = (7, 7, 16)
@@ -26,6 +26,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "material": ("metal", "rubber"),
     "shape": ("cube", "cylinder", "sphere"),
 }
+_MOST_KINDS = 5  # that a message names
 VALUES = (*RELATIONS, *(value for values in ATTRIBUTES.values() for value in values))
 ANSWERS = ("no", "yes", *map(str, range(11)), *VALUES[len(RELATIONS) :])
 
@@ -85,7 +86,7 @@ class Program:
 
     Raises:
         DataError: There is no function, one is unknown or has the wrong inputs, or a
-            value is missing or too many.
+            value is missing or too many; or the image has no number.
 
     Example:
         >>> program = Program(["scene", "count"], [(), (0,)], [None, None])
@@ -114,6 +115,12 @@ class Program:
                 " usually a part of a program; give () and None where there is no input"
                 " or value"
             )
+        if not isinstance(self.image, int | np.integer) or self.image < 0:
+            raise DataError(
+                "image_index: the image of a Program must be a number, 0 or more; found"
+                f" {shown(self.image)}; usually a mark for an image that is missing;"
+                " leave the question out"
+            )
         for k in range(len(self.functions)):
             self._check(k)
 
@@ -126,14 +133,14 @@ class Program:
         if signature is None:
             raise DataError(
                 f"program[{k}]: a function must be one of the {len(FUNCTIONS)} of"
-                f" CLEVR; found {name!r}; usually a program for another data set;"
+                f" CLEVR; found {shown(name)}; usually a program for another data set;"
                 f" {nearest(str(name), FUNCTIONS)}"
             )
         for each in self.inputs[k]:
             if type(each) is not int or not 0 <= each < k:
                 raise DataError(
                     f"program[{k}]: the inputs of a function must be positions before"
-                    f" it; found {each!r} for {name!r}, which is at {k}; usually a"
+                    f" it; found {shown(each)} for {name!r}, which is at {k}; usually a"
                     " program in another order, or with a cycle; sort it, the root last"
                 )
         self._check_signature(k, signature)
@@ -145,18 +152,19 @@ class Program:
             raise DataError(
                 f"program[{k}]: the inputs of {name!r} must be"
                 f" {_kinds(signature.inputs)}; found {_kinds(found)}; usually an input"
-                " that is missing or leads to another function; mend the inputs"
+                " that is missing or leads to another function; fix the inputs"
             )
         if (self.values[k] is not None) != signature.takes_value:
             rule = "a value" if signature.takes_value else "no value"
             raise DataError(
-                f"program[{k}]: {name!r} must have {rule}; found {self.values[k]!r};"
+                f"program[{k}]: {name!r} must have {rule}; found {shown(self.values[k])};"
                 " usually a value at the wrong function; move or add it"
             )
 
 
 def _kinds(kinds: Sequence[str]) -> str:
-    return f"({', '.join(kinds)})"
+    more = ", ..." if len(kinds) > _MOST_KINDS else ""
+    return f"({', '.join(kinds[:_MOST_KINDS])}{more})"
 
 
 def index_program(program: Program, values: Vocabulary, answers: Vocabulary) -> Program:

@@ -11,6 +11,8 @@ import re
 from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.trees import Tree
+from edbatch.errors import shown
+from edbatch.limits import MAX_NESTING
 
 SUFFIXES = (".ptb", ".mrg", ".txt", ".bracket", ".brackets")
 
@@ -42,7 +44,8 @@ def read_trees(path: Paths) -> list[Tree]:
 
     Raises:
         DataError: A path is missing, or a file is unreadable, holds no tree, or has
-            unbalanced brackets, an empty node or a word outside a tree.
+            unbalanced brackets, too many nested ones, an empty node or a word outside a
+            tree.
 
     Example:
         >>> import pathlib, tempfile
@@ -89,6 +92,8 @@ def _parsed(source: SourceText) -> list[Tree]:
             labels.append(token[3])
             children.append(siblings)
             opened.append(token.start())
+            if len(opened) > MAX_NESTING:
+                raise _too_deep(source, opened[-1])
             siblings = []
             continue
         if kind == _PRETERMINAL:
@@ -150,10 +155,19 @@ def _unclosed(source: SourceText, opened: list[int]) -> DataError:
     )
 
 
+def _too_deep(source: SourceText, offset: int) -> DataError:
+    return source.error(
+        offset,
+        f"trees must be nested at most {MAX_NESTING:,} deep; found more '(' open here; "
+        "usually closing brackets that are missing, or a file that is no treebank; fix "
+        "the brackets, or leave the file out",
+    )
+
+
 def _empty_node(source: SourceText, offset: int, label: str) -> DataError:
     return source.error(
         offset,
-        f"every node must hold a word or other nodes; found '({label})'; usually a "
+        f"every node must hold a word or other nodes; found {shown(f'({label})')}; usually a "
         "removed word, or a missing label, as in (dog); write the node as (NN dog), or "
         "delete it",
     )
@@ -162,7 +176,7 @@ def _empty_node(source: SourceText, offset: int, label: str) -> DataError:
 def _word_outside(source: SourceText, offset: int, word: str) -> DataError:
     return source.error(
         offset,
-        f"every word must stand inside a tree; found {word!r} outside of any; usually "
+        f"every word must stand inside a tree; found {shown(word)} outside of any; usually "
         "a file that is no treebank, or one ')' too many before it; leave the file "
-        "out, or mend the brackets",
+        "out, or fix the brackets",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.vocabulary import Vocabulary
-from edbatch.errors import nearest
+from edbatch.errors import nearest, shown
 
 SUFFIXES = (".tsv", ".txt", ".tab")
 START = "<s>"
@@ -182,7 +182,7 @@ def _columns(source: SourceText, line: int, text: str) -> tuple[str, str]:
         raise source.error_at(
             line,
             1,
-            f"a line must be a sentence, a tab and its translation; found {text!r}; "
+            f"a line must be a sentence, a tab and its translation; found {shown(text)}; "
             "usually a missing translation, or tabs turned into spaces; restore the "
             "tab, or leave the line out",
         )
@@ -192,7 +192,7 @@ def _columns(source: SourceText, line: int, text: str) -> tuple[str, str]:
 def _splitter(tokens: str) -> Callable[[str], list[str]]:
     if tokens not in TOKENS:
         raise DataError(
-            f"tokens must be 'words' or 'characters'; found {tokens!r}; usually a "
+            f"tokens must be 'words' or 'characters'; found {shown(tokens)}; usually a "
             f"misspelling; {nearest(str(tokens), TOKENS)}"
         )
     return TOKENS[tokens]

@@ -6,6 +6,7 @@ where it ends. The last node, which no arc leaves, has no tuple.
 """
 
 import ast
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.vocabulary import Vocabulary
+from edbatch.errors import shown
 
 SUFFIXES = (".plf", ".lat")
 
@@ -156,13 +158,16 @@ def _parse(source: SourceText, line: int, text: str) -> tuple[Arc, ...]:
             # Of backslashes in words, which stay as they stand.
             warnings.simplefilter("ignore")
             nodes = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+    except (
+        *(ValueError, SyntaxError, MemoryError, RecursionError),
+        TypeError,  # of a set that holds a list
+    ) as error:
         raise source.error_at(
             line,
             getattr(error, "offset", None) or 1,
             "a line must be a lattice in PLF, tuples of (word, score, distance); found "
-            f"{_shorten(text)}, which is no Python literal; usually a line that was "
-            "cut, or a file of another format; mend the line, or leave it out",
+            f"{shown(text)}, which is no Python literal; usually a line that was "
+            "cut, or a file of another format; fix the line, or leave it out",
         ) from None
     if not isinstance(nodes, tuple):
         raise _wrong_part(source, line, "a lattice must be a tuple of nodes", nodes)
@@ -172,7 +177,7 @@ def _parse(source: SourceText, line: int, text: str) -> tuple[Arc, ...]:
             raise _wrong_part(source, line, "a node must be a tuple of arcs", node)
         for part in node:
             if not _is_arc(part):
-                rule = "an arc must be (word, score, distance)"
+                rule = "an arc must be (word, score, distance), its score finite"
                 raise _wrong_part(source, line, rule, part)
             word, score, distance = part
             arcs.append(Arc(number, number + distance, word, float(score)))
@@ -184,9 +189,13 @@ def _is_arc(part: Any) -> bool:
         isinstance(part, tuple)
         and len(part) == 3
         and isinstance(part[0], str)
-        and type(part[1]) in (int, float)
+        and _is_number(part[1])
         and type(part[2]) is int
     )
+
+
+def _is_number(score: Any) -> bool:
+    return type(score) in (int, float) and abs(score) <= sys.float_info.max
 
 
 def _find_fault(arcs: tuple[Arc, ...]) -> str | None:
@@ -199,7 +208,7 @@ def _find_fault(arcs: tuple[Arc, ...]) -> str | None:
     for arc in arcs:
         if not 0 <= arc.source < arc.target:
             return (
-                f"an arc must lead to a later node; found {arc!r}; usually nodes that "
+                f"an arc must lead to a later node; found {shown(arc)}; usually nodes that "
                 "are not in topological order; sort them, or mend the distance"
             )
     targets = {arc.target for arc in arcs}
@@ -216,10 +225,6 @@ def _wrong_part(source: SourceText, line: int, rule: str, found: object) -> Data
     return source.error_at(
         line,
         1,
-        f"{rule}; found {_shorten(repr(found))}; usually a comma that is missing "
+        f"{rule}; found {shown(found)}; usually a comma that is missing "
         "behind a single element, or another format; write ((('word', -0.5, 1),),)",
     )
-
-
-def _shorten(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else text[:most] + "..."

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TypeVar, final
 
 from edbatch.data.errors import DataError
+from edbatch.errors import shown
 
 Result = TypeVar("Result")
 
@@ -48,7 +49,7 @@ class Tree:
         for child in self.children:
             if type(child) is not Tree:
                 raise DataError(
-                    f"the children of a Tree must be Trees; found {child!r}, a "
+                    f"the children of a Tree must be Trees; found {shown(child)}, a "
                     f"{type(child).__name__}; usually a word given as a child; write "
                     f"Tree(label, word) for a leaf"
                 )
@@ -208,7 +209,7 @@ class Tree:
 
     def _not_binary(self) -> DataError:
         return DataError(
-            f"left and right need a node with two children; found {self!r} with "
+            f"left and right need a node with two children; found {shown(self)} with "
             f"{len(self.children)}; usually a tree as read, before binarize, or a "
             "leaf; call binarize(tree) and test is_leaf first, or use children"
         )

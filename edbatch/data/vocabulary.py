@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from edbatch.data.errors import DataError
 from edbatch.data.sentences import Sentence
 from edbatch.data.trees import Tree
+from edbatch.errors import shown
 
 UNKNOWN = "<unk>"
 UNKNOWN_INDEX = 0
@@ -164,7 +165,7 @@ def _string(token: str | int) -> str:
     if isinstance(token, str):
         return token
     raise DataError(
-        f"a Vocabulary holds strings; found {token!r}, a {type(token).__name__}; "
+        f"a Vocabulary holds strings; found {shown(token)}, a {type(token).__name__}; "
         "usually data that is indexed already, or sampled; index it once, or not at all"
     )
 

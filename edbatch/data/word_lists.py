@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
+from edbatch.errors import shown
 
 SUFFIXES = (".txt", ".dict", ".lst")
 MAX_LENGTH = 16
@@ -134,8 +135,8 @@ def _entries(source: SourceText) -> list[str]:
                 line,
                 1,
                 "a line of a word list must be a word, its count if any, and its tag "
-                f"if any; found {text!r}; usually a file of another kind, or a word "
-                "that holds a space; name a word list, or mend the line",
+                f"if any; found {shown(text)}; usually a file of another kind, or a word "
+                "that holds a space; name a word list, or fix the line",
             )
         found.append(match[1])
     if not any(len(each) > 1 for each in found):

@@ -5,6 +5,7 @@ import numpy as np
 from edbatch.data import DataError, Tree, binarize, collapse_unary, read_trees
 from edbatch.data import sample_trees as sample_binary_trees
 from edbatch.data.files import Paths
+from edbatch.errors import shown
 
 _MERGED = 0.4  # share of binary inner nodes that are merged into their parents
 
@@ -41,7 +42,7 @@ def read_limited(path: Paths, arity: int) -> list[Tree]:
     if len(widest.children) > arity:
         raise DataError(
             f"with arity {arity} a node may have at most {arity} children; found one"
-            f" with {len(widest.children)}: {widest!r}; usually a treebank with flat"
+            f" with {len(widest.children)}: {shown(widest)}; usually a treebank with flat"
             f" phrases; choose arity {len(widest.children)}, or 2, which binarizes"
         )
     return trees

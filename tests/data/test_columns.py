@@ -58,7 +58,7 @@ def test_a_token_may_hold_other_spaces_and_a_hash(tmp_path: Path) -> None:
             "In O\n\nNew York B-LOC\n",
             "line 3, column 1: every line must have as many columns as the first, line "
             "1, which has 2; found 3 in 'New York B-LOC'; usually a token that holds a "
-            "space, .*; separate the columns by tabs, or mend the line",
+            "space, .*; separate the columns by tabs, or fix the line",
         ),
         ("In IN O\nOslo B-LOC\n", "line 2, column 1: .* which has 3; found 2 in 'Osl"),
         ("\n\t\n-DOCSTART- O\n", "must hold at least one sentence; found none in 16"),

@@ -115,7 +115,7 @@ def test_lines_that_are_not_conllu(tmp_path: Path, text: str, message: str) -> N
         (
             line(1, 0) + line(2, "_"),
             "line 2, column 13: a head must be an integer, 0 or more; found '_'; "
-            "usually a file without syntax, .*; read it with read_sentences, or mend",
+            "usually a file without syntax, .*; read it with read_sentences, or fix",
         ),
         (line(1, "-1"), "line 1, column 13: a head must be an integer.*; found '-1'"),
         (line(1, "²"), "a head must be an integer.*; found '²'"),

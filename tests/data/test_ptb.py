@@ -126,7 +126,7 @@ def test_what_is_written_is_read(trees: list[Tree]) -> None:
         (
             "(A a)\ndog (B b)",
             "line 2, column 1: every word must stand inside a tree; found 'dog' "
-            "outside of any; usually .*; leave the file out, or mend the brackets",
+            "outside of any; usually .*; leave the file out, or fix the brackets",
         ),
         (
             "(S\n  ())",

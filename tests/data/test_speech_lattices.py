@@ -75,8 +75,8 @@ def test_words_are_numbered() -> None:
         (
             "((('tea', -0.5, 1),)",
             r"column \d+: a line must be a lattice in PLF, tuples of \(word, score, "
-            r"distance\); found \(\(\('tea', -0.5, 1\),\), which is no Python literal; "
-            "usually a line that was cut, or .*; mend the line, or leave it out",
+            r"distance\); found .\(\(\('tea', -0.5, 1\),\)., which is no Python literal; "
+            "usually a line that was cut, or .*; fix the line, or leave it out",
         ),
         ("(((open('x'), 0, 1),),)", "which is no Python literal"),
         ("(" * 5000, "which is no Python literal"),
@@ -84,14 +84,19 @@ def test_words_are_numbered() -> None:
         ("(1, 2)", "a node must be a tuple of arcs; found 1; usually a comma that is"),
         (
             "(('tea', 0, 1),)",
-            r"an arc must be \(word, score, distance\); found 'tea'; usually a comma "
-            r"that is missing behind a single element, .*; write \(\(\('word', -0",
+            r"an arc must be \(word, score, distance\), its score finite; found 'tea'; "
+            r"usually a comma that is missing behind a single element, .*; write \(\(\('word', -0",
         ),
         ("((('tea', 0),),)", r"an arc must be .*; found \('tea', 0\)"),
         ("(((3, 0, 1),),)", r"an arc must be .*; found \(3, 0, 1\)"),
         ("((('a', '0', 1),),)", r"an arc must be .*; found \('a', '0', 1\)"),
         ("((('a', 0, 1.0),),)", r"an arc must be .*; found \('a', 0, 1.0\)"),
         ("((('a', 0, True),),)", r"an arc must be .*; found \('a', 0, True\)"),
+        (
+            "((('a', 1e999, 1),),)",
+            r"an arc .*, its score finite; found \('a', inf, 1\)",
+        ),
+        (f"((('a', {10**400}, 1),),)", r"an arc must be .*; found \('a', 1000"),
         ("((('a', 0, 0),),)", r"must lead to a later node; found Arc\(source=0, tar"),
         ("((('a', 0, 1),),(('a', 0, -1),),)", "must lead to a later node"),
         (

@@ -73,7 +73,7 @@ def test_a_word_list_is_told_by_its_first_line(text: str, expected: bool) -> Non
             "new 1\nnew york 3\n",
             "line 2, column 1: a line of a word list must be a word, its count if any, "
             "and its tag if any; found 'new york 3'; usually a file of another kind, "
-            "or a word that holds a space; name a word list, or mend the line",
+            "or a word that holds a space; name a word list, or fix the line",
         ),
         (
             "a 1\nb 2\n",

@@ -161,11 +161,23 @@ def test_the_nearest_type_is_named():
         ({"chunk_us": ((1.0,), (1.0, 2.0))}, "2 types and 2 widths but"),
         ({"batches": (1.0,)}, "2 types and 2 widths but"),
         ({"measured_widths": ()}, "2 types and 2 widths but"),
-        ({"widths": (4, 2)}, r"ascending numbers of rows but are \(4, 2\); give"),
-        ({"widths": (2, 2)}, "ascending numbers of rows but"),
-        ({"widths": (0, 2)}, "ascending numbers of rows but"),
-        ({"switch_us": -1.0}, "finite number, 0 or more, but one is -1.0; calibrate"),
-        ({"call_us": math.nan}, "finite number, 0 or more, but one is nan"),
+        ({"widths": (4, 2)}, r"ascending .* from 1 to 65,536, but are \(4, 2\); give"),
+        ({"widths": (2, 2)}, "ascending numbers of rows"),
+        ({"widths": (0, 2)}, "ascending numbers of rows"),
+        ({"widths": (1, 65_537)}, "ascending numbers of rows, from 1 to 65,536, but"),
+        (
+            {"types": (), "chunk_us": (), "measured_widths": (), "batches": ()},
+            "costs are those of one type or more but there is none here; calibrate",
+        ),
+        (
+            {"widths": (), "chunk_us": ((), ())},
+            r"ascending numbers of rows, from 1 .* but are \(\); give",
+        ),
+        ({"measured_widths": (2, 0)}, r"of 2 widths .* but here \(2, 0\); calibrate"),
+        ({"measured_widths": (2, 3)}, r"of 2 widths .* but here \(2, 3\); calibrate"),
+        ({"batches": (1e13, 1.0)}, "from 0 to .* but one is 10000000000000.0; calib"),
+        ({"switch_us": -1.0}, "a finite number, from 0 .* but one is -1.0; calibrate"),
+        ({"call_us": math.nan}, "a finite number, from 0 .* but one is nan"),
         ({"chunk_us": ((1.0, 2.0), (1.0, math.inf))}, "but one is inf"),
     ],
 )
@@ -247,7 +259,7 @@ def changed(*path, value=None, delete=False):
     [
         ("", "edbatch calibrate, but p is empty; run edbatch calibrate again"),
         (costs_text(COSTS)[:200], "but p ends too early and is truncated; run edbatch"),
-        ("[" * 100_000, "but p is nested too deeply; name another file"),
+        ("[" * 100_000, r"but p is not \(it is nested too deeply\); name another file"),
         (
             '{"switch_us": NaN}',
             "p is not .NaN is not a JSON number.; name an",
