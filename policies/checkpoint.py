@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from edbatch.errors import PolicyError
+from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
+from edbatch.limits import check_archive, parse_json
 from edbatch.policies.bound_weights import BoundWeights
 from edbatch.policies.judge import Verdict
 from edbatch.policies.q_learning import QTable
 from edbatch.policies.state_machine import MachineState
-from edbatch.policies.trie import Trie
+from edbatch.policies.training_record import is_number
+from edbatch.policies.trie import NO_STATE, Trie
 from edbatch.policies.tuning import Tuning
 
 # Settings that are digests.
@@ -138,12 +140,15 @@ def load_checkpoint(
     """
     path = Path(path)
     try:
+        if path.exists():
+            check_archive(path)
         # NumPy would leave a file open that is no archive.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        rest = json.loads(str(arrays["rest"]))
+        rest = parse_json(str(arrays["rest"]))
         theirs = dict(rest["settings"])
         state = _state(arrays, rest)
+        _check(state)
     except FileNotFoundError:
         raise PolicyError(
             f"training resumes from a checkpoint but there is no file {path}; an"
@@ -153,7 +158,7 @@ def load_checkpoint(
     except Exception as error:  # a damaged archive may raise about anything
         raise PolicyError(
             f"training resumes from a checkpoint but {path} is not one, or damaged"
-            f" ({error}); start again without --resume"
+            f" ({_short(error)}); start again without --resume"
         ) from None
     for name, value in settings.items():
         if theirs.get(name) == value:
@@ -166,7 +171,7 @@ def load_checkpoint(
             )
         raise PolicyError(
             f"training resumes with the settings that it began with but {name!r} is"
-            f" {value!r} now and was {theirs.get(name)!r}; give the same, or start"
+            f" {value!r} now and was {shown(theirs.get(name))}; give the same, or start"
             " again without --resume"
         )
     return state
@@ -190,6 +195,49 @@ def _state(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> TrainingState
         curve=[(trial, batches) for trial, batches in rest["curve"]],
         elapsed_s=rest["elapsed_s"],
     )
+
+
+def _check(state: TrainingState) -> None:
+    """Checks arrays that compiled code reads; raises `ValueError`."""
+    trie, value, visits = state.table.trie, state.table.value, state.table.visits
+    capacity, num_types = trie.child.shape
+    nodes, sequences = trie.used.tolist()
+    expected: list[tuple[str, np.ndarray, Any, tuple[int, ...]]] = [
+        ("child", trie.child, np.int32, (capacity, num_types)),
+        ("number", trie.number, np.int32, (capacity,)),
+        ("used", trie.used, np.int64, (2,)),
+        ("value", value, np.float64, (len(value), num_types)),
+        ("visits", visits, np.int64, value.shape),
+        ("stream", state.stream, np.uint64, (1,)),
+    ]
+    if state.tuning is not None:
+        tuning = state.tuning
+        for name in ("mean", "spread", "best"):
+            array = getattr(tuning, name)
+            expected.append((name, array, np.float64, (num_types + 1,)))
+    for name, array, dtype, shape in expected:
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(f"{name!r} is {array.dtype}{list(array.shape)}")
+    within = (
+        0 < nodes <= capacity
+        and 0 <= sequences <= len(value)
+        and _all_in(trie.child[:nodes], 0, nodes)
+        and _all_in(trie.number[:nodes], NO_STATE, sequences)
+    )
+    if not within:
+        raise ValueError("its table of states refers to places that there are not")
+    numbers = (type(state.trial) is int, is_number(state.elapsed_s))
+    if not (all(numbers) and all(is_number(each) for p in state.curve for each in p)):
+        raise ValueError("'trial', 'elapsed_s' or 'curve' are no numbers")
+
+
+def _all_in(array: np.ndarray, least: int, end: int) -> bool:
+    return bool(((array >= least) & (array < end)).all())
+
+
+def _short(error: Exception) -> str:
+    text = str(error)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _verdict_to_json(verdict: Verdict) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import numpy as np
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import write_whole
 from edbatch.data import PairVocabulary, Vocabulary
-from edbatch.errors import nearest
+from edbatch.errors import nearest, shown
+from edbatch.limits import check_archive
 from edbatch.models.workload import Vocabularies
 
 VOCABULARY, TARGET_VOCABULARY = "vocabulary", "target_vocabulary"
@@ -53,7 +54,8 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
         Arrays by dotted path, and the vocabulary if there is one.
 
     Raises:
-        CommandError: There is no such file, or it is no `.npz` file of plain arrays.
+        CommandError: There is no such file, or it is no `.npz` file of plain arrays,
+            or one that unpacks to far too much.
     """
     wrong = (
         f"--params takes an .npz file of arrays, as --save-params writes it, but {path}"
@@ -63,15 +65,22 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
     if not zipfile.is_zipfile(path):  # which an .npz file is
         raise CommandError(f"{wrong} is another kind of file, or cut short")
     try:
+        check_archive(path)
         with np.load(path, allow_pickle=False) as content:
             arrays = {name: np.asarray(content[name]) for name in content.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise CommandError(f"{wrong} cannot be read: {error}") from error
-    found = [
-        Vocabulary(arrays.pop(name).tolist())
-        for name in (VOCABULARY, TARGET_VOCABULARY)
-        if name in arrays
-    ]
+    except Exception as error:  # a damaged archive may raise about anything
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CommandError(f"{wrong} cannot be read: {text[:200]}") from error
+    found = []
+    for name in (VOCABULARY, TARGET_VOCABULARY):
+        if name in arrays:
+            words = arrays.pop(name)
+            if words.dtype.kind != "U" or words.ndim != 1:
+                raise CommandError(
+                    f"{wrong} has as {name!r} {words.dtype}{list(words.shape)} and no"
+                    " list of words; save the parameters again"
+                )
+            found.append(Vocabulary(words.tolist()))
     if len(found) == 2:
         return arrays, PairVocabulary(*found)
     return arrays, found[0] if found else None
@@ -89,20 +98,26 @@ def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:
         The parameters.
 
     Raises:
-        CommandError: An array is missing, unknown, or of another shape.
+        CommandError: An array is missing, unknown, of another shape, or holds no
+            numbers.
     """
     expected = dict(_named(template))
     for name in arrays:
         if name not in expected:
             raise CommandError(
-                f"{source} has an array {name!r} that the model does not have;"
+                f"{source} has an array {shown(name)} that the model does not have;"
                 f" {nearest(name, expected)}"
             )
     for name, leaf in expected.items():
         if name not in arrays:
             raise CommandError(
                 f"{source} has no array {name!r}, which the model needs; it has"
-                f" {', '.join(map(repr, arrays)) or 'none'}"
+                f" {shown([*arrays])[1:-1] or 'none'}"
+            )
+        if arrays[name].dtype.kind not in "biuf":
+            raise CommandError(
+                f"{source} has {name!r} of {arrays[name].dtype} but the model needs"
+                f" {leaf.dtype}; save the parameters again"
             )
         if arrays[name].shape != leaf.shape:
             raise CommandError(

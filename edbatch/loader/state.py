@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edbatch.errors import LoaderError
+from edbatch.errors import LoaderError, shown
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
 
@@ -56,15 +56,15 @@ class LoaderState:
         """
         names = [each.name for each in fields(self)]
         if not isinstance(state, Mapping) or set(state) != set(names):
-            found = sorted(state) if isinstance(state, Mapping) else repr(state)
+            found = sorted(map(str, state)) if isinstance(state, Mapping) else state
             raise LoaderError(
                 f"a loader's state has the entries {', '.join(names)}, but this one is"
-                f" {found}; usually another part of a checkpoint; pass what"
+                f" {shown(found, 200)}; usually another part of a checkpoint; pass what"
                 " loader.state() gave"
             )
         for name in names:
             own, other = getattr(self, name), state[name]
-            if name not in _POSITION and own != other:
+            if name not in _POSITION and not _same(own, other):
                 raise _other_run(name, other, own)
         epoch, step = (state[name] for name in _POSITION)
         # Checkpoints may give NumPy's integers back.
@@ -75,18 +75,23 @@ class LoaderState:
         if not (whole and epoch >= 0 <= step < steps):
             raise LoaderError(
                 "a state's epoch is 0 or more and its step below the"
-                f" {steps} minibatches of an epoch, but they are {epoch!r} and"
-                f" {step!r}; usually a state edited by hand; pass what loader.state()"
+                f" {steps} minibatches of an epoch, but they are {shown(epoch)} and"
+                f" {shown(step)}; usually a state edited by hand; pass what loader.state()"
                 " gave"
             )
         return replace(self, epoch=int(epoch), step=int(step))
+
+
+def _same(own: object, other: object) -> bool:
+    equal = np.asarray(own == other)  # checkpoints may give arrays back
+    return equal.ndim == 0 and bool(equal)
 
 
 def _other_run(name: str, other: object, own: object) -> LoaderError:
     if name == "data":
         difference = "its instances are not this loader's (their digests differ)"
     else:
-        difference = f"its {name} is {other!r} and this loader's is {own!r}"
+        difference = f"its {name} is {shown(other)} and this loader's is {own!r}"
     return LoaderError(
         f"a state goes on in a loader of the same data and settings, but {difference};"
         " usually a checkpoint of another run; make the loader as it was made then, or"

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from edbatch import limits
 from edbatch.models import get_workload
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -141,6 +142,15 @@ def tree_params(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
             "vocabulary": np.array([f"w{k}" for k in range(20)])
         }),
         ("cannot be read: Object arrays", {"leaf_i_b": np.array([None, {}])}),
+        ("'leaf.i.b' of <U1 but the model needs float32; save", {
+            "leaf_i_b": np.array(["a", "b", "c"])
+        }),
+        (r"has as 'vocabulary' float64\[2\] and no list of words; save the parameters", {
+            "vocabulary": np.zeros(2)
+        }),
+        (r"has as 'vocabulary' <U1\[1, 2\] and no list of words", {
+            "vocabulary": np.array([["a", "b"]])
+        }),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_parameters_is_said(
@@ -157,6 +167,16 @@ def test_a_file_of_another_kind_is_no_parameters(assert_fails, tmp_path: Path) -
     file.write_text("hello")
     arguments = ("run", "--workload", "tree-lstm", "--params", file)
     assert_fails("params.npz is another kind of file, or cut short", *arguments)
+
+
+def test_parameters_that_unpack_to_too_much(
+    assert_fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FREE_ARRAY_BYTES", 0)
+    file = tmp_path / "params.npz"
+    np.savez_compressed(file, zeros=np.zeros(10**6))
+    arguments = ("run", "--workload", "tree-lstm", "--params", file)
+    assert_fails(r"cannot be read: its [\d,]+ bytes unpack to 8,000,", *arguments)
 
 
 @pytest.mark.parametrize("name", ["lattice-lstm", "lattice-gru"])

@@ -42,17 +42,39 @@ def test_a_state_survives_json():
         ("step", -1, "its step below the 3 minibatches"),
         ("epoch", -1, "a state's epoch is 0 or more"),
         ("epoch", 1.5, "a state's epoch is 0 or more"),
+        ("step", "9" * 10**6, "a state's epoch is 0 or more"),
+        ("seed", np.arange(3), r"its seed is array\(\[0, 1, 2\]\) and this loader's"),
+        ("seed", [[0], 0], "its seed is "),
+        ("data", "x" * 10**6, "its instances are not this loader's"),
+        ("shuffle", "x" * 10**6, "its shuffle is 'xxx"),
     ],
 )
 def test_the_state_of_another_run_is_refused(name, value, message):
-    with pytest.raises(eb.LoaderError, match=message):
+    with pytest.raises(eb.LoaderError, match=message) as caught:
         STATE.resumed(asdict(STATE) | {name: value}, steps=3)
+    assert len(str(caught.value)) <= 300
 
 
-@pytest.mark.parametrize("state", [None, 3, {}, {"epoch": 1, "step": 0}, [1, 2]])
+def test_a_state_of_numpy_numbers():
+    kept = {name: np.array(value) for name, value in asdict(STATE).items()}
+    kept |= {name: np.int64(kept[name]) for name in ("epoch", "step")}
+    assert STATE.resumed(kept, steps=3) == STATE
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *(None, 3, {}, {"epoch": 1, "step": 0}, [1, 2], {1: 2, "a": 3}),
+        *("x" * 10**6, dict.fromkeys(range(10**5))),
+    ],
+    ids=lambda state: type(state).__name__,
+)
 def test_something_else_is_refused(state):
-    with pytest.raises(eb.LoaderError, match="a loader's state has the entries epoch,"):
+    with pytest.raises(
+        eb.LoaderError, match="a loader's state has the entries epoch,"
+    ) as caught:
         STATE.resumed(state, steps=3)
+    assert len(str(caught.value)) < 450
 
 
 def test_the_digest_is_of_the_data():

@@ -277,6 +277,49 @@ def test_damaged_entries(entries, path, tmp_path):
         train(tmp_path / "b.npz", resume=True)
 
 
+def spoil(arrays, name, how):
+    """Arrays of which compiled code must not see one, for it does not look."""
+    array = arrays[name].copy()
+    if how == "shape":
+        array = array[None]
+    elif how == "dtype":
+        array = array.astype(np.float32)
+    else:
+        array.flat[0] = how
+    return arrays | {name: array}
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, "shape") for name in ("child", "number", "used", "value", "visits")),
+        *((name, "dtype") for name in ("child", "number", "used", "value", "visits")),
+        *((name, how) for name in ("stream", "tuned") for how in ("shape", "dtype")),
+        *((name, how) for name in ("child", "number") for how in (10**6, -2)),
+        *(("used", how) for how in (0, -1, 10**6)),
+    ],
+)
+def test_damaged_arrays(name, how, path, tmp_path):
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    np.savez(tmp_path / "b.npz", **spoil(arrays, name, how))
+    with pytest.raises(PolicyError, match=DAMAGED) as caught:
+        train(tmp_path / "b.npz", resume=True)
+    assert len(str(caught.value).replace(str(tmp_path), "")) <= 300
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"trial": "x" * 10**6}, {"curve": [[1, "x" * 10**6]]}, {"elapsed_s": None}],
+    ids=["trial", "curve", "time"],
+)
+def test_entries_of_other_types(entries, path, tmp_path):
+    changed(path, tmp_path / "b.npz", **entries)
+    with pytest.raises(PolicyError, match=DAMAGED) as caught:
+        train(tmp_path / "b.npz", resume=True)
+    assert len(str(caught.value).replace(str(tmp_path), "")) <= 300
+
+
 def test_truncated_and_flipped_bytes(path):
     content = path.read_bytes()
     settings = json.loads(str(np.load(path)["rest"]))["settings"]
