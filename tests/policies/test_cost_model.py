@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from odd_json import ODD_VALUES, place_name, places
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -287,6 +288,23 @@ def changed(*path, value=None, delete=False):
 def test_a_damaged_file(text, message):
     with pytest.raises(PolicyError, match=message):
         parse_costs(text, "p")
+
+
+@pytest.mark.parametrize(
+    "place", [*places(json.loads(costs_text(COSTS)))][1:], ids=place_name
+)
+def test_an_odd_file_is_refused_or_works(place):
+    for value in ODD_VALUES:
+        try:
+            costs = parse_costs(changed(*place, value=value), "p")
+        except PolicyError as error:
+            assert len(str(error)) <= 300
+            continue
+        overhead = costs.batch_overhead(costs.types)
+        weights = costs.batch_weights(costs.types)
+        times = [costs.batch_us(key, 1000) for key in costs.types]
+        assert np.isfinite([*overhead, *weights, *times]).all()
+        assert parse_costs(costs_text(costs)) == costs
 
 
 def test_whole_numbers_are_times_too():

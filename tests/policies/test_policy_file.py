@@ -3,10 +3,13 @@ import os
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from odd_json import ODD_VALUES, place_name, places
 
+from edbatch.envs import sample_dag_structure
 from edbatch.errors import PolicyError
 from edbatch.graph import TypeKey
 from edbatch.policies import (
@@ -20,6 +23,7 @@ from edbatch.policies import (
 from edbatch.policies.bound_weights import POWERS, BoundWeights
 from edbatch.policies.encoding import may_encode
 from edbatch.policies.policy_file import parse_policy, policy_text
+from edbatch.schedule import check_schedule
 
 RECORD = TrainingRecord(
     workload="trees, “all” of them",
@@ -291,6 +295,22 @@ def changed(*path, value=None, delete=False):
 
 
 STATE = {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 1, "value": 0.0}
+
+
+@pytest.mark.parametrize("place", [*places(changed())][1:], ids=place_name)
+def test_an_odd_file_is_refused_or_works(place):
+    structure = sample_dag_structure(np.random.default_rng(0), types=2)
+    structure = replace(structure, type_keys=TYPES)
+    for value in ODD_VALUES:
+        text = json.dumps(changed(*place, value=value))
+        try:
+            policy = parse_policy(text, "p")
+            schedule = policy.schedule(structure)
+        except PolicyError as error:
+            assert len(str(error)) <= 300
+            continue
+        check_schedule(schedule, structure)
+        assert parse_policy(policy_text(policy)) == policy
 
 
 @pytest.mark.parametrize(
