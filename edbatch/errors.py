@@ -46,11 +46,11 @@ class VerificationError(EdbatchError, AssertionError):
     """A batched result differs from the unbatched one."""
 
 
-_LISTED = 100  # characters of known names in a message
+_LISTED = 80  # characters of known names in a message
 _MOST_COMPARED = 10_000
 
 
-def shown(value: object, most: int = 60) -> str:
+def shown(value: object, most: int = 40) -> str:
     """Writes a value for a message, however long or deep it is.
 
     Args:

@@ -63,9 +63,10 @@ def _programs(source: SourceText) -> Iterator[Program]:
     try:
         content = parse_json(source.text)
     except UnreadableError as error:
-        raise DataError(
-            f"{source.name}: a question file must be JSON that can be read; found that"
-            f" {error}; usually a damaged file, or another format; fetch it again"
+        raise source.error_in(
+            "",
+            f"a question file must be JSON that can be read; found that {error};"
+            " usually a damaged file, or another format; fetch it again",
         ) from None
     except json.JSONDecodeError as error:
         raise source.error_at(
@@ -76,9 +77,10 @@ def _programs(source: SourceText) -> Iterator[Program]:
         ) from None
     questions = content.get("questions") if isinstance(content, dict) else None
     if not isinstance(questions, list):
-        raise DataError(
-            f"{source.name}: a question file must have a list under 'questions'; found"
-            f" {_described(content)}; usually a file of scenes; leave it out"
+        raise source.error_in(
+            "",
+            "a question file must have a list under 'questions'; found"
+            f" {_described(content)}; usually a file of scenes; leave it out",
         )
     if not questions:
         raise source.error_without("question")
@@ -86,7 +88,8 @@ def _programs(source: SourceText) -> Iterator[Program]:
         try:
             yield _program(question)
         except DataError as error:
-            raise DataError(f"{source.name}, questions[{k}].{error}") from None
+            place, _, message = str(error).partition(": ")
+            raise source.error_in(f", questions[{k}].{place}", message) from None
 
 
 def _program(question: Any) -> Program:

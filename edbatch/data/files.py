@@ -5,11 +5,13 @@ How much a file may hold is in `edbatch.limits`.
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edbatch.data.errors import DataError
+from edbatch.errors import shown
 from edbatch.limits import UnreadableError, read_bytes
 
 # What every reader accepts: a file, a folder, or several of them.
@@ -17,6 +19,12 @@ PathLike = str | os.PathLike[str]
 Paths = PathLike | Iterable[PathLike]
 
 _UTF8_BOM = b"\xef\xbb\xbf"
+
+# Names of texts about data, which folders hold beside the data.
+_DOCUMENT = re.compile(
+    r"(.*[^a-z])?(licen[cs]e|copying|readme|changelog)([^a-z].*)?\.txt"
+    r"|[^a-z]*(about|authors|changes|citation|contributing|notice)[^a-z]*\.txt"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,7 @@ class SourceText:
     Attributes:
         name: The path as the user would write it.
         text: The whole text, line ends as in the file.
+        in_folder: Whether it was found in a folder, and not named itself.
 
     Example:
         >>> print(SourceText("a.ptb", "(S\n(").error(3, "found '('"))
@@ -34,6 +43,7 @@ class SourceText:
 
     name: str
     text: str
+    in_folder: bool = False
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yields (1-based line number, line without its end)."""
@@ -52,14 +62,20 @@ class SourceText:
 
     def error_at(self, line: int, column: int, message: str) -> DataError:
         """Makes the error for a fault at a 1-based line and column."""
-        return DataError(f"{self.name}, line {line}, column {column}: {message}")
+        return self.error_in(f", line {line}, column {column}", message)
+
+    def error_in(self, place: str, message: str) -> DataError:
+        """Makes the error for a fault in a part of the file; the whole if empty."""
+        hint = "; to leave this file out, name the others" if self.in_folder else ""
+        return DataError(f"{self.name}{place}: {message}{hint}")
 
     def error_without(self, instances: str) -> DataError:
         """Makes the error for a file in which no instance was found."""
-        return DataError(
-            f"{self.name}: a file must hold at least one {instances}; found none in "
+        return self.error_in(
+            "",
+            f"a file must hold at least one {instances}; found none in "
             f"{len(self.text)} characters; usually a file of blank lines or comments, "
-            "or of another format; leave it out or pick the reader of its format"
+            "or of another format; leave it out or pick the reader of its format",
         )
 
 
@@ -68,8 +84,7 @@ def read_sources(paths: Paths, suffixes: Sequence[str]) -> Iterator[SourceText]:
 
     Args:
         paths: A file, a folder, or an iterable of files and folders.
-        suffixes: Which files of a folder count, such as `(".ptb", ".mrg")`; each also
-            counts with `.gz` after it. A file named directly may have any name.
+        suffixes: As for `expand_paths`. A file named directly may have any name.
 
     Yields:
         One `SourceText` per file, in the order given; a folder's files sorted by path.
@@ -85,8 +100,8 @@ def read_sources(paths: Paths, suffixes: Sequence[str]) -> Iterator[SourceText]:
         ...     [source.text for source in read_sources(folder, (".ptb",))]
         ['(S (NN dog))']
     """
-    for path in expand_paths(paths, suffixes):
-        yield read_text(path)
+    for path, in_folder in _expanded(paths, suffixes):
+        yield read_text(path, in_folder=in_folder)
 
 
 def expand_paths(paths: Paths, suffixes: Sequence[str]) -> list[Path]:
@@ -95,7 +110,9 @@ def expand_paths(paths: Paths, suffixes: Sequence[str]) -> list[Path]:
     Args:
         paths: A file, a folder (searched recursively; names that start with a dot are
             skipped), or an iterable of files and folders.
-        suffixes: Which files of a folder count, with or without `.gz` after them.
+        suffixes: Which files of a folder count, such as `(".ptb", ".mrg")`, with or
+            without `.gz` after them. Texts about data, such as `LICENSE.txt` and
+            `readme.txt`, do not.
 
     Returns:
         The files in the order given; a folder's files sorted by path.
@@ -111,25 +128,40 @@ def expand_paths(paths: Paths, suffixes: Sequence[str]) -> list[Path]:
         ...     [path.name for path in expand_paths(folder, (".ptb",))]
         ['b.ptb.gz']
     """
-    if isinstance(paths, str | os.PathLike):
-        paths = [paths]
-    files: list[Path] = []
-    for path in map(Path, paths):
+    return [path for path, _ in _expanded(paths, suffixes)]
+
+
+def _expanded(paths: Paths, suffixes: Sequence[str]) -> list[tuple[Path, bool]]:
+    """Lists the files, and whether each was found in a folder."""
+    files: list[tuple[Path, bool]] = []
+    for path in _as_paths(paths):
         if path.is_dir():
-            files += _files_in(path, suffixes)
+            files += ((each, True) for each in _files_in(path, suffixes))
         elif path.exists():
-            files.append(path)
+            files.append((path, False))
         else:
             raise _missing(path)
     if not files:
         raise DataError(
             "a reader needs at least one path; found an empty list of them; usually a "
-            "glob pattern that matched nothing; print the list and mend the pattern"
+            "glob pattern that matched nothing; print the list and fix the pattern"
         )
     return files
 
 
-def read_text(path: PathLike) -> SourceText:
+def _as_paths(paths: Paths) -> list[Path]:
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    try:
+        return [Path(path) for path in paths]
+    except TypeError:
+        raise DataError(
+            "a reader takes the path of a file or folder, or several of them; found "
+            f"{shown(paths)}; usually an open file, or its content; pass its path"
+        ) from None
+
+
+def read_text(path: PathLike, *, in_folder: bool = False) -> SourceText:
     """Reads one file, gzipped or not, as UTF-8.
 
     Whether it is gzipped is told by its first bytes, since downloads often lose or
@@ -137,6 +169,7 @@ def read_text(path: PathLike) -> SourceText:
 
     Args:
         path: The file.
+        in_folder: Whether it was found in a folder; for messages.
 
     Returns:
         Its text.
@@ -153,25 +186,28 @@ def read_text(path: PathLike) -> SourceText:
         ...     read_text(file).text
         'text'
     """
-    name = os.fspath(path)
+    empty = SourceText(os.fspath(path), "", in_folder)
     try:
         data = read_bytes(Path(path))
     except UnreadableError as error:
-        raise DataError(
-            f"{name}: a file must be whole and of a size that can be read; found that"
-            f" {error}"
+        raise empty.error_in(
+            "",
+            "a file must be whole and of a size that can be read; found that "
+            f"{error}",
         ) from error
     except OSError as error:
-        raise DataError(
-            f"{name}: a file must be readable; found {error.strerror!r}; usually "
-            "missing access rights; check the path and its rights"
+        raise empty.error_in(
+            "",
+            f"a file must be readable; found {error.strerror!r}; usually missing "
+            "access rights; check the path and its rights",
         ) from error
     if not data:
-        raise DataError(
-            f"{name}: a file must hold some text; found an empty file (0 bytes); "
-            "usually a download or an unpacking that stopped early; fetch it again"
+        raise empty.error_in(
+            "",
+            "a file must hold some text; found an empty file (0 bytes); usually a "
+            "download or an unpacking that stopped early; fetch it again",
         )
-    return SourceText(name, _decode(name, data.removeprefix(_UTF8_BOM)))
+    return replace(empty, text=_decode(empty, data.removeprefix(_UTF8_BOM)))
 
 
 def _files_in(folder: Path, suffixes: Sequence[str]) -> list[Path]:
@@ -180,7 +216,8 @@ def _files_in(folder: Path, suffixes: Sequence[str]) -> list[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             plain = name.lower().removesuffix(".gz")
-            if plain.endswith(tuple(suffixes)) and not name.startswith("."):
+            counts = plain.endswith(tuple(suffixes)) and not _DOCUMENT.fullmatch(plain)
+            if counts and not name.startswith("."):
                 found.append(Path(parent, name))
     if not found:
         patterns = ", ".join(f"*{suffix}" for suffix in suffixes)
@@ -200,20 +237,20 @@ def _missing(path: Path) -> DataError:
     folder = missing.parent
     names = os.listdir(folder) if folder.is_dir() else []
     near = difflib.get_close_matches(missing.name, names, n=1)
-    mend = f"did you mean {near[0]!r}?" if near else "pass the path of an existing file"
+    fix = f"did you mean {near[0]!r}?" if near else "pass the path of an existing file"
     return DataError(
         f"{path}: a path to read must exist; found no {missing.name!r} in the folder "
         f"{str(folder)!r}; usually a misspelt name or another working directory "
-        f"(it is {os.getcwd()!r}); {mend}"
+        f"(it is {os.getcwd()!r}); {fix}"
     )
 
 
-def _decode(name: str, data: bytes) -> str:
+def _decode(source: SourceText, data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8")
-        raise SourceText(name, before).error(
+        raise replace(source, text=before).error(
             len(before),
             f"text must be UTF-8; found the byte 0x{data[error.start]:02x}, which is "
             "not; usually a file in another encoding; convert it, for example with "

@@ -24,6 +24,39 @@ def test_a_folder_is_searched_below_and_sorted(folder: Path) -> None:
     assert found == ["a.MRG", "b.ptb", "y.ptb/d.mrg", "z/c.ptb.gz"]
 
 
+def test_texts_about_the_data_of_a_folder_are_left_out(tmp_path: Path) -> None:
+    documents = [
+        *("LICENSE.txt", "licence.TXT", "LICENSE-CC-BY.txt", "ORIGIN_readme.txt"),
+        *("README.txt.gz", "COPYING.txt", "changelog.txt", "_about.txt", "Notice.txt"),
+    ]
+    data = ["license.ptb", "noticed.txt", "train.txt", "unlicensed.txt", "we_about.txt"]
+    for name in documents + data:
+        (tmp_path / name).write_text(name)
+    suffixes = (".ptb", ".txt")
+    assert [path.name for path in expand_paths(tmp_path, suffixes)] == data
+    named = [tmp_path / name for name in documents]
+    assert expand_paths(named, suffixes) == named
+
+
+def test_a_fault_in_a_folder_says_how_to_leave_the_file_out(folder: Path) -> None:
+    hint = "; to leave this file out, name the others"
+    (folder / "a.MRG").write_bytes(b"\xff")
+    for paths, end in ((folder, hint), ([folder / "a.MRG"], "")):
+        with pytest.raises(DataError, match=rf"a\.MRG, line 1, .*utf-8`{end}$"):
+            list(read_sources(paths, SUFFIXES))
+    (folder / "a.MRG").write_bytes(b"")
+    with pytest.raises(DataError, match=f"a.MRG: .* fetch it again{hint}$"):
+        list(read_sources(folder, SUFFIXES))
+
+
+@pytest.mark.parametrize("paths", [3, None, [3], [None], b"a", open])
+def test_what_is_no_path(paths) -> None:
+    with pytest.raises(
+        DataError, match="takes the path of a file or folder, or several .*; found .*;"
+    ):
+        expand_paths(paths, SUFFIXES)
+
+
 def test_a_list_keeps_its_order_and_takes_any_name(folder: Path) -> None:
     paths = (str(folder / "f.md"), folder / "z", folder / "a.MRG")
     found = [path.name for path in expand_paths(iter(paths), SUFFIXES)]

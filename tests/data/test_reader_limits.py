@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -137,6 +138,12 @@ def test_messages_are_short(tmp_path: Path, number: int) -> None:
         read(file)
     message = str(caught.value)
     assert len(message.removeprefix(str(file))) <= MOST
+    for suffix in (".ptb", ".conllu", ".conll", ".dict", ".tsv", ".plf", ".json"):
+        (tmp_path / f"b{suffix}").write_text(text)
+    file.unlink()
+    with pytest.raises(DataError) as caught:
+        read(tmp_path)
+    assert len(re.sub(rf"{re.escape(str(tmp_path))}\S*", "", str(caught.value))) <= MOST
 
 
 def test_nesting_has_a_limit(tmp_path: Path) -> None:
