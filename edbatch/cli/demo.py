@@ -15,7 +15,10 @@ def demo(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Where to save the policy; a new temporary folder without.",
+            help=(
+                "Where to save the policy, made if it is missing; a new temporary"
+                " folder without."
+            ),
         ),
     ] = None,
     hidden: Annotated[

@@ -13,7 +13,7 @@ import numpy as np
 import edbatch as eb
 from edbatch.cli.console import stage
 from edbatch.cli.minibatches import draw, record, split
-from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.output_file import check_writable, make_folder
 from edbatch.cli.rows import as_rows, comparisons
 from edbatch.cli.task import Task
 from edbatch.graph import GraphStructure
@@ -52,11 +52,11 @@ class Tour:
         cls, folder: Path | None, hidden: int, batch_size: int, seed: int
     ) -> "Tour":
         """Generates trees and records the model on them."""
-        if folder is not None and not folder.is_dir():
-            raise CommandError(
-                f"--out names an existing folder but {folder} is none; make it first"
-            )
-        folder = folder or Path(tempfile.mkdtemp(prefix="edbatch-demo-"))
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="edbatch-demo-"))
+        path = folder / "tree-lstm.json"
+        make_folder("--out", folder)
+        check_writable("--out", path)
         rng = np.random.default_rng(seed)
         workload = get_workload("tree-lstm", vocabulary_size=1000)
         params = workload.init_params(jax.random.key(seed), hidden)
@@ -68,7 +68,6 @@ class Tour:
             for indices in (to_train, to_judge, held_out)
         ]
         graphs = record(task, *groups)
-        path = folder / "tree-lstm.json"
         return cls(path, workload, params, trees, graphs, batch_size)
 
     @property

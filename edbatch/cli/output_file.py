@@ -37,6 +37,25 @@ def check_writable(option: str, path: Path | None) -> None:
         )
 
 
+def make_folder(option: str, folder: Path) -> None:
+    """Makes a folder to write to, and those above it, unless they exist.
+
+    Args:
+        option: The option that names the folder.
+        folder: The folder.
+
+    Raises:
+        CommandError: It cannot be made, or a file has its name.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(
+            f"{option} names a folder but {folder} cannot be made ({error.strerror});"
+            " name another"
+        ) from error
+
+
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Writes a file beside its place, then renames it: no reader sees a part.
 

@@ -54,7 +54,15 @@ def test_the_tour_as_json(edbatch, tmp_path: Path) -> None:
     assert "1. Train a policy" in result.stderr
 
 
-def test_the_folder_must_exist(assert_fails) -> None:
-    assert_fails(
-        "--out names an existing folder but nowhere", "demo", "--out", "nowhere"
-    )
+def test_the_folder_is_made(tmp_path: Path) -> None:
+    tour = demo_tour.Tour.start(tmp_path / "a" / "b", 4, 4, 0)
+    assert tour.path.parent.is_dir()
+
+
+def test_a_folder_that_cannot_be_made(assert_fails, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    for name, why in (("a", "File exists"), ("a/b", "Not a directory")):
+        assert_fails(
+            rf"--out names a folder but .*{name} cannot be made \({why}\); name anot",
+            *("demo", "--out", tmp_path / name),
+        )
