@@ -104,6 +104,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"known are {listed}"
 
 
+def is_own(frame: FrameType) -> bool:
+    """Tells whether a frame runs code of edbatch, or of JAX or NumPy below it."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] in ("edbatch", "jax", "numpy")
+
+
 def user_line() -> str:
     """Names the line of the user's code that led to an error.
 
@@ -133,7 +139,7 @@ def user_module() -> str:
 def _user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if _is_users(frame):
+        if not is_own(frame):
             return frame
         frame = frame.f_back
     return None
@@ -151,11 +157,6 @@ def raising_line(error: Exception) -> str:
     lines = [
         f"{os.path.basename(frame.f_code.co_filename)}:{line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if _is_users(frame)
+        if not is_own(frame)
     ]
     return lines[-1] if lines else ""
-
-
-def _is_users(frame: FrameType) -> bool:
-    module = frame.f_globals.get("__name__", "")
-    return module.partition(".")[0] not in ("edbatch", "jax", "numpy")

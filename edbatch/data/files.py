@@ -192,8 +192,7 @@ def read_text(path: PathLike, *, in_folder: bool = False) -> SourceText:
     except UnreadableError as error:
         raise empty.error_in(
             "",
-            "a file must be whole and of a size that can be read; found that "
-            f"{error}",
+            f"a file must be whole and of a size that can be read; found that {error}",
         ) from error
     except OSError as error:
         raise empty.error_in(

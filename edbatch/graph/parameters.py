@@ -16,6 +16,7 @@ from edbatch.errors import (
     PlanError,
     RecordingError,
     nearest,
+    shown,
     user_line,
 )
 from edbatch.graph.no_arithmetic import no_arithmetic
@@ -283,8 +284,9 @@ def _reject_call(where: str, name: str) -> NoReturn:
 
 
 def _unknown(steps: tuple[Step, ...], name: str, known: Any) -> str:
-    return f"the parameters at {describe(steps)} have no {name!r}; " + nearest(
-        name, known
+    return (
+        f"the parameters at {describe(steps)} have no {shown(name)} ({user_line()});"
+        f" {nearest(name, known)}"
     )
 
 

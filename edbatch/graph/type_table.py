@@ -22,6 +22,7 @@ from edbatch.errors import (
 )
 from edbatch.graph import lineage
 from edbatch.graph.cell import Cell
+from edbatch.graph.cell_fault import describe_fault
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.lineage import Lineage, Marks, Size
 from edbatch.graph.node_type import (
@@ -403,8 +404,8 @@ class TypeTable:
             )
             raise CellError(
                 f"cell {name!r} cannot be traced on inputs ({shapes}): "
-                f"{type(error).__name__}: {_first_line(error)}; a cell must be a JAX"
-                " function of one instance whose output shapes do not depend on values"
+                f"{describe_fault(error)}; a cell must be a JAX function of one"
+                " instance whose output shapes do not depend on values"
             ) from error
         if not jax.tree.leaves(output):
             raise CellError(
@@ -542,8 +543,3 @@ def _changed(node_type: NodeType) -> PickleError:
 
 def _plain(dtype: Any) -> bool:
     return not jnp.issubdtype(dtype, jax.dtypes.extended)
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else "no message"

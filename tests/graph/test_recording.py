@@ -206,7 +206,10 @@ def test_a_handle_has_no_value(name):
             lambda p: p["w"] * 2,
             r"arithmetic \(mul\) outside a cell .*params\['w'\] has",
         ),
-        (lambda p: p["tabel"], "have no 'tabel'; did you mean 'table'"),
+        (
+            lambda p: p["tabel"],
+            r"have no 'tabel' \(test_recording.py:\d+\); did you mean 'table'",
+        ),
         (lambda p: p["layers"][2], "have no '2'"),
         (lambda p: p.table, "have no 'table'"),
         (lambda p: p["w"][0], "indexed with .0. outside a cell"),

@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from odd_json import ODD_VALUES, place_name, places
 from hypothesis import given
 from hypothesis import strategies as st
+from odd_json import ODD_VALUES, place_name, places
 
 from edbatch.errors import PolicyError
 from edbatch.graph import TypeKey

@@ -1,0 +1,85 @@
+"""What went wrong inside a cell, in words: the line, and for a missing key the others.
+
+Whoever calls a cell sees an error of edbatch, whose first line must be enough.
+"""
+
+from collections.abc import Iterator, Mapping
+from os.path import basename
+from types import FrameType, TracebackType
+from typing import Any
+
+from edbatch.errors import is_own, nearest, shown
+
+_DEEPEST = 5  # of containers in which keys are looked for
+
+
+def describe_fault(error: Exception) -> str:
+    """Describes an exception that a cell's function raised.
+
+    Args:
+        error: The exception, with its traceback.
+
+    Returns:
+        Its kind and text, and the innermost line outside of edbatch and JAX; for the
+        missing key of a dict also the nearest that there is.
+
+    Example:
+        >>> try:
+        ...     {"weight": 1}["wieght"]
+        ... except KeyError as error:
+        ...     describe_fault(error).partition(" (")[0]
+        "KeyError: there is no key 'wieght'"
+    """
+    text = f"{type(error).__name__}: {_first_line(error)}"
+    frame, line, is_last = _innermost(error.__traceback__)
+    if frame is None:
+        return text
+    place = f"{basename(frame.f_code.co_filename)}:{line}"
+    if type(error) is not KeyError or not error.args:
+        return f"{text} ({place})"
+    key = error.args[0]
+    text = f"KeyError: there is no key {shown(key)} ({place})"
+    # What a library looks up in its own dicts says nothing about the user's.
+    known = _keys_beside(frame, key) if is_last else set()
+    return f"{text}, {nearest(str(key), known)}" if known else text
+
+
+def _innermost(
+    traceback: TracebackType | None,
+) -> tuple[FrameType | None, int, bool]:
+    """The last frame of the user's code, its line, and whether it is the very last."""
+    frame, line, is_last = None, 0, False
+    while traceback is not None:
+        is_last = not is_own(traceback.tb_frame)
+        if is_last:
+            frame, line = traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return frame, line, is_last
+
+
+def _keys_beside(frame: FrameType, key: Any) -> set[str]:
+    """The keys of dicts that a frame's code can name and that lack a key."""
+    names = frame.f_code.co_names
+    found = {**frame.f_locals}
+    found |= {name: frame.f_globals[name] for name in names if name in frame.f_globals}
+    return {
+        str(each)
+        for value in found.values()
+        for mapping in _mappings(value, _DEEPEST)
+        if key not in mapping
+        for each in mapping
+    }
+
+
+def _mappings(value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
+    if isinstance(value, Mapping):
+        yield value
+    if depth and isinstance(value, Mapping | list | tuple):
+        parts = value.values() if isinstance(value, Mapping) else value
+        for each in parts:
+            yield from _mappings(each, depth - 1)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else "no message"
