@@ -13,6 +13,7 @@ from edbatch.execution.keys import give_keys
 from edbatch.execution.plan import Plan
 from edbatch.execution.program import execute_packed
 from edbatch.execution.result import assemble, take_results
+from edbatch.execution.reverse_mode import reverse_only
 from edbatch.graph.parameters import abstract
 
 
@@ -72,6 +73,7 @@ def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ..
     shape = plan.shape
     check_params(params, shape.program.types.params_spec)
     program, pools = give_keys(shape.program, plan.pools, rng)
+    params, pools = reverse_only((params, pools))
     is_value = [source == "value" for source, _ in shape.result.leaves]
     kinds = tuple(kind for source, kind in shape.result.leaves if source == "value")
     rows = tuple(own for own, value in zip(plan.rows, is_value, strict=True) if value)
