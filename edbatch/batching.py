@@ -12,7 +12,21 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh
 
-from edbatch.errors import EdbatchError, PickleError, PlanError, PolicyError
+from edbatch.arguments import (
+    as_path,
+    check_flag,
+    check_number,
+    check_type,
+    is_number,
+    list_of,
+)
+from edbatch.errors import (
+    EdbatchError,
+    PickleError,
+    PlanError,
+    PolicyError,
+    shown,
+)
 from edbatch.execution.adopted_plan import recorded_types
 from edbatch.execution.cells import Packed
 from edbatch.execution.keys import plan_key, program_with
@@ -37,7 +51,6 @@ from edbatch.policies.guard import Guarded
 from edbatch.policies.registry import get_policy
 from edbatch.policies.search import Searched
 from edbatch.policies.state_machine import StateMachine
-from edbatch.policies.training_record import is_number
 from edbatch.schedule.policy import Policy, is_ours, reject_invalid
 from edbatch.schedule.schedule import Schedule
 from edbatch.sharding.plan import ShardedPlan
@@ -162,7 +175,7 @@ class Batched:
         Raises:
             EdbatchError: As `plan` and `apply`.
         """
-        instances = list(instances)
+        instances = list_of(PlanError, "a minibatch", instances)
         state = self._state_of(params)
         self._check_same(state, instances)
         return self.apply(params, self._plan(state, instances), rng=rng)
@@ -309,7 +322,7 @@ class Batched:
                 belongs to another model or other parameters, or holds several
                 instances, or the model's outputs differ in structure.
         """
-        instances = list(instances)
+        instances = list_of(PlanError, "a data set", instances)
         return self._record_all(self._choose(instances, params), instances)
 
     def _record_all(
@@ -353,7 +366,7 @@ class Batched:
             EdbatchError: As `record`; the minibatch is empty; or a recording belongs
                 to another model or other parameters.
         """
-        instances = list(instances)
+        instances = list_of(PlanError, "a minibatch", instances)
         return self._graph(self._choose(instances, params), instances)
 
     def _graph(self, state: ModelState, instances: Sequence[Any]) -> DataflowGraph:
@@ -386,7 +399,7 @@ class Batched:
             EdbatchError: As `graph`; or the policy belongs to another model; or the
                 minibatch has more rows than int32 can count.
         """
-        instances = list(instances)
+        instances = list_of(PlanError, "a minibatch", instances)
         return self._plan(self._choose(instances, params), instances)
 
     def _plan(self, state: ModelState, instances: Sequence[Any]) -> Plan:
@@ -486,9 +499,13 @@ class Batched:
         packed = None
         if not is_traced((plan, key)):  # else a gradient may be asked for
             packed = self._packed.of(params, program_with(plan.shape.program, key))
-        if packed is None:
+        if packed is not None:
+            return self._run_packed(packed, plan, key)
+        try:
             return self._run(params, plan, key)
-        return self._run_packed(packed, plan, key)
+        except TypeError:
+            abstract(params)  # says which parameters are none
+            raise
 
     def _own(self, plan: Plan) -> Plan:
         """Returns a plan, from elsewhere perhaps, as one of this function's types."""
@@ -558,6 +575,20 @@ def _check_pickles(what: str, part: Any) -> None:
         ) from error
 
 
+def _check_options(
+    sizes: object, planner: object, cache_bytes: object, guard: object
+) -> None:
+    def check(name: str, value: object, kind: type) -> None:
+        if value is not None:
+            what = f"an eb.{kind.__name__}(...), or left out"
+            check_type(PlanError, f"{name} of eb.batch", value, kind, what)
+
+    check("sizes", sizes, Sizes)
+    check("planner", planner, Planner)
+    check_number(PlanError, "cache_bytes of eb.batch", cache_bytes, 0, whole=True)
+    check_flag(PlanError, "guard of eb.batch", guard)
+
+
 def _check_nodes(graph: DataflowGraph) -> DataflowGraph:
     if not graph.instance_nodes.all():
         index = int((graph.instance_nodes == 0).argmax())
@@ -612,6 +643,7 @@ def batch(
     Raises:
         PolicyError: The policy is unknown, its file cannot be read, or the time to
             search is negative.
+        EdbatchError: An option is of another type.
 
     Example:
         >>> import edbatch as eb
@@ -639,9 +671,11 @@ def batch(
     if not (is_number(search_ms) and search_ms >= 0):
         raise PolicyError(
             "a search takes a number of milliseconds, 0 or more, but search_ms is"
-            f" {search_ms!r}; leave it out, or give 0, for no search"
+            f" {shown(search_ms)}; leave it out, or give 0, for no search"
         )
+    _check_options(sizes, planner, cache_bytes, guard)
     if compilation_cache is not None:
+        as_path(EdbatchError, "compilation_cache of eb.batch", compilation_cache)
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     chosen = get_policy(policy)

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from edbatch.arguments import list_of
 from edbatch.batching import Batched, Model
 from edbatch.errors import PickleError, PlanError
 from edbatch.execution.buckets import Bucket, BucketStore
@@ -19,6 +20,7 @@ from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
 from edbatch.execution.result import describe_results
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import at_places, merge, merge_lengths
+from edbatch.graph.parameters import abstract
 from edbatch.model_state import ModelState
 from edbatch.policies.guard import Guarded
 from edbatch.policies.search import Searched
@@ -170,7 +172,7 @@ class Sharded:
             EdbatchError: As `Batched.plan`; or the costs given are those of other
                 cells.
         """
-        instances = list(instances)
+        instances = list_of(PlanError, "a minibatch", instances)
         return self._plan(self.batched._choose(instances, params), instances)
 
     def _plan(self, state: ModelState, instances: Sequence[Any]) -> ShardedPlan:
@@ -272,7 +274,11 @@ class Sharded:
             )
         plan = replace(plan, shards=self.batched._own(plan.shards))
         check_automatic(params)
-        return self._run(params, plan, plan_key(plan.shards, rng))
+        try:
+            return self._run(params, plan, plan_key(plan.shards, rng))
+        except TypeError:
+            abstract(params)  # says which parameters are none
+            raise
 
     def _counted_run(self, params: Any, plan: ShardedPlan, rng: Any) -> Any:
         self._compiles += 1  # runs while tracing only, once per compilation

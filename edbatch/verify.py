@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from edbatch.arguments import check_flag, check_number, check_type, list_of
 from edbatch.batching import Batched
-from edbatch.errors import VerificationError
+from edbatch.errors import EdbatchError, PlanError, VerificationError
 from edbatch.execution.ragged import Ragged
 from edbatch.graph.cell import jitted_cells
 from edbatch.graph.external_input import input_dtype
@@ -77,8 +78,17 @@ def verify(
     Raises:
         VerificationError: A structure, a shape or a number differs; the message says
             where and by how much.
+        EdbatchError: An argument is of another type, or the model cannot be planned.
     """
-    instances = list(instances)
+    check_type(
+        *(EdbatchError, "what eb.verify checks", batched, (Batched, Sharded)),
+        "what eb.batch, or its .sharded(), returned",
+    )
+    check_flag(EdbatchError, "gradients of eb.verify", gradients)
+    check_number(EdbatchError, "seed of eb.verify", seed, 0, whole=True)
+    if tolerance is not None:
+        check_number(EdbatchError, "tolerance of eb.verify", tolerance, 0)
+    instances = list_of(PlanError, "a minibatch", instances)
     plan: Any = batched.plan(instances, params=params)
     model = _unbatched(batched.model, rng)
     with jitted_cells():

@@ -4,15 +4,17 @@ The transitions and rewards are those that `edbatch.policies.train_policy` learn
 this door is for other learners; `AgentPolicy` makes a policy of what they learn.
 """
 
+from collections.abc import Mapping
 from typing import Any, SupportsInt
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from edbatch.arguments import check_number, check_type, list_of
 from edbatch.envs.observation import action_masks, observation_space, observe
 from edbatch.envs.samplers import Sampler, sample_tree_structure
-from edbatch.errors import PlanError
+from edbatch.errors import PlanError, nearest, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.schedule.frontier import FrontierState, run_type, start_frontier
@@ -55,6 +57,10 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         max_invalid_actions: See above; None for no limit.
         render_mode: `"ansi"` or None.
 
+    Raises:
+        PlanError: An argument is of another type.
+        ValueError: There is no such render mode.
+
     Example:
         >>> env = gymnasium.make("edbatch/Batching-v0")
         >>> observation, info = env.reset(seed=0)
@@ -79,12 +85,32 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(
-                f"render_mode is 'ansi' or None but is {render_mode!r}; use 'ansi'"
+                f"render_mode is 'ansi' or None but is {shown(render_mode)}; use 'ansi'"
+            )
+        check_number(PlanError, "alpha of an environment", alpha)
+        if max_invalid_actions is not None:
+            limit = "max_invalid_actions of an environment"
+            check_number(PlanError, limit, max_invalid_actions, whole=True)
+        if sampler is not None and not callable(sampler):
+            raise PlanError(
+                "a sampler of an environment is a function of a random generator but"
+                f" this is {shown(sampler)}; pass the function itself, or leave it out"
             )
         self._sampler = sample_tree_structure if sampler is None else sampler
         if type_keys is None:
-            type_keys = self._sampler(np.random.default_rng(0)).type_keys
-        self.type_keys = tuple(type_keys)
+            type_keys = self._sample(np.random.default_rng(0)).type_keys
+        self.type_keys = tuple(
+            list_of(PlanError, "type_keys of an environment", type_keys, "a TypeKey")
+        )
+        for each in self.type_keys:
+            check_type(
+                PlanError, "a type of an environment", each, TypeKey, "a TypeKey"
+            )
+        if not self.type_keys:
+            raise PlanError(
+                "an environment has one type or more but type_keys is empty; leave it"
+                " out for those of a first sample"
+            )
         self.alpha = alpha
         self.max_invalid_actions = max_invalid_actions
         self.render_mode = render_mode
@@ -105,12 +131,12 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             Observation and info.
 
         Raises:
-            PlanError: The graph's types are not those of the environment.
+            PlanError: There is another option, it is no graph, or the graph's types
+                are not those of the environment.
         """
+        given = self._given_graph(options)
         super().reset(seed=seed)
-        graph = (options or {}).get("graph")
-        if graph is None:
-            graph = self._sampler(self.np_random)
+        graph = self._sample(self.np_random) if given is None else given
         self._check_types(graph)
         self._structure = graph
         self._state: FrontierState = start_frontier(graph)
@@ -121,6 +147,32 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self._bound = lower_bound(graph)
         self._last = "nothing has run"
         return self._observation(), self._info()
+
+    def _given_graph(self, options: object) -> GraphStructure | None:
+        if options is None:
+            return None
+        what = "a dict such as {'graph': structure}"
+        check_type(PlanError, "options of reset", options, Mapping, what)
+        assert isinstance(options, Mapping), "checked in the line above"
+        for name in options:
+            if name != "graph":
+                raise PlanError(
+                    f"reset takes the option 'graph' and no other but this is"
+                    f" {shown(name)}; {nearest(str(name), ['graph'])}"
+                )
+        graph = options.get("graph")
+        if graph is None:
+            return None
+        return self._checked(graph, "the option 'graph' of reset")
+
+    def _sample(self, rng: np.random.Generator) -> GraphStructure:
+        return self._checked(self._sampler(rng), "what a sampler returns")
+
+    def _checked(self, graph: object, name: str) -> GraphStructure:
+        what = "the structure of a graph, as batched.graph(instances).structure"
+        check_type(PlanError, name, graph, GraphStructure, what)
+        assert isinstance(graph, GraphStructure), "checked in the line above"
+        return graph
 
     def step(
         self, action: SupportsInt
@@ -139,11 +191,15 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             gymnasium.error.ResetNeeded: No episode has been started.
         """
         graph = self._started()
-        chosen = int(action)
+        try:
+            number = np.asarray(action).item()
+            chosen = int(number) if int(number) == number else -1
+        except (TypeError, ValueError, OverflowError):
+            chosen = -1
         if not 0 <= chosen < len(self.type_keys):
             raise ValueError(
                 f"an action is a type from 0 to {len(self.type_keys) - 1} but is"
-                f" {chosen}; choose one where info['action_mask'] is 1"
+                f" {shown(action)}; choose one where info['action_mask'] is 1"
             )
         if self._done == graph.num_nodes:
             return self._observation(), 0.0, True, False, self._info()

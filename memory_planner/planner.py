@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from edbatch.errors import PlanError, nearest
+from edbatch.arguments import check_flag, check_number
+from edbatch.errors import PlanError, nearest, shown
 
 LAYOUTS = ("schedule", "aligned")
 HOISTING = ("auto", "always", "never")
@@ -40,7 +41,8 @@ class Planner:
             see `default_effort`.
 
     Raises:
-        PlanError: The layout or the hoisting is unknown, or the effort negative.
+        PlanError: The layout or the hoisting is unknown, the effort negative, or an
+            option of another type.
 
     Example:
         >>> Planner(packing=False).layout
@@ -56,15 +58,19 @@ class Planner:
     effort: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("slices", "packing", "reuse", "remat"):
+            check_flag(PlanError, f"of Planner the option {name}", getattr(self, name))
+        if self.effort is not None:
+            check_number(PlanError, "the effort of a layout", self.effort, whole=True)
         if self.layout not in LAYOUTS:
             raise PlanError(
                 f"a layout is one of {', '.join(LAYOUTS)} but this is"
-                f" {self.layout!r}; {nearest(str(self.layout), LAYOUTS)}"
+                f" {shown(self.layout)}; {nearest(str(self.layout), LAYOUTS)}"
             )
         if self.hoisting not in HOISTING:
             raise PlanError(
                 f"hoisting is one of {', '.join(HOISTING)} but this is"
-                f" {self.hoisting!r}; {nearest(str(self.hoisting), HOISTING)}"
+                f" {shown(self.hoisting)}; {nearest(str(self.hoisting), HOISTING)}"
             )
         if self.effort is not None and self.effort < 0:
             raise PlanError(

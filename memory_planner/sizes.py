@@ -23,7 +23,10 @@ from functools import cache
 
 import numpy as np
 
-from edbatch.errors import PlanError
+from edbatch.arguments import check_number, list_of
+from edbatch.errors import PlanError, shown
+
+WIDEST = 2**16  # of widths, in rows; the cut is planned for four times as many
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Sizes:
         headroom: A new bucket is this many times larger than what is needed.
         max_waste: A bucket may be this many times larger than what is needed.
 
+    Raises:
+        PlanError: An option is of another type, or out of range.
+
     Example:
         >>> Sizes(widths=(8, 64), chunk_overhead=4).cut(70)
         [64, 8]
@@ -47,12 +53,23 @@ class Sizes:
     max_waste: float = 8.0
 
     def __post_init__(self) -> None:
-        widths = tuple(sorted(set(self.widths)))
+        rule = "of Sizes the option"
+        for name in ("chunk_overhead", "headroom", "max_waste"):
+            check_number(PlanError, f"{rule} {name}", getattr(self, name))
+        given = list_of(PlanError, f"{rule} widths", self.widths, "a number of rows")
+        for each in given:
+            check_number(PlanError, "a width of Sizes", each, whole=True)
+        widths = tuple(sorted({int(each) for each in given}))
         object.__setattr__(self, "widths", widths)
-        if not widths or widths[0] < 1 or self.chunk_overhead < 0:
+        if not widths or not 1 <= widths[0] <= widths[-1] <= WIDEST:
             raise PlanError(
-                f"widths must be positive numbers of rows but are {self.widths};"
-                " give for example widths=(8, 64, 512)"
+                f"widths must be numbers of rows from 1 to {WIDEST:,} but are"
+                f" {shown(widths)}; give for example widths=(8, 64, 512)"
+            )
+        if self.chunk_overhead < 0:
+            raise PlanError(
+                "the cost of a chunk must be 0 or more rows but chunk_overhead is"
+                f" {self.chunk_overhead}; leave it out for the default"
             )
         if self.headroom < 1 or self.max_waste < self.headroom:
             raise PlanError(

@@ -42,7 +42,7 @@ def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
     Raises:
         PolicyError: The file cannot be written.
     """
-    path = Path(path)
+    path = FORMAT.path(path)
     FORMAT.write(path, costs_text(costs))
     return path
 
@@ -90,7 +90,7 @@ def load_costs(path: str | PathLike[str]) -> CostModel:
         True
         >>> path.unlink()
     """
-    path = Path(path)
+    path = FORMAT.path(path)
     return parse_costs(FORMAT.read(path), str(path))
 
 

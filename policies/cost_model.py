@@ -297,6 +297,23 @@ class CostModel:
         return save_costs(self, path)
 
 
+def require_costs(costs: object) -> None:
+    """Checks that costs are None or a `CostModel`.
+
+    Args:
+        costs: What was given.
+
+    Raises:
+        PolicyError: They are something else.
+    """
+    if costs is not None and not isinstance(costs, CostModel):
+        raise PolicyError(
+            "costs are what load_costs read from a file of 'edbatch calibrate', but"
+            f" here they are {shown(costs)}, of type {type(costs).__name__}; read the"
+            " file first"
+        )
+
+
 def fit_affine(count: np.ndarray, times: np.ndarray) -> tuple[float, float]:
     """Fits times by ``fixed + per_node * count``.
 

@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 from numba import njit
 
-from edbatch.errors import PolicyError, nearest
+from edbatch.errors import PolicyError, nearest, shown
 from edbatch.policies.compiled import without_counting
 from edbatch.policies.soft_bound import fall, path_value
 from edbatch.policies.soft_bound_arrays import SoftBound
@@ -58,7 +58,7 @@ def encoding_id(encoding: str) -> int:
         hint = nearest(str(encoding), ENCODINGS)
         raise PolicyError(
             f"an encoding is one of {', '.join(ENCODINGS)} but this is"
-            f" {encoding!r}; {hint}"
+            f" {shown(encoding)}; {hint}"
         )
     return ENCODINGS.index(encoding)
 

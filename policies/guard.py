@@ -9,10 +9,10 @@ together take 0.1 to 0.2 us per node where recording takes 2 us.
 from dataclasses import dataclass
 
 from edbatch.graph.structure import GraphStructure
-from edbatch.policies.cost_model import CostModel
+from edbatch.policies.cost_model import CostModel, require_costs
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
 from edbatch.schedule.lower_bound import lower_bound
-from edbatch.schedule.policy import Policy
+from edbatch.schedule.policy import Policy, require_policy
 from edbatch.schedule.schedule import Schedule
 
 _HEURISTICS = (Greedy(), Agenda(), Depth())
@@ -27,6 +27,9 @@ class Guarded:
         costs: Measured costs, as from ``edbatch calibrate``: then it is predicted time
             that is never more, whatever the number of batches.
 
+    Raises:
+        PolicyError: They are no policy and no costs.
+
     Example:
         >>> from edbatch.policies import Depth
         >>> from edbatch.schedule.examples import tree
@@ -40,6 +43,10 @@ class Guarded:
 
     policy: Policy
     costs: CostModel | None = None
+
+    def __post_init__(self) -> None:
+        require_policy(self.policy)
+        require_costs(self.costs)
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from edbatch.arguments import as_path
 from edbatch.errors import PolicyError, nearest, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.limits import UnreadableError, parse_json, read_bytes
@@ -67,6 +68,10 @@ class JsonFormat:
                 f"{self.subject} saved to a file in an existing, writable folder but"
                 f" {path} cannot be written ({error.strerror}); name another"
             ) from error
+
+    def path(self, value: object) -> Path:
+        """Returns the path that somebody gave; `PolicyError` where it is none."""
+        return as_path(PolicyError, f"a {self.what} file", value)
 
     def read(self, path: Path) -> str:
         """Reads a file.

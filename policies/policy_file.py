@@ -48,7 +48,7 @@ def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
     Raises:
         PolicyError: The file cannot be written.
     """
-    path = Path(path)
+    path = FORMAT.path(path)
     FORMAT.write(path, policy_text(policy))
     return path
 
@@ -74,7 +74,7 @@ def load_policy(path: str | PathLike[str]) -> StateMachine:
         'sort'
         >>> path.unlink()
     """
-    path = Path(path)
+    path = FORMAT.path(path)
     return parse_policy(FORMAT.read(path), str(path))
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from importlib import resources
 from os import PathLike, path
 
-from edbatch.errors import PolicyError, nearest
+from edbatch.errors import PolicyError, nearest, shown
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
 from edbatch.policies.policy_file import load_policy, parse_policy
 from edbatch.policies.state_machine import StateMachine
-from edbatch.schedule.policy import Policy
+from edbatch.schedule.policy import Policy, is_policy
 
 HEURISTICS: dict[str, Callable[[], Policy]] = {
     "depth": Depth,
@@ -50,13 +50,13 @@ def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
         known = [*HEURISTICS, *(_ZOO + name for name in zoo_names())]
         raise PolicyError(
             "a policy is the name of a heuristic, zoo:NAME, or the path of a .json file"
-            f" but this is {spec!r}; {nearest(spec, known)}"
+            f" but this is {shown(spec)}; {nearest(spec, known)}"
         )
-    if _is_policy(spec):
+    if is_policy(spec):
         return spec
     raise PolicyError(
         "a policy is a name, a path, or an object with a name and a method"
-        f" schedule(structure) but this is {spec!r}; pass 'greedy', the path of a .json"
+        f" schedule(structure) but this is {shown(spec)}; pass 'greedy', the path of a .json"
         " file, or an instance of a policy class"
     )
 
@@ -82,8 +82,3 @@ def _from_zoo(spec: str) -> StateMachine:
         )
     file = resources.files("edbatch.policies").joinpath("zoo", f"{name}.json")
     return parse_policy(file.read_text(encoding="utf-8"), spec)
-
-
-def _is_policy(value: object) -> bool:
-    # A policy class has the attributes of the protocol too.
-    return isinstance(value, Policy) and not isinstance(value, type)

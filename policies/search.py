@@ -12,23 +12,24 @@ is time they go again, four times as wide.
 import functools
 import time
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Real
 
 import numpy as np
 from numba import njit
 
-from edbatch.errors import PolicyError
+from edbatch.arguments import is_whole
+from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.beam import EXHAUSTED, FOUND, BeamResult, search_beam
 from edbatch.policies.bound_weights import EQUAL_WEIGHTS
-from edbatch.policies.cost_model import CostModel
+from edbatch.policies.cost_model import CostModel, require_costs
 from edbatch.policies.instance_states import instance_graph, new_states
 from edbatch.policies.judge import cost_of
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.examples import chain
 from edbatch.schedule.frontier import collect, run_type, start_frontier
 from edbatch.schedule.lower_bound import longest_chains
-from edbatch.schedule.policy import Policy
+from edbatch.schedule.policy import Policy, require_policy
 from edbatch.schedule.schedule import Schedule
 
 _FIRST_WIDTH = 4
@@ -72,17 +73,18 @@ class Searched:
     costs: CostModel | None = None
 
     def __post_init__(self) -> None:
-        if not self.budget_ms > 0:
+        require_policy(self.policy)
+        require_costs(self.costs)
+        is_number = isinstance(self.budget_ms, Real)  # infinity included
+        if not is_number or self.budget_ms is True or not self.budget_ms > 0:
             raise PolicyError(
                 f"a search has a budget of milliseconds above 0 but this is"
-                f" {self.budget_ms!r}; use the policy itself for no search"
+                f" {shown(self.budget_ms)}; use the policy itself for no search"
             )
-        if self.width is not None and not (
-            isinstance(self.width, Integral) and self.width >= 1
-        ):
+        if self.width is not None and not (is_whole(self.width) and self.width >= 1):
             raise PolicyError(
                 "a search keeps a whole number of states per layer, 1 or more, but its"
-                f" width is {self.width!r}; leave it out to go by time"
+                f" width is {shown(self.width)}; leave it out to go by time"
             )
 
     @property

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
-from numbers import Integral
+from numbers import Integral, Real
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from edbatch.errors import PolicyError
+from edbatch.arguments import check_number, check_type, list_of
+from edbatch.errors import PolicyError, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.bound_weights import BoundWeights
@@ -118,6 +119,9 @@ def train_policy(
         >>> machine.training.stopped, machine.schedule(graph).num_batches
         ('lower bound', 4)
     """
+    check_number(PolicyError, "'seed'", seed, whole=True)
+    graphs = list_of(PolicyError, "'graphs'", graphs, "the structure of a graph")
+    held_out = list_of(PolicyError, "'held_out'", held_out, "the structure of a graph")
     settings = _Settings(
         encoding=encoding,
         trials=trials,
@@ -166,6 +170,11 @@ class _Settings:
                     f"training needs at least one minibatch in each of 'graphs' and"
                     f" 'held_out' but {name!r} is empty; sample some more"
                 )
+            for each in what:
+                check_type(
+                    *(PolicyError, f"a minibatch in {name!r}", each, GraphStructure),
+                    "the structure of a graph, as batched.graph(instances).structure",
+                )
         for name, low, high in (
             ("trials", 1, math.inf),
             ("n_step", 1, math.inf),
@@ -176,6 +185,11 @@ class _Settings:
             ("patience", 1, math.inf),
         ):
             value = getattr(self, name)
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise PolicyError(
+                    f"{name!r} is a number but is {shown(value)}; leave it out for the"
+                    " default"
+                )
             if not low <= value <= high:
                 raise PolicyError(
                     f"{name!r} is between {low} and {high} but is {value!r}; leave it"

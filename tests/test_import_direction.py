@@ -32,14 +32,19 @@ STAGES = (
 FRONT_DOOR = "the front door"  # the modules directly in edbatch/
 INIT = "edbatch/__init__.py"
 
-BASE = ("errors", "limits")  # modules that import nothing of edbatch but errors
+BASE = (
+    "errors",
+    "limits",
+    "arguments",
+)  # modules that import nothing of edbatch but errors
 
 MAY_IMPORT = {
     "errors": {"errors"},
     "limits": {"errors", "limits"},
+    "arguments": {"errors", "arguments"},
     **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
-    FRONT_DOOR: {"errors", *STAGES, FRONT_DOOR},
-    "loader": {"errors", *STAGES, FRONT_DOOR, "loader"},
+    FRONT_DOOR: {*BASE, *STAGES, FRONT_DOOR},
+    "loader": {*BASE, *STAGES, FRONT_DOOR, "loader"},
     "data": {*BASE, "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
     "flax": {"errors", "graph", "flax"},

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.errors import CellError, PickleError, user_line, user_module
+from edbatch.arguments import check_number, check_type, list_of
+from edbatch.errors import CellError, PickleError, shown, user_line, user_module
 from edbatch.graph.reference import find, full_name, reference
 from edbatch.graph.static_value import exactly
 
@@ -78,6 +79,26 @@ class Cell:
         static: Sequence[str] = (),
         lengths: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
     ) -> None:
+        if not callable(function):
+            raise CellError(
+                "eb.cell marks a function as a cell but received"
+                f" {shown(function)}, of type {type(function).__name__}; write @eb.cell"
+                " above the function, and options by name, @eb.cell(static=('n',))"
+            )
+        if name is not None:
+            check_type(CellError, "the name of a cell", name, str, "text")
+        padded, static = (
+            list_of(CellError, f"{option} of eb.cell", names, "an argument's name")
+            for option, names in (("padded", padded), ("static", static))
+        )
+        lengths = list_of(CellError, "lengths of eb.cell", lengths, "a whole number")
+        for each in lengths:
+            check_number(CellError, "a length of a padded list", each, 1, whole=True)
+        if not lengths:
+            raise CellError(
+                "a padded list has one of several lengths but lengths is empty; leave"
+                " it out for powers of two"
+            )
         self.function = function
         self.name: str = name if name else getattr(function, "__name__", "cell")
         self.padded = tuple(padded)
@@ -88,7 +109,7 @@ class Cell:
         for each in self.padded + self.static:
             if each not in parameters:
                 raise CellError(
-                    f"cell {self.name!r} has no argument {each!r} to be padded or"
+                    f"cell {self.name!r} has no argument {shown(each)} to be padded or"
                     f" static; its arguments are {', '.join(parameters)}"
                 )
         self.masks = {

@@ -101,9 +101,18 @@ def _abstract_leaf(leaf: Any) -> Any:
     if type(leaf) is dict:
         return abstract(leaf)
     dtype = getattr(leaf, "dtype", type(leaf))
-    # nnx modules keep keys beside their parameters.
     own = dtype
-    dtype = jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
+    try:
+        # nnx modules keep keys beside their parameters.
+        dtype = jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
+    except TypeError:
+        dtype = None
+    if getattr(dtype, "kind", "O") in "OSUMm":
+        raise PlanError(
+            "parameters are a pytree of arrays and numbers but a leaf of it is"
+            f" {shown(leaf)}, of type {type(leaf).__name__}; usually a setting or a"
+            " function among them; leave it out, or declare it static in its class"
+        )
     if isinstance(leaf, jax.Array) and own != dtype:
         raise PlanError(
             f"the parameters hold an array of {own}, made while jax_enable_x64 was on,"

@@ -1,6 +1,5 @@
 """The loader: minibatches of recordings, planned while the device computes."""
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from edbatch.arguments import check_flag, check_number, check_type, list_of
 from edbatch.batching import Batched
 from edbatch.errors import LoaderError
 from edbatch.graph.type_table import x64_enabled
@@ -72,7 +72,7 @@ class Loader:
         batch_size: Instances per minibatch.
 
     Raises:
-        LoaderError: A setting is out of range, there is no instance, or the state is of
+        LoaderError: A setting is out of range or of another type, there is no instance, or the state is of
             another run.
         EdbatchError: As for `edbatch.Batched.record`; a note names the instance.
 
@@ -111,7 +111,17 @@ class Loader:
         workers: int = 1,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        instances = list(instances)
+        what = "what eb.batch, or its .sharded(), returned"
+        check_type(
+            LoaderError, "the function of a loader", batched, (Batched, Sharded), what
+        )
+        instances = list_of(LoaderError, "the data of a loader", instances)
+        for name, flag in (
+            ("shuffle", shuffle),
+            ("group_by_size", group_by_size),
+            ("drop_last", drop_last),
+        ):
+            check_flag(LoaderError, f"{name} of a loader", flag)
         self.batched = batched
         self.batch_size = _count("batch_size", batch_size, 1)
         self._prefetch = _count("prefetch", prefetch, 0)
@@ -276,16 +286,8 @@ class Loader:
 
 
 def _count(name: str, value: int, least: int) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = least - 1
-    if count < least:
-        raise LoaderError(
-            f"{name} of a loader is a whole number, {least} or more, but this is"
-            f" {value!r}; mend the argument"
-        )
-    return count
+    check_number(LoaderError, f"{name} of a loader", value, least, whole=True)
+    return int(value)
 
 
 def _check_instances(count: int, batch_size: int, drop_last: bool) -> None:

@@ -59,7 +59,7 @@ class LoaderState:
             found = sorted(map(str, state)) if isinstance(state, Mapping) else state
             raise LoaderError(
                 f"a loader's state has the entries {', '.join(names)}, but this one is"
-                f" {shown(found, 200)}; usually another part of a checkpoint; pass what"
+                f" {shown(found, 150)}; usually another part of a checkpoint; pass what"
                 " loader.state() gave"
             )
         for name in names:

@@ -4,7 +4,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from edbatch.errors import PolicyError
+from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
 from edbatch.schedule.frontier import (
     FrontierState,
@@ -129,6 +129,29 @@ class FrontierPolicy:
             batch_start=np.cumsum([0, *sizes], dtype=np.int32),
             batch_type=np.array([each for each, _, _ in batches], np.int32),
             policy=self.name,
+        )
+
+
+def is_policy(value: object) -> bool:
+    """Whether an object follows the protocol `Policy`."""
+    # A policy class has the attributes of the protocol too.
+    return isinstance(value, Policy) and not isinstance(value, type)
+
+
+def require_policy(value: object) -> None:
+    """Checks that an object follows the protocol `Policy`.
+
+    Args:
+        value: The object.
+
+    Raises:
+        PolicyError: It does not.
+    """
+    if not is_policy(value):
+        raise PolicyError(
+            "a policy is an object with a name and a method schedule(structure), but"
+            f" this is {shown(value)}, of type {type(value).__name__}; get one by"
+            " eb.get_policy('greedy') or eb.load_policy(path)"
         )
 
 

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from edbatch.errors import EdbatchError, PlanError, nearest
+from edbatch.arguments import is_whole
+from edbatch.errors import EdbatchError, PlanError, nearest, shown
 
 
 def use_cpu_devices(count: int | None = None) -> int:
@@ -29,13 +30,14 @@ def use_cpu_devices(count: int | None = None) -> int:
         >>> import edbatch as eb
         >>> eb.use_cpu_devices(0)
         Traceback (most recent call last):
-        edbatch.errors.EdbatchError: a machine has at least one CPU device, but ...
+        edbatch.errors.EdbatchError: a machine has at least one CPU device, ...
     """
     if count is None:
         count = _usable_cores()
-    if count != int(count) or count < 1:
+    if not is_whole(count) or count < 1:
         raise EdbatchError(
-            f"a machine has at least one CPU device, but use_cpu_devices got {count!r};"
+            "a machine has at least one CPU device, a whole number of them, but"
+            f" use_cpu_devices got {shown(count)};"
             " leave the number out for one device per core"
         )
     try:

@@ -248,3 +248,75 @@ def test_without_a_render_mode_nothing_is_drawn():
     env = env_of(GRAPH)
     env.reset()
     assert env.render() is None
+
+
+GRAPH = sample_tree_structure(np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("5", r"options of reset is a dict such as .*, but this is '5', of type str"),
+        ([GRAPH], r"options of reset is a dict such as"),
+        (
+            {"grpah": GRAPH},
+            "takes the option 'graph' .* but this is 'grpah'; did you m",
+        ),
+        ({3: GRAPH}, "takes the option 'graph' and no other but this is 3; known are"),
+        (
+            {"graph": 3},
+            "option 'graph' of reset is the structure of a graph, .* is 3, o",
+        ),
+        ({"graph": [GRAPH]}, "the option 'graph' of reset is the structure of a graph"),
+    ],
+)
+def test_other_options_of_reset(options, message):
+    env = BatchingEnv()
+    with pytest.raises(PlanError, match=message):
+        env.reset(options=options)
+    env.reset(options={"graph": None})
+    env.reset(options={})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampler": 3}, "a sampler of an environment is a function .* but this is 3;"),
+        ({"sampler": lambda rng: None}, "what a sampler returns is the structure of a"),
+        (
+            {"type_keys": 3},
+            "type_keys of an environment is a list, .* but this is 3, of",
+        ),
+        (
+            {"type_keys": ("a",)},
+            "a type of an environment is a TypeKey, but this is 'a'",
+        ),
+        (
+            {"type_keys": ()},
+            "has one type or more but type_keys is empty; leave it out",
+        ),
+        ({"alpha": "5"}, "alpha of an environment is a finite number but this is '5'"),
+        (
+            {"max_invalid_actions": 1.5},
+            "max_invalid_actions of an .* a whole number but",
+        ),
+    ],
+)
+def test_arguments_of_other_types(arguments, message):
+    with pytest.raises(PlanError, match=message):
+        BatchingEnv(**arguments)
+
+
+@pytest.mark.parametrize("action", ["1", 0.5, None, object(), [0, 1], float("nan"), {}])
+def test_actions_of_other_types(action):
+    env = BatchingEnv()
+    env.reset()
+    with pytest.raises(ValueError, match="an action is a type from 0 to 2 but is"):
+        env.step(action)
+
+
+@pytest.mark.parametrize("action", [0, np.int64(0), np.array(0), np.array([0]), 0.0])
+def test_actions_of_numpy_and_of_agents(action):
+    env = BatchingEnv()
+    env.reset()
+    assert env.step(action)[4]["batches"] == 1

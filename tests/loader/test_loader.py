@@ -314,7 +314,7 @@ def test_a_restored_state_ends_the_loop(batched, recordings):
     ("change", "message"),
     [
         ({"batch_size": 0}, "batch_size of a loader is a whole number, 1 or more, but"),
-        ({"batch_size": -2}, "but this is -2; mend the argument"),
+        ({"batch_size": -2}, "but this is -2; give another"),
         ({"batch_size": 2.5}, r"1 or more, but this is 2\.5"),
         ({"prefetch": -1}, "prefetch of a loader is a whole number, 0 or more"),
         ({"workers": 0}, "workers of a loader is a whole number, 1 or more"),

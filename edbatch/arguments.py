@@ -1,0 +1,166 @@
+"""Checks of the types of options, where users give them.
+
+Each raises the error that its caller names, in one sentence; NumPy's numbers pass, and
+`True` is no number.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edbatch.errors import EdbatchError, shown
+
+_LONGEST_PATH = 4096  # in characters, of what systems take
+_TEXT = "usually a text from a file or a command line, or another argument's value"
+
+
+def is_number(value: object) -> bool:
+    """Tells whether a value is a finite number.
+
+    Example:
+        >>> is_number(np.float32(2)), is_number("2"), is_number(True)
+        (True, False, False)
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def is_whole(value: object) -> bool:
+    """Tells whether a value is a whole number.
+
+    Example:
+        >>> is_whole(np.int64(2)), is_whole(2.0), is_whole(True)
+        (True, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+
+
+def check_number(
+    error: type[EdbatchError],
+    name: str,
+    value: object,
+    least: float = -math.inf,
+    *,
+    whole: bool = False,
+) -> None:
+    """Checks that an option is a number.
+
+    Args:
+        error: What to raise.
+        name: What it is, as the subject of a sentence.
+        value: Its value.
+        least: The least that it may be.
+        whole: Whether it must be a whole number.
+
+    Raises:
+        EdbatchError: It is not; of the type that was named.
+
+    Example:
+        >>> check_number(EdbatchError, "width", 3, 1, whole=True)
+    """
+    right = is_whole(value) if whole else is_number(value)
+    if not (right and isinstance(value, Real) and value >= least):
+        kind = "a whole number" if whole else "a finite number"
+        limit = "" if least == -math.inf else f", {least} or more,"
+        found = (
+            f"{shown(value)}; give another" if right else f"{_typed(value)}; {_TEXT}"
+        )
+        raise error(f"{name} is {kind}{limit} but this is {found}")
+
+
+def check_flag(error: type[EdbatchError], name: str, value: object) -> None:
+    """Checks that an option is `True` or `False`; as `check_number`."""
+    if not isinstance(value, bool | np.bool_):
+        raise error(f"{name} is True or False but this is {_typed(value)}; {_TEXT}")
+
+
+def check_type(
+    error: type[EdbatchError],
+    name: str,
+    value: object,
+    kinds: type | tuple[type, ...],
+    what: str,
+) -> None:
+    """Checks that an option is of a type.
+
+    Args:
+        error: What to raise.
+        name: What it is, as the subject of a sentence.
+        value: Its value.
+        kinds: The types that it may have.
+        what: The same in words, and how to make it.
+
+    Raises:
+        EdbatchError: It is not; of the type that was named.
+    """
+    if not isinstance(value, kinds):
+        raise error(f"{name} is {what}, but this is {_typed(value)}; {_TEXT}")
+
+
+def as_path(error: type[EdbatchError], name: str, value: object) -> Path:
+    """Returns the path that an option names.
+
+    Args:
+        error: What to raise.
+        name: What it is, as the subject of a sentence.
+        value: Its value.
+
+    Returns:
+        The path.
+
+    Raises:
+        EdbatchError: It is no text and no path, or too long for one; of the type that
+            was named.
+    """
+    if isinstance(value, str | PathLike):
+        path = fspath(value)
+        if isinstance(path, str) and len(path) <= _LONGEST_PATH:
+            return Path(path)
+    raise error(f"{name} is the path of a file but this is {_typed(value)}; {_TEXT}")
+
+
+def list_of(
+    error: type[EdbatchError], name: str, value: Any, one: str = "an instance"
+) -> list[Any]:
+    """Lists what an argument holds.
+
+    Args:
+        error: What to raise.
+        name: What it is, as the subject of a sentence.
+        value: Its value.
+        one: What it holds.
+
+    Returns:
+        Its elements.
+
+    Raises:
+        EdbatchError: It is a text or a dict, or cannot be iterated over; of the type
+            that was named.
+
+    Example:
+        >>> list_of(EdbatchError, "a minibatch", range(3))
+        [0, 1, 2]
+    """
+    # An array of one number has a method __iter__, too.
+    one_number = getattr(value, "ndim", None) == 0
+    is_list = isinstance(value, Iterable) and not one_number
+    if is_list and not isinstance(value, str | bytes | Mapping):
+        return list(value)
+    raise error(
+        f"{name} is a list, or anything else to iterate over, of which each element is"
+        f" {one}, but this is {_typed(value)}; usually {one} by itself, or the result"
+        " of a function that returns nothing; write [it]"
+    )
+
+
+def _typed(value: object) -> str:
+    return f"{shown(value)}, of type {type(value).__name__}"
