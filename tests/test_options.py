@@ -220,7 +220,10 @@ def test_policies_around_policies() -> None:
     refused(Searched)
     refused(lambda value: Guarded(Greedy(), value), None)
     refused(lambda value: Searched(Greedy(), costs=value), None)
-    refused(lambda value: Searched(Greedy(), budget_ms=value), float)
+    refused(lambda value: Searched(Greedy(), budget_ms=value), float, int)
+    for budget_ms in (-1, 0, float("nan")):
+        with pytest.raises(eb.PolicyError, match="milliseconds above 0 but this is"):
+            Searched(Greedy(), budget_ms=budget_ms)
     refused(lambda value: Searched(Greedy(), width=value), None, int)
 
 

@@ -250,24 +250,30 @@ def test_without_a_render_mode_nothing_is_drawn():
     assert env.render() is None
 
 
-GRAPH = sample_tree_structure(np.random.default_rng(0))
+SAMPLED = sample_tree_structure(np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ("5", r"options of reset is a dict such as .*, but this is '5', of type str"),
-        ([GRAPH], r"options of reset is a dict such as"),
+        ([SAMPLED], r"options of reset is a dict such as"),
         (
-            {"grpah": GRAPH},
+            {"grpah": SAMPLED},
             "takes the option 'graph' .* but this is 'grpah'; did you m",
         ),
-        ({3: GRAPH}, "takes the option 'graph' and no other but this is 3; known are"),
+        (
+            {3: SAMPLED},
+            "takes the option 'graph' and no other but this is 3; known are",
+        ),
         (
             {"graph": 3},
             "option 'graph' of reset is the structure of a graph, .* is 3, o",
         ),
-        ({"graph": [GRAPH]}, "the option 'graph' of reset is the structure of a graph"),
+        (
+            {"graph": [SAMPLED]},
+            "the option 'graph' of reset is the structure of a graph",
+        ),
     ],
 )
 def test_other_options_of_reset(options, message):
