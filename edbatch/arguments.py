@@ -19,6 +19,16 @@ _LONGEST_PATH = 4096  # in characters, of what systems take
 _TEXT = "usually a text from a file or a command line, or another argument's value"
 
 
+def is_real(value: object) -> bool:
+    """Tells whether a value is a number; infinity and NaN are, too.
+
+    Example:
+        >>> is_real(math.nan), is_real(np.float32(2)), is_real(True)
+        (True, True, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def is_number(value: object) -> bool:
     """Tells whether a value is a finite number.
 
@@ -26,7 +36,7 @@ def is_number(value: object) -> bool:
         >>> is_number(np.float32(2)), is_number("2"), is_number(True)
         (True, False, False)
     """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
         return math.isfinite(value)
@@ -41,7 +51,19 @@ def is_whole(value: object) -> bool:
         >>> is_whole(np.int64(2)), is_whole(2.0), is_whole(True)
         (True, False, False)
     """
-    return isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_positive(value: object) -> bool:
+    """Tells whether a value is a number above zero, or infinite.
+
+    Example:
+        >>> is_positive(math.inf), is_positive(0), is_positive("1")
+        (True, False, False)
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return value == value and not value <= 0  # NaN is not equal to itself
 
 
 def check_number(
@@ -68,7 +90,7 @@ def check_number(
         >>> check_number(EdbatchError, "width", 3, 1, whole=True)
     """
     right = is_whole(value) if whole else is_number(value)
-    if not (right and isinstance(value, Real) and value >= least):
+    if not (right and isinstance(value, Real) and not value < least):
         kind = "a whole number" if whole else "a finite number"
         limit = "" if least == -math.inf else f", {least} or more,"
         found = (

@@ -118,8 +118,9 @@ class CostModel:
             or not 1 <= min(self.widths, default=0) <= max(self.widths) <= _WIDEST
         ):
             raise PolicyError(
-                f"widths of chunks are ascending numbers of rows, from 1 to {_WIDEST:,},"
-                f" but are {shown(self.widths)}; give for example (8, 64, 512)"
+                "widths of chunks are ascending numbers of rows, from 1 to"
+                f" {_WIDEST:,}, but are {shown(self.widths)}; give for example (8, 64,"
+                " 512)"
             )
         if not all(1 <= each <= len(self.widths) for each in self.measured_widths):
             raise PolicyError(

@@ -130,8 +130,8 @@ class JsonFormat:
         if type(version) is int and version > self.version:
             raise PolicyError(
                 f"this version of edbatch reads {self.what} files up to version"
-                f" {self.version} but {source} has version {shown(version)}; install a newer"
-                " edbatch"
+                f" {self.version} but {source} has version {shown(version)}; install a"
+                " newer edbatch"
             )
         try:
             if type(version) is not int or version < 1:

@@ -56,8 +56,8 @@ def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
         return spec
     raise PolicyError(
         "a policy is a name, a path, or an object with a name and a method"
-        f" schedule(structure) but this is {shown(spec)}; pass 'greedy', the path of a .json"
-        " file, or an instance of a policy class"
+        f" schedule(structure) but this is {shown(spec)}; pass 'greedy', the path of a"
+        " .json file, or an instance of a policy class"
     )
 
 

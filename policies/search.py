@@ -12,12 +12,11 @@ is time they go again, four times as wide.
 import functools
 import time
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 from numba import njit
 
-from edbatch.arguments import is_whole
+from edbatch.arguments import is_positive, is_whole
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.beam import EXHAUSTED, FOUND, BeamResult, search_beam
@@ -75,8 +74,7 @@ class Searched:
     def __post_init__(self) -> None:
         require_policy(self.policy)
         require_costs(self.costs)
-        is_number = isinstance(self.budget_ms, Real)  # infinity included
-        if not is_number or self.budget_ms is True or not self.budget_ms > 0:
+        if not is_positive(self.budget_ms):
             raise PolicyError(
                 f"a search has a budget of milliseconds above 0 but this is"
                 f" {shown(self.budget_ms)}; use the policy itself for no search"

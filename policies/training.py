@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
-from numbers import Integral, Real
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from edbatch.arguments import check_number, check_type, list_of
+from edbatch.arguments import check_number, check_type, is_real, list_of
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
@@ -185,7 +185,7 @@ class _Settings:
             ("patience", 1, math.inf),
         ):
             value = getattr(self, name)
-            if not isinstance(value, Real) or isinstance(value, bool):
+            if not is_real(value):
                 raise PolicyError(
                     f"{name!r} is a number but is {shown(value)}; leave it out for the"
                     " default"

@@ -107,6 +107,6 @@ def _check_no_word(node: Tree) -> None:
     if node.word is not None:
         raise DataError(
             "only trees with words at the leaves can be collapsed or binarized; found "
-            f"the word {shown(node.word)} on a node with {len(node.children)} children; "
-            "usually a dependency tree; use its children as they are"
+            f"the word {shown(node.word)} on a node with {len(node.children)} "
+            "children; usually a dependency tree; use its children as they are"
         )

@@ -77,9 +77,9 @@ class CharacterLattice:
             if not 0 <= each.first < each.last < len(self.characters):
                 raise DataError(
                     "a word of a CharacterLattice must span two characters or more of "
-                    f"its {len(self.characters)}; found {shown(each)}; usually places that "
-                    "count from 1, or an end behind the word; count from 0, the last "
-                    "character included"
+                    f"its {len(self.characters)}; found {shown(each)}; usually places "
+                    "that count from 1, or an end behind the word; count from 0, the "
+                    "last character included"
                 )
 
     def __len__(self) -> int:

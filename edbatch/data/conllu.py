@@ -177,9 +177,9 @@ def _head(source: SourceText, row: _Word) -> int:
         raise row.error(
             source,
             _HEAD,
-            f"a head must be an integer, 0 or more; found {shown(text)}; usually a file "
-            "without syntax, or a shifted column; read it with read_sentences, or fix "
-            "the line",
+            f"a head must be an integer, 0 or more; found {shown(text)}; usually a "
+            "file without syntax, or a shifted column; read it with read_sentences, or "
+            "fix the line",
         )
     return int(text)
 
@@ -187,7 +187,7 @@ def _head(source: SourceText, row: _Word) -> int:
 def _field(name: str) -> int:
     if name not in FIELDS:
         raise DataError(
-            f"a field must be one of the {len(FIELDS)} of CoNLL-U; found {shown(name)}; "
-            f"usually a misspelling; {nearest(name, FIELDS)}"
+            f"a field must be one of the {len(FIELDS)} of CoNLL-U; found "
+            f"{shown(name)}; usually a misspelling; {nearest(name, FIELDS)}"
         )
     return FIELDS.index(name)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edbatch.arguments import is_whole
 from edbatch.data.errors import DataError
 from edbatch.data.vocabulary import UNKNOWN_INDEX, Vocabulary
 from edbatch.errors import nearest, shown
@@ -115,7 +116,7 @@ class Program:
                 " usually a part of a program; give () and None where there is no input"
                 " or value"
             )
-        if not isinstance(self.image, int | np.integer) or self.image < 0:
+        if not is_whole(self.image) or self.image < 0:
             raise DataError(
                 "image_index: the image of a Program must be a number, 0 or more; found"
                 f" {shown(self.image)}; usually a mark for an image that is missing;"
@@ -157,8 +158,9 @@ class Program:
         if (self.values[k] is not None) != signature.takes_value:
             rule = "a value" if signature.takes_value else "no value"
             raise DataError(
-                f"program[{k}]: {name!r} must have {rule}; found {shown(self.values[k])};"
-                " usually a value at the wrong function; move or add it"
+                f"program[{k}]: {name!r} must have {rule}; found"
+                f" {shown(self.values[k])}; usually a value at the wrong function; move"
+                " or add it"
             )
 
 

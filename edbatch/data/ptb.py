@@ -167,16 +167,16 @@ def _too_deep(source: SourceText, offset: int) -> DataError:
 def _empty_node(source: SourceText, offset: int, label: str) -> DataError:
     return source.error(
         offset,
-        f"every node must hold a word or other nodes; found {shown(f'({label})')}; usually a "
-        "removed word, or a missing label, as in (dog); write the node as (NN dog), or "
-        "delete it",
+        f"every node must hold a word or other nodes; found {shown(f'({label})')}; "
+        "usually a removed word, or a missing label, as in (dog); write the node as "
+        "(NN dog), or delete it",
     )
 
 
 def _word_outside(source: SourceText, offset: int, word: str) -> DataError:
     return source.error(
         offset,
-        f"every word must stand inside a tree; found {shown(word)} outside of any; usually "
-        "a file that is no treebank, or one ')' too many before it; leave the file "
-        "out, or fix the brackets",
+        f"every word must stand inside a tree; found {shown(word)} outside of any; "
+        "usually a file that is no treebank, or one ')' too many before it; leave the "
+        "file out, or fix the brackets",
     )

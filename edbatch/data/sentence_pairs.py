@@ -182,9 +182,9 @@ def _columns(source: SourceText, line: int, text: str) -> tuple[str, str]:
         raise source.error_at(
             line,
             1,
-            f"a line must be a sentence, a tab and its translation; found {shown(text)}; "
-            "usually a missing translation, or tabs turned into spaces; restore the "
-            "tab, or leave the line out",
+            "a line must be a sentence, a tab and its translation; found "
+            f"{shown(text)}; usually a missing translation, or tabs turned into "
+            "spaces; restore the tab, or leave the line out",
         )
     return columns[0], columns[1]
 

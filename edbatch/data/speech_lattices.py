@@ -208,15 +208,15 @@ def _find_fault(arcs: tuple[Arc, ...]) -> str | None:
     for arc in arcs:
         if not 0 <= arc.source < arc.target:
             return (
-                f"an arc must lead to a later node; found {shown(arc)}; usually nodes that "
-                "are not in topological order; sort them, or mend the distance"
+                f"an arc must lead to a later node; found {shown(arc)}; usually nodes "
+                "that are not in topological order; sort them, or fix the distance"
             )
     targets = {arc.target for arc in arcs}
     for node in range(1, max(targets)):
         if node not in targets:
             return (
                 f"every node but the first must have an incoming arc; found none for "
-                f"node {node}; usually a distance that leads past it; mend the distance"
+                f"node {node}; usually a distance that leads past it; fix the distance"
             )
     return None
 

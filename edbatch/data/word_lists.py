@@ -135,8 +135,8 @@ def _entries(source: SourceText) -> list[str]:
                 line,
                 1,
                 "a line of a word list must be a word, its count if any, and its tag "
-                f"if any; found {shown(text)}; usually a file of another kind, or a word "
-                "that holds a space; name a word list, or fix the line",
+                f"if any; found {shown(text)}; usually a file of another kind, or a "
+                "word that holds a space; name a word list, or fix the line",
             )
         found.append(match[1])
     if not any(len(each) > 1 for each in found):

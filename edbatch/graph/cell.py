@@ -87,9 +87,12 @@ class Cell:
             )
         if name is not None:
             check_type(CellError, "the name of a cell", name, str, "text")
-        padded, static = (
-            list_of(CellError, f"{option} of eb.cell", names, "an argument's name")
-            for option, names in (("padded", padded), ("static", static))
+        one = "an argument's name"
+        self.padded: tuple[str, ...] = tuple(
+            list_of(CellError, "padded of eb.cell", padded, one)
+        )
+        self.static: tuple[str, ...] = tuple(
+            list_of(CellError, "static of eb.cell", static, one)
         )
         lengths = list_of(CellError, "lengths of eb.cell", lengths, "a whole number")
         for each in lengths:
@@ -101,8 +104,6 @@ class Cell:
             )
         self.function = function
         self.name: str = name if name else getattr(function, "__name__", "cell")
-        self.padded = tuple(padded)
-        self.static = tuple(static)
         self._lengths = sorted(lengths)
         parameters = inspect.signature(function).parameters
         self.positions = {each: k for k, each in enumerate(parameters)}

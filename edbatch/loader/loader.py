@@ -72,8 +72,8 @@ class Loader:
         batch_size: Instances per minibatch.
 
     Raises:
-        LoaderError: A setting is out of range or of another type, there is no instance, or the state is of
-            another run.
+        LoaderError: A setting is out of range or of another type, there is no
+            instance, or the state is of another run.
         EdbatchError: As for `edbatch.Batched.record`; a note names the instance.
 
     Example:

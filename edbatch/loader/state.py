@@ -76,8 +76,8 @@ class LoaderState:
             raise LoaderError(
                 "a state's epoch is 0 or more and its step below the"
                 f" {steps} minibatches of an epoch, but they are {shown(epoch)} and"
-                f" {shown(step)}; usually a state edited by hand; pass what loader.state()"
-                " gave"
+                f" {shown(step)}; usually a state edited by hand; pass what"
+                " loader.state() gave"
             )
         return replace(self, epoch=int(epoch), step=int(step))
 

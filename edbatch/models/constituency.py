@@ -42,8 +42,8 @@ def read_limited(path: Paths, arity: int) -> list[Tree]:
     if len(widest.children) > arity:
         raise DataError(
             f"with arity {arity} a node may have at most {arity} children; found one"
-            f" with {len(widest.children)}: {shown(widest)}; usually a treebank with flat"
-            f" phrases; choose arity {len(widest.children)}, or 2, which binarizes"
+            f" with {len(widest.children)}: {shown(widest)}; usually a treebank with"
+            f" flat phrases; choose arity {len(widest.children)}, or 2, which binarizes"
         )
     return trees
 

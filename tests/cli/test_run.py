@@ -145,7 +145,7 @@ def tree_params(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
         ("'leaf.i.b' of <U1 but the model needs float32; save", {
             "leaf_i_b": np.array(["a", "b", "c"])
         }),
-        (r"has as 'vocabulary' float64\[2\] and no list of words; save the parameters", {
+        (r"has as 'vocabulary' float64\[2\] and no list of words; save the par", {
             "vocabulary": np.zeros(2)
         }),
         (r"has as 'vocabulary' <U1\[1, 2\] and no list of words", {

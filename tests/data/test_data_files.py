@@ -52,7 +52,7 @@ def test_a_fault_in_a_folder_says_how_to_leave_the_file_out(folder: Path) -> Non
 @pytest.mark.parametrize("paths", [3, None, [3], [None], b"a", open])
 def test_what_is_no_path(paths) -> None:
     with pytest.raises(
-        DataError, match="takes the path of a file or folder, or several .*; found .*;"
+        DataError, match=r"takes the path of a file or folder, or several .*; found .*;"
     ):
         expand_paths(paths, SUFFIXES)
 

