@@ -14,7 +14,7 @@ _DEEPEST = 5  # of containers in which keys are looked for
 
 
 def describe_fault(error: Exception) -> str:
-    """Describes an exception that a cell's function raised.
+    r"""Describes an exception that a cell's function raised.
 
     Args:
         error: The exception, with its traceback.
@@ -24,11 +24,8 @@ def describe_fault(error: Exception) -> str:
         missing key of a dict also the nearest that there is.
 
     Example:
-        >>> try:
-        ...     {"weight": 1}["wieght"]
-        ... except KeyError as error:
-        ...     describe_fault(error).partition(" (")[0]
-        "KeyError: there is no key 'wieght'"
+        >>> describe_fault(ValueError("too short\nby one"))
+        'ValueError: too short'
     """
     text = f"{type(error).__name__}: {_first_line(error)}"
     frame, line, is_last = _innermost(error.__traceback__)
