@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -184,6 +185,11 @@ def test_parameters_that_are_none(batched: Any, params: Any) -> None:
                 " is .*, of type .*; usually a setting or a function among them; leave",
             ):
                 function(value)
+
+
+def test_keys_beside_parameters(params: Any) -> None:
+    with_key = params | {"key": jax.random.key(0)}
+    assert eb.batch(encode, params=with_key).plan([(0, 1)])
 
 
 def test_arguments_of_verify(batched: Any, params: Any) -> None:

@@ -107,7 +107,8 @@ def _abstract_leaf(leaf: Any) -> Any:
         dtype = jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
     except TypeError:
         dtype = None
-    if getattr(dtype, "kind", "O") in "OSUMm":
+    # The dtypes of keys have no kind.
+    if dtype is None or getattr(dtype, "kind", "V") in "OSUMm":
         raise PlanError(
             "parameters are a pytree of arrays and numbers but a leaf of it is"
             f" {shown(leaf)}, of type {type(leaf).__name__}; usually a setting or a"
