@@ -51,6 +51,7 @@ from edbatch.policies.guard import Guarded
 from edbatch.policies.registry import get_policy
 from edbatch.policies.search import Searched
 from edbatch.policies.state_machine import StateMachine
+from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy, is_ours, reject_invalid
 from edbatch.schedule.schedule import Schedule
 from edbatch.sharding.plan import ShardedPlan
@@ -281,6 +282,7 @@ class Batched:
                     " plan these recordings in a minibatch of their own"
                 )
 
+    @keyboard_interrupts()
     def record(self, instance: Any, *, params: Any = None) -> DataflowGraph:
         """Records the model on one instance, to be kept and planned later.
 
@@ -301,6 +303,7 @@ class Batched:
     def _record(self, state: ModelState, instances: Sequence[Any]) -> DataflowGraph:
         return _check_nodes(record(self.model, state.types, instances, state.memory))
 
+    @keyboard_interrupts()
     def record_all(
         self, instances: Iterable[Any], *, params: Any = None
     ) -> list[DataflowGraph]:
@@ -352,6 +355,7 @@ class Batched:
             )
         return state.adopt(instance)
 
+    @keyboard_interrupts()
     def graph(self, instances: Iterable[Any], *, params: Any = None) -> DataflowGraph:
         """Records a minibatch, or merges recordings.
 
@@ -385,6 +389,7 @@ class Batched:
             ]
         )
 
+    @keyboard_interrupts()
     def plan(self, instances: Iterable[Any], *, params: Any = None) -> Plan:
         """Schedules and lays out a minibatch; on the host only.
 
@@ -402,6 +407,7 @@ class Batched:
         instances = list_of(PlanError, "a minibatch", instances)
         return self._plan(self._choose(instances, params), instances)
 
+    @keyboard_interrupts()
     def _plan(self, state: ModelState, instances: Sequence[Any]) -> Plan:
         graph = state.with_known_elements(self._graph(state, instances))
         ragged = state.see_lists(graph.outputs.skeleton, graph.outputs.lengths)

@@ -24,6 +24,7 @@ from edbatch.graph.parameters import abstract
 from edbatch.model_state import ModelState
 from edbatch.policies.guard import Guarded
 from edbatch.policies.search import Searched
+from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy
 from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.devices import (
@@ -157,6 +158,7 @@ class Sharded:
         """
         return jax.device_put(params, NamedSharding(self.mesh, P()))
 
+    @keyboard_interrupts()
     def plan(self, instances: Iterable[Any], *, params: Any = None) -> ShardedPlan:
         """Splits a minibatch, schedules and lays out each part.
 

@@ -18,6 +18,7 @@ from edbatch.errors import PlanError, nearest, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.schedule.frontier import FrontierState, run_type, start_frontier
+from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.sufficient_condition import (
     HeadState,
@@ -118,6 +119,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self.observation_space = observation_space(len(self.type_keys))
         self._structure: GraphStructure | None = None
 
+    @keyboard_interrupts()
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:

@@ -26,6 +26,7 @@ from edbatch.policies.state_machine import MachineState
 from edbatch.policies.training_record import is_number
 from edbatch.policies.trie import NO_STATE, Trie
 from edbatch.policies.tuning import Tuning
+from edbatch.schedule.interrupt import deferred_interrupt
 
 # Settings that are digests.
 _MINIBATCHES = ("graphs", "held_out")
@@ -109,12 +110,13 @@ def save_checkpoint(
     arrays["rest"] = np.array(json.dumps(rest))
     beside = path.with_name(f".{path.name}.tmp")
     try:
-        try:
-            with open(beside, "wb") as file:
-                np.savez(file, **arrays)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with deferred_interrupt():
+            try:
+                with open(beside, "wb") as file:
+                    np.savez(file, **arrays)
+                os.replace(beside, path)
+            finally:
+                beside.unlink(missing_ok=True)
     except OSError as error:
         raise PolicyError(
             f"a checkpoint is saved beside the policy but {path} cannot be written"

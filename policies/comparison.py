@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from edbatch.errors import PolicyError
 from edbatch.graph.structure import GraphStructure
+from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.policy import Policy
 
@@ -66,8 +67,9 @@ def compare(
             "a comparison needs minibatches with nodes but there are none, or an empty"
             " one; leave that out"
         )
-    bounds = [lower_bound(each) for each in structures]
-    return [_row(policy, structures, bounds, repeats) for policy in policies]
+    with keyboard_interrupts():
+        bounds = [lower_bound(each) for each in structures]
+        return [_row(policy, structures, bounds, repeats) for policy in policies]
 
 
 def _row(

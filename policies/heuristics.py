@@ -19,6 +19,7 @@ from edbatch.schedule.frontier import (
     run_type,
     start_frontier,
 )
+from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.schedule import Schedule
 from edbatch.schedule.sufficient_condition import best_ratio, new_heads, update_heads
 
@@ -34,6 +35,7 @@ class Depth:
 
     name = "depth"
 
+    @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by depth, then type."""
         order, start, kind = _by_depth(
@@ -53,6 +55,7 @@ class Agenda:
 
     name = "agenda"
 
+    @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by mean depth of what remains."""
         state = start_frontier(structure)
@@ -71,6 +74,7 @@ class Greedy:
 
     name = "greedy"
 
+    @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph greedily."""
         order, start, kind = _by_ratio(start_frontier(structure))

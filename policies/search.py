@@ -27,6 +27,7 @@ from edbatch.policies.judge import cost_of
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.examples import chain
 from edbatch.schedule.frontier import collect, run_type, start_frontier
+from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.lower_bound import longest_chains
 from edbatch.schedule.policy import Policy, require_policy
 from edbatch.schedule.schedule import Schedule
@@ -90,6 +91,7 @@ class Searched:
         """Short name for tables, such as ``fsm-fall+search``."""
         return f"{self.policy.name}+search"
 
+    @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph.
 

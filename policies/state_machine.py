@@ -33,6 +33,7 @@ from edbatch.schedule.frontier import (
     compiled_frontier,
     run_type,
 )
+from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.schedule import Schedule
 from edbatch.schedule.sufficient_condition import (
     HeadState,
@@ -148,6 +149,7 @@ class StateMachine:
         """Short name for tables, such as ``fsm-sort``."""
         return f"fsm-{self.encoding}"
 
+    @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph.
 

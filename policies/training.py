@@ -32,7 +32,6 @@ from edbatch.policies.cost_file import get_costs
 from edbatch.policies.cost_model import CostModel
 from edbatch.policies.encoding import FALL, encoding_id
 from edbatch.policies.heuristics import Agenda, Depth, Greedy
-from edbatch.policies.interrupt import deferred_interrupt
 from edbatch.policies.judge import Judge, Verdict, mean
 from edbatch.policies.q_learning import QTable, new_table, run_trial
 from edbatch.policies.random_stream import new_stream
@@ -41,6 +40,7 @@ from edbatch.policies.state_machine import StateMachine
 from edbatch.policies.training_record import TrainingRecord
 from edbatch.policies.tuning import next_generation, start_tuning
 from edbatch.schedule.frontier import FrontierState, new_frontier
+from edbatch.schedule.interrupt import deferred_interrupt, keyboard_interrupts
 
 Progress = Callable[[int, int, float, float], None]
 
@@ -142,8 +142,9 @@ def train_policy(
                 " file that the interrupted training wrote"
             )
         run.state = load_checkpoint(checkpoint, run.identity)
-    stopped = run.finish()
-    return run.machine(stopped, workload)
+    with keyboard_interrupts():
+        stopped = run.finish()
+        return run.machine(stopped, workload)
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ class _Run:
     def finish(self) -> str:
         """Trains to the end; returns why it ended."""
         try:
-            with deferred_interrupt() as check_interrupt:
+            with keyboard_interrupts(), deferred_interrupt() as check_interrupt:
                 if self._kind == FALL and not self.state.trial:
                     self._begin(check_interrupt)
                 while (stopped := self._why_ended()) is None:

@@ -4,6 +4,8 @@ import os
 import secrets
 from pathlib import Path
 
+from edbatch.schedule.interrupt import deferred_interrupt
+
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file beside its place, and then puts it there.
@@ -17,11 +19,12 @@ def write_whole(path: Path, text: str) -> None:
     """
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(beside, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
+    with deferred_interrupt():
+        try:
+            with open(beside, "x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)

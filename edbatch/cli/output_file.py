@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edbatch.cli.one_sentence import CommandError
+from edbatch.schedule.interrupt import deferred_interrupt
 
 
 def check_writable(option: str, path: Path | None) -> None:
@@ -64,8 +65,9 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         write: Writes to the path that it is given, which ends like `path`.
     """
     beside = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
-    try:
-        write(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with deferred_interrupt():
+        try:
+            write(beside)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)

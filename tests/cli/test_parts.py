@@ -1,6 +1,5 @@
 """Parts of the commands that have rules of their own."""
 
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.options import NAMES
 from edbatch.cli.output_file import check_writable, write_whole
 from edbatch.models import WORKLOADS
-from edbatch.policies.interrupt import deferred_interrupt
 
 
 def test_the_help_names_every_workload() -> None:
@@ -72,12 +70,3 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(CommandError, match=r"writable folder but .* cannot be written"):
         check_writable("--out", tmp_path / "a.json")
-
-
-def test_a_second_ctrl_c_acts_at_once() -> None:
-    with pytest.raises(KeyboardInterrupt), deferred_interrupt() as check:
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            check()
-        signal.raise_signal(signal.SIGINT)
-        pytest.fail("the second was held back as well")

@@ -1,0 +1,98 @@
+"""Ctrl-C at a safe moment, and always as `KeyboardInterrupt`."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_Handler = Callable[[int, FrameType | None], object]
+
+
+class _Deferral:
+    """A handler that notes Ctrl-C, and hands the second on."""
+
+    def __init__(self, before: _Handler) -> None:
+        self.before = before
+        self.pressed = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            self.before(number, frame)
+        self.pressed = True
+
+    def check(self) -> None:
+        if self.pressed:
+            self.pressed = False
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Callable[[], None]]:
+    """Defers Ctrl-C: to the end of the block, or to safe moments within it.
+
+    For what must not be cut in two, such as writing a file, and for compiled code,
+    which in its midst may not survive an exception. A second Ctrl-C acts at once, in
+    case that a safe moment does not come. A block within another leaves Ctrl-C to the
+    end of the outer one. Where Ctrl-C is ignored, it remains so.
+
+    Yields:
+        A function to call at safe moments; it raises `KeyboardInterrupt` if Ctrl-C was
+        pressed, which has had its effect with that.
+
+    Example:
+        >>> with deferred_interrupt() as check:
+        ...     check()
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if isinstance(before, _Deferral):
+        yield before.check if _in_main_thread() else _nothing
+        return
+    # Only the main thread may handle signals, and only it receives Ctrl-C.
+    if not _in_main_thread() or not callable(before):
+        yield _nothing
+        return
+    deferral = _Deferral(before)
+    signal.signal(signal.SIGINT, deferral)
+    try:
+        yield deferral.check
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if deferral.pressed:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def keyboard_interrupts() -> Iterator[None]:
+    """Raises `KeyboardInterrupt` also where compiled code has made another error of it.
+
+    Numba calls Python for each array that a compiled function returns. Ctrl-C raises
+    `KeyboardInterrupt` there; Numba goes on, and Python reports a `SystemError`.
+
+    Raises:
+        KeyboardInterrupt: The block was interrupted.
+
+    Example:
+        >>> with keyboard_interrupts():
+        ...     raise SystemError from KeyboardInterrupt()
+        Traceback (most recent call last):
+            ...
+        KeyboardInterrupt
+    """
+    try:
+        yield
+    except SystemError as error:
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _nothing() -> None:
+    """Has nothing to check."""

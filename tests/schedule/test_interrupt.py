@@ -1,0 +1,130 @@
+"""Ctrl-C around compiled code, and around what must not be cut in two."""
+
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from edbatch.cli.output_file import write_whole
+from edbatch.policies import Greedy, Searched, whole_file
+from edbatch.schedule.examples import tree
+from edbatch.schedule.interrupt import deferred_interrupt, keyboard_interrupts
+
+
+def press_ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def handling(handler):
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_end_of_the_block_is_a_safe_moment() -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt():
+        press_ctrl_c()
+        reached = True
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_acts_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt():
+        press_ctrl_c()
+        press_ctrl_c()
+        pytest.fail("the second was deferred as well")
+
+
+def test_what_a_check_raised_is_over() -> None:
+    with deferred_interrupt() as check:
+        press_ctrl_c()
+        with pytest.raises(KeyboardInterrupt):
+            check()
+        check()
+
+
+def test_a_block_within_another_leaves_ctrl_c_to_the_outer_one() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt():
+        with deferred_interrupt() as check:
+            press_ctrl_c()
+            with pytest.raises(KeyboardInterrupt):
+                check()
+            press_ctrl_c()
+        steps.append("inner")
+    assert steps == ["inner"]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_the_handler_of_others_decides(handler) -> None:
+    with handling(handler):
+        with deferred_interrupt() as check:
+            press_ctrl_c()
+            if handler is signal.SIG_IGN:
+                check()
+        assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_other_threads_defer_nothing() -> None:
+    found = []
+
+    def run() -> None:
+        with deferred_interrupt() as check:
+            found.append(signal.getsignal(signal.SIGINT))
+            check()
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [before]
+
+
+def test_files_are_written_whole(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "a.txt"
+
+    def write(path) -> None:
+        press_ctrl_c()
+        path.write_text("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(file, write)
+    assert file.read_text() == "all"
+
+    sync = whole_file.os.fsync
+    monkeypatch.setattr(
+        whole_file.os, "fsync", lambda number: (press_ctrl_c(), sync(number))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        whole_file.write_whole(file, "new")
+    assert file.read_text() == "new"
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_other_system_errors_stay() -> None:
+    with pytest.raises(SystemError, match="broken"), keyboard_interrupts():
+        raise SystemError("broken")
+
+
+@pytest.mark.parametrize("policy", [Greedy(), Searched(Greedy(), width=4)])
+def test_ctrl_c_in_compiled_code_is_a_keyboard_interrupt(policy) -> None:
+    # Without care most of these are a SystemError of Numba.
+    graph = tree("((ab)cb)c")
+    policy.schedule(graph)  # compiles
+    before = signal.signal(signal.SIGALRM, lambda *_: press_ctrl_c())
+    try:
+        for k in range(200):
+            end = time.monotonic() + 10
+            signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-6 * k)
+            with pytest.raises(KeyboardInterrupt):
+                while time.monotonic() < end:
+                    policy.schedule(graph)
+    finally:
+        signal.signal(signal.SIGALRM, before)
