@@ -4,6 +4,9 @@ Write a model for one instance over cells; `batch` runs minibatches of instances
 wide operations in one compiled program.
 """
 
+import edbatch.ctrl_c  # noqa: F401, first: Ctrl-C may come during the others
+
+# isort: split
 from edbatch.batching import Batched, batch
 from edbatch.envs import BatchingEnv
 from edbatch.errors import (

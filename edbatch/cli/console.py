@@ -17,6 +17,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from edbatch.schedule.interrupt import deferred_interrupt
+
 _LONGEST_NAME = 12
 
 
@@ -73,8 +75,11 @@ def tracked(items: Sequence[Any], description: str) -> Iterator[Any]:
 
 
 def print_json(value: Any) -> None:
-    """Prints a result for machines, the only thing on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    """Prints a result for machines, the only thing on stdout: all of it, or nothing."""
+    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    with deferred_interrupt():
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def print_table(

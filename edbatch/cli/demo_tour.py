@@ -20,6 +20,7 @@ from edbatch.graph import GraphStructure
 from edbatch.graph.cell import jitted_cells
 from edbatch.models import Workload, get_workload
 from edbatch.policies import StateMachine, train_policy
+from edbatch.schedule.interrupt import deferred_interrupt
 
 _TREES = 1000
 _MINIBATCHES = 8
@@ -77,11 +78,13 @@ class Tour:
 
     def train(self) -> StateMachine:
         """Trains a policy and saves it."""
-        with stage("Training (the first time, Numba compiles for up to a minute)"):
-            policy = train_policy(
-                self.graphs[0], self.graphs[1], workload="edbatch demo"
-            )
-        policy.save(self.path)
+        message = "Training (the first time, Numba compiles for up to a minute)"
+        with deferred_interrupt():
+            with stage(message):
+                policy = train_policy(
+                    self.graphs[0], self.graphs[1], workload="edbatch demo"
+                )
+            policy.save(self.path)
         assert policy.training is not None, "train_policy keeps a record"
         if policy.training.stopped == "interrupted":
             raise KeyboardInterrupt

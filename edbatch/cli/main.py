@@ -15,6 +15,7 @@ from edbatch.cli.inspect import inspect
 from edbatch.cli.one_sentence import OneSentenceCommand, OneSentenceGroup
 from edbatch.cli.run import run
 from edbatch.cli.train_policy import train_policy
+from edbatch.ctrl_c import end_at_ctrl_c, ignore_ctrl_c
 
 app = typer.Typer(
     name="edbatch",
@@ -66,9 +67,17 @@ train_policy_app.command(cls=OneSentenceCommand)(train_policy)
 
 def main() -> None:
     """Runs `edbatch`."""
-    app(prog_name="edbatch")
+    _run(app, "edbatch")
 
 
 def train_policy_main() -> None:
     """Runs `train-policy`."""
-    train_policy_app(prog_name="train-policy")
+    _run(train_policy_app, "train-policy")
+
+
+def _run(command: typer.Typer, name: str) -> None:
+    end_at_ctrl_c()
+    try:
+        command(prog_name=name)
+    finally:
+        ignore_ctrl_c()

@@ -11,10 +11,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import Abort, TyperException
 
 from edbatch.cli.console import say
+from edbatch.ctrl_c import EXIT_INTERRUPTED
 from edbatch.errors import EdbatchError
 
 EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 DEBUG = "EDBATCH_DEBUG"
 
 

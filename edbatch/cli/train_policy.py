@@ -107,6 +107,7 @@ def train_policy(
     from edbatch.cli.task import load_task
     from edbatch.policies import load_costs
     from edbatch.policies.encoding import encoding_id
+    from edbatch.schedule.interrupt import deferred_interrupt
 
     encoding_id(encoding)
     measured = None if costs is None else load_costs(costs)
@@ -131,23 +132,25 @@ def train_policy(
     others = [size for size in OTHER_SIZES if size != batch_size]
     groups += [draw(held_out, size, minibatches, rng) for size in others]
     graphs, judged, reported, *elsewhere = record(task, *groups)
-    policy = _train(
-        graphs,
-        judged,
-        encoding,
-        trials,
-        seed,
-        task.description,
-        checkpoint,
-        resume,
-        measured,
-    )
-    training = policy.training
-    assert training is not None, "train_policy keeps a record"
-    if out is not None and checkpoint is not None:
-        policy.save(out)
-        if training.stopped != "interrupted":
-            checkpoint.unlink(missing_ok=True)
+    # Ctrl-C ends the training; another one waits until the policy is saved.
+    with deferred_interrupt():
+        policy = _train(
+            graphs,
+            judged,
+            encoding,
+            trials,
+            seed,
+            task.description,
+            checkpoint,
+            resume,
+            measured,
+        )
+        training = policy.training
+        assert training is not None, "train_policy keeps a record"
+        if out is not None and checkpoint is not None:
+            policy.save(out)
+            if training.stopped != "interrupted":
+                checkpoint.unlink(missing_ok=True)
     with stage("Comparing with the heuristics"):
         rows = as_rows(comparisons(policy, reported), batch_size)
         for size, structures in zip(others, elsewhere, strict=True):

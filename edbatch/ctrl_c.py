@@ -1,0 +1,76 @@
+"""Ctrl-C in the commands: a line on stderr and exit code 130, at any moment.
+
+Python raises `KeyboardInterrupt` between any two of its steps, also those that an
+import, a destructor or compiled code takes. There it becomes a traceback, a
+`SystemError`, a crash, or nothing at all. So a command does not unwind: its process
+ends at once. Nothing is lost by that, since whatever must not be cut in two, such as
+writing a file, defers the interrupt (`edbatch.schedule.interrupt`).
+
+This module imports nothing that takes time. The package imports it before all others:
+the script of a command cannot call anything before the package is imported, which
+takes a second or two.
+"""
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+EXIT_INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
+_COMMANDS = ("edbatch", "train-policy")
+_SHOW_CURSOR = "\x1b[?25h\r\n"  # progress bars hide it
+_ending = threading.Lock()
+
+
+def is_command() -> bool:
+    """Whether this process runs the script of a command."""
+    script = sys.argv[0] if getattr(sys, "argv", None) else ""
+    return os.path.basename(script) in _COMMANDS and os.path.isfile(script)
+
+
+def end_at_ctrl_c() -> None:
+    """Lets Ctrl-C end this process, unless it is ignored or handled otherwise."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        return
+    signal.signal(signal.SIGINT, _end)
+    # Python calls a handler once the main thread is back from compiled code. XLA may
+    # compile for a minute: another thread is told at once.
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(reader,), daemon=True).start()
+
+
+def ignore_ctrl_c() -> None:
+    """Ignores Ctrl-C from now on: the command is done, and has said so."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _watch(reader: int) -> None:
+    """Ends the process unless Ctrl-C is deferred, which is a handler of its own."""
+    while received := os.read(reader, 1):
+        if received[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is _end:
+            _end(signal.SIGINT, None)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Ends the process; of two threads that come here, the first does."""
+    if not _ending.acquire(blocking=False):
+        return
+    line = "Interrupted.\n"
+    try:
+        if os.isatty(2):
+            line = _SHOW_CURSOR + line
+        os.write(2, line.encode())
+    except OSError:
+        pass  # nobody reads
+    os._exit(EXIT_INTERRUPTED)
+
+
+if is_command():
+    end_at_ctrl_c()

@@ -1,0 +1,218 @@
+"""Ctrl-C at any moment of a command: a line, exit code 130, and nothing is lost.
+
+The commands run as users run them, by their scripts, since what is tested begins with
+the first import.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import edbatch as eb
+
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+LIMIT_S = 300  # compiles for the first time, on a busy machine
+IMPORT = "import time:"
+SMALL = ("--batch-size", "8", "--minibatches", "2")
+TREES = ("--workload", "tree-lstm", *SMALL)
+TRAIN = ("train-policy", *TREES)
+OUT = ("--out", "a.json")
+RUN = ("--workload", "tree-lstm", "--hidden", "8", "--batch-size", "8")
+ENDLESS = (
+    *("train-policy", "--workload", "lattice-lstm", "--encoding", "sort"),
+    *("--minibatches", "4", "--trials", "1000000"),
+)
+ZOO = ("--policy", "zoo:tree-lstm")
+SHOWING_IMPORTS = {"env": os.environ | {"PYTHONPROFILEIMPORTTIME": "1"}}
+
+
+class Running:
+    """A command in a process of its own."""
+
+    def __init__(self, folder: Path, *command: str, **options: object) -> None:
+        self.errors = folder / "stderr.txt"
+        self.output = folder / "stdout.txt"
+        with self.errors.open("w") as errors, self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                [SCRIPTS / command[0], *command[1:]],
+                stdout=output,
+                stderr=errors,
+                cwd=folder,
+                **options,
+            )
+
+    def wait_for(self, has_come: Callable[[], bool]) -> None:
+        end = time.monotonic() + LIMIT_S
+        while not has_come():
+            assert self.process.poll() is None, self.errors.read_text()
+            assert time.monotonic() < end, self.errors.read_text()
+            time.sleep(0.002)
+
+    def wait_for_line(self, text: str) -> None:
+        self.wait_for(lambda: text in self.errors.read_text())
+
+    def press_ctrl_c(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def ended(self) -> tuple[int, list[str]]:
+        """The exit code, and the lines on stderr without those about imports."""
+        code = self.process.wait(LIMIT_S)
+        lines = self.errors.read_text().splitlines()
+        return code, [each for each in lines if not each.startswith(IMPORT)]
+
+
+def assert_interrupted(running: Running) -> None:
+    code, lines = running.ended()
+    assert code == 130, lines
+    assert lines[-1] == "Interrupted."
+    assert not any("Traceback" in each or "Error" in each for each in lines), lines
+
+
+def left_in(folder: Path) -> set[str]:
+    return {each.name for each in folder.iterdir()} - {"stdout.txt", "stderr.txt"}
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ("edbatch", "edbatch.ctrl_c"),
+        ("edbatch", "numpy"),
+        ("edbatch", "jax"),
+        ("edbatch", "edbatch.batching"),
+        ("train-policy", "edbatch.ctrl_c"),
+        ("train-policy", "numba"),
+    ],
+)
+def test_while_it_imports(tmp_path: Path, command: str, module: str) -> None:
+    running = Running(tmp_path, command, "--help", **SHOWING_IMPORTS)
+    running.wait_for_line(f" {module}\n")
+    running.press_ctrl_c()
+    assert_interrupted(running)
+    assert running.ended()[1] == ["Interrupted."]
+    assert running.output.read_text() == ""
+
+
+# What the command has written to stderr when Ctrl-C comes, and how long ago; without
+# a terminal it shows no progress, but imports are.
+@pytest.mark.parametrize(
+    ("line", "after_s", "command", "left"),
+    [
+        ("Scheduling ", 0, ("edbatch", "compare", *TREES, *ZOO), set()),
+        ("Laying out", 0, ("edbatch", "compare", *TREES, *ZOO, "--memory"), set()),
+        ("Comparing ", 0, (*TRAIN, "--minibatches", "20", *OUT), {"a.json"}),
+        ("Sampling ", 0.1, TRAIN, set()),
+        ("edbatch.cli.batched_run", 1, ("edbatch", "run", *RUN), set()),
+        ("edbatch.benchmark", 1, ("edbatch", "bench", *RUN[:4]), set()),
+        ("Sampling ", 1, ("edbatch", "calibrate", *RUN), set()),
+        ("edbatch.policies.policy_file", 0, ("edbatch", "inspect", ZOO[1]), set()),
+        ("Training ", 0.1, ("edbatch", "demo", "--out", "."), None),
+        ("Compiling ", 0.3, ("edbatch", "demo", "--out", "."), {"tree-lstm.json"}),
+    ],
+)
+def test_while_it_works(
+    tmp_path: Path,
+    line: str,
+    after_s: float,
+    command: tuple[str, ...],
+    left: set[str] | None,
+) -> None:
+    running = Running(tmp_path, *command, "--json", **SHOWING_IMPORTS)
+    running.wait_for_line(line)
+    time.sleep(after_s)
+    running.press_ctrl_c()
+    assert_interrupted(running)
+    assert running.output.read_text() == ""
+    assert left in (None, left_in(tmp_path))
+
+
+def test_training_keeps_what_it_found(tmp_path: Path) -> None:
+    running = Running(tmp_path, *ENDLESS, *OUT, "--json")
+    running.wait_for((tmp_path / "a.json.checkpoint").exists)
+    running.press_ctrl_c()
+    assert_interrupted(running)
+    found = json.loads(running.output.read_text())
+    assert found["training"]["stopped"] == "interrupted"
+    assert left_in(tmp_path) == {"a.json", "a.json.checkpoint"}
+    assert eb.load_policy(tmp_path / "a.json").name == "fsm-sort"
+
+
+def test_training_that_is_interrupted_twice_can_go_on(tmp_path: Path) -> None:
+    running = Running(tmp_path, *ENDLESS, *OUT)
+    running.wait_for((tmp_path / "a.json.checkpoint").exists)
+    running.press_ctrl_c()
+    time.sleep(0.01)
+    running.press_ctrl_c()
+    assert_interrupted(running)
+    assert left_in(tmp_path) <= {"a.json", "a.json.checkpoint"}
+    (tmp_path / "a.json").unlink(missing_ok=True)
+    resumed = Running(tmp_path, *ENDLESS, *OUT, "--resume")
+    resumed.wait_for_line("Sampling ")
+    time.sleep(2)
+    resumed.press_ctrl_c()
+    assert_interrupted(resumed)
+    assert "damaged" not in resumed.errors.read_text()
+
+
+def test_where_ctrl_c_is_ignored_it_remains_so(tmp_path: Path) -> None:
+    # As for what a script starts in the background.
+    running = Running(
+        tmp_path,
+        *(*TRAIN, "--json"),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    running.wait_for_line("Comparing ")
+    running.press_ctrl_c()
+    assert running.ended()[0] == 0
+    assert json.loads(running.output.read_text())
+
+
+def test_a_program_that_is_no_command_keeps_its_handler() -> None:
+    code = (
+        "import signal; before = signal.getsignal(signal.SIGINT); import edbatch;"
+        "print(signal.getsignal(signal.SIGINT) is before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        TRAIN,
+        (*ENDLESS, *OUT),
+        ("edbatch", "compare", *TREES, *ZOO),
+        ("edbatch", "compare", *TREES, *ZOO, "--exact"),
+        ("edbatch", "inspect", *ZOO[1:]),
+        ("edbatch", "run", *RUN, "--samples", "64", "--out", "a.npz"),
+        ("edbatch", "bench", *RUN[:4]),
+        ("edbatch", "calibrate", *RUN, *OUT),
+        ("edbatch", "demo", "--out", "."),
+    ],
+)
+def test_at_any_moment(tmp_path: Path, command: tuple[str, ...]) -> None:
+    # Of the first 50 ms the interpreter takes some before it reads the script.
+    for moment in (0.05 * 1.15**k for k in range(36)):
+        running = Running(tmp_path, *command, "--json")
+        time.sleep(moment)
+        running.press_ctrl_c()
+        code, lines = running.ended()
+        printed = running.output.read_text()
+        if code == 0 or printed:  # it was done, or its training ended early
+            assert json.loads(printed), moment
+        assert code in (0, 130), (moment, lines)
+        assert code == 0 or lines[-1] == "Interrupted.", (moment, lines)
+        assert not any("Traceback" in each or "Error" in each for each in lines), lines
+        assert not any(each.endswith(".tmp") for each in left_in(tmp_path))
+        if code == 0:
+            break
