@@ -7,7 +7,8 @@ import typer
 
 from edbatch.cli import options
 from edbatch.cli.console import print_json, progress_bar, say, stage
-from edbatch.cli.one_sentence import EXIT_INTERRUPTED, CommandError
+from edbatch.cli.one_sentence import CommandError
+from edbatch.ctrl_c import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from edbatch.graph import GraphStructure
