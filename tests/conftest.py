@@ -8,11 +8,11 @@ import hypothesis
 import jax
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
+from memory_regions import drop_programs_if_many
 
 import edbatch
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
-MAPPED_REGIONS = Path("/proc/self/maps")
 
 jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -37,6 +37,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("EDBATCH_SHARED_DATA"),
         help="folder of public data sets (default: $EDBATCH_SHARED_DATA, then "
         "shared/data beside the repository); tests that need it skip without it",
+    )
+    fuzz = parser.getgroup("fuzz", "random models, tests/fuzz")
+    fuzz.addoption("--programs", type=int, default=10, help="how many random models")
+    fuzz.addoption("--fuzz-seed", type=int, default=0, help="what decides them")
+    fuzz.addoption("--fuzz-first", type=int, default=0, help="number of the first")
+    fuzz.addoption(
+        "--fuzz-without", default="", help="names of what to leave out, by commas"
+    )
+    fuzz.addoption(
+        "--fuzz-shrink", type=int, default=25, help="runs to make a failing one smaller"
     )
 
 
@@ -66,16 +76,9 @@ def quick_compiles() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs() -> Iterator[None]:
-    """Drops compiled programs long before there are too many.
-
-    Each takes some twenty regions of memory. Linux lets a process have 65,530, and the
-    compile that gets no more of them ends the process.
-    """
+    """Drops compiled programs long before there are too many."""
     yield
-    if MAPPED_REGIONS.exists():
-        regions = MAPPED_REGIONS.read_bytes().count(b"\n")
-        if regions > 15_000:
-            jax.clear_caches()
+    drop_programs_if_many()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -201,9 +201,10 @@ def test_a_program_that_is_no_command_keeps_its_handler() -> None:
     ],
 )
 def test_at_any_moment(tmp_path: Path, command: tuple[str, ...]) -> None:
-    # Of the first 50 ms the interpreter takes some before it reads the script.
-    for moment in (0.05 * 1.15**k for k in range(36)):
-        running = Running(tmp_path, *command, "--json")
+    # Before that the interpreter starts, which is not ours.
+    for moment in (0, *(0.05 * 1.15**k for k in range(36))):
+        running = Running(tmp_path, *command, "--json", **SHOWING_IMPORTS)
+        running.wait_for_line(" edbatch.ctrl_c\n")
         time.sleep(moment)
         running.press_ctrl_c()
         code, lines = running.ended()

@@ -1,0 +1,582 @@
+"""What the fuzzer in `tests/fuzz` checks: configurations, and the oracle.
+
+The oracle is the model itself, run for each instance without edbatch: its outputs, and
+its gradients with respect to parameters and floating inputs. Then one instance is
+poisoned, and everything that belongs to the others must stay as it was, bit for bit.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import fuzz_models
+import jax
+import jax.numpy as jnp
+import numpy as np
+from fuzz_models import Instance, Program, make_model, make_params, reads
+
+import edbatch as eb
+from edbatch.verify import split_instances
+
+POISONS = {
+    "nan": np.nan,
+    "inf": np.inf,
+    "-inf": -np.inf,
+    "1e38": 1e38,
+    "-1e38": -1e38,
+    "zero": 0.0,
+}
+# Rounding errors, relative to the largest number; 512 of them are allowed.
+_OF_GRADIENTS = 1e-6
+_COARSE = 1e-4  # where values or cotangents pass through 16 bits
+
+
+class Mismatch(AssertionError):
+    """A result is not what the oracle gives."""
+
+
+class RandomPolicy:
+    """Runs some of the nodes of one type that are ready."""
+
+    name = "random"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def schedule(self, structure: Any) -> eb.Schedule:
+        rng = np.random.default_rng(self.seed)
+        start, consumers, waiting = structure.consumers
+        waiting = waiting.copy()
+        ready = [*np.flatnonzero(waiting == 0)]
+        order, starts, kinds = [], [0], []
+        while ready:
+            kind = structure.node_type[ready[rng.integers(len(ready))]]
+            batch = [
+                node
+                for node in ready
+                if structure.node_type[node] == kind and rng.random() < 0.8
+            ]
+            if not batch:
+                continue
+            rng.shuffle(batch)
+            taken = {*batch}
+            ready = [node for node in ready if node not in taken]
+            for node in batch:
+                for reader in consumers[start[node] : start[node + 1]]:
+                    waiting[reader] -= 1
+                    if not waiting[reader]:
+                        ready.append(reader)
+            order += batch
+            starts.append(len(order))
+            kinds.append(kind)
+        return eb.Schedule(
+            np.array(order, np.int32),
+            np.array(starts, np.int32),
+            np.array(kinds, np.int32),
+            self.name,
+        )
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """How a program is batched; the defaults are those of `eb.batch`."""
+
+    policy: str = "greedy"
+    layout: str = "schedule"
+    slices: bool = True
+    packing: bool = True
+    hoisting: str = "auto"
+    remat: bool = False
+    widths: tuple[int, ...] | None = None
+    cached: bool = False
+    recorded: bool = False
+    loaded: bool = False
+    reuse: bool = False
+
+    def batch(self, model: Callable[..., Any], params: Any) -> eb.Batched:
+        planner = eb.Planner(
+            layout=self.layout,
+            slices=self.slices,
+            packing=self.packing,
+            hoisting=self.hoisting,
+            remat=self.remat,
+            reuse=self.reuse,
+        )
+        policy = RandomPolicy(7) if self.policy == "random" else self.policy
+        return eb.batch(
+            model,
+            policy,
+            params=params,
+            sizes=None if self.widths is None else eb.Sizes(widths=self.widths),
+            planner=planner,
+            cache_bytes=2**20 if self.cached else 0,
+        )
+
+    def changed(self) -> dict[str, Any]:
+        """The fields that are not the defaults."""
+        return {
+            each.name: getattr(self, each.name)
+            for each in dataclasses.fields(self)
+            if getattr(self, each.name) != each.default
+        }
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{name}={value!r}" for name, value in self.changed().items())
+        return f"Configuration({inner})"
+
+
+def sample_configuration(rng: np.random.Generator) -> Configuration:
+    """Draws a configuration; few widths, since each is a loop to compile."""
+    widths = [(4,), (8,), (2, 8), (1,), (3, 5), (4, 32), None]
+    return Configuration(
+        policy=str(rng.choice(["greedy", "depth", "agenda", "random"])),
+        layout=str(rng.choice(["schedule", "aligned"])),
+        slices=bool(rng.random() < 0.8),
+        packing=bool(rng.random() < 0.7),
+        hoisting=str(rng.choice(["auto", "always", "never"])),
+        remat=bool(rng.random() < 0.3),
+        widths=widths[rng.choice(len(widths), p=[0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.05])],
+        cached=bool(rng.random() < 0.3),
+        recorded=bool(rng.random() < 0.3),
+        loaded=bool(rng.random() < 0.1),
+        reuse=bool(rng.random() < 0.15),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, how it is batched, and how an instance is poisoned.
+
+    Attributes:
+        program: The program.
+        configuration: The configuration.
+        poisons: Names of `POISONS`, each tried on an input of the rare instance, and
+            on rows of parameters that only it reads.
+    """
+
+    program: Program
+    configuration: Configuration
+    poisons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.configuration}, poisons {self.poisons}\n{self.program}"
+
+    def simpler(self) -> Iterator["Case"]:
+        """Smaller cases, to see whether they fail, too."""
+        program = self.program
+        count = len(program.instances)
+        for size in sorted({1, 2, count // 2, count - 1} - {0, count}):
+            first = min(program.rare, count - size)
+            yield self._with(
+                instances=program.instances[first : first + size],
+                rare=program.rare - first,
+            )
+        for name in program.operations:
+            rest = tuple(each for each in program.operations if each != name)
+            kept = tuple(_without(each, name) for each in program.instances)
+            if rest and all(each.steps for each in kept):
+                yield self._with(operations=rest, instances=kept)
+        halves = tuple(
+            Instance(
+                each.steps[: (len(each.steps) + 1) // 2],
+                each.inputs[: (len(each.inputs) + 1) // 2],
+            )
+            for each in program.instances
+        )
+        if halves != program.instances:
+            yield self._with(instances=halves)
+        if program.result != "last":
+            yield self._with(result="last")
+        for name in self.configuration.changed():
+            default = getattr(Configuration(), name)
+            simple = replace(self.configuration, **{name: default})
+            yield replace(self, configuration=simple)
+
+    def _with(self, **changes: Any) -> "Case":
+        return replace(self, program=replace(self.program, **changes))
+
+
+def _without(instance: Instance, operation: str) -> Instance:
+    kept = [k for k, each in enumerate(instance.steps) if each.operation != operation]
+    return Instance(
+        tuple(instance.steps[k] for k in kept), tuple(instance.inputs[k] for k in kept)
+    )
+
+
+def sample_case(seed: int, number: int, without: frozenset[str] = frozenset()) -> Case:
+    """Draws a case: the same for the same arguments."""
+    rng = np.random.default_rng((seed, number))
+    program = fuzz_models.sample_program(rng, int(rng.integers(2**31)), without)
+    poisons = tuple(str(each) for each in rng.permutation([*POISONS])[:3])
+    configuration = sample_configuration(rng)
+    return Case(program, configuration, () if "isolation" in without else poisons)
+
+
+# --- numbers
+
+
+@dataclass
+class Numbers:
+    """What a minibatch gives.
+
+    Attributes:
+        outputs: Of each instance, what the model returns.
+        weights: Of each instance, the cotangents of that.
+        params: Gradients with respect to the floating parameters, by name.
+        inputs: Gradients with respect to inputs, by instance and step.
+    """
+
+    outputs: list[Any]
+    weights: list[Any] = field(default_factory=list)
+    params: dict[str, np.ndarray] = field(default_factory=dict)
+    inputs: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+
+
+def is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+
+
+def weights_of(result: Any) -> Any:
+    """Random cotangents for a result; a few of them are zero."""
+    rng = np.random.default_rng(5)
+
+    def draw(leaf: Any) -> Any:
+        if not is_float(leaf):
+            return leaf  # among them the lengths of ragged lists
+        found = rng.standard_normal(leaf.shape)
+        found = np.where(rng.random(leaf.shape) < 0.1, 0, found)
+        return found.astype(leaf.dtype)
+
+    return jax.tree.map(draw, result)
+
+
+def weighted(result: Any, weights: Any) -> Any:
+    """Sums all floating outputs, each number times its weight."""
+    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(weights), strict=True)
+    return sum(
+        (jnp.sum((x * w).astype(jnp.float32)) for x, w in pairs if is_float(x)),
+        jnp.float32(0),
+    )
+
+
+def named_floats(params: Any) -> dict[str, Any]:
+    """Floating leaves of a pytree, by their path."""
+    found = jax.tree_util.tree_flatten_with_path(params)[0]
+    return {jax.tree_util.keystr(path): leaf for path, leaf in found if is_float(leaf)}
+
+
+def with_floats(params: Any, floats: dict[str, Any]) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: floats.get(jax.tree_util.keystr(path), leaf), params
+    )
+
+
+def is_input(value: Any) -> bool:
+    return value is not None
+
+
+class Batch:
+    """A case's program, batched."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.program = case.program
+        self.params = make_params(case.program)
+        self.model = make_model(case.program)
+        self.batched = case.configuration.batch(self.model, self.params)
+        self.key = jax.random.key(3) if case.program.draws else None
+        self.gradient = jax.jit(self._gradient)
+        self.places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+
+    def plan(self, instances: tuple[Instance, ...]) -> Any:
+        settings, batched = self.case.configuration, self.batched
+        given: Any = instances
+        if settings.recorded:
+            order = np.random.default_rng(1).permutation(len(instances))
+            kept = {k: batched.record(instances[k]) for k in order}
+            given = [kept[k] for k in range(len(instances))]
+        plan = batched.plan(given)
+        if settings.cached:
+            plan = batched.plan(given)
+            assert plan.report is not None
+            if not plan.report.cached:
+                raise Mismatch("a plan of the same minibatch is not found in the cache")
+        return plan
+
+    def run(self, params: Any, plan: Any) -> Numbers:
+        """Outputs and gradients; outputs alone if rows are used again."""
+        count = len(self.program.instances)
+        if self.case.configuration.reuse:
+            result = self.batched.apply(params, plan, rng=self.key)
+            return Numbers(split_instances(result, count))
+        (of_params, of_pools), result = self.gradient(
+            named_floats(params),
+            {kind: pool for kind, pool in plan.pools.items() if is_float(pool)},
+            params,
+            plan,
+        )
+        pools = {kind: np.asarray(each) for kind, each in of_pools.items()}
+        inputs = {
+            place: np.sum([pools[kind][row] for kind, row in rows], axis=0)
+            for place, rows in self.places.items()
+        }
+        own = {name: np.asarray(each) for name, each in of_params.items()}
+        weights = split_instances(weights_of(result), count)
+        return Numbers(split_instances(result, count), weights, own, inputs)
+
+    def _gradient(self, floats: Any, pools: Any, params: Any, plan: Any) -> Any:
+        def loss(floats: Any, pools: Any) -> Any:
+            given = replace(plan, pools={**plan.pools, **pools})
+            some = with_floats(params, floats)
+            result = self.batched.apply(some, given, rng=self.key)
+            return weighted(result, weights_of(result)), result
+
+        return jax.grad(loss, argnums=(0, 1), has_aux=True)(floats, pools)
+
+    def find_places(self, plan: Any) -> None:
+        """Finds the rows of inputs in the pools, by their random numbers."""
+        rows: dict[bytes, list[tuple[int, int]]] = {}
+        for kind, pool in plan.pools.items():
+            if is_float(pool):
+                for row in range(1, len(pool)):
+                    rows.setdefault(_content(pool[row]), []).append((kind, row))
+        owners: dict[bytes, list[tuple[int, int]]] = {}
+        for k, each in enumerate(self.program.instances):
+            for j, value in enumerate(each.inputs):
+                if is_input(value):
+                    owners.setdefault(_content(value), []).append((k, j))
+        self.places = {
+            places[0]: rows[content]
+            for content, places in owners.items()
+            if len(places) == 1 and content in rows
+        }
+        of_inputs = sum(map(len, self.places.values()))
+        if any(map(len, owners.values())) and not of_inputs:
+            raise Mismatch("no input was found in the pools")
+
+    def oracle(self, params: Any, weights: list[Any]) -> Numbers:
+        """Outputs and gradients of each instance by itself."""
+        found = Numbers([])
+        gradients: dict[str, Any] = {
+            name: np.zeros(leaf.shape, np.float64)
+            for name, leaf in named_floats(params).items()
+        }
+        for k, instance in enumerate(self.program.instances):
+            share = weights[k] if weights else None
+            result, own = self.unbatched(params, instance, k, share)
+            found.outputs.append(jax.tree.map(np.asarray, result))
+            if own is None:
+                continue
+            for name, each in own[0].items():
+                gradients[name] += np.asarray(each, np.float64)
+            for j, each in own[1].items():
+                found.inputs[k, j] = np.asarray(each)
+        found.params = gradients if weights else {}
+        return found
+
+    def unbatched(self, params: Any, instance: Instance, k: int, weights: Any) -> Any:
+        given = {
+            j: jnp.asarray(each, jnp.result_type(each))
+            for j, each in enumerate(instance.inputs)
+            if is_input(each)
+        }
+
+        def loss(floats: Any, inputs: dict[int, Any]) -> Any:
+            some = with_floats(params, floats)
+            values = [inputs.get(j, each) for j, each in enumerate(instance.inputs)]
+            with nullcontext() if self.key is None else eb.cell_keys(self.key, k):
+                result = self.model(some, Instance(instance.steps, tuple(values)))
+            return 0.0 if weights is None else weighted(result, weights), result
+
+        if weights is None:
+            return loss(named_floats(params), given)[1], None
+        gradient = jax.grad(loss, argnums=(0, 1), has_aux=True)
+        own, result = gradient(named_floats(params), given)
+        return result, own
+
+
+def _content(value: Any) -> bytes:
+    """The bytes of a floating input as it lies in its pool."""
+    array = np.asarray(value, jnp.result_type(value))
+    return repr((array.shape, array.dtype.name)).encode() + array.tobytes()
+
+
+# --- comparisons
+
+
+def check(case: Case) -> None:
+    """Compares a case with its oracle, and poisons it.
+
+    Raises:
+        Mismatch: Something differs.
+    """
+    batch = Batch(case)
+    program = case.program
+    plan = batch.plan(program.instances)
+    batch.find_places(plan)
+    clean = batch.run(batch.params, plan)
+    expected = batch.oracle(batch.params, clean.weights)
+    rounding = _COARSE if program.is_coarse else 0.0
+    for k, (own, other) in enumerate(zip(clean.outputs, expected.outputs, strict=True)):
+        _assert_close(own, other, f"output of instance {k}", rounding)
+    rounding = max(rounding, _OF_GRADIENTS)
+    for name, own in clean.params.items():
+        what = f"gradient of params{name}"
+        _assert_close(own, expected.params[name], what, rounding)
+    for place, own in clean.inputs.items():
+        what = f"gradient of input {place}"
+        _assert_close(own, expected.inputs[place], what, rounding)
+    if case.configuration.loaded and not program.draws:
+        _check_loader(batch, expected, rounding)
+    for name in case.poisons:
+        _check_poisoned_input(batch, plan, clean, name)
+        _check_poisoned_rows(batch, plan, clean, name)
+    if jax.device_count() > 1 and not program.draws:
+        eb.verify(batch.batched.sharded(), batch.params, program.instances)
+
+
+def _check_loader(batch: Batch, expected: Numbers, rounding: float) -> None:
+    instances = batch.program.instances
+    loader = eb.Loader(batch.batched, [*instances], len(instances), seed=1)
+    for minibatch in loader:
+        result = batch.batched.apply(batch.params, minibatch.plan)
+        found = split_instances(result, len(instances))
+        for place, k in enumerate(minibatch.index):
+            what = f"output of instance {k} from the loader"
+            _assert_close(found[place], expected.outputs[k], what, rounding)
+
+
+def _check_poisoned_input(batch: Batch, plan: Any, clean: Numbers, name: str) -> None:
+    """Poisons an input of the rare instance in its pool: the plan is the same."""
+    rare = batch.program.rare
+    owned = [place for place in batch.places if place[0] == rare]
+    if not owned:
+        return
+    place = owned[len(name) % len(owned)]
+    pools = {kind: np.array(pool) for kind, pool in plan.pools.items()}
+    for kind, row in batch.places[place]:
+        whole = len(name) % 2 or not pools[kind].ndim > 1
+        pools[kind][row if whole else (row, 0)] = POISONS[name]
+    found = batch.run(batch.params, replace(plan, pools=pools))
+    _assert_isolated(batch, found, clean, f"{name} in input {place}")
+
+
+def _check_poisoned_rows(batch: Batch, plan: Any, clean: Numbers, name: str) -> None:
+    """Poisons parameters that only the rare instance reads."""
+    program = batch.program
+    instance = program.instances[program.rare]
+    own = reads(program, batch.params, instance)
+    params = batch.params
+    if ("table", fuzz_models.RARE_WORD) in own:
+        table = params["table"].at[fuzz_models.RARE_WORD].set(POISONS[name])
+        params = params | {"table": table}
+    if ("stack", fuzz_models.RARE_LAYER) in own:
+        stack = params["stack"].at[fuzz_models.RARE_LAYER].set(POISONS[name])
+        params = params | {"stack": stack}
+    if ("layers", fuzz_models.RARE_LAYER) in own:
+        bad = jnp.full_like(params["layers"][-1]["w"], POISONS[name])
+        params = params | {"layers": [*params["layers"][:-1], {"w": bad}]}
+    if params is not batch.params:
+        found = batch.run(params, plan)
+        _assert_isolated(batch, found, clean, f"{name} in rows of {program.rare}")
+
+
+def _assert_isolated(batch: Batch, found: Numbers, clean: Numbers, what: str) -> None:
+    """What belongs to other instances is the same, bit for bit."""
+    rare = batch.program.rare
+    for k, (own, other) in enumerate(zip(found.outputs, clean.outputs, strict=True)):
+        if k != rare:
+            _assert_same(own, other, f"{what}: output of instance {k}")
+    for place, own in found.inputs.items():
+        if place[0] != rare:
+            _assert_same(own, clean.inputs[place], f"{what}: gradient of input {place}")
+    read = reads(batch.program, batch.params, batch.program.instances[rare])
+    for name, own in found.params.items():
+        kept = _unread(name, own, read)
+        _assert_same(
+            own[kept], clean.params[name][kept], f"{what}: gradient of params{name}"
+        )
+
+
+def _unread(name: str, array: np.ndarray, read: set[Any]) -> np.ndarray:
+    """The rows of a parameter, as a mask, that are not among those read."""
+    top, *rest = name.strip("[]").replace("'", "").split("][")
+    if top == "project":
+        top += rest[0]
+    rows = {row for each, row in read if each == top}
+    kept = np.ones(len(array), bool)
+    if top == "layers":
+        kept[:] = int(rest[0]) not in rows
+    elif None in rows:
+        kept[:] = False
+    else:
+        kept[[*rows]] = False
+    return kept
+
+
+def _assert_same(found: Any, expected: Any, what: str) -> None:
+    for own, other in _pairs(found, expected, what):
+        if own.tobytes() != other.tobytes():
+            both = own.astype(np.float64), other.astype(np.float64)
+            raise Mismatch(f"{what} is {both[0]} but was {both[1]}")
+
+
+def _assert_close(found: Any, expected: Any, what: str, rounding: float) -> None:
+    """Allows for rounding; the same numbers are infinite and not a number."""
+    for own, other in _pairs(found, expected, what):
+        if not is_float(own):
+            if (own != other).any():
+                raise Mismatch(f"{what} is {own} but should be {other}")
+            continue
+        eps = max(float(jnp.finfo(own.dtype).eps), rounding)
+        a, b = own.astype(np.float64), other.astype(np.float64)
+        largest = np.abs(b[np.isfinite(b)]).max(initial=1.0)
+        allowed = 512 * eps * largest
+        with np.errstate(invalid="ignore"):
+            gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b))
+        if not (gap <= allowed).all():
+            raise Mismatch(f"{what} is {a} but should be {b}")
+
+
+def _pairs(found: Any, expected: Any, what: str) -> list[tuple[Any, Any]]:
+    trees = jax.tree.structure(found), jax.tree.structure(expected)
+    if trees[0] != trees[1]:
+        raise Mismatch(f"{what} has structure {trees[0]} but should have {trees[1]}")
+    pairs = [
+        (np.asarray(own), np.asarray(other))
+        for own, other in zip(
+            jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
+        )
+    ]
+    for own, other in pairs:
+        if own.shape != other.shape:
+            raise Mismatch(f"{what} has shape {own.shape} but should be {other.shape}")
+    return pairs
+
+
+def shrink(
+    case: Case,
+    error: Exception,
+    error_of: Callable[[Case], Exception | None],
+    tries: int,
+) -> tuple[Case, Exception]:
+    """Looks for a smaller case that fails in the same way.
+
+    Args:
+        case: It fails.
+        error: How.
+        error_of: Runs a case; returns the error, if any.
+        tries: How many cases to run at most.
+
+    Returns:
+        The smallest found, and how that fails.
+    """
+    simpler = case.simpler()
+    while tries and (simple := next(simpler, None)) is not None:
+        tries -= 1
+        found = error_of(simple)
+        if found is not None and type(found) is type(error):
+            case, error, simpler = simple, found, simple.simpler()
+    return case, error

@@ -1,0 +1,621 @@
+"""Random dynamic models, written down as data: what the fuzzer in `tests/fuzz` runs.
+
+A `Program` is one model with a minibatch of instances; an instance is a list of steps,
+each an operation and the numbers by which it chooses its operands. `run` is the model.
+Every operation works on whatever values there are, so any list of steps is a program
+and steps can be left out to make a failing one smaller.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from input_programs import clipped
+from jax import Array, lax
+from random_cells import random_cell
+
+import edbatch as eb
+
+SIZE = 3
+WORDS = 7
+RARE_WORD = WORDS  # only the instance that is poisoned reads these
+LAYERS = 2
+RARE_LAYER = LAYERS
+VECTOR = ((SIZE,), "float32")
+PAIR = ((2,), "float32")
+MATRIX = ((2, SIZE), "float32")
+SCALAR = ((), "float32")
+HALF = ((SIZE,), "bfloat16")
+HALF16 = ((SIZE,), "float16")
+INDEX = ((), "int32")
+Kind = tuple[tuple[int, ...], str]
+COARSE = ("low", "low16", "high", "high16", "bfloat16_scalar")
+# What a scalar input is when it reaches the cell.
+SCALARS: tuple[Callable[[Any], Any], ...] = (float, np.float32, jnp.float32)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation, and how it chooses its operands."""
+
+    operation: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One input of the model.
+
+    Attributes:
+        steps: What it runs.
+        inputs: Floating external inputs; a step reads that of its own number, if it
+            reads one.
+    """
+
+    steps: tuple[Step, ...]
+    inputs: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        steps = (f"{each.operation}{list(each.numbers)}" for each in self.steps)
+        return " ".join(steps)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model and a minibatch.
+
+    Attributes:
+        seed: Seed of parameters, and of what random cells compute.
+        operations: Names of the operations that the instances use.
+        result: What the model returns, one of `RESULTS`.
+        instances: The minibatch.
+        rare: The instance that reads rows and layers that no other one does.
+    """
+
+    seed: int
+    operations: tuple[str, ...]
+    result: str
+    instances: tuple[Instance, ...]
+    rare: int
+
+    def __str__(self) -> str:
+        lines = [f"  {k}: {each}" for k, each in enumerate(self.instances)][:20]
+        head = f"seed {self.seed}, result {self.result}, rare {self.rare}"
+        return "\n".join((f"{head}, {len(self.instances)} instances", *lines))
+
+    @property
+    def draws(self) -> bool:
+        """Whether cells draw random numbers."""
+        return bool({"drop", "noisy_list"} & {*self.operations})
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether numbers of 16 bits occur."""
+        return bool({*COARSE} & {*self.operations})
+
+
+# --- cells
+
+
+@eb.cell
+def leaf(params, x):
+    return jnp.tanh(params["mix"]["a"] @ x + params["bias"])
+
+
+@eb.cell
+def embed(params, index):
+    return params["table"][index]
+
+
+@eb.cell
+def start(params):
+    return jnp.tanh(params["mix"]["b"][0])
+
+
+@eb.cell
+def layer(params, x):
+    return jnp.tanh(params["w"] @ x + x)
+
+
+@eb.cell
+def expert(params, index, x):
+    return jnp.tanh(params["stack"][index] @ x)
+
+
+@eb.cell
+def join(mix, left, right):
+    return jnp.tanh(mix["a"] @ left + mix["b"] @ right)
+
+
+@eb.cell
+def step(params, x, state):
+    """An LSTM of sorts: products of an external input and of a state."""
+    inner = params["mix"]["a"] @ x + params["mix"]["b"] @ state
+    gate = jax.nn.sigmoid(params["mix"]["b"] @ x + params["mix"]["a"] @ state)
+    return gate * jnp.tanh(inner), inner[:2]
+
+
+@eb.cell
+def only(params, x):
+    return params["only"] * x + 0.1
+
+
+@eb.cell
+def scale(x, by):
+    return x * by.astype(x.dtype) if hasattr(by, "astype") else x * by
+
+
+@eb.cell
+def outer(left, right):
+    return left[:2, None] * right[None, :]
+
+
+@eb.cell
+def apply_matrix(matrix, x):
+    return jnp.tanh(matrix @ x)
+
+
+@eb.cell
+def split(params, x):
+    inner = params["mix"]["b"] @ x
+    return {"wide": jnp.sin(inner), "narrow": inner[:2] * 0.5, "sum": inner.sum()}
+
+
+@eb.cell
+def widen(project, narrow, x):
+    return jnp.tanh(narrow @ project + x)
+
+
+@eb.cell
+def resize(project, x):
+    return x @ project
+
+
+@eb.cell
+def total(vectors):
+    return sum(vectors) / len(vectors)
+
+
+@eb.cell(padded=("vectors",))
+def attend(params, query, vectors, mask):
+    scores = jnp.where(mask, vectors @ params["mix"]["a"] @ query, -jnp.inf)
+    return jax.nn.softmax(scores) @ vectors
+
+
+@eb.cell(padded=("pairs",))
+def attend_pairs(params, pairs, mask):
+    wide, narrow = pairs
+    weight = jnp.where(mask, narrow.sum(-1), 0.0)
+    return jnp.tanh(weight @ wide), mask.sum()
+
+
+@eb.cell(padded=("words",))
+def bag(params, words, mask):
+    return jnp.where(mask[:, None], params["table"][words], 0).sum(0)
+
+
+@eb.cell(static=("power",))
+def raise_to(x, power):
+    return x**power * 0.5
+
+
+@eb.cell
+def drop(x, rng):
+    return jnp.where(jax.random.bernoulli(rng, 0.7, x.shape), x / 0.7, 0)
+
+
+@eb.cell(padded=("vectors",))
+def noisy_list(vectors, mask, rng):
+    return jnp.where(mask, jax.random.uniform(rng, mask.shape), 0) @ vectors
+
+
+@eb.cell
+def normalize(x):
+    return x / jnp.linalg.norm(x)
+
+
+@eb.cell
+def root(x):
+    return jnp.sqrt(jnp.abs(x))
+
+
+@eb.cell
+def logarithm(params, x):
+    return jnp.log(x * x) * params["only"] * 0.1
+
+
+@eb.cell
+def scanned(params, x):
+    def body(h, w):
+        h = jnp.tanh(h * w + params["bias"])
+        return h, h[:2]
+
+    return lax.scan(body, x, params["mix"]["a"])
+
+
+@eb.cell
+def chosen(params, x):
+    return lax.cond(
+        x.sum() > 0.0173, lambda x: params["mix"]["a"] @ x, lambda x: 2 * x, x
+    )
+
+
+@eb.cell
+def settled(params, x):
+    """A loop of unknown length, fed through `stop_gradient`."""
+    weights = lax.stop_gradient(params["mix"]["a"])
+    y = lax.stop_gradient(params["mix"]["b"] @ x)
+    y = lax.while_loop(
+        lambda y: jnp.abs(y).sum() > 1.0, lambda y: 0.5 * jnp.tanh(weights @ y), y
+    )
+    return y + params["mix"]["b"] @ x
+
+
+@eb.cell
+def ruled(params, x):
+    return jnp.tanh(clipped(params["mix"]["b"] @ x))
+
+
+@eb.cell
+def ruled_parameters(params, x):
+    """A rule around an operand times a parameter of another shape."""
+    return clipped(x * params["only"]) + jax.nn.relu(x)
+
+
+@eb.cell
+def low(params, x):
+    return (params["low"] @ x.astype(jnp.bfloat16)) * jnp.bfloat16(0.5)
+
+
+@eb.cell
+def low16(x):
+    return jnp.tanh(x.astype(jnp.float16))
+
+
+@eb.cell
+def high(x):
+    return jnp.sin(x.astype(jnp.float32))
+
+
+@eb.cell
+def index_of(x):
+    return jnp.argmax(jnp.nan_to_num(x)).astype(jnp.int32)
+
+
+@eb.cell
+def stopped(x, y):
+    return lax.stop_gradient(x) * y
+
+
+@eb.cell
+def nested(params, x):
+    """A cell that calls cells."""
+    return jnp.tanh(leaf(params, x) + raise_to(x, 2))
+
+
+@eb.cell
+def plain(x):
+    return jnp.where(x > 0.0171, x, 0.1 * x)
+
+
+# --- the model
+
+
+@dataclass
+class Run:
+    """The model at work on one instance.
+
+    Attributes:
+        params: Parameters.
+        instance: The instance.
+        extra: A random cell, with its inputs' kinds.
+        values: Values so far, by kind.
+        reads: Parameters that were read: names, with a row or a layer for some.
+    """
+
+    params: Any
+    instance: Instance
+    extra: Any
+    values: dict[Kind, list[Any]] = field(default_factory=dict)
+    reads: set[tuple[str, int | None]] = field(default_factory=set)
+    number: int = 0
+
+    def keep(self, tree: Any) -> None:
+        for value in jax.tree.leaves(tree):
+            kind = (tuple(value.shape), np.dtype(value.dtype).name)
+            self.values.setdefault(kind, []).append(value)
+
+    def input(self) -> Any:
+        return self.instance.inputs[self.number]
+
+    def reading(self, *names: str, row: int | None = None) -> Any:
+        self.reads |= {(name, row) for name in names}
+        return self.params
+
+    def pick(self, k: int, kind: Kind = VECTOR) -> Any:
+        if not self.values.get(kind):
+            self._make(kind, k)
+        found = self.values[kind]
+        return found[k % len(found)]
+
+    def several(self, numbers: tuple[int, ...], kind: Kind = VECTOR) -> list[Any]:
+        return [self.pick(k, kind) for k in numbers]
+
+    def _make(self, kind: Kind, k: int) -> None:
+        """Makes a first value of a kind out of others."""
+        if kind == VECTOR:
+            self.keep(embed(self.reading("table", row=k % WORDS), k % WORDS))
+        elif kind == MATRIX:
+            self.keep(outer(self.pick(k), self.pick(k + 1)))
+        elif kind == HALF:
+            self.keep(low(self.reading("low"), self.pick(k)))
+        elif kind == HALF16:
+            self.keep(low16(self.pick(k)))
+        elif kind == INDEX:
+            self.keep(index_of(self.pick(k)))
+        elif kind == SCALAR:
+            self.keep(split(self.reading("mix"), self.pick(k))["sum"])
+        else:
+            [size] = kind[0]
+            params = self.reading(f"project{size}")
+            self.keep(resize(params["project"][str(size)], self.pick(k)))
+
+    def word(self, k: int) -> int:
+        """The index of an embedding; 97 is the rare one."""
+        return RARE_WORD if k == 97 else k % WORDS
+
+    def layer(self, k: int) -> int:
+        return RARE_LAYER if k == 97 else k % LAYERS
+
+
+def _random(run: Run, n: tuple[int, ...]) -> Any:
+    cell, inputs = run.extra
+    run.reading("random")
+    chosen = [
+        run.pick(n[0] + k, (each.shape, "float32")) if each.ndim == 1 else each
+        for k, each in enumerate(inputs[:-1])
+    ]
+    return cell(run.params["random"], *chosen, n[-1] % 3)
+
+
+def _attend_pairs(run: Run, n: tuple[int, ...]) -> Any:
+    pairs = [(run.pick(k), run.pick(k, PAIR)) for k in n]
+    return attend_pairs(run.params, pairs)
+
+
+def _embed(run: Run, n: tuple[int, ...]) -> Any:
+    word = run.word(n[0])
+    return embed(run.reading("table", row=word), word)
+
+
+def _bag(run: Run, n: tuple[int, ...]) -> Any:
+    words = [run.word(k) for k in n]
+    for word in words:
+        run.reading("table", row=word)
+    return bag(run.params, words)
+
+
+def _layer(run: Run, n: tuple[int, ...]) -> Any:
+    k = run.layer(n[0])
+    return layer(run.reading("layers", row=k)["layers"][k], run.pick(n[-1]))
+
+
+def _expert(run: Run, n: tuple[int, ...]) -> Any:
+    k = run.layer(n[0])
+    return expert(run.reading("stack", row=k), k, run.pick(n[-1]))
+
+
+def _found(run: Run, n: tuple[int, ...]) -> Any:
+    """An embedding whose index was computed."""
+    for row in range(SIZE):
+        run.reading("table", row=row)
+    return embed(run.params, run.pick(n[0], INDEX))
+
+
+def _resize(run: Run, n: tuple[int, ...]) -> Any:
+    size = 2 + 2 * (n[0] % 2)
+    params = run.reading(f"project{size}")
+    return resize(params["project"][str(size)], run.pick(n[-1]))
+
+
+def _scaled(run: Run, n: tuple[int, ...]) -> Any:
+    return scale(run.pick(n[-1]), run.input())
+
+
+OPERATIONS: dict[str, Callable[[Run, tuple[int, ...]], Any]] = {
+    "leaf": lambda r, n: leaf(r.reading("mix", "bias"), r.input()),
+    "embed": _embed,
+    "start": lambda r, n: start(r.reading("mix")),
+    "layer": _layer,
+    "expert": _expert,
+    "join": lambda r, n: join(r.reading("mix")["mix"], r.pick(n[0]), r.pick(n[-1])),
+    "join_other": lambda r, n: join(
+        r.reading("other")["other"], r.pick(n[0]), r.pick(n[-1])
+    ),
+    "step": lambda r, n: step(r.reading("mix"), r.input(), r.pick(n[-1])),
+    "only": lambda r, n: only(r.reading("only"), r.pick(n[0])),
+    "scale": _scaled,
+    "bfloat16_scalar": _scaled,
+    "outer": lambda r, n: outer(r.pick(n[0]), r.pick(n[-1])),
+    "apply_matrix": lambda r, n: apply_matrix(r.pick(n[0], MATRIX), r.pick(n[-1])),
+    "split": lambda r, n: split(r.reading("mix"), r.pick(n[0])),
+    "widen": lambda r, n: widen(
+        r.reading("widen")["widen"], r.pick(n[0], PAIR), r.pick(n[-1])
+    ),
+    "resize": _resize,
+    "total": lambda r, n: total(r.several(n)),
+    "attend": lambda r, n: attend(r.reading("mix"), r.pick(n[0]), r.several(n)),
+    "attend_pairs": _attend_pairs,
+    "bag": _bag,
+    "power": lambda r, n: raise_to(r.pick(n[0]), 2 + n[-1] % 2),
+    "drop": lambda r, n: drop(r.pick(n[0])),
+    "noisy_list": lambda r, n: noisy_list(r.several(n)),
+    "normalize": lambda r, n: normalize(r.pick(n[0])),
+    "normalize_input": lambda r, n: normalize(r.input()),
+    "root": lambda r, n: root(r.input()),
+    "logarithm": lambda r, n: logarithm(r.reading("only"), r.input()),
+    "scan": lambda r, n: scanned(r.reading("mix", "bias"), r.pick(n[0])),
+    "cond": lambda r, n: chosen(r.reading("mix"), r.pick(n[0])),
+    "while": lambda r, n: settled(r.reading("mix"), r.pick(n[0])),
+    "rule": lambda r, n: ruled(r.reading("mix"), r.pick(n[0])),
+    "rule_of_parameters": lambda r, n: ruled_parameters(
+        r.reading("only"), r.pick(n[0])
+    ),
+    "low": lambda r, n: low(r.reading("low"), r.pick(n[0])),
+    "low16": lambda r, n: low16(r.pick(n[0])),
+    "high": lambda r, n: high(r.pick(n[0], HALF)),
+    "high16": lambda r, n: high(r.pick(n[0], HALF16)),
+    "index": lambda r, n: index_of(r.pick(n[0])),
+    "found": _found,
+    "stop": lambda r, n: stopped(r.pick(n[0]), r.pick(n[-1])),
+    "nested": lambda r, n: nested(r.reading("mix", "bias"), r.pick(n[0])),
+    "plain": lambda r, n: plain(r.pick(n[0])),
+    "random": _random,
+}
+WITH_VECTOR = {"leaf", "step", "normalize_input", "root", "logarithm"}
+WITH_SCALAR = {"scale", "bfloat16_scalar"}
+RESULTS = ("last", "all", "nested", "ends")
+
+
+def make_model(program: Program) -> Callable[[Any, Instance], Any]:
+    """Makes the model of a program; it returns results only."""
+
+    def model(params: Any, instance: Instance) -> Any:
+        return run(program, params, instance, extra)[0]
+
+    extra = _extra(program)
+    return model
+
+
+def reads(program: Program, params: Any, instance: Instance) -> set[Any]:
+    """Which parameters an instance reads."""
+    return run(program, params, instance, _extra(program))[1]
+
+
+def _extra(program: Program) -> Any:
+    found = random_cell(program.seed, length=4)
+    return eb.cell(found.function), found.inputs
+
+
+def run(
+    program: Program, params: Any, instance: Instance, extra: Any
+) -> tuple[Any, set[Any]]:
+    at_work = Run(params, instance, extra)
+    for k, each in enumerate(instance.steps):
+        at_work.number = k
+        at_work.keep(OPERATIONS[each.operation](at_work, each.numbers))
+    last = at_work.pick(-1)
+    values = at_work.values
+    if program.result == "last":
+        result = last
+    elif program.result == "all":
+        result = values[VECTOR]
+    elif program.result == "ends":
+        result = (at_work.pick(0), {"last": last, "pair": at_work.pick(-1, PAIR)})
+    else:
+        result = {
+            "last": last,
+            "vectors": [{"v": each} for each in values[VECTOR]],
+            "pairs": values.get(PAIR, []),
+            "low": values.get(HALF, []),
+            "counts": values.get(INDEX, []),
+            "scalar": [[each] for each in values.get(SCALAR, [])],
+        }
+    return result, at_work.reads
+
+
+def make_params(program: Program) -> Any:
+    """Draws the parameters of a program."""
+    rng = np.random.default_rng(program.seed)
+
+    def draw(*shape: int) -> Array:
+        return jnp.asarray(rng.standard_normal(shape) / 2, jnp.float32)
+
+    return {
+        "mix": {"a": draw(SIZE, SIZE), "b": draw(SIZE, SIZE)},
+        "other": {"a": draw(SIZE, SIZE), "b": draw(SIZE, SIZE)},
+        "bias": draw(SIZE),
+        "table": draw(WORDS + 1, SIZE),
+        "layers": [{"w": draw(SIZE, SIZE)} for _ in range(LAYERS + 1)],
+        "stack": draw(LAYERS + 1, SIZE, SIZE),
+        "project": {"2": draw(SIZE, 2), "4": draw(SIZE, 4)},
+        "widen": draw(2, SIZE),
+        "only": draw(SIZE),
+        "low": draw(SIZE, SIZE).astype(jnp.bfloat16),
+        "random": random_cell(program.seed, length=4).params,
+        "unused": draw(2),
+        "steps": jnp.int32(3),
+    }
+
+
+# --- random programs
+
+
+def sample_program(
+    rng: np.random.Generator, seed: int, without: frozenset[str]
+) -> Program:
+    """Draws a program.
+
+    Args:
+        rng: Source of everything but the parameters.
+        seed: Seed of parameters.
+        without: Operations to leave out.
+
+    Returns:
+        The program.
+    """
+    names = sorted({*OPERATIONS} - without)
+    count = int(rng.integers(2, 7))
+    drawn = rng.choice(names, min(count, len(names)), replace=False)
+    operations = tuple(sorted(map(str, drawn)))
+    # Few kinds of steps, so that compiling is quick; inputs to poison among them.
+    if not WITH_VECTOR & {*operations}:
+        operations = (*operations, str(rng.choice(sorted(WITH_VECTOR - without))))
+    size = int(rng.choice([1, 2, 5, 9, 40, 131], p=[0.1, 0.2, 0.3, 0.25, 0.1, 0.05]))
+    longest = 3 if size > 40 else int(rng.choice([3, 8, 20]))
+    rare = int(rng.integers(size))
+    form = str(rng.choice(["dag", "chain", "tree"]))
+    instances = []
+    for k in range(size):
+        length = int(rng.integers(1, longest + 1))
+        if rng.random() < 0.1:
+            length = longest
+        instances.append(_sample_instance(rng, operations, length, form, k == rare))
+    result = str(rng.choice(RESULTS))
+    return Program(seed, operations, result, tuple(instances), rare)
+
+
+def _sample_instance(
+    rng: np.random.Generator,
+    operations: tuple[str, ...],
+    length: int,
+    form: str,
+    is_rare: bool,
+) -> Instance:
+    steps, inputs = [], []
+    for k in range(length):
+        name = operations[rng.integers(len(operations))]
+        count = int(rng.integers(2, 5))
+        numbers = [int(each) for each in rng.integers(0, 90, count)]
+        if form == "chain":
+            numbers[-1] = -1
+        elif form == "tree":
+            numbers[0], numbers[-1] = -1, -1 - k % 2
+        if is_rare and name in ("embed", "layer", "expert", "bag"):
+            numbers[0] = 97
+        steps.append(Step(name, tuple(numbers)))
+        inputs.append(_sample_input(rng, name))
+    return Instance(tuple(steps), tuple(inputs))
+
+
+def _sample_input(rng: np.random.Generator, name: str) -> Any:
+    if name in WITH_VECTOR:
+        return rng.uniform(0.3, 1.5, SIZE).astype(np.float32)
+    if name == "bfloat16_scalar":
+        return jnp.bfloat16(rng.uniform(0.3, 1.5))
+    if name == "scale":
+        return SCALARS[rng.integers(len(SCALARS))](rng.uniform(0.3, 1.5))
+    return None
