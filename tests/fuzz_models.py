@@ -575,7 +575,8 @@ def sample_program(
     if not WITH_VECTOR & {*operations}:
         operations = (*operations, str(rng.choice(sorted(WITH_VECTOR - without))))
     size = int(rng.choice([1, 2, 5, 9, 40, 131], p=[0.1, 0.2, 0.3, 0.25, 0.1, 0.05]))
-    longest = 3 if size > 40 else int(rng.choice([3, 8, 20]))
+    # The oracle takes its time for each step of each instance.
+    longest = {40: 6, 131: 3}.get(size) or int(rng.choice([3, 8, 20]))
     rare = int(rng.integers(size))
     form = str(rng.choice(["dag", "chain", "tree"]))
     instances = []
@@ -607,11 +608,12 @@ def _sample_instance(
         if is_rare and name in ("embed", "layer", "expert", "bag"):
             numbers[0] = 97
         steps.append(Step(name, tuple(numbers)))
-        inputs.append(_sample_input(rng, name))
+        inputs.append(sample_input(rng, name))
     return Instance(tuple(steps), tuple(inputs))
 
 
-def _sample_input(rng: np.random.Generator, name: str) -> Any:
+def sample_input(rng: np.random.Generator, name: str) -> Any:
+    """Draws the external input that an operation reads, if it reads one."""
     if name in WITH_VECTOR:
         return rng.uniform(0.3, 1.5, SIZE).astype(np.float32)
     if name == "bfloat16_scalar":
