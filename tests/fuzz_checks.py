@@ -28,6 +28,7 @@ POISONS = {
     "-1e38": -1e38,
     "zero": 0.0,
 }
+_POISONED_INPUTS = 16
 # Rounding errors, relative to the largest number; 512 of them are allowed.
 _OF_GRADIENTS = 1e-6
 _COARSE = 1e-4  # where values or cotangents pass through 16 bits
@@ -152,8 +153,8 @@ class Case:
     Attributes:
         program: The program.
         configuration: The configuration.
-        poisons: Names of `POISONS`, each tried on an input of the rare instance, and
-            on rows of parameters that only it reads.
+        poisons: Names of `POISONS`, each tried on several inputs, and on rows of
+            parameters that only the rare instance reads.
     """
 
     program: Program
@@ -431,7 +432,7 @@ def check(case: Case) -> None:
     if case.configuration.loaded and not program.draws:
         _check_loader(batch, expected, rounding)
     for name in case.poisons:
-        _check_poisoned_input(batch, plan, clean, name)
+        _check_poisoned_inputs(batch, plan, clean, name)
         _check_poisoned_rows(batch, plan, clean, name)
     if jax.device_count() > 1 and not program.draws:
         eb.verify(batch.batched.sharded(), batch.params, program.instances)
@@ -448,19 +449,21 @@ def _check_loader(batch: Batch, expected: Numbers, rounding: float) -> None:
             _assert_close(found[place], expected.outputs[k], what, rounding)
 
 
-def _check_poisoned_input(batch: Batch, plan: Any, clean: Numbers, name: str) -> None:
-    """Poisons an input of the rare instance in its pool: the plan is the same."""
-    rare = batch.program.rare
-    owned = [place for place in batch.places if place[0] == rare]
-    if not owned:
-        return
-    place = owned[len(name) % len(owned)]
-    pools = {kind: np.array(pool) for kind, pool in plan.pools.items()}
-    for kind, row in batch.places[place]:
-        whole = len(name) % 2 or not pools[kind].ndim > 1
-        pools[kind][row if whole else (row, 0)] = POISONS[name]
-    found = batch.run(batch.params, replace(plan, pools=pools))
-    _assert_isolated(batch, found, clean, f"{name} in input {place}")
+def _check_poisoned_inputs(batch: Batch, plan: Any, clean: Numbers, name: str) -> None:
+    """Poisons inputs in their pools, one at a time: the plan remains the same."""
+    places = sorted(batch.places)
+    rng = np.random.default_rng(len(places))
+    # Of few instances all are poisoned: which lane of which chunk matters.
+    for k in rng.permutation(len(places))[:_POISONED_INPUTS]:
+        place = places[k]
+        pools = {kind: np.array(pool) for kind, pool in plan.pools.items()}
+        whole = rng.random() < 0.5
+        for kind, row in batch.places[place]:
+            one = (row,) if whole else (row, *(0,) * (pools[kind].ndim - 1))
+            pools[kind][one] = POISONS[name]
+        found = batch.run(batch.params, replace(plan, pools=pools))
+        what = f"{name} in input {place}"
+        _assert_isolated(batch, place[0], found, clean, what)
 
 
 def _check_poisoned_rows(batch: Batch, plan: Any, clean: Numbers, name: str) -> None:
@@ -480,19 +483,21 @@ def _check_poisoned_rows(batch: Batch, plan: Any, clean: Numbers, name: str) -> 
         params = params | {"layers": [*params["layers"][:-1], {"w": bad}]}
     if params is not batch.params:
         found = batch.run(params, plan)
-        _assert_isolated(batch, found, clean, f"{name} in rows of {program.rare}")
+        what = f"{name} in rows that only instance {program.rare} reads"
+        _assert_isolated(batch, program.rare, found, clean, what)
 
 
-def _assert_isolated(batch: Batch, found: Numbers, clean: Numbers, what: str) -> None:
+def _assert_isolated(
+    batch: Batch, poisoned: int, found: Numbers, clean: Numbers, what: str
+) -> None:
     """What belongs to other instances is the same, bit for bit."""
-    rare = batch.program.rare
     for k, (own, other) in enumerate(zip(found.outputs, clean.outputs, strict=True)):
-        if k != rare:
+        if k != poisoned:
             _assert_same(own, other, f"{what}: output of instance {k}")
     for place, own in found.inputs.items():
-        if place[0] != rare:
+        if place[0] != poisoned:
             _assert_same(own, clean.inputs[place], f"{what}: gradient of input {place}")
-    read = reads(batch.program, batch.params, batch.program.instances[rare])
+    read = reads(batch.program, batch.params, batch.program.instances[poisoned])
     for name, own in found.params.items():
         kept = _unread(name, own, read)
         _assert_same(

@@ -492,7 +492,8 @@ def make_model(program: Program) -> Callable[[Any, Instance], Any]:
 
 def reads(program: Program, params: Any, instance: Instance) -> set[Any]:
     """Which parameters an instance reads."""
-    return run(program, params, instance, _extra(program))[1]
+    with eb.cell_keys(jax.random.key(0), 0):
+        return run(program, params, instance, _extra(program))[1]
 
 
 def _extra(program: Program) -> Any:
