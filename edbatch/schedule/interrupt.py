@@ -73,11 +73,12 @@ def keyboard_interrupts() -> Iterator[None]:
         KeyboardInterrupt: The block was interrupted.
 
     Example:
-        >>> with keyboard_interrupts():
-        ...     raise SystemError from KeyboardInterrupt()
-        Traceback (most recent call last):
-            ...
-        KeyboardInterrupt
+        >>> try:
+        ...     with keyboard_interrupts():
+        ...         raise SystemError from KeyboardInterrupt()
+        ... except KeyboardInterrupt:
+        ...     print("interrupted")
+        interrupted
     """
     try:
         yield
