@@ -122,8 +122,8 @@ def test_ctrl_c_in_compiled_code_is_a_keyboard_interrupt(policy) -> None:
     try:
         for k in range(200):
             end = time.monotonic() + 10
-            signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-6 * k)
             with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-6 * k)
                 while time.monotonic() < end:
                     policy.schedule(graph)
     finally:
