@@ -40,9 +40,11 @@ class Running:
     def __init__(self, folder: Path, *command: str, **options: object) -> None:
         self.errors = folder / "stderr.txt"
         self.output = folder / "stdout.txt"
+        if (SCRIPTS / command[0]).exists():
+            command = (str(SCRIPTS / command[0]), *command[1:])
         with self.errors.open("w") as errors, self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [SCRIPTS / command[0], *command[1:]],
+                command,
                 stdout=output,
                 stderr=errors,
                 cwd=folder,
@@ -163,11 +165,8 @@ def test_training_that_is_interrupted_twice_can_go_on(tmp_path: Path) -> None:
 
 def test_where_ctrl_c_is_ignored_it_remains_so(tmp_path: Path) -> None:
     # As for what a script starts in the background.
-    running = Running(
-        tmp_path,
-        *(*TRAIN, "--json"),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )
+    started = f"trap '' INT; exec {SCRIPTS}/{' '.join(TRAIN)} --json"
+    running = Running(tmp_path, "sh", "-c", started)
     running.wait_for_line("Comparing ")
     running.press_ctrl_c()
     assert running.ended()[0] == 0
