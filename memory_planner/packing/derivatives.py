@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 from edbatch.memory_planner.packing.cell_graph import CellGraph, dtype_of
@@ -23,12 +24,12 @@ _FINITE_SLOPE = frozenset({
     "abs", "add", "add_any", "broadcast_in_dim", "checkpoint", "clamp", "closed_call",
     "concatenate", "cond", "conj", "conv_general_dilated", "convert_element_type",
     "copy", "cos", "cummax", "cummin", "cumsum", "custom_jvp_call", "dot_general",
-    "dynamic_slice", "dynamic_update_slice", "erf", "expand_dims", "gather", "imag",
-    "jit", "logistic", "max", "min", "mul", "neg", "optimization_barrier", "pad",
-    "pjit", "real", "reduce_max", "reduce_min", "reduce_precision", "reduce_sum",
-    "remat", "reshape", "rev", "scan", "scatter", "scatter-add", "select_n", "sign",
-    "sin", "slice", "sort", "split", "square", "squeeze", "stop_gradient", "sub",
-    "tanh", "transpose", "while",
+    "dynamic_slice", "dynamic_update_slice", "erf", "exp", "exp2", "expand_dims",
+    "expm1", "gather", "imag", "jit", "logistic", "max", "min", "mul", "neg",
+    "optimization_barrier", "pad", "pjit", "real", "reduce_max", "reduce_min",
+    "reduce_precision", "reduce_sum", "remat", "reshape", "rev", "scan", "scatter",
+    "scatter-add", "select_n", "sign", "sin", "slice", "sort", "split", "square",
+    "squeeze", "stop_gradient", "sub", "tanh", "transpose", "while",
 })
 # fmt: on
 
@@ -77,7 +78,7 @@ def _has_pole(eqn: JaxprEqn) -> bool:
     if name == "integer_pow":
         return bool(eqn.params["y"] < 0)
     if name == "div" and not isinstance(eqn.invars[1], Var):
-        return bool(not jnp.all(eqn.invars[1].val))
+        return not bool(np.all(eqn.invars[1].val))
     if name not in _FINITE_SLOPE:
         return any(_is_float(var) for var in eqn.invars)
     return any(may_have_poles(each.eqns, each.outvars) for each in inner_jaxprs(eqn))

@@ -156,7 +156,7 @@ def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, used):
     )
     bars[used:] = 0
     reads[-(-used // 4) * 4 :] = np.nan  # nobody looks at these rows
-    found = cell.contract(packed, [[reads]], [[bars]], jnp.int32(used))
+    found = cell.contract(packed, [[reads]], [[bars]], None, jnp.int32(used))
     [bar] = found.values()
     expected = np.einsum("no,ni->oi", bars[:used], reads[:used])
     np.testing.assert_allclose(bar, expected, rtol=1e-5, atol=1e-5)
