@@ -626,8 +626,8 @@ def batch(
         model: ``model(params, instance)``: ordinary Python over cells, for one
             instance; returns a pytree of what cells return.
         policy: What decides which operations run together: ``"depth"``, ``"agenda"``,
-            ``"greedy"``, a policy file, ``"zoo:NAME"`` for a policy that comes with
-            edbatch, or a policy object.
+            ``"agenda-remaining"``, ``"greedy"``, a policy file, ``"zoo:NAME"`` for a
+            policy that comes with edbatch, or a policy object.
         params: Parameters, or their shapes, if instances are to be recorded before the
             first call.
         sizes: Widths of operations and buckets of compiled sizes.

@@ -19,7 +19,7 @@ from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.encoding import encoded
-from edbatch.policies.heuristics import smallest_mean_depth
+from edbatch.policies.heuristics import mean_depths, smallest_mean_depth
 from edbatch.policies.soft_bound import advance, start_soft_bound
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.frontier import start_frontier
@@ -138,17 +138,15 @@ def _steps(
     state = start_frontier(structure)
     heads = start_heads(state)
     soft = start_soft_bound(state, structure.instance_nodes, weight, squarings)
-    depth_sum = np.zeros(structure.num_types, np.int64)
-    np.add.at(depth_sum, structure.node_type, structure.depth)
+    mean_depth = mean_depths(structure)
     for chosen in machine.schedule(structure).batch_type:
         # Symbols of unknown types are numbered per graph: name them for all graphs.
         frontier = encoded(machine.encoding, state, soft, type_of)
         yield (
             tuple(symbol_of[type_of[each]] for each in frontier),
             symbol_of[chosen],
-            symbol_of[smallest_mean_depth(state, depth_sum)],
+            symbol_of[smallest_mean_depth(state, mean_depth)],
             symbol_of[best_ratio(heads, state)],
         )
         first, last = advance(soft, state, chosen)
         update_heads(heads, state, chosen, first, last)
-        depth_sum[chosen] -= structure.depth[state.queue[first:last]].sum()

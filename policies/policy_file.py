@@ -29,7 +29,7 @@ FORMAT = JsonFormat(
     what="policy",
     subject="a policy is",
     name="edbatch-policy",
-    version=2,
+    version=3,
     writer="`policy.save`",
     again="save or train the policy again",
 )
@@ -157,22 +157,25 @@ def parse_policy(text: str, source: str = "this text") -> StateMachine:
     return FORMAT.parse(text, source, _build)
 
 
-def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
-    """Adds what version 1 did not have to what was read from such a file."""
-    content = content | {"soft_bound": EQUAL_WEIGHTS.to_json([])}
+def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
+    """Adds what earlier versions did not have to what was read from such a file."""
     training = content.get("training")
-    if isinstance(training, dict):
-        # There was no tuning, and patience for all trials.
-        patience = training.get("max_trials", 0)
-        new = {"generations": 0, "patience": patience, "curve": []}
-        content["training"] = new | training
-    return content
+    if version == 1:
+        content = content | {"soft_bound": EQUAL_WEIGHTS.to_json([])}
+        if isinstance(training, dict):
+            # There was no tuning, and patience for all trials.
+            patience = training.get("max_trials", 0)
+            training = {"generations": 0, "patience": patience, "curve": []} | training
+    if version <= 2 and isinstance(training, dict) and "held_out_agenda" in training:
+        # What was called agenda is agenda-remaining.
+        remaining = {"held_out_agenda_remaining": training["held_out_agenda"]}
+        training = training | remaining | {"held_out_agenda": None}
+    return content | {"training": training}
 
 
 def _build(content: dict[str, Any], version: int) -> StateMachine:
     """Builds the machine; raises `ValueError` with a clause that says what is wrong."""
-    if version == 1:
-        content = _upgraded(content)
+    content = _upgraded(content, version)
     encoding = read_entry(content, "the file", "encoding", str)
     if encoding not in ENCODINGS:
         hint = nearest(encoding, ENCODINGS)

@@ -5,7 +5,7 @@ from importlib import resources
 from os import PathLike, path
 
 from edbatch.errors import PolicyError, nearest, shown
-from edbatch.policies.heuristics import Agenda, Depth, Greedy
+from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
 from edbatch.policies.policy_file import load_policy, parse_policy
 from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.policy import Policy, is_policy
@@ -13,6 +13,7 @@ from edbatch.schedule.policy import Policy, is_policy
 HEURISTICS: dict[str, Callable[[], Policy]] = {
     "depth": Depth,
     "agenda": Agenda,
+    "agenda-remaining": AgendaRemaining,
     "greedy": Greedy,
 }
 # Policies that come with edbatch, made by experiments/make_zoo.py.
@@ -23,10 +24,10 @@ def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
     """Finds a policy.
 
     Args:
-        spec: `"depth"`, `"agenda"` or `"greedy"`; ``"zoo:"`` and the name of a
-            workload for a policy that comes with edbatch, see `zoo_names`; the path of
-            a policy file, which ends in ``.json`` or exists; or a policy, which is
-            returned.
+        spec: `"depth"`, `"agenda"`, `"agenda-remaining"` or `"greedy"`; ``"zoo:"`` and
+            the name of a workload for a policy that comes with edbatch, see
+            `zoo_names`; the path of a policy file, which ends in ``.json`` or exists;
+            or a policy, which is returned.
 
     Returns:
         The policy.

@@ -33,15 +33,19 @@ class TrainingRecord:
         held_out_batches: Batches that the policy runs on them.
         held_out_lower_bound: No policy runs fewer.
         held_out_depth: Batches of the depth heuristic.
-        held_out_agenda: Batches of the agenda heuristic.
+        held_out_agenda: Batches of the agenda heuristic; None if the record is from a
+            version whose agenda was agenda-remaining.
+        held_out_agenda_remaining: Batches of the agenda-remaining heuristic.
         held_out_greedy: Batches of the greedy heuristic.
         held_out_unseen: Steps on the held-out minibatches, all together, in states that
             were not seen in training.
-        stopped: `"lower bound"` if every held-out minibatch meets it; else why training
+        stopped: `"greedy"` if that heuristic meets the lower bound on every minibatch,
+            so that nothing was trained and the policy, which has no states, follows it;
+            `"lower bound"` if every held-out minibatch meets it; else why training
             ended: `"trials"`, `"patience"` or `"interrupted"`.
         worse_than_greedy: Whether learning never met the greedy heuristic, so that the
             policy has no states of its own and only follows that.
-        elapsed_s: Seconds that it took.
+        elapsed_s: Seconds that it took, Numba's compilation left out.
         curve: Trial, and batches on the held-out minibatches, of each judgement.
         versions: Versions of the packages that could change the outcome.
     """
@@ -64,7 +68,8 @@ class TrainingRecord:
     held_out_batches: float
     held_out_lower_bound: float
     held_out_depth: float
-    held_out_agenda: float
+    held_out_agenda: float | None
+    held_out_agenda_remaining: float
     held_out_greedy: float
     held_out_unseen: int
     stopped: str
@@ -137,8 +142,11 @@ def is_number(value: Any) -> bool:
 
 
 def _is_a(value: Any, kind: Any) -> bool:
+    if kind == float | None:
+        return value is None or is_number(value)
     return is_number(value) if kind is float else type(value) is kind
 
 
 def _name(kind: Any) -> str:
-    return {str: "string", int: "integer", float: "number", bool: "boolean"}[kind]
+    names = {str: "string", int: "integer", float: "number", bool: "boolean"}
+    return names.get(kind, "number or null")

@@ -73,6 +73,17 @@ def depth_batches(graph: Naive) -> Batches:
 
 
 def agenda_batches(graph: Naive) -> Batches:
+    """DyNet's: means over all nodes of a type, whatever has run."""
+    depths = graph.depths()
+    mean = {
+        t: Fraction(sum(d for d, k in zip(depths, graph.types, strict=True) if k == t))
+        / graph.types.count(t)
+        for t in set(graph.types)
+    }
+    return graph.run(lambda done: min(graph.frontier(done), key=lambda t: (mean[t], t)))
+
+
+def agenda_remaining_batches(graph: Naive) -> Batches:
     depths = graph.depths()
 
     def mean_depth(done: set[int], t: int) -> Fraction:

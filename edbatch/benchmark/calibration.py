@@ -36,7 +36,7 @@ from edbatch.benchmark.replay import Replay
 from edbatch.benchmark.stopwatch import Stopwatch
 from edbatch.execution import Plan
 from edbatch.graph import DataflowGraph
-from edbatch.policies import Agenda, Depth, Greedy
+from edbatch.policies import AgendaRemaining, Depth, Greedy
 from edbatch.policies.cost_model import CostModel, CostRecord
 from edbatch.schedule import Policy, Schedule
 
@@ -99,7 +99,7 @@ def calibrate(
     rounds: int = 7,
     workload: str = "",
     hidden: int | None = None,
-    policies: Sequence[Policy] = (Greedy(), Agenda(), Depth()),
+    policies: Sequence[Policy] = (Greedy(), AgendaRemaining(), Depth()),
     progress: Progress = lambda done, total, what: None,
 ) -> Calibration:
     """Measures a model's costs.

@@ -8,6 +8,7 @@ from edbatch.envs import sample_dag_structure, sample_tree_structure
 from edbatch.errors import PolicyError
 from edbatch.policies import (
     Agenda,
+    AgendaRemaining,
     Depth,
     Greedy,
     Guarded,
@@ -18,7 +19,7 @@ from edbatch.policies import (
 from edbatch.schedule import FrontierPolicy, check_schedule
 from edbatch.schedule.examples import chain, tree
 
-HEURISTICS = (Greedy(), Agenda(), Depth())
+HEURISTICS = (Greedy(), Agenda(), AgendaRemaining(), Depth())
 
 
 def poor_machine(structure):

@@ -4,18 +4,20 @@ from random_graphs import all_graphs, build, graphs, long_chain
 from schedule_oracles import (
     Naive,
     agenda_batches,
+    agenda_remaining_batches,
     batches_of,
     depth_batches,
     greedy_batches,
 )
 
-from edbatch.policies import Agenda, Depth, Greedy
+from edbatch.policies import Agenda, AgendaRemaining, Depth, Greedy
 from edbatch.schedule import check_schedule, lower_bound
 from edbatch.schedule.examples import tree
 
 ORACLES = [
     (Depth(), depth_batches),
     (Agenda(), agenda_batches),
+    (AgendaRemaining(), agenda_remaining_batches),
     (Greedy(), greedy_batches),
 ]
 
@@ -56,10 +58,22 @@ def test_a_deep_chain(policy):
     assert schedule.num_batches == 100_000
 
 
-def test_on_trees_only_greedy_keeps_the_classifiers_together():
+def test_on_trees_greedy_and_agenda_keep_the_classifiers_together():
     # Leaves a, inner nodes b, a classifier c at each root: one deep tree, small ones.
+    # Classifiers are deeper than inner nodes on average, but not than those that are
+    # left once the first level has run.
     small, deep = "((aa)b)c", "((((((aa)ba)ba)ba)ba)b)c"
     structure = tree(deep + 5 * small)
     assert lower_bound(structure) == 1 + 5 + 1
-    counts = [policy.schedule(structure).num_batches for policy, _ in ORACLES]
-    assert counts == [8, 8, 7]
+    counts = {p.name: p.schedule(structure).num_batches for p, _ in ORACLES}
+    assert counts == {"depth": 8, "agenda": 7, "agenda-remaining": 8, "greedy": 7}
+
+
+def test_agenda_looks_at_all_nodes_of_a_type_and_not_at_those_that_remain():
+    # Depths of a: 0 and 2; of b: 0, 1 and 1. So b comes before a as long as b is ready;
+    # but once the first b has run, those that remain are no less deep than a.
+    a, b = 0, 1
+    structure = tree("((a)b(b)b)a")
+    kinds = {p.name: p.schedule(structure).batch_type.tolist() for p, _ in ORACLES}
+    assert kinds["agenda"] == [b, b, a, b, a]
+    assert kinds["agenda-remaining"] == [b, a, b, a]

@@ -50,8 +50,8 @@ def naive_choices(graph: Naive, done: set[int]) -> tuple[int, int]:
     depths = graph.depths()
 
     def mean_depth(t: int) -> float:
-        left = [v for v in range(graph.n) if v not in done and graph.types[v] == t]
-        return sum(depths[v] for v in left) / len(left)
+        of_type = [v for v in range(graph.n) if graph.types[v] == t]
+        return sum(depths[v] for v in of_type) / len(of_type)
 
     ready = sorted(graph.frontier(done))
     return (

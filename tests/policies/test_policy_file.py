@@ -45,6 +45,7 @@ RECORD = TrainingRecord(
     held_out_lower_bound=13.0,
     held_out_depth=30.0,
     held_out_agenda=17.5,
+    held_out_agenda_remaining=16.5,
     held_out_greedy=14.0,
     held_out_unseen=0,
     stopped="trials",
@@ -64,7 +65,7 @@ POLICY = StateMachine(
 TEXT = """\
 {
 "format": "edbatch-policy",
-"version": 2,
+"version": 3,
 "encoding": "sort",
 "types": [
   {"cell": "leaf", "path": "", "arity": 0, "variant": 0},
@@ -252,7 +253,8 @@ def test_every_truncation_is_an_error_that_says_so(tmp_path):
     for length in range(0, len(text) - 2, 7):
         path.write_text(text[:length], encoding="utf-8")
         # A text that ends in a brace cannot be told from one that is wrong inside.
-        says = "is not" if text[:length].endswith("}") else "is (empty|truncated); sa"
+        closed = text[:length].rstrip().endswith("}")
+        says = "is not" if closed else "is (empty|truncated); sa"
         with pytest.raises(PolicyError, match=f"a.json (ends too early and )?{says}"):
             load_policy(path)
 
@@ -316,7 +318,7 @@ def test_an_odd_file_is_refused_or_works(place):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (changed("version", value=3), "up to version 2 but p has version 3; install a"),
+        (changed("version", value=4), "up to version 3 but p has version 4; install a"),
         (changed("version", value="1"), "in p 'version' is '1'; save or train"),
         (changed("version", value=True), "in p 'version' is True; save"),
         (changed("version", value=0), "in p 'version' is 0; save"),
@@ -475,6 +477,29 @@ def test_a_number_too_large_for_a_float_is_none():
             parse_policy(changed_text)
 
 
+# ---- version 2 ----
+
+
+def test_what_was_called_agenda_in_version_2_is_agenda_remaining():
+    content = changed("version", value=2)
+    del content["training"]["held_out_agenda_remaining"]
+    policy = parse_policy(json.dumps(content))
+    expected = replace(RECORD, held_out_agenda=None, held_out_agenda_remaining=17.5)
+    assert policy == replace(POLICY, training=expected)
+    assert parse_policy(policy_text(policy)) == policy
+    content["training"]["held_out_agenda"] = "many"
+    says = "'held_out_agenda_remaining' in 'training' is not of type number"
+    with pytest.raises(PolicyError, match=says):
+        parse_policy(json.dumps(content))
+
+
+def test_the_batches_of_agenda_are_a_number_or_unknown():
+    content = changed("training", "held_out_agenda", value="many")
+    says = "'held_out_agenda' in 'training' is not of type number or null"
+    with pytest.raises(PolicyError, match=says):
+        parse_policy(json.dumps(content))
+
+
 # ---- version 1 ----
 
 VERSION_1 = """\
@@ -503,11 +528,18 @@ def test_a_file_of_version_1():
 def test_a_training_record_of_version_1():
     content = changed("version", value=1)
     del content["soft_bound"]
-    for name in NEW_IN_2:
+    for name in (*NEW_IN_2, "held_out_agenda_remaining"):
         del content["training"][name]
     policy = parse_policy(json.dumps(content))
     # Nothing was tuned, and training waited as long as there were trials.
-    assert policy.training == replace(RECORD, generations=0, patience=1000, curve=())
+    assert policy.training == replace(
+        RECORD,
+        generations=0,
+        patience=1000,
+        curve=(),
+        held_out_agenda=None,
+        held_out_agenda_remaining=17.5,
+    )
     assert policy.weights == BoundWeights()
     del content["training"]["max_trials"]
     with pytest.raises(PolicyError, match="'training' has no 'max_trials'"):

@@ -60,7 +60,7 @@ def test_files(tmp_path, monkeypatch):
     [
         ("gredy", "the path of a .json file but this is 'gredy'; did you mean 'greedy"),
         ("Depth", "but this is 'Depth'; did you mean 'depth'?"),
-        ("", "but this is ''; known are 'agenda', 'depth', 'greedy'"),
+        ("", "but this is ''; known are 'agenda', 'agenda-remaining', 'depth'"),
         ("zoo:tree-lsmt", "but this is 'zoo:tree-lsmt'; did you mean 'tree-lstm'"),
         ("zoo:tree-lstm.json", "'zoo:tree-lstm.json'; did you mean 'tree-lstm'"),
         ("zoo:", "ready-made policy is zoo: and the name of its workload but this is"),
