@@ -39,6 +39,29 @@ class Comparison:
     schedule_us_per_node: float
 
 
+def meets_bounds(policy: Policy, structures: Sequence[GraphStructure]) -> bool:
+    """Tells whether a policy has as few batches as possible on every minibatch.
+
+    Args:
+        policy: The policy.
+        structures: The minibatches.
+
+    Returns:
+        Whether each of its schedules meets the lower bound.
+
+    Example:
+        >>> from edbatch.policies import Greedy
+        >>> from edbatch.schedule.examples import tree
+        >>> meets_bounds(Greedy(), [tree("((ab)cb)c")])
+        True
+        >>> meets_bounds(Greedy(), [tree("(((a)b)c((a)c)b)d")])
+        False
+    """
+    return all(
+        policy.schedule(each).num_batches == lower_bound(each) for each in structures
+    )
+
+
 def compare(
     policies: Sequence[Policy], structures: Sequence[GraphStructure], repeats: int = 3
 ) -> list[Comparison]:

@@ -158,7 +158,7 @@ class StateMachine:
 
         Returns:
             The schedule; its `unseen_states` counts the steps in states that are not
-            in the table.
+            in the table, if there is a table.
 
         Raises:
             PolicyError: The graph has a cell, or parameters for it, that the machine
@@ -170,7 +170,7 @@ class StateMachine:
             self.bind(structure.type_keys),
             *self._table,
         )
-        return Schedule(order, start, kind, self.name, unseen)
+        return Schedule(order, start, kind, self.name, unseen if self.states else 0)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Writes the machine to a file that `load_policy` reads.

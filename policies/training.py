@@ -28,10 +28,11 @@ from edbatch.policies.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from edbatch.policies.comparison import meets_bounds
 from edbatch.policies.cost_file import get_costs
 from edbatch.policies.cost_model import CostModel
 from edbatch.policies.encoding import FALL, encoding_id
-from edbatch.policies.heuristics import Agenda, Depth, Greedy
+from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
 from edbatch.policies.judge import Judge, Verdict, mean
 from edbatch.policies.q_learning import QTable, new_table, run_trial
 from edbatch.policies.random_stream import new_stream
@@ -39,6 +40,7 @@ from edbatch.policies.remaining_bound import chains_below
 from edbatch.policies.state_machine import StateMachine
 from edbatch.policies.training_record import TrainingRecord
 from edbatch.policies.tuning import next_generation, start_tuning
+from edbatch.schedule.examples import tree
 from edbatch.schedule.frontier import FrontierState, new_frontier
 from edbatch.schedule.interrupt import deferred_interrupt, keyboard_interrupts
 
@@ -67,6 +69,7 @@ def train_policy(
     checkpoint: str | PathLike[str] | None = None,
     resume: bool = False,
     costs: CostModel | str | PathLike[str] | None = None,
+    if_needed: bool = False,
 ) -> StateMachine:
     """Trains a state machine by Q-learning; see `edbatch.policies.q_learning`.
 
@@ -103,10 +106,13 @@ def train_policy(
         costs: Measured costs, a file of ``edbatch calibrate``: then the policy learns
             to run batches of little cost, not few of them, and what is judged, shown
             and kept in the record is cost, in units of an average batch.
+        if_needed: Train nothing where the greedy heuristic meets the lower bound on
+            every minibatch: the machine then has no states and follows that heuristic.
 
     Returns:
         The machine, with a `TrainingRecord`. After `KeyboardInterrupt` it is the best
-        one so far, and its record says that training was interrupted.
+        one so far, and its record says that training was interrupted; only while Numba
+        compiles, before training begins, that ends the call.
 
     Raises:
         PolicyError: There are no graphs, or they belong to different models, an
@@ -134,7 +140,16 @@ def train_policy(
         patience=patience,
     )
     settings.check(graphs, held_out)
-    run = _Run(settings, graphs, held_out, progress, checkpoint, get_costs(costs))
+    measured = get_costs(costs)
+    # Batches of least number have the longest chain of each type, so least cost, too.
+    is_needed = (
+        not if_needed or resume or not meets_bounds(Greedy(), [*graphs, *held_out])
+    )
+    if is_needed:
+        warm_up(encoding)
+    run = _Run(settings, graphs, held_out, progress, checkpoint, measured)
+    if not is_needed:
+        return run.machine("greedy", workload)
     if resume:
         if checkpoint is None:
             raise PolicyError(
@@ -145,6 +160,35 @@ def train_policy(
     with keyboard_interrupts():
         stopped = run.finish()
         return run.machine(stopped, workload)
+
+
+@functools.cache
+def warm_up(encoding: str = "fall") -> None:
+    """Compiles what training with an encoding runs, or loads it from Numba's cache.
+
+    `train_policy` does so before its clock starts: the first time on a machine it takes
+    up to a minute, and says nothing about the training.
+
+    Args:
+        encoding: As for `train_policy`.
+
+    Example:
+        >>> warm_up("sort")
+    """
+    settings = _Settings(
+        encoding=encoding,
+        trials=1,
+        seed=0,
+        n_step=1,
+        alpha=0.0,
+        learning_rate=1.0,
+        epsilon=1.0,
+        generations=1,
+        patience=1,
+    )
+    graph = tree("(((a)b)c((a)c)b)d")  # no schedule of it meets the bound
+    run = _Run(settings, [graph], [graph], None, None, None)
+    run.machine(run.finish(), "")
 
 
 @dataclass(frozen=True)
@@ -222,7 +266,6 @@ class _Run:
         self._checkpoint = checkpoint
         self._kind = encoding_id(settings.encoding)
         self._types = common_types([*graphs, *held_out])
-        self._starts = [_Start.of(each, len(self._types)) for each in graphs]
         self._cost = None if costs is None else costs.batch_weights(self._types)
         self._judge = Judge(held_out, self._kind, len(self._types), self._cost)
         self._began = time.perf_counter()
@@ -232,6 +275,10 @@ class _Run:
             stream=new_stream(settings.seed),
             tuning=None,
         )
+
+    @functools.cached_property
+    def _starts(self) -> "list[_Start]":
+        return [_Start.of(each, len(self._types)) for each in self._graphs]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -374,6 +421,8 @@ class _Run:
         """Builds the policy and its record."""
         judge, best = self._judge, self.state.best
         greedy = judge.heuristic(Greedy())
+        if stopped == "greedy":
+            self.state.curve.append((0, greedy))
         encoding = self._settings.encoding
         worse = best is not None and best.batches > greedy
         if best is None or worse:
@@ -385,6 +434,7 @@ class _Run:
                 self._cost,
             )
             best = follow(new_table(len(self._types)), BoundWeights(), 0)
+            best = replace(best, unseen=0)  # it has no table to miss a state in
         if stopped in ("trials", "patience") and best.meets_bounds:
             stopped = "lower bound"  # if only with the help of the greedy heuristic
         record = self._record(stopped, workload, best, greedy, worse)
@@ -415,6 +465,7 @@ class _Run:
             held_out_lower_bound=judge.bound,
             held_out_depth=judge.heuristic(Depth()),
             held_out_agenda=judge.heuristic(Agenda()),
+            held_out_agenda_remaining=judge.heuristic(AgendaRemaining()),
             held_out_greedy=greedy,
             held_out_unseen=best.unseen,
             stopped=stopped,

@@ -4,14 +4,15 @@ from random_graphs import build
 
 from edbatch.envs import sample_tree_structure
 from edbatch.errors import PolicyError
-from edbatch.policies import Agenda, Depth, Greedy, StateMachine, compare
+from edbatch.policies import Agenda, Depth, Greedy, MachineState, StateMachine, compare
 from edbatch.schedule import lower_bound
 
 
 def test_rows_say_what_the_schedules_are():
     rng = np.random.default_rng(0)
     structures = [sample_tree_structure(rng) for _ in range(5)]
-    machine = StateMachine(structures[0].type_keys, "sort")
+    states = (MachineState((0,), 0),)
+    machine = StateMachine(structures[0].type_keys, "sort", states)
     policies = [Depth(), Agenda(), Greedy(), machine]
     rows = compare(policies, structures)
     bounds = [lower_bound(each) for each in structures]

@@ -1,4 +1,6 @@
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -17,6 +19,7 @@ from edbatch.errors import PolicyError
 from edbatch.policies import (
     ENCODINGS,
     Agenda,
+    AgendaRemaining,
     BoundWeights,
     Depth,
     Greedy,
@@ -28,7 +31,7 @@ from edbatch.policies import training as module
 from edbatch.policies.training import common_types
 from edbatch.policies.tuning import next_generation, start_tuning
 from edbatch.schedule import check_schedule, lower_bound
-from edbatch.schedule.examples import chain
+from edbatch.schedule.examples import chain, tree
 
 
 def sampled(sampler, count, seed):
@@ -65,7 +68,9 @@ def test_lattices_run_in_fewer_batches_than_by_any_heuristic():
     record = policy.training
     assert record.held_out_lower_bound <= record.held_out_batches
     assert record.held_out_batches < 0.97 * record.held_out_greedy
-    assert record.held_out_greedy < record.held_out_agenda < record.held_out_depth
+    assert record.held_out_greedy < record.held_out_agenda_remaining
+    assert record.held_out_agenda_remaining < record.held_out_agenda
+    assert record.held_out_agenda_remaining < record.held_out_depth
     assert not record.worse_than_greedy
     # The policy generalizes beyond what selected it.
     fresh = sampled(LATTICES, 8, 2)
@@ -95,7 +100,11 @@ def test_the_record_is_what_a_user_would_measure():
     assert record.held_out_batches == np.mean([each.num_batches for each in schedules])
     assert record.held_out_unseen == sum(each.unseen_states for each in schedules)
     assert record.held_out_lower_bound == np.mean([lower_bound(g) for g in held_out])
-    for name, heuristic in [("depth", Depth()), ("agenda", Agenda())]:
+    for name, heuristic in [
+        ("depth", Depth()),
+        ("agenda", Agenda()),
+        ("agenda_remaining", AgendaRemaining()),
+    ]:
         mean = np.mean([heuristic.schedule(g).num_batches for g in held_out])
         assert getattr(record, f"held_out_{name}") == mean
 
@@ -295,6 +304,89 @@ def test_any_integer_is_a_seed(seed):
     assert policy.training.seed == seed
     same = train_policy(train, held_out, trials=2, generations=1, seed=seed % 2**64)
     assert (same.states, same.weights) == (policy.states, policy.weights)
+
+
+# ---- where greedy meets the bound ----
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_nothing_is_trained_where_greedy_meets_the_bound(encoding, monkeypatch):
+    for name in ("run_trial", "next_generation", "warm_up"):
+        monkeypatch.setattr(module, name, None)
+    train, held_out = sampled(TREES, 4, 0), sampled(TREES, 2, 1)
+    policy = train_policy(train, held_out, encoding=encoding, if_needed=True)
+    record = policy.training
+    assert (record.stopped, record.trials, record.best_trial) == ("greedy", 0, 0)
+    assert not record.worse_than_greedy
+    assert record.curve == ((0, record.held_out_greedy),)
+    assert record.held_out_batches == record.held_out_lower_bound
+    assert (policy.states, record.held_out_unseen) == ((), 0)
+    assert policy.encoding == ("sort" if encoding == "fall" else encoding)
+    for each in held_out:
+        schedule = policy.schedule(each)
+        expected = Greedy().schedule(each)
+        assert schedule.batch_type.tolist() == expected.batch_type.tolist()
+        assert schedule.unseen_states == 0  # there is no table that lacks them
+
+
+@pytest.mark.parametrize("trees_in", ["graphs", "held_out"])
+def test_one_minibatch_on_which_greedy_misses_the_bound_is_enough(trees_in):
+    free = [chain("ab")] * 2
+    hard = replace(tree("(((a)b)c((a)c)b)"), type_keys=tree("abc").type_keys)
+    free = [replace(each, type_keys=hard.type_keys) for each in free]
+    minibatches = {"graphs": free, "held_out": free} | {trees_in: [*free, hard]}
+    assert Greedy().schedule(hard).num_batches > lower_bound(hard)
+    record = train_policy(**minibatches, if_needed=True, trials=3).training
+    assert record.stopped != "greedy"
+
+
+# ---- the clock ----
+
+
+def test_compilation_is_not_on_the_clock(monkeypatch):
+    now = [0.0]
+
+    def warm_up(encoding):
+        now[0] += 1000.0
+        assert encoding == "max"
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(module, "warm_up", warm_up)
+    graphs = sampled(LATTICES, 2, 0)
+    policy = train_policy(graphs, graphs, trials=1, encoding="max")
+    assert now == [1000.0]
+    assert policy.training.elapsed_s == 0
+
+
+WARM = """
+import gc, jax, numpy as np
+import edbatch as eb
+from edbatch.models import get_workload
+from edbatch.policies import train_policy, warm_up
+from numba.core.registry import CPUDispatcher
+
+def compiled():
+    found = (each for each in gc.get_objects() if isinstance(each, CPUDispatcher))
+    return {{(str(each), sig) for each in found for sig in each.signatures}}
+
+workload = get_workload("lattice-lstm", vocabulary_size=30)
+params = jax.eval_shape(lambda key: workload.init_params(key, 2), jax.random.key(0))
+batched = eb.batch(workload.model, params=params)
+found = workload.sample(np.random.default_rng(0), 4)
+graphs = [batched.graph(found[k : k + 2]).structure for k in (0, 2)]
+warm_up("{encoding}")
+before = compiled()
+assert before
+train_policy(graphs, graphs, trials=20, generations=2, encoding="{encoding}")
+assert compiled() == before, compiled() - before
+"""
+
+
+@pytest.mark.parametrize("encoding", ["fall", "sort"])
+def test_warming_up_compiles_all_that_training_runs(encoding):
+    command = [sys.executable, "-P", "-c", WARM.format(encoding=encoding)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 # ---- types ----
