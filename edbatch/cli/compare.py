@@ -21,7 +21,7 @@ def compare(
         typer.Option(
             metavar="POLICY",
             help=(
-                "The policy to compare, the 'learned' row: a file of train-policy, or"
+                "The policy to compare, the 'learned' rows: a file of train-policy, or"
                 " zoo:NAME for the ready-made policy of a workload."
             ),
         ),
@@ -113,8 +113,13 @@ def compare(
     mean and worst ratio of the two, how often the policy met a state that training
     never saw, and the time to find a schedule.
 
-    The row 'searched' is the policy with a search on top, as eb.batch does it with
-    search_ms. With --exact come a bound that is proven to be closer to the fewest
+    The row 'learned' is what eb.batch runs: the policy with its guard, which takes the
+    schedule of a heuristic where that has fewer batches; 'learned alone' is the policy
+    itself. 'searched' has a search on top, as eb.batch does it with search_ms. Batches
+    are counted, the model does not run; for the time that they take beside their number
+    see edbatch bench --policies.
+
+    With --exact come a bound that is proven to be closer to the fewest
     possible batches, the mean ratio to it, and on how many minibatches the policy is
     proven optimal. With --memory there is a row per policy and layout, of the model at
     --hidden.
@@ -126,7 +131,13 @@ def compare(
     from edbatch.cli.minibatches import draw, record, split
     from edbatch.cli.one_sentence import CommandError
     from edbatch.cli.output_file import check_writable
-    from edbatch.cli.rows import add_optima, as_rows, comparisons, print_rows
+    from edbatch.cli.rows import (
+        add_optima,
+        as_rows,
+        comparisons,
+        print_rows,
+        where_beaten,
+    )
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
 
@@ -181,6 +192,9 @@ def compare(
         print_json(rows)
     else:
         print_rows(rows, title)
+    for size, found in table.items():
+        if beaten := where_beaten(found, size):
+            say(beaten)
     if plot is not None:
         say(f"The picture is in {plot}.")
 
@@ -190,9 +204,9 @@ def _compare_memory(
 ) -> None:
     from edbatch.cli.memory_rows import memory_rows, print_memory_rows
     from edbatch.cli.minibatches import record_graphs
-    from edbatch.policies import Agenda, Depth
+    from edbatch.policies import Agenda, Depth, Guarded
 
-    policies = {"learned": learned, "agenda": Agenda(), "depth": Depth()}
+    policies = {"learned": Guarded(learned), "agenda": Agenda(), "depth": Depth()}
     rows = []
     groups = record_graphs(task, *drawn.values())
     for size, graphs in zip(drawn, groups, strict=True):

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from edbatch.schedule.interrupt import deferred_interrupt
 
-_LONGEST_NAME = 12
+_LONGEST_NAME = 16
 
 
 def stderr() -> Console:
@@ -100,8 +100,15 @@ def print_table(
         # Names stay whole; where the terminal is narrow, heads and long texts fold.
         longest = max((len(_shown(row[k])) for row in rows), default=0)
         is_name = is_text and longest <= _LONGEST_NAME
+        # Heads fold between words, and numbers do not fold.
+        word = max(map(len, column.split()), default=0)
+        least = word if is_text else max(word, longest)
         table.add_column(
-            Text(column), justify=justify, overflow="fold", no_wrap=is_name
+            Text(column),
+            justify=justify,
+            overflow="fold",
+            no_wrap=is_name,
+            min_width=least,
         )
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))

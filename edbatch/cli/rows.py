@@ -5,13 +5,15 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from edbatch.cli.console import print_table
+from edbatch.cli.console import print_out, print_table
 from edbatch.graph import GraphStructure
 from edbatch.policies import (
     Agenda,
+    AgendaRemaining,
     Comparison,
     Depth,
     Greedy,
+    Guarded,
     Optimum,
     Searched,
     compare,
@@ -20,7 +22,6 @@ from edbatch.policies import (
 from edbatch.schedule import Policy
 
 COLUMNS = {
-    "batch_size": "size",
     "policy": "policy",
     "batches": "batches",
     "lower_bound": "lower bound",
@@ -32,31 +33,67 @@ COLUMNS = {
     "ratio_to_proven": "ratio to it",
     "proven_optimal": "proven optimal",
 }
+HEURISTICS = (Agenda(), AgendaRemaining(), Depth(), Greedy())
 _OF_THE_PROOF = ("proven_bound", "ratio_to_proven", "proven_optimal")
+LEARNED = "learned"
+ALONE = "learned alone"
 SEARCHED = "searched"
 
 
 def comparisons(
     learned: Policy, structures: Sequence[GraphStructure], search_ms: float = 0.0
 ) -> list[Comparison]:
-    """Compares a policy, alone and with a search, with the heuristics.
+    """Compares a policy, guarded, alone and with a search, with the heuristics.
+
+    The rows ``learned`` and ``searched`` are what `edbatch.batch` runs: its guard takes
+    the schedule of a heuristic where that has fewer batches.
 
     Args:
-        learned: The policy, called ``learned`` in its row.
+        learned: The policy.
         structures: The minibatches.
         search_ms: Milliseconds for the search on each; 0 for no such row.
 
     Returns:
         One row per policy.
     """
-    policies: dict[str, Policy] = {"learned": learned}
+    policies: dict[str, Policy] = {LEARNED: Guarded(learned), ALONE: learned}
     if search_ms > 0:
-        policies[SEARCHED] = Searched(learned, search_ms)
-    policies |= {"agenda": Agenda(), "depth": Depth(), "greedy": Greedy()}
+        policies[SEARCHED] = Guarded(Searched(learned, search_ms))
+    policies |= {each.name: each for each in HEURISTICS}
     found = compare([*policies.values()], structures)
     return [
         replace(row, policy=label) for label, row in zip(policies, found, strict=True)
     ]
+
+
+def where_beaten(
+    found: Sequence[Comparison], batch_size: int, policy: str = ALONE
+) -> str | None:
+    """Says so if a heuristic runs fewer batches than a policy without the guard.
+
+    Args:
+        found: Rows, among them that of the policy.
+        batch_size: Instances per minibatch.
+        policy: The name of its row.
+
+    Returns:
+        The sentence; None if no heuristic does.
+    """
+    names = {each.name for each in HEURISTICS}
+    alone = next(row for row in found if row.policy == policy)
+    best = min(
+        (row for row in found if row.policy in names),
+        key=lambda row: (row.mean_batches, row.policy != "greedy"),  # the default
+    )
+    if best.mean_batches >= alone.mean_batches:
+        return None
+    return (
+        f"At {batch_size:,} instances per minibatch {best.policy} runs fewer batches"
+        f" than the policy alone: {best.mean_batches:.2f} and not"
+        f" {alone.mean_batches:.2f}, {best.mean_ratio:.3f} and {alone.mean_ratio:.3f}"
+        " times the lower bound. The guard of eb.batch takes its schedules where they"
+        " have fewer batches."
+    )
 
 
 def as_rows(found: Sequence[Comparison], batch_size: int) -> list[dict[str, Any]]:
@@ -112,21 +149,26 @@ def add_optima(
 
 
 def print_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Prints the rows as a table, and what is proven as another: both fit 80 columns.
+    """Prints the rows as a table for each size of the minibatches.
+
+    What is proven is another table; all fit 80 columns.
 
     Args:
         rows: As from `as_rows`, with or without what `add_optima` adds.
         title: Stands above.
     """
-    # The size of the minibatches only where sizes differ.
-    sizes = {row["batch_size"] for row in rows}
-    heads = ("batch_size", "policy") if len(sizes) > 1 else ("policy",)
-    rest = [name for name in rows[0] if name not in ("batch_size", "policy")]
-    proof = [name for name in rest if name in _OF_THE_PROOF]
-    _print_columns(rows, (*heads, *(n for n in rest if n not in proof)), title)
-    if proof:
-        title = "The same batches, against a bound that an exact search proves"
-        _print_columns(rows, (*heads, "batches", *proof), title)
+    sizes = [*dict.fromkeys(row["batch_size"] for row in rows)]
+    if len(sizes) > 1:
+        print_out(f"{title}\n")
+    names = [name for name in rows[0] if name != "batch_size"]
+    proof = [name for name in names if name in _OF_THE_PROOF]
+    for size in sizes:
+        of_size = [row for row in rows if row["batch_size"] == size]
+        what = f"Minibatches of {size:,}" if len(sizes) > 1 else title
+        _print_columns(of_size, [name for name in names if name not in proof], what)
+        if proof:
+            what = "The same batches, against a bound that an exact search proves"
+            _print_columns(of_size, ["policy", "batches", *proof], what)
 
 
 def _print_columns(

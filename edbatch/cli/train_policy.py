@@ -84,6 +84,17 @@ def train_policy(
             ),
         ),
     ] = None,
+    train_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--train-anyway",
+            metavar="",
+            help=(
+                "Train even where the greedy heuristic, which eb.batch follows without"
+                " a policy, already meets the lower bound on every minibatch."
+            ),
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Learn in which order to run the operations of a model.
@@ -92,7 +103,8 @@ def train_policy(
     minibatches drawn from three fifths of your data, judged on the way by a fifth, and
     compared with the heuristics on the last fifth, also at sizes that it was not
     trained on; the seed draws. Fewer batches are better; no policy can have fewer than
-    the lower bound.
+    the lower bound. Where greedy already meets it on every minibatch nothing is
+    trained: the file then says to follow greedy, as eb.batch does without it.
 
     Ctrl-C ends the training early: the best policy so far is compared and written, and
     the exit code is 130. With --out a checkpoint stands beside the policy until
@@ -104,7 +116,7 @@ def train_policy(
 
     from edbatch.cli.minibatches import draw, record, split
     from edbatch.cli.output_file import check_writable
-    from edbatch.cli.rows import as_rows, comparisons, print_rows
+    from edbatch.cli.rows import as_rows, comparisons, print_rows, where_beaten
     from edbatch.cli.task import load_task
     from edbatch.policies import load_costs
     from edbatch.policies.encoding import encoding_id
@@ -145,6 +157,7 @@ def train_policy(
             checkpoint,
             resume,
             measured,
+            train_anyway,
         )
         training = policy.training
         assert training is not None, "train_policy keeps a record"
@@ -153,9 +166,14 @@ def train_policy(
             if training.stopped != "interrupted":
                 checkpoint.unlink(missing_ok=True)
     with stage("Comparing with the heuristics"):
-        rows = as_rows(comparisons(policy, reported), batch_size)
-        for size, structures in zip(others, elsewhere, strict=True):
-            rows += as_rows(comparisons(policy, structures), size)
+        groups_by_size = dict(
+            zip((batch_size, *others), (reported, *elsewhere), strict=True)
+        )
+        table = {
+            size: comparisons(policy, structures)
+            for size, structures in groups_by_size.items()
+        }
+    rows = [row for size, found in table.items() for row in as_rows(found, size)]
     if json:
         summary = {
             "out": None if out is None else str(out),
@@ -174,6 +192,15 @@ def train_policy(
         shown = [row for row in rows if row["batch_size"] != batch_size]
         print_rows(shown, "The same policy at sizes that it was not trained on")
     say(describe_outcome(training, len(policy.states)))
+    for size, found in table.items():
+        if beaten := where_beaten(found, size):
+            say(beaten)
+        if training.stopped == "greedy" and found[-1].worst_ratio > 1:
+            say(
+                f"At {size:,} instances per minibatch, which it was not asked about,"
+                f" greedy runs {found[-1].mean_ratio:.3f} times the bound; with that"
+                " --batch-size a policy is trained."
+            )
     if out is None:
         say("The policy was not saved; --out FILE saves it.")
     else:
@@ -194,16 +221,19 @@ def _train(
     checkpoint: Path | None,
     resume: bool,
     costs: "CostModel | None",
+    anyway: bool,
 ) -> "StateMachine":
+    from edbatch.policies import Greedy, meets_bounds, warm_up
     from edbatch.policies import train_policy as train
 
+    with stage("Scheduling by greedy"):
+        is_needed = anyway or resume or not meets_bounds(Greedy(), [*graphs, *judged])
+    if is_needed:
+        with stage("Compiling (the first time, Numba takes up to a minute)"):
+            warm_up(encoding)
     columns = "{task.fields[found]}"
     with progress_bar(columns) as bar:
-        shown = bar.add_task(
-            "Training",
-            total=trials,
-            found="the first time, Numba compiles for up to a minute",
-        )
+        shown = bar.add_task("Training", total=trials, found="", visible=is_needed)
 
         def progress(trial: int, trials: int, batches: float, bound: float) -> None:
             found = f"{batches:.1f} batches, lower bound {bound:.1f}"
@@ -220,6 +250,7 @@ def _train(
             checkpoint=checkpoint,
             resume=resume,
             costs=costs,
+            if_needed=not is_needed,
         )
 
 
@@ -233,6 +264,11 @@ def describe_outcome(record: "TrainingRecord", states: int) -> str:
     Returns:
         The sentence.
     """
+    if record.stopped == "greedy":
+        return (
+            "greedy already meets the bound on every minibatch: you need no policy."
+            " eb.batch follows greedy by default, and so does this policy."
+        )
     how = {
         "lower bound": "met the lower bound on every minibatch that it was judged by",
         "trials": "used all trials without meeting every lower bound",

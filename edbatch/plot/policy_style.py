@@ -16,8 +16,10 @@ class PolicyStyle:
 # Okabe and Ito's palette, as for types.
 _KNOWN = {
     "learned": PolicyStyle("#D55E00", "o", "-"),
+    "learned alone": PolicyStyle("#D55E00", "*", ":"),
     "searched": PolicyStyle("#009E73", "D", "-"),
     "agenda": PolicyStyle("#0072B2", "s", "--"),
+    "agenda-remaining": PolicyStyle("#CC79A7", "d", "--"),
     "depth": PolicyStyle("#56B4E9", "v", ":"),
     "greedy": PolicyStyle("#E69F00", "^", "-."),
 }

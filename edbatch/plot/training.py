@@ -19,6 +19,7 @@ _LEGEND_LINE = 0.11  # of a panel's height
 # Where the bound is met, it stands inside the wider line of the greedy heuristic.
 _LEVELS = {
     "agenda": ("#0072B2", ":", 1.6),
+    "agenda-remaining": ("#CC79A7", ":", 1.6),
     "greedy": ("#E69F00", "-", 3.6),
     "lower bound": ("#000000", "--", 1.2),
 }
@@ -100,13 +101,16 @@ def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
 
 
 def _draw_levels(axes: "Axes", record: TrainingRecord) -> dict[str, Any]:
-    levels = {
+    levels: dict[str, float | None] = {
         "agenda": record.held_out_agenda,
+        "agenda-remaining": record.held_out_agenda_remaining,
         "greedy": record.held_out_greedy,
         "lower bound": record.held_out_lower_bound,
     }
     handles = {}
     for name, level in levels.items():
+        if level is None:  # not on record
+            continue
         color, dashes, width = _LEVELS[name]
         handles[name] = axes.axhline(
             level, color=color, linestyle=dashes, linewidth=width

@@ -120,7 +120,8 @@ def own_module(
 def policy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy for the tree-LSTM."""
     file = tmp_path_factory.mktemp("policy") / "tree.json"
-    options = "train-policy --workload tree-lstm --batch-size 8 --minibatches 4 --out"
+    options = "train-policy --workload tree-lstm --batch-size 8 --minibatches 4"
+    options += " --train-anyway --out"
     result = CliRunner().invoke(app, [*options.split(), str(file)])
     assert result.exit_code == 0, result.output
     return file

@@ -1,6 +1,7 @@
 """`edbatch compare`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -10,13 +11,15 @@ import edbatch as eb
 from edbatch.cli import minibatches
 from edbatch.data import parse_trees
 from edbatch.models import get_workload
+from edbatch.policies import StateMachine, get_policy
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 SMALL = ("--batch-size", 4, "--minibatches", 3)
 TREES = ("compare", "--workload", "tree-lstm", *SMALL, "--policy")
 LATTICES = ("compare", "--workload", "lattice-lstm", "--policy", "zoo:lattice-lstm")
-POLICIES = ["learned", "searched", "agenda", "depth", "greedy"]
+HEURISTICS = ["agenda", "agenda-remaining", "depth", "greedy"]
+POLICIES = ["learned", "learned alone", "searched", *HEURISTICS]
 KEYS = [
     "batch_size",
     "policy",
@@ -39,10 +42,11 @@ def test_a_list_of_rows_as_json(edbatch, policy_file: Path) -> None:
     assert {row["batch_size"] for row in rows} == {4}
     assert len({row["lower_bound"] for row in rows}) == 1
     assert all(row["schedule_us_per_node"] > 0 for row in rows)
-    learned, searched, agenda, depth, greedy = rows
+    learned, alone, searched, agenda, remaining, depth, greedy = rows
+    assert alone["batches"] == agenda["batches"]
     assert learned["batches"] == greedy["batches"] == learned["lower_bound"]
     assert searched["batches"] == learned["batches"]
-    assert depth["batches"] > agenda["batches"] >= greedy["batches"]
+    assert depth["batches"] > remaining["batches"] >= greedy["batches"]
     assert learned["mean_ratio"] == 1 < depth["mean_ratio"] <= depth["worst_ratio"]
 
 
@@ -112,7 +116,7 @@ def test_several_sizes(edbatch, policy_file: Path, tmp_path: Path) -> None:
     result = edbatch(*command, "--plot", picture)
     assert result.exit_code == 0, result.output
     assert "2 minibatches of 2, 5" in result.stdout
-    assert "size" in result.stdout
+    assert "Minibatches of 5" in result.stdout
     assert f"The picture is in {picture}." in result.stderr
     assert "<!-- instances per minibatch -->" in picture.read_text()
 
@@ -122,20 +126,45 @@ def test_a_picture_of_one_size(edbatch, policy_file: Path, tmp_path: Path) -> No
     result = edbatch(*TREES, policy_file, "--plot", picture, "--json")
     assert result.exit_code == 0, result.output
     text = picture.read_text()
-    for name in ("searched", "batches / lower bound", "batches per minibatch"):
+    for name in (
+        "learned alone",
+        "searched",
+        "batches / lower bound",
+        "batches per minibatch",
+    ):
         assert f"<!-- {name} -->" in text
 
 
 def test_without_time_there_is_no_search(edbatch, policy_file: Path) -> None:
     result = edbatch(*TREES, policy_file, "--search-ms", 0, "--json")
     rows = json.loads(result.stdout)
-    assert [row["policy"] for row in rows] == ["learned", "agenda", "depth", "greedy"]
+    assert [row["policy"] for row in rows] == ["learned", "learned alone", *HEURISTICS]
+
+
+def test_learned_is_guarded_and_a_policy_that_greedy_beats_is_said_to_be(
+    edbatch, tmp_path: Path
+) -> None:
+    known = get_policy("zoo:lattice-lstm")
+    assert isinstance(known, StateMachine)
+    # Runs the last type that it can in every state that the trained policy knows.
+    states = tuple(replace(each, action=each.frontier[-1]) for each in known.states)
+    file = replace(known, states=states).save(tmp_path / "poor.json")
+    result = edbatch(*LATTICES[:-1], file, *SMALL, "--search-ms", 0, "--json")
+    assert result.exit_code == 0, result.output
+    rows = {row["policy"]: row for row in json.loads(result.stdout)}
+    assert rows["learned alone"]["batches"] > rows["greedy"]["batches"]
+    assert rows["learned"]["batches"] == rows["greedy"]["batches"]
+    says = (
+        "At 4 instances per minibatch greedy runs fewer batches than the policy alone"
+    )
+    assert says in result.stderr
+    assert says not in edbatch(*LATTICES, *SMALL, "--search-ms", 0).stderr
 
 
 def test_a_search_saves_batches(edbatch) -> None:
     result = edbatch(*LATTICES, *SMALL, "--search-ms", 500, "--json")
     assert result.exit_code == 0, result.output
-    learned, searched, *_ = json.loads(result.stdout)
+    learned, _, searched, *_ = json.loads(result.stdout)
     assert searched["batches"] < learned["batches"]
     assert searched["batches"] >= searched["lower_bound"]
 
@@ -148,7 +177,7 @@ def test_the_optimum(edbatch, treebank: Path) -> None:
     for row in rows:
         assert row["lower_bound"] <= row["proven_bound"] <= row["batches"]
         assert row["ratio_to_proven"] >= 1
-    learned, _, agenda, depth, _ = rows
+    learned, _, _, _, agenda, depth, _ = rows
     assert learned["proven_bound"] == learned["batches"]
     assert (learned["ratio_to_proven"], learned["proven_optimal"]) == (1, 3)
     assert depth["ratio_to_proven"] > agenda["ratio_to_proven"]
@@ -210,7 +239,7 @@ def test_ones_own_model(edbatch, own_module: str, tmp_path: Path) -> None:
     for more in ((), ("--held-out",)):
         result = edbatch("compare", *own, "--policy", out, "--json", *more)
         assert result.exit_code == 0, result.output
-        assert len(json.loads(result.stdout)) == 5
+        assert len(json.loads(result.stdout)) == len(POLICIES)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from edbatch.cli.rows import COLUMNS, add_optima, as_rows, comparisons, print_rows
-from edbatch.policies import Agenda, Depth, Greedy, Searched, compare
+from edbatch.cli.rows import (
+    COLUMNS,
+    add_optima,
+    as_rows,
+    comparisons,
+    print_rows,
+    where_beaten,
+)
+from edbatch.policies import (
+    Agenda,
+    AgendaRemaining,
+    Depth,
+    Greedy,
+    Guarded,
+    Searched,
+    compare,
+)
 from edbatch.schedule.examples import chain, tree
 
 # Depth needs 6 batches, 5 are the fewest, 4 the bound; the other leaves no choice.
@@ -15,18 +30,41 @@ STRUCTURES = [tree("(((a)b)c((a)c)b)d"), chain("ab")]
 def test_rows_of_a_policy_and_of_the_heuristics() -> None:
     found = comparisons(Depth(), STRUCTURES)
     names = [row.policy for row in found]
-    assert names == ["learned", "agenda", "depth", "greedy"]
-    expected = compare([Depth(), Agenda(), Depth(), Greedy()], STRUCTURES)
+    heuristics = ["agenda", "agenda-remaining", "depth", "greedy"]
+    assert names == ["learned", "learned alone", *heuristics]
+    learned, *policies = (
+        *(Guarded(Depth()), Depth()),
+        *(Agenda(), AgendaRemaining(), Depth(), Greedy()),
+    )
+    expected = compare([learned, *policies], STRUCTURES)
     assert [row.batches for row in found] == [row.batches for row in expected]
+
+
+def test_learned_is_what_users_get_and_never_runs_more_than_a_heuristic() -> None:
+    learned, alone, *heuristics = comparisons(Depth(), STRUCTURES)
+    assert alone.batches == (6, 2)
+    assert learned.batches == (5, 2)
+    assert learned.mean_batches == min(row.mean_batches for row in heuristics)
+
+
+def test_a_policy_that_a_heuristic_beats_is_said_to_be() -> None:
+    found = comparisons(Depth(), STRUCTURES)
+    assert where_beaten(found, 1024) == (
+        "At 1,024 instances per minibatch greedy runs fewer batches than the policy"
+        " alone: 3.50 and not 4.00, 1.125 and 1.250 times the lower bound. The guard of"
+        " eb.batch takes its schedules where they have fewer batches."
+    )
+    assert where_beaten(comparisons(Greedy(), STRUCTURES), 1) is None
 
 
 def test_a_row_of_the_search() -> None:
     found = comparisons(Depth(), STRUCTURES, search_ms=200)
     names = [row.policy for row in found]
-    assert names == ["learned", "searched", "agenda", "depth", "greedy"]
-    assert found[0].batches == (6, 2)
-    [searched] = compare([Searched(Depth(), 200)], STRUCTURES)
-    assert found[1].batches == searched.batches == (5, 2)
+    heuristics = ["agenda", "agenda-remaining", "depth", "greedy"]
+    assert names == ["learned", "learned alone", "searched", *heuristics]
+    assert found[1].batches == (6, 2)
+    [searched] = compare([Guarded(Searched(Depth(), 200))], STRUCTURES)
+    assert found[2].batches == searched.batches == (5, 2)
 
 
 def test_values() -> None:
@@ -48,7 +86,7 @@ def test_how_far_from_the_optimum() -> None:
     found = compare([Depth(), Greedy()], STRUCTURES)
     rows = as_rows(found, 1)
     add_optima(rows, Depth(), STRUCTURES, found)
-    assert all(list(row) == list(COLUMNS) for row in rows)
+    assert all(list(row) == ["batch_size", *COLUMNS] for row in rows)
     assert [row["proven_bound"] for row in rows] == [3.5, 3.5]
     assert [row["ratio_to_proven"] for row in rows] == [1.1, 1.0]
     assert [row["proven_optimal"] for row in rows] == [1, 2]
@@ -70,9 +108,11 @@ def test_tables_fit_a_narrow_terminal(sizes, is_exact, capsys, monkeypatch) -> N
     assert "a title" in text
     # Whole words, however columns fold: every head, and every policy.
     heads = [head for name, head in COLUMNS.items() if name in rows[0]]
-    shown = [head for head in heads if head != "size" or len(sizes) > 1]
-    for word in {word for head in shown for word in head.split()}:
+    for word in {word for head in heads for word in head.split()}:
         assert word in text, word
-    assert ("size" in text) == (len(sizes) > 1)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("agenda-remaining") == len(sizes) * (1 + is_exact)
+    for size in sizes:
+        assert (f"Minibatches of {size}" in text) == (len(sizes) > 1)
     assert text.count("searched") == len(sizes) * (1 + is_exact)
     assert ("exact search" in text) == is_exact

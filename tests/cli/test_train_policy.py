@@ -15,7 +15,9 @@ from edbatch.policies import CostModel, StateMachine
 
 SMALL = ("--batch-size", 4, "--minibatches", 2)
 TREES = ("train-policy", "--workload", "tree-lstm", *SMALL)
-POLICIES = ["learned", "agenda", "depth", "greedy"]
+LEARN = (*TREES, "--train-anyway")
+POLICIES = ["learned", "learned alone"]
+POLICIES += ["agenda", "agenda-remaining", "depth", "greedy"]
 SIZES = [4, 8, 32, 128]  # that of the training first
 KEYS = [
     "batch_size",
@@ -37,16 +39,16 @@ def load(path: Path) -> StateMachine:
 
 def test_a_policy_is_trained_on_a_treebank(edbatch, treebank, tmp_path) -> None:
     out = tmp_path / "tree.json"
-    result = edbatch(*TREES, "--data", treebank, "--out", out, "--encoding", "max")
+    result = edbatch(*LEARN, "--data", treebank, "--out", out, "--encoding", "max")
     assert result.exit_code == 0, result.output
     for text in (*POLICIES, "lower", "batches per minibatch of 4"):
         assert text in result.stdout
     one, other = result.stdout.split(
         "The same policy at sizes that it was not trained on"
     )
-    assert one.count("learned") == 1
-    assert other.count("learned") == 3
-    assert all(f" {size} " in other for size in SIZES[1:])
+    assert one.count("learned") == 2
+    assert other.count("learned") == 6
+    assert all(f"Minibatches of {size}" in other for size in SIZES[1:])
     assert f"The policy is in {out}." in result.stderr
     policy = load(out)
     assert policy.encoding == "max"
@@ -57,10 +59,36 @@ def test_a_policy_is_trained_on_a_treebank(edbatch, treebank, tmp_path) -> None:
     assert policy.training.batch_size == 4
 
 
+NO_POLICY = "greedy already meets the bound on every minibatch: you need no policy"
+
+
+def test_where_greedy_meets_the_bound_nothing_is_trained(
+    edbatch, treebank, tmp_path, monkeypatch
+) -> None:
+    out = tmp_path / "tree.json"
+    with monkeypatch.context() as patch:
+        for name in ("policies.warm_up", "policies.training.run_trial"):
+            patch.setattr(f"edbatch.{name}", None)
+        result = edbatch(*TREES, "--data", treebank, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert NO_POLICY in result.stderr
+    assert f"The policy is in {out}." in result.stderr
+    assert "Training" not in result.stderr
+    policy = load(out)
+    assert (policy.states, policy.encoding) == ((), "sort")
+    assert policy.training is not None
+    assert policy.training.stopped == "greedy"
+    assert [*tmp_path.glob("tree*")] == [treebank, out]
+    result = edbatch(*LEARN, "--data", treebank, "--out", out)
+    assert NO_POLICY not in result.stderr
+    assert "Training met the lower bound" in result.stderr
+    assert load(out).states
+
+
 def test_json_is_all_that_is_on_stdout(edbatch, treebank, tmp_path) -> None:
     out = tmp_path / "tree.json"
     data = ("--data", treebank / "a.ptb", "--data", treebank)
-    result = edbatch(*TREES, *data, "--out", out, "--json", "--seed", 3)
+    result = edbatch(*LEARN, *data, "--out", out, "--json", "--seed", 3)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["out"] == str(out)
@@ -84,7 +112,7 @@ def test_without_data_instances_are_sampled_by_seed(edbatch, tmp_path) -> None:
         out = tmp_path / "tagger.json"
         result = edbatch(
             *("train-policy", "--workload", "bilstm-tagger", *SMALL, "--trials", 3),
-            *("--out", out, "--seed", seed),
+            *("--out", out, "--seed", seed, "--train-anyway"),
         )
         assert result.exit_code == 0, result.output
         found.append(load(out).states)
@@ -93,7 +121,7 @@ def test_without_data_instances_are_sampled_by_seed(edbatch, tmp_path) -> None:
 
 def test_trials_are_limited_and_the_policy_need_not_be_saved(edbatch) -> None:
     # With this encoding training does not meet the bound before its first trial.
-    result = edbatch(*TREES, "--trials", 1, "--encoding", "max", "--json")
+    result = edbatch(*LEARN, "--trials", 1, "--encoding", "max", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["out"] is None
@@ -328,15 +356,16 @@ def test_on_a_real_treebank_the_lower_bound_is_met(edbatch, shared_data: Path) -
         "train-policy", "--workload", "tree-lstm", "--data", data, "--json"
     )
     assert result.exit_code == 0, result.output
-    learned, agenda, *_ = json.loads(result.stdout)["rows"]
-    assert learned["worst_ratio"] == 1
+    assert NO_POLICY in result.stderr
+    learned, _, agenda, remaining, *_ = json.loads(result.stdout)["rows"]
+    assert learned["worst_ratio"] == agenda["worst_ratio"] == 1
     assert learned["unseen_states"] == 0
-    assert agenda["batches"] > 1.1 * learned["batches"]
+    assert remaining["batches"] > 1.1 * learned["batches"]
 
 
 def test_training_by_measured_cost(edbatch, treebank, tmp_path) -> None:
     plain, by_cost, file = (tmp_path / f"{name}.json" for name in ("a", "b", "costs"))
-    result = edbatch(*TREES, "--data", treebank, "--out", plain)
+    result = edbatch(*LEARN, "--data", treebank, "--out", plain)
     assert result.exit_code == 0, result.output
     types = load(plain).types
     overhead = {"leaf": 1.0, "compose": 9.0, "classify": 2.0}
@@ -348,7 +377,7 @@ def test_training_by_measured_cost(edbatch, treebank, tmp_path) -> None:
         batches=tuple(1.0 for _ in types),
         switch_us=0.0,
     ).save(file)
-    result = edbatch(*TREES, "--data", treebank, "--out", by_cost, "--costs", file)
+    result = edbatch(*LEARN, "--data", treebank, "--out", by_cost, "--costs", file)
     assert result.exit_code == 0, result.output
     records = [load(each).training for each in (plain, by_cost)]
     assert all(record is not None for record in records)

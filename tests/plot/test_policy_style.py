@@ -1,6 +1,9 @@
 from edbatch.plot.policy_style import policy_styles
 
-ROWS = ("learned", "searched", "agenda", "depth", "greedy")
+ROWS = (
+    *("learned", "learned alone", "searched"),
+    *("agenda", "agenda-remaining", "depth", "greedy"),
+)
 
 
 def test_the_rows_of_a_comparison_look_the_same_in_every_picture():
@@ -9,9 +12,9 @@ def test_the_rows_of_a_comparison_look_the_same_in_every_picture():
     assert policy_styles(["mine", *ROWS]).items() > alone.items()
 
 
-def test_eleven_policies_differ_by_more_than_colour():
+def test_thirteen_policies_differ_by_more_than_colour():
     styles = policy_styles([*ROWS, *"abcdef"])
-    assert len({each.marker for each in styles.values()}) == 11
+    assert len({each.marker for each in styles.values()}) == 13
 
 
 def test_names_that_occur_twice_are_one_policy():

@@ -18,6 +18,7 @@ def record(workload="trees", encoding="sort", curve=((1, 9.0), (2, 8.0), (10, 7.
         trials=10,
         elapsed_s=1.5,
         held_out_agenda=9.5,
+        held_out_agenda_remaining=9.0,
         held_out_greedy=8.5,
         held_out_lower_bound=7.0,
         curve=curve,
@@ -27,21 +28,27 @@ def record(workload="trees", encoding="sort", curve=((1, 9.0), (2, 8.0), (10, 7.
 def test_curve_and_levels():
     figure = rendered(plot_training([record()]))
     (axes,) = figure.axes
-    curve, agenda, greedy, bound = axes.lines
+    curve, agenda, remaining, greedy, bound = axes.lines
     assert [*curve.get_xdata()] == [1, 2, 10]
     assert [*curve.get_ydata()] == [9.0, 8.0, 7.5]
-    levels = [line.get_ydata()[0] for line in (agenda, greedy, bound)]
-    assert levels == [9.5, 8.5, 7.0]
+    levels = [line.get_ydata()[0] for line in (agenda, remaining, greedy, bound)]
+    assert levels == [9.5, 9.0, 8.5, 7.0]
     assert curve.get_label() == "sort: 10 trials, 1.5 s"
     assert axes.get_title() == "trees"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("trials", "batches, held out")
-    assert legend_labels(figure) == ["agenda", "greedy", "lower bound"]
+    names = ["agenda", "agenda-remaining", "greedy", "lower bound"]
+    assert legend_labels(figure) == names
+
+
+def test_a_record_that_does_not_know_agenda():
+    figure = rendered(plot_training([replace(record(), held_out_agenda=None)]))
+    assert legend_labels(figure) == ["agenda-remaining", "greedy", "lower bound"]
 
 
 def test_a_lone_point_on_the_bound_shows():
     lone = record(curve=((0, 7.0),))
     (axes,) = plot_training([replace(lone, held_out_greedy=7.0)]).axes
-    curve, _, greedy, bound = axes.lines
+    curve, _, _, greedy, bound = axes.lines
     assert curve.get_markersize() > greedy.get_linewidth()
     assert curve.get_zorder() > max(greedy.get_zorder(), bound.get_zorder())
 
