@@ -47,10 +47,9 @@ from edbatch.memory_planner.sizes import Sizes
 from edbatch.model_state import ModelState, new_state
 from edbatch.policies.cost_file import get_costs
 from edbatch.policies.cost_model import CostModel
-from edbatch.policies.guard import Guarded
+from edbatch.policies.guard import guarded
 from edbatch.policies.registry import get_policy
 from edbatch.policies.search import Searched
-from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy, is_ours, reject_invalid
 from edbatch.schedule.schedule import Schedule
@@ -688,8 +687,8 @@ def batch(
     costs = get_costs(costs)
     if search_ms:
         chosen = Searched(chosen, search_ms, costs=costs)
-    if guard and isinstance(chosen, StateMachine | Searched):
-        chosen = Guarded(chosen, costs)
+    if guard:
+        chosen = guarded(chosen, costs)
     batched = Batched(
         model, chosen, sizes or Sizes(), cache_bytes, planner or Planner(), costs
     )

@@ -6,7 +6,7 @@ from edbatch.policies.cost_file import load_costs, save_costs
 from edbatch.policies.cost_model import CostModel, CostRecord
 from edbatch.policies.encoding import ENCODINGS
 from edbatch.policies.exact import Optimum, find_optimum
-from edbatch.policies.guard import Guarded
+from edbatch.policies.guard import Guarded, guarded
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
 from edbatch.policies.machine_trace import MachineTrace, trace_machine
 from edbatch.policies.policy_file import load_policy, save_policy
@@ -36,6 +36,7 @@ __all__ = [
     "compare",
     "find_optimum",
     "get_policy",
+    "guarded",
     "load_costs",
     "load_policy",
     "meets_bounds",

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.cost_model import CostModel, require_costs
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
+from edbatch.policies.search import Searched
+from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.policy import Policy, require_policy
 from edbatch.schedule.schedule import Schedule
@@ -82,3 +84,22 @@ class Guarded:
         if self.costs is None:
             return schedule.num_batches
         return self.costs.schedule_us(schedule, structure.type_keys)
+
+
+def guarded(policy: Policy, costs: CostModel | None = None) -> Policy:
+    """Guards a policy that was learned, or that searches, as `edbatch.batch` does.
+
+    Args:
+        policy: The policy.
+        costs: As for `Guarded`.
+
+    Returns:
+        The guarded policy; any other, such as a heuristic that was asked for by name,
+        as it is.
+
+    Example:
+        >>> guarded(Depth()).name
+        'depth'
+    """
+    is_learned = isinstance(policy, StateMachine | Searched)
+    return Guarded(policy, costs) if is_learned else policy

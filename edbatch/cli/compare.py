@@ -204,9 +204,9 @@ def _compare_memory(
 ) -> None:
     from edbatch.cli.memory_rows import memory_rows, print_memory_rows
     from edbatch.cli.minibatches import record_graphs
-    from edbatch.policies import Agenda, Depth, Guarded
+    from edbatch.policies import Agenda, Depth, guarded
 
-    policies = {"learned": Guarded(learned), "agenda": Agenda(), "depth": Depth()}
+    policies = {"learned": guarded(learned), "agenda": Agenda(), "depth": Depth()}
     rows = []
     groups = record_graphs(task, *drawn.values())
     for size, graphs in zip(drawn, groups, strict=True):

@@ -13,11 +13,11 @@ from edbatch.policies import (
     Comparison,
     Depth,
     Greedy,
-    Guarded,
     Optimum,
     Searched,
     compare,
     find_optimum,
+    guarded,
 )
 from edbatch.schedule import Policy
 
@@ -56,9 +56,9 @@ def comparisons(
     Returns:
         One row per policy.
     """
-    policies: dict[str, Policy] = {LEARNED: Guarded(learned), ALONE: learned}
+    policies: dict[str, Policy] = {LEARNED: guarded(learned), ALONE: learned}
     if search_ms > 0:
-        policies[SEARCHED] = Guarded(Searched(learned, search_ms))
+        policies[SEARCHED] = guarded(Searched(learned, search_ms))
     policies |= {each.name: each for each in HEURISTICS}
     found = compare([*policies.values()], structures)
     return [
