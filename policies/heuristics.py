@@ -1,13 +1,13 @@
 """The heuristics of the field: depth, agenda, and greedy by sufficient condition.
 
 Each is one compiled pass. *Depth* (TensorFlow Fold: Looks et al. 2017) runs all nodes
-of one type at one depth together; *agenda* (DyNet: Neubig, Goldberg, Dyer 2017, section
-3) the frontier type of smallest mean depth, over all nodes of the type, run or not:
-these means are computed once. *Agenda-remaining*, a variant, takes the mean over the
-nodes that have not run. *Greedy* takes the type with the largest ratio of the sufficient
-condition (ED-Batch). DyNet leaves ties to the order of a container; here they go to the
-type that was recorded first, so schedules are deterministic. Where a graph starts, at
-depth 0 here and at 1 in DyNet, does not matter to any of them.
+of one type at one depth together; *agenda* (DyNet: Neubig, Goldberg, Dyer 2017) the
+frontier type of smallest mean depth, over all nodes of the type, run or not: these means
+are computed once. *Agenda-remaining*, a variant, takes the mean over the nodes that have
+not run. *Greedy* takes the type with the largest ratio of the sufficient condition
+(ED-Batch). DyNet leaves ties to the order of a container; here they go to the type that
+was recorded first, so schedules are deterministic. DyNet counts depths from 1, which
+makes no difference.
 """
 
 import numpy as np

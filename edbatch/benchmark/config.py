@@ -21,6 +21,9 @@ SYSTEMS = (
     "exact",
 )
 
+# Among policies that are compared, the one that is trained or given as a file.
+LEARNED = "learned"
+
 # edbatch with parts of its memory planner; measured on request.
 PLANNERS = {
     "planner-off": OFF,
@@ -44,6 +47,9 @@ class BenchmarkConfig:
         policy: Policy of the system `edbatch`: a name or a policy file; if None, one
             is trained on other minibatches of the same kind.
         systems: Systems to compare, of `SYSTEMS` and `PLANNERS`.
+        policies: Policies to compare in place of systems, edbatch under each:
+            ``"learned"`` is `policy`, with the guard of `edbatch.batch`; others are
+            names and files as for `edbatch.get_policy`.
         rounds: How often each minibatch is measured on each system.
         minibatches: How many different minibatches are measured.
         seed: Seed of parameters, sampling and shuffling.
@@ -66,6 +72,7 @@ class BenchmarkConfig:
     data: tuple[Path, ...] = ()
     policy: str | None = None
     systems: tuple[str, ...] = SYSTEMS
+    policies: tuple[str, ...] = ()
     rounds: int = 5
     minibatches: int = 5
     seed: int = 0
@@ -95,8 +102,23 @@ class BenchmarkConfig:
                 raise BenchmarkError(
                     f"there is no system {each!r}; {nearest(each, known)}"
                 )
-        if len(set(self.systems)) < len(self.systems):
-            raise BenchmarkError(
-                f"each system is measured once but --systems is"
-                f" {','.join(self.systems)}; name each once"
-            )
+        for option in ("systems", "policies"):
+            names = getattr(self, option)
+            if len(set(names)) < len(names):
+                raise BenchmarkError(
+                    f"each of them is measured once but --{option} is"
+                    f" {','.join(names)}; name each once"
+                )
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The names of what is measured."""
+        if self.compiles_only:
+            return ("edbatch",)
+        return self.policies or self.systems
+
+    @property
+    def trains(self) -> bool:
+        """Whether a policy is trained first."""
+        is_used = not self.policies or self.compiles_only or LEARNED in self.policies
+        return self.policy is None and is_used

@@ -10,7 +10,7 @@ import numpy as np
 import edbatch as eb
 from edbatch.benchmark.config import BenchmarkConfig
 from edbatch.models import Workload
-from edbatch.policies import train_policy
+from edbatch.policies import Greedy, train_policy
 from edbatch.schedule import Policy
 
 _TRAINING = 12  # minibatches to train on, a third of them to judge by
@@ -46,7 +46,7 @@ def draw_minibatches(workload: Workload, config: BenchmarkConfig) -> Minibatches
     """
     rng = np.random.default_rng(config.seed)
     wanted = config.batch_size * config.minibatches
-    spare = 0 if config.policy else config.batch_size * _TRAINING
+    spare = config.batch_size * _TRAINING if config.trains else 0
     if config.data:
         instances = workload.read(list(config.data))
     else:
@@ -85,14 +85,22 @@ def choose_policy(
     if config.policy is not None:
         policy = eb.get_policy(config.policy)
         return policy, f"{policy.name}, as asked for by --policy {config.policy}"
+    if not config.trains:
+        return Greedy(), "none, as no row is of it"
     batched = eb.batch(workload.model, "greedy", params=params)
     graphs = [batched.graph(each).structure for each in training]
     judged = len(graphs) // 3
     machine = train_policy(
-        graphs[judged:], graphs[:judged], seed=config.seed, workload=workload.name
+        graphs[judged:],
+        graphs[:judged],
+        seed=config.seed,
+        workload=workload.name,
+        if_needed=True,
     )
     record = machine.training
     assert record is not None, "a machine that was just trained has a record"
+    if record.stopped == "greedy":
+        return machine, "greedy, which already meets the bound on every minibatch"
     if record.worse_than_greedy:
         return machine, "trained on the spot, but never as good as greedy, so that"
     found = f"{record.held_out_batches:.2f} batches on held-out minibatches"

@@ -129,6 +129,7 @@ class BenchmarkResult:
         """Returns the result as JSON values."""
         value = asdict(self)
         value["config"]["data"] = [str(each) for each in self.config.data]
-        value["config"]["systems"] = list(self.config.systems)
+        for name in ("systems", "policies"):
+            value["config"][name] = list(value["config"][name])
         value["rows"] = list(value["rows"])
         return value

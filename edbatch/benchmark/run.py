@@ -93,12 +93,16 @@ def run_benchmark(
     params = random_params(workload, config)
     drawn = draw_minibatches(workload, config)
     policy, described = choose_policy(workload, params, config, drawn.training)
-    names = ("edbatch",) if config.compiles_only else config.systems
+    names = config.measured
     rounds = 1 if config.compiles_only else config.rounds
     count = len(drawn.measured)
     clock = _Clock(progress, count * (1 + len(names) * (1 + rounds)))
     train = config.train
-    systems = [make_system(each, workload.model, params, policy) for each in names]
+    are_policies = bool(config.policies) and not config.compiles_only
+    systems = [
+        make_system(each, workload.model, params, policy, is_policy=are_policies)
+        for each in names
+    ]
     with count_compiles() as compiles:
         reference = Unbatched(workload.model, params)
         clock.start("warming up unbatched")

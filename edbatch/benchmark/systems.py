@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import edbatch as eb
-from edbatch.benchmark.config import PLANNERS
+from edbatch.benchmark.config import LEARNED, PLANNERS
 from edbatch.benchmark.exact import Exact
 from edbatch.benchmark.levels import Levels
 from edbatch.benchmark.loss import half_squares
@@ -141,18 +141,27 @@ class Unbatched:
         return [jax.tree.map(np.asarray, each) for each in outcome]
 
 
-def make_system(name: str, model: Model, params: Any, policy: Policy) -> System:
+def make_system(
+    name: str, model: Model, params: Any, policy: Policy, *, is_policy: bool = False
+) -> System:
     """Makes a system.
 
     Args:
-        name: Its name, of `SYSTEMS` or `PLANNERS`.
+        name: Its name, of `SYSTEMS` or `PLANNERS`, or that of a policy.
         model: The model for one instance.
         params: Its parameters.
-        policy: The policy of the system ``edbatch``.
+        policy: The policy of the system ``edbatch``, and the one called ``learned``.
+        is_policy: Whether `name` is that of a policy.
 
     Returns:
         The system.
+
+    Raises:
+        PolicyError: There is no such policy.
     """
+    if is_policy:
+        chosen = policy if name == LEARNED else eb.get_policy(name)
+        return Batched(name, model, params, chosen)
     if name in ("edbatch", "agenda", "depth"):
         chosen = policy if name == "edbatch" else eb.get_policy(name)
         return Batched(name, model, params, chosen)

@@ -30,6 +30,15 @@ _COST = {
     "percent_of_peak": "peak %",
     "max_abs_error": "max error",
 }
+# In their place where policies are compared: batches beside the time that they take.
+_POLICIES = {
+    "system": "policy",
+    "batches": "batches",
+    "forward_ms": "forward",
+    "noise_percent": "± %",
+    "plan_ms": "plan",
+    "instances_per_s": "instances/s",
+}
 _TRAIN = {
     "train_ms": "train",
     "noise_percent": "± %",
@@ -70,6 +79,17 @@ def bench(
                 " scan-sorted, levels, exact; all of these by default. And edbatch"
                 " with parts of its memory planner: planner-off, planner-layout,"
                 " planner-packing, planner-both, planner-hoisting (with packing)."
+            ),
+        ),
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help=(
+                "Compare policies in place of systems: batches and the forward time of"
+                " edbatch under each. 'learned' is that of --policy, guarded as by"
+                " eb.batch; others are named as there."
             ),
         ),
     ] = None,
@@ -135,6 +155,9 @@ def bench(
     instance. Keep the machine otherwise idle.
 
     Example: edbatch bench --workload tree-lstm --hidden 128 --batch-size 64
+
+    Example: edbatch bench --workload lattice-lstm --policy zoo:lattice-lstm --policies
+    learned,agenda,greedy
     """
     import edbatch as eb
     from edbatch.benchmark import PLANNERS, SYSTEMS, BenchmarkConfig
@@ -150,6 +173,16 @@ def bench(
             "--planner names the systems itself but --systems is given, too; leave one"
             " of them out"
         )
+    if policies is not None and (planner or systems is not None):
+        raise CommandError(
+            "--policies compares edbatch with itself but"
+            f" {'--planner' if planner else '--systems'} is given, too; leave one of"
+            " them out"
+        )
+    if policies is not None and not _names(policies):
+        raise CommandError(
+            "--policies names no policy; give some, such as learned,agenda,greedy"
+        )
     default = tuple(PLANNERS) if planner else SYSTEMS
 
     given = {"arity": arity, "classify": classify}
@@ -161,6 +194,7 @@ def bench(
         data=tuple(data or ()),
         policy=policy,
         systems=_names(systems) if systems is not None else default,
+        policies=_names(policies or ""),
         rounds=rounds,
         minibatches=minibatches,
         seed=seed,
@@ -199,7 +233,10 @@ def _print(result: "BenchmarkResult") -> None:
         f" {facts.gflop:.3g} Gflop, lower bound {facts.lower_bound:.1f} batches;"
         " milliseconds per minibatch"
     )
-    _print_columns(result, _SPEED, title)
+    if config.policies:
+        _print_columns(result, _POLICIES, title)
+    else:
+        _print_columns(result, _SPEED, title)
     _print_columns(
         result,
         _COST,

@@ -97,7 +97,34 @@ def test_facts_of_some_systems(watched):
     unbatched = result.row("unbatched")
     assert (unbatched.record_ms, unbatched.plan_ms) == (0, 0)
     assert unbatched.max_abs_error == 0
-    assert "trained on the spot" in result.policy
+    assert result.policy == "greedy, which already meets the bound on every minibatch"
+
+
+def test_policies_in_place_of_systems(monkeypatch):
+    # None of them is learned, so none is trained.
+    monkeypatch.setattr("edbatch.benchmark.minibatches.train_policy", None)
+    names = ("depth", "agenda-remaining", "greedy")
+    config = replace(SMALL, policy=None, policies=names, batch_size=6, rounds=1)
+    result = run_benchmark(config)
+    assert [row.system for row in result.rows] == [*names]
+    drawn = draw_minibatches(get_workload("tree-lstm"), config).measured
+    params = random_params(get_workload("tree-lstm"), config)
+    for row in result.rows:
+        assert row.max_abs_error < 1e-6
+        batched = eb.batch(get_workload("tree-lstm").model, row.system, params=params)
+        assert row.batches == np.mean([batched.plan(d).report.batches for d in drawn])
+    depth, _, greedy = (row.batches for row in result.rows)
+    assert depth > greedy
+
+
+def test_the_learned_policy_is_the_one_that_was_asked_for(brackets):
+    config = replace(SMALL, data=(brackets,), policy="depth", policies=("learned",))
+    assert not config.trains
+    learned = run_benchmark(config).row("learned")
+    depth = run_benchmark(replace(config, policies=("depth",))).row("depth")
+    assert learned.batches == depth.batches
+    assert replace(config, policy=None).trains
+    assert not replace(config, policy=None, policies=("greedy",)).trains
 
 
 def test_progress_arrives_at_its_end(watched):

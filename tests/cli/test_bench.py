@@ -188,6 +188,34 @@ def test_a_real_run():
     assert rows[1]["max_abs_error"] < 1e-6
 
 
+def test_policies_are_compared_by_batches_and_time(asked, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    result = run("--policies", "learned, agenda", "--policy", "zoo:tree-lstm")
+    assert result.exit_code == 0, result.output
+    assert asked[0].policies == ("learned", "agenda")
+    assert asked[0].policy == "zoo:tree-lstm"
+    [first, *_] = [line for line in result.stdout.splitlines() if line[:1] == "┃"]
+    heads = [each.strip() for each in first.strip("┃").split("┃")]
+    assert heads == ["policy", "batches", "forward", "± %", "plan", "instances/s"]
+    assert max(map(len, result.stdout.splitlines()[:9])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policies", "depth", "--systems", "exact"], "but --systems is given, too"),
+        (["--policies", "depth", "--planner"], "but --planner is given, too; leave"),
+        (["--policies", ","], "--policies names no policy; give some"),
+        (["--policies", "depth,depth"], "measured once but --policies is depth,depth"),
+        (["--policies", "gredy"], "did you mean 'greedy'?"),
+    ],
+)
+def test_wrong_policies(arguments, message):
+    result = run("--hidden", 2, "--batch-size", 2, "--minibatches", 1, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_parts_of_the_planner(asked):
     result = run("--planner")
     assert result.exit_code == 0, result.output

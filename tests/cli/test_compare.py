@@ -154,9 +154,7 @@ def test_learned_is_guarded_and_a_policy_that_greedy_beats_is_said_to_be(
     rows = {row["policy"]: row for row in json.loads(result.stdout)}
     assert rows["learned alone"]["batches"] > rows["greedy"]["batches"]
     assert rows["learned"]["batches"] == rows["greedy"]["batches"]
-    says = (
-        "At 4 instances per minibatch greedy runs fewer batches than the policy alone"
-    )
+    says = "At 4 instances per minibatch greedy runs fewer batches than the policy"
     assert says in result.stderr
     assert says not in edbatch(*LATTICES, *SMALL, "--search-ms", 0).stderr
 
