@@ -2,12 +2,12 @@
 
 Each is one compiled pass. *Depth* (TensorFlow Fold: Looks et al. 2017) runs all nodes
 of one type at one depth together; *agenda* (DyNet: Neubig, Goldberg, Dyer 2017) the
-frontier type of smallest mean depth, over all nodes of the type, run or not: these means
-are computed once. *Agenda-remaining*, a variant, takes the mean over the nodes that have
-not run. *Greedy* takes the type with the largest ratio of the sufficient condition
-(ED-Batch). DyNet leaves ties to the order of a container; here they go to the type that
-was recorded first, so schedules are deterministic. DyNet counts depths from 1, which
-makes no difference.
+frontier type of smallest mean depth, over all nodes of the type, run or not: these
+means are computed once. *Agenda-remaining*, a variant, takes the mean over the nodes
+that have not run. *Greedy* takes the type with the largest ratio of the sufficient
+condition (ED-Batch). DyNet leaves ties to the order of a container; here they go to the
+type that was recorded first, so schedules are deterministic. DyNet counts depths from
+1, which makes no difference.
 """
 
 import numpy as np
