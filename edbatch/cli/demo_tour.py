@@ -19,7 +19,7 @@ from edbatch.cli.task import Task
 from edbatch.graph import GraphStructure
 from edbatch.graph.cell import jitted_cells
 from edbatch.models import Workload, get_workload
-from edbatch.policies import StateMachine, train_policy
+from edbatch.policies import Greedy, StateMachine, compare, train_policy, warm_up
 from edbatch.schedule.interrupt import deferred_interrupt
 
 _TREES = 1000
@@ -38,6 +38,7 @@ class Tour:
         params: Its parameters.
         trees: Generated trees.
         graphs: Graphs of minibatches: to train on, to judge by, to compare on.
+        plain_graphs: Graphs of the last ones for a tree-LSTM of one composition.
         batch_size: Trees per minibatch.
     """
 
@@ -46,6 +47,7 @@ class Tour:
     params: Any
     trees: list[Any]
     graphs: list[list[GraphStructure]]
+    plain_graphs: list[GraphStructure]
     batch_size: int
 
     @classmethod
@@ -55,11 +57,12 @@ class Tour:
         """Generates trees and records the model on them."""
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="edbatch-demo-"))
-        path = folder / "tree-lstm.json"
+        path = folder / "tree-lstm-2type.json"
         make_folder("--out", folder)
         check_writable("--out", path)
         rng = np.random.default_rng(seed)
-        workload = get_workload("tree-lstm", vocabulary_size=1000)
+        workload = get_workload("tree-lstm-2type", vocabulary_size=1000)
+        plain = get_workload("tree-lstm", vocabulary_size=1000)
         params = workload.init_params(jax.random.key(seed), hidden)
         trees = workload.sample(rng, _TREES)
         task = Task("demo", workload.model, params, trees)
@@ -69,18 +72,29 @@ class Tour:
             for indices in (to_train, to_judge, held_out)
         ]
         graphs = record(task, *groups)
-        return cls(path, workload, params, trees, graphs, batch_size)
+        plain_params = plain.init_params(jax.random.key(seed), hidden)
+        [plain_graphs] = record(
+            Task("demo", plain.model, plain_params, trees), groups[-1]
+        )
+        return cls(path, workload, params, trees, graphs, plain_graphs, batch_size)
 
     @property
     def num_trees(self) -> int:
         """Number of generated trees."""
         return len(self.trees)
 
+    def count_plain(self) -> dict[str, float]:
+        """Batches of a tree-LSTM of one composition, by the default policy."""
+        with stage("Scheduling by greedy"):
+            [greedy] = compare([Greedy()], self.plain_graphs, repeats=1)
+        return {"batches": greedy.mean_batches, "lower_bound": greedy.mean_lower_bound}
+
     def train(self) -> StateMachine:
         """Trains a policy and saves it."""
-        message = "Training (the first time, Numba compiles for up to a minute)"
+        with stage("Compiling (the first time, Numba takes up to a minute)"):
+            warm_up()
         with deferred_interrupt():
-            with stage(message):
+            with stage("Training"):
                 policy = train_policy(
                     self.graphs[0], self.graphs[1], workload="edbatch demo"
                 )

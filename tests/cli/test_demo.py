@@ -33,25 +33,30 @@ def test_the_tour(edbatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     for step in (
-        *("1. Train a policy on 24 generated trees", "tree-lstm.json"),
-        *("2. Compare it", "learned", "agenda", "depth", "greedy"),
-        *("3. Load the saved policy", "1,200 trees/s, 12.0 times as fast"),
-        *("4. Check every number", "36 outputs of 4 trees", "1.0e-07", "Next: "),
+        *("1. Count the batches", "greedy, meets this bound; you need no other"),
+        *("2. Let nominal", "Train a policy on 24 trees", "tree-lstm-2type.json"),
+        *("3. Compare it", "learned alone", "agenda-remaining", "depth", "greedy"),
+        *("4. Load the saved policy", "1,200 trees/s, 12.0 times as fast"),
+        *("5. Check every number", "36 outputs of 4 trees", "1.0e-07", "Next: "),
     ):
         assert step in text
-    assert eb.load_policy(tmp_path / "tree-lstm.json").name == "fsm-fall"
+    assert eb.load_policy(tmp_path / "tree-lstm-2type.json").name == "fsm-fall"
 
 
 def test_the_tour_as_json(edbatch, tmp_path: Path) -> None:
     result = edbatch("demo", *SMALL, "--out", tmp_path, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["policy"] == str(tmp_path / "tree-lstm.json")
-    assert found["rows"][0]["batches"] == found["rows"][0]["lower_bound"]
+    assert found["policy"] == str(tmp_path / "tree-lstm-2type.json")
+    assert (
+        found["one_composition"]["batches"] == found["one_composition"]["lower_bound"]
+    )
+    learned, alone, *heuristics = found["rows"]
+    assert learned["batches"] <= min(row["batches"] for row in (alone, *heuristics))
     assert found["max_output_error"] < 1e-5
     assert found["max_gradient_error"] < 1e-5
     assert found["instances_per_s"] > 0
-    assert "1. Train a policy" in result.stderr
+    assert "1. Count the batches" in result.stderr
 
 
 def test_the_folder_is_made(tmp_path: Path) -> None:
