@@ -29,6 +29,7 @@ from edbatch.benchmark.minibatches import random_params
 from edbatch.graph import GraphStructure
 from edbatch.models import WORKLOADS, get_workload
 from edbatch.policies import CostModel, Searched, train_policy
+from edbatch.policies.registry import HEURISTICS
 from edbatch.schedule import Policy, Schedule
 
 from arguments import option, parse_arguments
@@ -101,8 +102,8 @@ def choices(
 
 def candidates(workload: str, width: int, costs: CostModel) -> tuple[Policy, ...]:
     learned = eb.get_policy(f"zoo:{workload}")
-    heuristics = [eb.get_policy(each) for each in ("greedy", "agenda", "depth")]
-    searched = [Searched(each, width=width) for each in (learned, heuristics[0])]
+    heuristics = [eb.get_policy(each) for each in HEURISTICS]
+    searched = [Searched(each, width=width) for each in (learned, eb.get_policy("greedy"))]
     for_cost = Searched(learned, width=width, costs=costs)
     return (*searched, for_cost, learned, *heuristics)
 

@@ -7,6 +7,7 @@ that has them:
     python experiments/make_zoo.py --data path/to/data
     python experiments/make_zoo.py --data path/to/data --workloads dag-lstm lattice-gru
 
+Where greedy meets the lower bound nothing is trained, and the policy follows greedy.
 The seed and the files decide the policies; the time that training took is in their
 records, so files made again differ in that line. A policy knows its workload's cells,
 not its sizes: it serves every hidden size, and every number of words or labels.

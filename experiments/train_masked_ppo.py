@@ -34,7 +34,7 @@ from edbatch.envs import (
 )
 from edbatch.graph import GraphStructure
 from edbatch.models import get_workload
-from edbatch.policies import Agenda, Depth, Greedy, compare
+from edbatch.policies import Agenda, AgendaRemaining, Depth, Greedy, compare
 
 from arguments import option, parse_arguments
 
@@ -133,19 +133,20 @@ def main(arguments: Arguments) -> None:
     start = time.perf_counter()
     policy = train(env, arguments)
     trained_s = time.perf_counter() - start
-    rows = compare([policy, Greedy(), Agenda(), Depth()], graphs, repeats=1)
+    heuristics = [Greedy(), Agenda(), AgendaRemaining(), Depth()]
+    rows = compare([policy, *heuristics], graphs, repeats=1)
     print(
         f"{arguments.workload}: batches per minibatch of {arguments.batch_size}, mean"
         f" of {arguments.minibatches} held out; {arguments.steps:,} steps of training"
         f" took {trained_s:.0f} s"
     )
-    print(f"{'policy':12}  batches  worst ratio  µs/node")
+    print(f"{'policy':16}  batches  worst ratio  µs/node")
     for row in rows:
         print(
-            f"{row.policy:12}  {row.mean_batches:7.1f}  {row.worst_ratio:11.2f}"
+            f"{row.policy:16}  {row.mean_batches:7.1f}  {row.worst_ratio:11.2f}"
             f"  {row.schedule_us_per_node:7.2f}"
         )
-    print(f"{'lower bound':12}  {rows[0].mean_lower_bound:7.1f}")
+    print(f"{'lower bound':16}  {rows[0].mean_lower_bound:7.1f}")
 
 
 if __name__ == "__main__":

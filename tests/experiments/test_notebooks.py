@@ -32,7 +32,7 @@ TINY: dict[str, dict[str, Any]] = {
         "exact_ms": 10.0,
     },
     "what_a_policy_learned": {
-        "workload_name": "tree-lstm",
+        "workload_name": "tree-lstm-2type",
         "data": ["trees"],
         "num_instances": 2,
         "batch_size": 1,

@@ -49,6 +49,7 @@ def test_a_tiny_run(run):
         "MaskablePPO",
         "greedy",
         "agenda",
+        "agenda-remaining",
         "depth",
     ]
     fewest = float(bound.removeprefix("lower bound"))
