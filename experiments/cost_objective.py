@@ -103,7 +103,9 @@ def choices(
 def candidates(workload: str, width: int, costs: CostModel) -> tuple[Policy, ...]:
     learned = eb.get_policy(f"zoo:{workload}")
     heuristics = [eb.get_policy(each) for each in HEURISTICS]
-    searched = [Searched(each, width=width) for each in (learned, eb.get_policy("greedy"))]
+    searched = [
+        Searched(each, width=width) for each in (learned, eb.get_policy("greedy"))
+    ]
     for_cost = Searched(learned, width=width, costs=costs)
     return (*searched, for_cost, learned, *heuristics)
 

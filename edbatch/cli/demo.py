@@ -55,8 +55,9 @@ def demo(
         f" greedy, {'meets this bound; you need no other' if met else 'is near it'}.\n"
     )
     tell(
-        "2. Let nominal phrases have a composition of their own. Now it matters which of"
-        f" the two runs first. Train a policy on {tour.num_trees} trees: it learns that."
+        "2. Let nominal phrases have a composition of their own. Now it matters which"
+        " of the two runs first. Train a policy on"
+        f" {tour.num_trees} trees: it learns that."
     )
     policy = tour.train()
     assert policy.training is not None, "train_policy keeps a record"
