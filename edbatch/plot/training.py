@@ -29,7 +29,8 @@ def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
     """Draws the batches on held-out minibatches against the trials of training.
 
     Records of one workload share a panel, in which each has its curve, labelled by
-    its encoding with the trials and seconds that it took. The heuristics and the bound
+    its encoding with the trials and seconds that it took, or one point where greedy met
+    the bound and nothing was trained. The heuristics and the bound
     are lines; they are those of the panel's first record.
 
     Args:
@@ -84,7 +85,8 @@ def _check(records: Sequence[TrainingRecord]) -> None:
 def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
     trials, batches = zip(*record.curve, strict=True)
     color, marker = _CURVES[k % len(_CURVES)]
-    took = f"{counted(record.trials, 'trial')}, {record.elapsed_s:.2g} s"
+    took = f"{record.encoding}: {counted(record.trials, 'trial')}"
+    took += f", {record.elapsed_s:.2g} s"
     axes.plot(
         trials,
         batches,
@@ -96,7 +98,7 @@ def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
         markeredgewidth=0.6,
         linewidth=1 + 0.8 * k,
         zorder=3 - 0.01 * k,
-        label=f"{record.encoding}: {took}",
+        label="greedy, not trained" if record.stopped == "greedy" else took,
     )
 
 

@@ -40,6 +40,13 @@ def test_curve_and_levels():
     assert legend_labels(figure) == names
 
 
+def test_where_greedy_met_the_bound_nothing_was_trained():
+    policy = train_policy([TREE], [TREE], if_needed=True)
+    (axes,) = plot_training([policy.training]).axes
+    assert axes.lines[0].get_label() == "greedy, not trained"
+    assert [*axes.lines[0].get_xdata()] == [0]
+
+
 def test_a_record_that_does_not_know_agenda():
     figure = rendered(plot_training([replace(record(), held_out_agenda=None)]))
     assert legend_labels(figure) == ["agenda-remaining", "greedy", "lower bound"]
