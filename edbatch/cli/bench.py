@@ -64,9 +64,10 @@ def bench(
         typer.Option(
             metavar="NAME|FILE",
             help=(
-                "The policy of the system 'edbatch': depth, agenda, greedy, zoo:NAME"
-                " for a ready-made one, or a file of train-policy. Without it one is"
-                " trained first, on minibatches that are not measured."
+                "The policy of the system 'edbatch': depth, agenda, agenda-remaining,"
+                " greedy, zoo:NAME for a ready-made one, or a file of train-policy."
+                " Without it one is trained first, on minibatches that are not measured,"
+                " unless greedy suffices."
             ),
         ),
     ] = None,
@@ -233,13 +234,17 @@ def _print(result: "BenchmarkResult") -> None:
         f" {facts.gflop:.3g} Gflop, lower bound {facts.lower_bound:.1f} batches;"
         " milliseconds per minibatch"
     )
+    cost = _COST
     if config.policies:
         _print_columns(result, _POLICIES, title)
+        cost = {"system": "policy"} | {
+            k: v for k, v in _COST.items() if k not in _POLICIES
+        }
     else:
         _print_columns(result, _SPEED, title)
     _print_columns(
         result,
-        _COST,
+        cost,
         "Programs and the seconds to compile them, batches, plan in percent of forward,"
         " speed in percent of the peak, difference from the unbatched model",
     )

@@ -93,7 +93,9 @@ def print_table(
         title: Stands above the table.
     """
     table = Table(title=Text(title) if title else None, title_justify="left")
+    console = Console(highlight=False)
     rows = list(rows)
+    narrowest = 1
     for k, column in enumerate(columns):
         is_text = all(isinstance(row[k], str) for row in rows)
         justify: JustifyMethod = "left" if is_text else "right"
@@ -102,7 +104,8 @@ def print_table(
         is_name = is_text and longest <= _LONGEST_NAME
         # Heads fold between words, and numbers do not fold.
         word = max(map(len, column.split()), default=0)
-        least = word if is_text else max(word, longest)
+        least = word if is_text and not is_name else max(word, longest)
+        narrowest += least + 3  # a border, and a space on either side
         table.add_column(
             Text(column),
             justify=justify,
@@ -110,9 +113,12 @@ def print_table(
             no_wrap=is_name,
             min_width=least,
         )
+    if narrowest > console.width:  # where there is no room they fold all the same
+        for each in table.columns:
+            each.min_width = None
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))
-    Console(highlight=False).print(table)
+    console.print(table)
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:

@@ -32,7 +32,7 @@ def run(
             metavar="FILE|NAME",
             help=(
                 "A policy file of train-policy; zoo:NAME for the ready-made policy of a"
-                " workload; or depth, agenda or greedy."
+                " workload; or depth, agenda, agenda-remaining or greedy."
             ),
         ),
     ] = "greedy",

@@ -197,7 +197,9 @@ def test_policies_are_compared_by_batches_and_time(asked, monkeypatch):
     [first, *_] = [line for line in result.stdout.splitlines() if line[:1] == "┃"]
     heads = [each.strip() for each in first.strip("┃").split("┃")]
     assert heads == ["policy", "batches", "forward", "± %", "plan", "instances/s"]
-    assert max(map(len, result.stdout.splitlines()[:9])) <= 80
+    lines = [line for line in result.stdout.splitlines() if line[:1] in "┃│┏└"]
+    assert max(map(len, lines)) <= 80
+    assert all(line[-1:] in "┃│┓┘" for line in lines)  # nothing is cut off
 
 
 @pytest.mark.parametrize(
