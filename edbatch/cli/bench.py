@@ -66,8 +66,8 @@ def bench(
             help=(
                 "The policy of the system 'edbatch': depth, agenda, agenda-remaining,"
                 " greedy, zoo:NAME for a ready-made one, or a file of train-policy."
-                " Without it one is trained first, on minibatches that are not measured,"
-                " unless greedy suffices."
+                " Without it one is trained first, unless greedy suffices, on"
+                " minibatches that are not measured."
             ),
         ),
     ] = None,
