@@ -200,7 +200,7 @@ class Batched:
     def _state_of(self, params: Any) -> ModelState:
         """Returns the state for parameters of one structure; a new one if need be."""
         spec = abstract(params)
-        key = (_state_key(spec), x64_enabled())
+        key: Hashable = (_state_key(spec), x64_enabled())
         order = key_order(spec)
         with self._lock:
             known = self._states.get(key)
