@@ -31,7 +31,7 @@ def add_groups(
     arenas_bar = dict(arenas_bar)
     for group, bar in zip(groups, bars, strict=True):
         kind = kinds[group.slots[0]]
-        if is_float0(bar) or not is_float(arenas_bar.get(kind)):
+        if bar is None:
             continue
         where = group_rows(group, rows)
         own = arenas_bar[kind]
@@ -98,11 +98,6 @@ def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
             chunk.node_type.template.operands, operands, strict=True
         )
     ]
-
-
-def add_cotangents(one: Any, two: Any) -> Any:
-    """Adds two cotangents of the same array."""
-    return one if is_float0(one) else one + two
 
 
 def fence_floats(bars: Any, row: Array) -> Any:

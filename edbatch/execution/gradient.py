@@ -18,7 +18,7 @@ have such slopes, the program keeps a mask beside each arena of cotangents of th
 that one has *reached*, and the rows that none has reached are treated as padding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -43,7 +43,6 @@ from edbatch.execution.cell_batch import (
 )
 from edbatch.execution.cells import Packed
 from edbatch.execution.cotangents import (
-    add_cotangents,
     add_groups,
     as_cotangent,
     fence_floats,
@@ -62,6 +61,7 @@ from edbatch.execution.program import (
     run_loops,
 )
 from edbatch.execution.taped_cell import TapedCell, Tapes
+from edbatch.graph.node_type import Slots
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -114,6 +114,10 @@ def _forward(
             " with eb.Planner(reuse=False) for training"
         )
     params, pools, *plan = jax.tree.map(lambda each: each.value, arguments)
+    # Which pools somebody differentiates by is part of the structure: None or ().
+    moving = {
+        kind: () if each.perturbed else None for kind, each in arguments[1].items()
+    }
     stream, trips, num_steps, result_rows = plan
     packed = shape.pack(params)
     cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
@@ -135,7 +139,7 @@ def _forward(
 
     end = lax.fori_loop(0, num_steps, step, start)
     results = _read_results(kinds, end.arenas, result_rows)
-    return results, (params, pools, plan, end)
+    return results, (params, pools, plan, end, moving)
 
 
 class _Run(NamedTuple):
@@ -211,7 +215,7 @@ def _backward(
 ) -> Any:
     known = [None if isinstance(bar, SymbolicZero) else bar for bar in cotangents]
     bars = _differentiate_once(shape, kinds, residuals, known)
-    params, pools, plan, _ = residuals
+    params, pools, plan, *_ = residuals
 
     def restore(primal: Array, bar: Array | None) -> Any:
         return np.zeros(primal.shape, jax.dtypes.float0) if bar is None else bar
@@ -228,15 +232,17 @@ def _differentiate(
     cotangents: list[Array | None],
 ) -> Any:
     """Returns the cotangents of parameters and pools."""
-    params, pools, plan, run = residuals
+    params, pools, plan, run, moving = residuals
     stream, trips, num_steps, result_rows = plan
+    packed, unpack = jax.vjp(shape.pack, params)
+    cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
+    moving_pools = {kind for kind, mark in moving.items() if mark is not None}
+    moving_arenas = _moving_arenas(shape, cells, moving_pools)
     results = [
         (kind, own, bar)
         for kind, own, bar in zip(kinds, result_rows, cotangents, strict=True)
-        if bar is not None and is_float(bar)
+        if bar is not None and kind in moving_arenas
     ]
-    packed, unpack = jax.vjp(shape.pack, params)
-    cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
     rows = dict(shape.type_rows)
     start = _Carry(
         at=run.at,
@@ -252,8 +258,12 @@ def _differentiate(
         lives={
             type_id: cell.new_lives(rows[type_id]) for type_id, cell in cells.items()
         },
-        pools_bar={kind: zero_cotangent(pool) for kind, pool in pools.items()},
-        arenas_bar=_first_cotangents(shape, run.arenas, results),
+        pools_bar={
+            kind: jnp.zeros_like(pool)
+            for kind, pool in pools.items()
+            if kind in moving_pools and is_float(pool)
+        },
+        arenas_bar=_first_cotangents(shape, run.arenas, moving_arenas, results),
         reached={},
     )
     if _has_poles(shape, cells):
@@ -261,7 +271,11 @@ def _differentiate(
     arenas = run.arenas
     turned = {type_id: cell.turn(packed[type_id]) for type_id, cell in cells.items()}
     bodies = [
-        _backward_body(loop, cells, packed, turned, shape, pools, arenas, stream)
+        _backward_body(
+            *(loop, cells, packed, turned, shape, pools, arenas, stream),
+            moving_arenas=start.arenas_bar,
+            moving_pools=start.pools_bar,
+        )
         for loop in shape.loops
     ]
 
@@ -283,7 +297,10 @@ def _differentiate(
     }
     [params_bar] = unpack(packed_bar)
     pools_bar = {
-        kind: as_cotangent(end.pools_bar[kind], pool) for kind, pool in pools.items()
+        kind: end.pools_bar[kind]
+        if kind in end.pools_bar
+        else as_cotangent(zero_cotangent(pool), pool)
+        for kind, pool in pools.items()
     }
     return params_bar, pools_bar
 
@@ -294,16 +311,57 @@ differentiable_execute.defvjp(_forward, _backward, symbolic_zeros=True)
 Results = list[tuple[int, Array, Array]]  # kind, rows and cotangent of each
 
 
-def _first_cotangents(shape: ProgramShape, arenas: Arenas, results: Results) -> Arenas:
-    """The cotangents of floating arenas that somebody reads, before the first chunk."""
+def _moving_arenas(
+    shape: ProgramShape, cells: dict[int, TapedCell], pools: set[int]
+) -> set[int]:
+    """Finds the array kinds of values that change with what one differentiates by.
+
+    What follows from other inputs alone is constant: a loop that cannot be
+    differentiated may read it.
+    """
+    types = {type_id: shape.types.types[type_id] for type_id in cells}
+    found: set[int] = set()
+    while True:
+        before = len(found)
+        for type_id, node_type in types.items():
+            moving = cells[type_id].moving_outputs(
+                _read_from(node_type.operand_kinds, node_type.template.operands, found),
+                _read_from(
+                    node_type.external_kinds, node_type.template.externals, pools
+                ),
+            )
+            kinds = zip(node_type.output_kinds, moving, strict=True)
+            found.update(kind for kind, moves in kinds if moves)
+        if len(found) == before:
+            return found
+
+
+def _read_from(
+    kinds: tuple[int, ...], groups: tuple[Slots, ...], some: Collection[int]
+) -> list[bool]:
+    """Tells which groups of slots read arrays of some kinds."""
+    return [kinds[group.slots[0]] in some for group in groups]
+
+
+def _take(arrays: list[Array], which: list[bool]) -> list[Array | None]:
+    """Takes some arrays of a list; None stands for the others."""
+    return [each if is_in else None for each, is_in in zip(arrays, which, strict=True)]
+
+
+def _put(some: list[Array | None], arrays: list[Array]) -> list[Array]:
+    """Puts arrays that `_take` took back among the others."""
+    pairs = zip(some, arrays, strict=True)
+    return [own if taken is None else taken for taken, own in pairs]
+
+
+def _first_cotangents(
+    shape: ProgramShape, arenas: Arenas, moving: set[int], results: Results
+) -> Arenas:
+    """The cotangents of values that move and are read, before the first chunk."""
     types = [shape.types.types[each.type_id] for each in shape.loops]
     read = {kind for kind, _, _ in results}
     read.update(kind for each in types for kind in each.operand_kinds)
-    bars = {
-        kind: jnp.zeros_like(arenas[kind])
-        for kind in sorted(read)
-        if is_float(arenas[kind])
-    }
+    bars = {kind: jnp.zeros_like(arenas[kind]) for kind in sorted(read & moving)}
     for kind, rows, bar in results:
         bars[kind] = (
             bars[kind]
@@ -365,6 +423,8 @@ def _backward_body(
     pools: Arenas,
     arenas: Arenas,
     stream: Array,
+    moving_arenas: Collection[int],
+    moving_pools: Collection[int],
 ) -> Callable[[Any, _Carry], _Carry]:
     type_id, width = loop.type_id, loop.width
     node_type, cell = shape.types.types[type_id], cells[type_id]
@@ -373,20 +433,28 @@ def _backward_body(
     axes = (0, None, 0, 0, None, None, 0)
     lanes = jax.vmap(cell.again, in_axes=axes, axis_size=width)
     template = node_type.template
+    moving_operands = _read_from(
+        node_type.operand_kinds, template.operands, moving_arenas
+    )
+    moving_externals = _read_from(
+        node_type.external_kinds, template.externals, moving_pools
+    )
     direct = [packed[k] for k in cell.direct]
 
     def differentiate(group: _Group, inputs: Any, given: Any) -> tuple[Any, Tapes]:
         """Finds the cotangents of a group's outputs; also what sites read."""
+        operands, externals, masks = inputs
 
-        def run(direct: Any, operands: Any, externals: Any, deltas: Any) -> Any:
-            own = (operands, externals, inputs[2])
+        def run(direct: Any, some: Any, others: Any, deltas: Any) -> Any:
+            own = (_put(some, operands), _put(others, externals), masks)
             outputs, reads = lanes(
                 group.live, direct, own, deltas, packed, turned, given
             )
             return [outputs[k] for k in group.outputs], reads
 
         zeros = jax.tree.map(jnp.zeros_like, given)
-        _, pull, reads = jax.vjp(run, direct, *inputs[:2], zeros, has_aux=True)
+        some = _take(operands, moving_operands), _take(externals, moving_externals)
+        _, pull, reads = jax.vjp(run, direct, *some, zeros, has_aux=True)
         direct_bar, *bars = pull(zero_unless(group.live, group.bars))
         return (direct_bar, *zero_unless(group.live, bars)), zero_unless(
             group.live, reads
@@ -499,7 +567,7 @@ def _differentiate_groups(
         parts.append(((direct_bar, *bars), reads, each.live))
 
     def join(one: Any, two: Any) -> Any:
-        bars = jax.tree.map(add_cotangents, one[0], two[0])
+        bars = jax.tree.map(jnp.add, one[0], two[0])
         reads = jax.tree.map(partial(choose_rows, one[2]), one[1], two[1])
         return bars, reads, one[2] | two[2]
 

@@ -51,6 +51,7 @@ from edbatch.memory_planner.packing.derivatives import (
     differentiable_inputs,
     inner_jaxprs,
     may_have_poles,
+    moving_variables,
 )
 
 Tapes = list[list[Array]]  # per site, arrays with one row per lane
@@ -186,6 +187,24 @@ class TapedCell:
         poles = [k for k in read if may_have_poles(self._jaxpr.eqns, [outputs[k]])]
         others = tuple(k for k in read if k not in poles)
         return [*([others] if others else []), *((k,) for k in poles)]
+
+    def moving_outputs(
+        self, operands: Sequence[bool], externals: Sequence[bool]
+    ) -> list[bool]:
+        """Tells which outputs have a derivative.
+
+        Args:
+            operands: Which operands have one.
+            externals: Which external inputs have one.
+
+        Returns:
+            For each output, whether it changes with these or with parameters.
+        """
+        inputs = self._jaxpr.invars[len(self._packed_vars) :]
+        given = zip(inputs, [*operands, *externals], strict=False)
+        sources = [*self._packed_vars, *(var for var, moves in given if moves)]
+        moving = moving_variables(self._jaxpr.eqns, sources)
+        return [each in moving for each in self._jaxpr.outvars]
 
     def has_poles(self, outputs: Sequence[int]) -> bool:
         """Tells whether a slope of some outputs may be infinite."""

@@ -7,7 +7,7 @@ rows share one derivative, so the rows that no cotangent reaches are masked. Tha
 needed only where a slope can be infinite.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
-from edbatch.memory_planner.packing.cell_graph import CellGraph, dtype_of
+from edbatch.memory_planner.packing.cell_graph import (
+    CellGraph,
+    Node,
+    dtype_of,
+    variables,
+)
 
 # Primitives whose slope is finite wherever their inputs and outputs are: linear ones,
 # products, and those of bounded slope. Any other may have a pole.
@@ -61,7 +66,7 @@ def may_have_poles(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> bool:
     Returns:
         False only if every slope is finite at finite values.
     """
-    needed = {each for each in outputs if isinstance(each, Var) and _is_float(each)}
+    needed = {each for each in variables(outputs) if _is_float(each)}
     for eqn in reversed(eqns):
         if needed.isdisjoint(eqn.outvars):
             continue
@@ -69,7 +74,7 @@ def may_have_poles(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> bool:
             continue
         if _has_pole(eqn):
             return True
-        needed |= {v for v in eqn.invars if isinstance(v, Var) and _is_float(v)}
+        needed |= {v for v in variables(eqn.invars) if _is_float(v)}
     return False
 
 
@@ -106,35 +111,32 @@ def differentiable_inputs(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> s
     Returns:
         Floating variables, those outputs included.
     """
-    reached = {each for each in outputs if isinstance(each, Var) and _is_float(each)}
+    reached = {each for each in variables(outputs) if _is_float(each)}
     for eqn in reversed(eqns):
         if reached.isdisjoint(eqn.outvars) or eqn.primitive.name == "stop_gradient":
             continue
-        reached |= {v for v in eqn.invars if isinstance(v, Var) and _is_float(v)}
+        reached |= {v for v in variables(eqn.invars) if _is_float(v)}
     return reached
 
 
-def stopped_variables(nodes: Iterable[Any], sources: Collection[Var]) -> set[Var]:
-    """Finds what depends on some variables through `jax.lax.stop_gradient` alone.
+def moving_variables(nodes: Iterable[Node], sources: Iterable[Var]) -> set[Var]:
+    """Finds what has a derivative by some variables.
 
     Args:
         nodes: Equations, each after those that it reads.
-        sources: The variables that one may differentiate by.
+        sources: The variables.
 
     Returns:
-        Floating variables that are computed, but have no derivative.
+        Floating variables that depend on one of them otherwise than through
+        `jax.lax.stop_gradient`, the floating ones of the sources included.
     """
-    moving = set(sources)
-    stopped: set[Var] = set()
+    moving = {each for each in sources if _is_float(each)}
     for node in nodes:
-        stops = isinstance(node, JaxprEqn) and node.primitive.name == "stop_gradient"
-        if not stops and not moving.isdisjoint(
-            each for each in node.invars if isinstance(each, Var)
-        ):
-            moving.update(node.outvars)
-        else:
-            stopped.update(each for each in node.outvars if _is_float(each))
-    return stopped
+        if isinstance(node, JaxprEqn) and node.primitive.name == "stop_gradient":
+            continue
+        if not moving.isdisjoint(variables(node.invars)):
+            moving.update(each for each in node.outvars if _is_float(each))
+    return moving
 
 
 def _is_float(atom: Any) -> bool:

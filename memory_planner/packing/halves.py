@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var, jaxpr_as_fun
 
@@ -12,10 +13,11 @@ from edbatch.memory_planner.packing.cell_graph import (
     CellGraph,
     Node,
     drop_dead,
+    dtype_of,
     find_parameter_only,
     variables,
 )
-from edbatch.memory_planner.packing.derivatives import stopped_variables
+from edbatch.memory_planner.packing.derivatives import moving_variables
 
 # Views of parameters cost nothing where they are read, and may take memory elsewhere.
 _VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
@@ -144,8 +146,11 @@ def as_function(
     )
     values = [graph.constants[var] for var in constants]
     function = jaxpr_as_fun(ClosedJaxpr(jaxpr, values))
-    stopped = stopped_variables(graph.nodes, {*graph.parameters, *graph.inputs})
-    stops = [var in stopped for var in arguments]
+    moving = moving_variables(graph.nodes, (*graph.parameters, *graph.inputs))
+    stops = [
+        var not in moving and jnp.issubdtype(dtype_of(var), jnp.inexact)
+        for var in arguments
+    ]
     if not any(stops):
         return function
 

@@ -253,3 +253,30 @@ def test_loops_of_what_runs_ahead_and_has_no_gradient(quick_compiles):
         sizes=eb.Sizes(widths=(4,)),
     )
     assert len(batched_plan.shape.program.types.types) >= 3, "a part runs ahead"
+
+
+def test_loops_of_inputs_alone(quick_compiles):
+    """Nobody differentiates by the inputs, so that the loops are constant.
+
+    So are values of arrays of a shape and dtype that no parameter comes into.
+    """
+
+    @eb.cell
+    def first(vector):
+        return 2.0 * vector.reshape(2, 2)
+
+    @eb.cell
+    def second(vector, other):
+        return settle(jnp.eye(4), other + vector.ravel()).sum()
+
+    @eb.cell
+    def third(params, vector, number):
+        return jnp.tanh(params["w"] @ settle(jnp.eye(4), vector)) * number
+
+    def model(params, vector):
+        return third(params, vector, second(first(vector), vector))
+
+    rng = np.random.default_rng(0)
+    instances = [rng.normal(size=4).astype(np.float32) for _ in range(3)]
+    for planner in (eb.Planner(), eb.Planner(packing=False, remat=True)):
+        check(model, sample(), instances, planner=planner)
