@@ -1,5 +1,6 @@
 """`edbatch train-policy`, also installed as `train-policy`."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -228,30 +229,31 @@ def _train(
 
     with stage("Scheduling by greedy"):
         is_needed = anyway or resume or not meets_bounds(Greedy(), [*graphs, *judged])
-    if is_needed:
-        with stage("Compiling (the first time, Numba takes up to a minute)"):
-            warm_up(encoding)
+    run = partial(
+        train,
+        graphs,
+        judged,
+        encoding=encoding,
+        trials=trials,
+        seed=seed,
+        workload=description,
+        checkpoint=checkpoint,
+        resume=resume,
+        costs=costs,
+    )
+    if not is_needed:
+        return run(if_needed=True)
+    with stage("Compiling (the first time, Numba takes up to a minute)"):
+        warm_up(encoding)
     columns = "{task.fields[found]}"
     with progress_bar(columns) as bar:
-        shown = bar.add_task("Training", total=trials, found="", visible=is_needed)
+        shown = bar.add_task("Training", total=trials, found="")
 
         def progress(trial: int, trials: int, batches: float, bound: float) -> None:
             found = f"{batches:.1f} batches, lower bound {bound:.1f}"
             bar.update(shown, completed=trial, found=found)
 
-        return train(
-            graphs,
-            judged,
-            encoding=encoding,
-            trials=trials,
-            seed=seed,
-            workload=description,
-            progress=progress,
-            checkpoint=checkpoint,
-            resume=resume,
-            costs=costs,
-            if_needed=not is_needed,
-        )
+        return run(progress=progress)
 
 
 def describe_outcome(record: "TrainingRecord", states: int) -> str:
