@@ -19,7 +19,7 @@ that one has *reached*, and the rows that none has reached are treated as paddin
 """
 
 from collections.abc import Callable, Collection
-from functools import partial, reduce
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +32,6 @@ from edbatch.errors import PlanError
 from edbatch.execution.cell_batch import (
     Arenas,
     Chunk,
-    choose_rows,
     keep_rows,
     record_length,
     slice_rows,
@@ -48,11 +47,11 @@ from edbatch.execution.cotangents import (
     fence_floats,
     is_float,
     is_float0,
-    mark_groups,
     repeat_last,
     zero_cotangent,
 )
 from edbatch.execution.loop import Loop
+from edbatch.execution.moving import moving_arenas, put, read_from, take
 from edbatch.execution.program import (
     ProgramShape,
     execute,
@@ -60,8 +59,16 @@ from edbatch.execution.program import (
     read_inputs,
     run_loops,
 )
+from edbatch.execution.reached import (
+    Group,
+    Results,
+    differentiate_groups,
+    divide_outputs,
+    first_reached,
+    has_poles,
+    mark_reached,
+)
 from edbatch.execution.taped_cell import TapedCell, Tapes
-from edbatch.graph.node_type import Slots
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -237,11 +244,11 @@ def _differentiate(
     packed, unpack = jax.vjp(shape.pack, params)
     cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
     moving_pools = {kind for kind, mark in moving.items() if mark is not None}
-    moving_arenas = _moving_arenas(shape, cells, moving_pools)
+    moving_values = moving_arenas(shape, cells, moving_pools)
     results = [
         (kind, own, bar)
         for kind, own, bar in zip(kinds, result_rows, cotangents, strict=True)
-        if bar is not None and kind in moving_arenas
+        if bar is not None and kind in moving_values
     ]
     rows = dict(shape.type_rows)
     start = _Carry(
@@ -263,17 +270,17 @@ def _differentiate(
             for kind, pool in pools.items()
             if kind in moving_pools and is_float(pool)
         },
-        arenas_bar=_first_cotangents(shape, run.arenas, moving_arenas, results),
+        arenas_bar=_first_cotangents(shape, run.arenas, moving_values, results),
         reached={},
     )
-    if _has_poles(shape, cells):
-        start = start._replace(reached=_first_reached(start.arenas_bar, results))
+    if has_poles(shape, cells):
+        start = start._replace(reached=first_reached(start.arenas_bar, results))
     arenas = run.arenas
     turned = {type_id: cell.turn(packed[type_id]) for type_id, cell in cells.items()}
     bodies = [
         _backward_body(
             *(loop, cells, packed, turned, shape, pools, arenas, stream),
-            moving_arenas=start.arenas_bar,
+            moving_values=start.arenas_bar,
             moving_pools=start.pools_bar,
         )
         for loop in shape.loops
@@ -308,52 +315,6 @@ def _differentiate(
 differentiable_execute.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-Results = list[tuple[int, Array, Array]]  # kind, rows and cotangent of each
-
-
-def _moving_arenas(
-    shape: ProgramShape, cells: dict[int, TapedCell], pools: set[int]
-) -> set[int]:
-    """Finds the array kinds of values that change with what one differentiates by.
-
-    What follows from other inputs alone is constant: a loop that cannot be
-    differentiated may read it.
-    """
-    types = {type_id: shape.types.types[type_id] for type_id in cells}
-    found: set[int] = set()
-    while True:
-        before = len(found)
-        for type_id, node_type in types.items():
-            moving = cells[type_id].moving_outputs(
-                _read_from(node_type.operand_kinds, node_type.template.operands, found),
-                _read_from(
-                    node_type.external_kinds, node_type.template.externals, pools
-                ),
-            )
-            kinds = zip(node_type.output_kinds, moving, strict=True)
-            found.update(kind for kind, moves in kinds if moves)
-        if len(found) == before:
-            return found
-
-
-def _read_from(
-    kinds: tuple[int, ...], groups: tuple[Slots, ...], some: Collection[int]
-) -> list[bool]:
-    """Tells which groups of slots read arrays of some kinds."""
-    return [kinds[group.slots[0]] in some for group in groups]
-
-
-def _take(arrays: list[Array], which: list[bool]) -> list[Array | None]:
-    """Takes some arrays of a list; None stands for the others."""
-    return [each if is_in else None for each, is_in in zip(arrays, which, strict=True)]
-
-
-def _put(some: list[Array | None], arrays: list[Array]) -> list[Array]:
-    """Puts arrays that `_take` took back among the others."""
-    pairs = zip(some, arrays, strict=True)
-    return [own if taken is None else taken for taken, own in pairs]
-
-
 def _first_cotangents(
     shape: ProgramShape, arenas: Arenas, moving: set[int], results: Results
 ) -> Arenas:
@@ -369,22 +330,6 @@ def _first_cotangents(
             .add(bar, mode="promise_in_bounds", wrap_negative_indices=False)
         )
     return bars
-
-
-def _has_poles(shape: ProgramShape, cells: dict[int, TapedCell]) -> bool:
-    """Whether a cotangent that is zero for want of a reader may meet a pole."""
-    return any(
-        cell.has_poles(range(len(shape.types.types[type_id].output_kinds)))
-        for type_id, cell in cells.items()
-    )
-
-
-def _first_reached(arenas_bar: Arenas, results: Results) -> Arenas:
-    """The rows that cotangents of results reach, ``[rows] bool`` by array kind."""
-    reached = {kind: jnp.zeros(len(bar), jnp.bool) for kind, bar in arenas_bar.items()}
-    for kind, rows, _ in results:
-        reached[kind] = reached[kind].at[rows].set(True, mode="promise_in_bounds")
-    return reached
 
 
 class _Carry(NamedTuple):
@@ -423,7 +368,7 @@ def _backward_body(
     pools: Arenas,
     arenas: Arenas,
     stream: Array,
-    moving_arenas: Collection[int],
+    moving_values: Collection[int],
     moving_pools: Collection[int],
 ) -> Callable[[Any, _Carry], _Carry]:
     type_id, width = loop.type_id, loop.width
@@ -433,27 +378,27 @@ def _backward_body(
     axes = (0, None, 0, 0, None, None, 0)
     lanes = jax.vmap(cell.again, in_axes=axes, axis_size=width)
     template = node_type.template
-    moving_operands = _read_from(
-        node_type.operand_kinds, template.operands, moving_arenas
+    moving_operands = read_from(
+        node_type.operand_kinds, template.operands, moving_values
     )
-    moving_externals = _read_from(
+    moving_externals = read_from(
         node_type.external_kinds, template.externals, moving_pools
     )
     direct = [packed[k] for k in cell.direct]
 
-    def differentiate(group: _Group, inputs: Any, given: Any) -> tuple[Any, Tapes]:
+    def differentiate(group: Group, inputs: Any, given: Any) -> tuple[Any, Tapes]:
         """Finds the cotangents of a group's outputs; also what sites read."""
         operands, externals, masks = inputs
 
         def run(direct: Any, some: Any, others: Any, deltas: Any) -> Any:
-            own = (_put(some, operands), _put(others, externals), masks)
+            own = (put(some, operands), put(others, externals), masks)
             outputs, reads = lanes(
                 group.live, direct, own, deltas, packed, turned, given
             )
             return [outputs[k] for k in group.outputs], reads
 
         zeros = jax.tree.map(jnp.zeros_like, given)
-        some = _take(operands, moving_operands), _take(externals, moving_externals)
+        some = take(operands, moving_operands), take(externals, moving_externals)
         _, pull, reads = jax.vjp(run, direct, *some, zeros, has_aux=True)
         direct_bar, *bars = pull(zero_unless(group.live, group.bars))
         return (direct_bar, *zero_unless(group.live, bars)), zero_unless(
@@ -469,9 +414,9 @@ def _backward_body(
             lambda tape: slice_rows(tape, lane, width), carry.gives[type_id]
         )
         given = keep_rows(chunk.is_real(1), chunk.size - 1, given)
-        groups = _divide_outputs(cell, chunk, carry.arenas_bar, carry.reached)
+        groups = divide_outputs(cell, chunk, carry.arenas_bar, carry.reached)
         if carry.reached:
-            bars, reads, live = _differentiate_groups(
+            bars, reads, live = differentiate_groups(
                 differentiate, groups, inputs, given
             )
         else:
@@ -505,90 +450,10 @@ def _backward_body(
                 chunk.externals,
                 externals_bar,
             ),
-            reached=_mark_reached(cell, chunk, carry.reached),
+            reached=mark_reached(cell, chunk, carry.reached),
         )
 
     return body
-
-
-class _Group(NamedTuple):
-    """Outputs of a chunk that are differentiated together.
-
-    Attributes:
-        outputs: Their positions.
-        bars: Their cotangents, ``[W, ...]`` each.
-        live: Rows that hold a node which one of these cotangents has reached; the
-            others contribute nothing. ``[W] bool``.
-    """
-
-    outputs: tuple[int, ...]
-    bars: list[Array]
-    live: Array
-
-
-def _divide_outputs(
-    cell: TapedCell, chunk: Chunk, arenas_bar: Arenas, reached: Arenas
-) -> list[_Group]:
-    kinds, real = chunk.node_type.output_kinds, chunk.is_real(1)
-    read = [k for k, kind in enumerate(kinds) if kind in arenas_bar]
-
-    def rows_of(arenas: Arenas, k: int) -> Array:
-        return slice_rows(arenas[kinds[k]], chunk.output_rows[k], chunk.width)
-
-    def group(outputs: tuple[int, ...]) -> _Group:
-        live = real
-        if reached:
-            marks = [rows_of(reached, k) for k in outputs]
-            live &= reduce(jnp.logical_or, marks, jnp.zeros_like(real))
-        return _Group(outputs, [rows_of(arenas_bar, k) for k in outputs], live)
-
-    if not reached:
-        return [group(tuple(read))]
-    return [group(each) for each in cell.output_groups(read) or [()]]
-
-
-def _differentiate_groups(
-    differentiate: Callable[[_Group, Any, Any], tuple[Any, Tapes]],
-    groups: list[_Group],
-    inputs: Any,
-    given: Any,
-) -> tuple[Any, Tapes, Array]:
-    """Differentiates groups of outputs one by one, each on its live rows alone.
-
-    All other rows read what a live one does, where the slopes are those of that row. If
-    no row is live, nothing that is found counts.
-    """
-    parts = []
-    for each in groups:
-        own = keep_rows(each.live, jnp.argmax(each.live), (inputs, given))
-        (direct_bar, *bars), reads = differentiate(each, *own)
-        is_any = each.live.any()
-        direct_bar = [jnp.where(is_any, bar, 0) for bar in direct_bar]
-        parts.append(((direct_bar, *bars), reads, each.live))
-
-    def join(one: Any, two: Any) -> Any:
-        bars = jax.tree.map(jnp.add, one[0], two[0])
-        reads = jax.tree.map(partial(choose_rows, one[2]), one[1], two[1])
-        return bars, reads, one[2] | two[2]
-
-    return reduce(join, parts)
-
-
-def _mark_reached(cell: TapedCell, chunk: Chunk, reached: Arenas) -> Arenas:
-    """Marks the operands' rows that cotangents of a chunk's outputs come to."""
-    node_type, before = chunk.node_type, reached
-    for k, kind in enumerate(node_type.output_kinds):
-        if kind in before:
-            marks = slice_rows(before[kind], chunk.output_rows[k], chunk.width)
-            reached = mark_groups(
-                reached,
-                node_type.operand_kinds,
-                node_type.template.operands,
-                chunk.operands,
-                marks & chunk.is_real(1),
-                cell.moved_operands(k),
-            )
-    return reached
 
 
 def _write(tapes: Tapes, lane: Array, rows: Tapes) -> Tapes:
