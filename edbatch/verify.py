@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.arguments import check_flag, check_number, check_type, list_of
+from edbatch.arguments import check_flag, check_number, list_of
 from edbatch.batching import Batched
-from edbatch.errors import EdbatchError, PlanError, VerificationError
+from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
 from edbatch.execution.ragged import Ragged
 from edbatch.graph.cell import jitted_cells
 from edbatch.graph.external_input import input_dtype
@@ -80,15 +80,19 @@ def verify(
             where and by how much.
         EdbatchError: An argument is of another type, or the model cannot be planned.
     """
-    check_type(
-        *(EdbatchError, "what eb.verify checks", batched, (Batched, Sharded)),
-        "what eb.batch, or its .sharded(), returned",
-    )
+    if not all(hasattr(batched, name) for name in ("model", "plan", "apply")):
+        raise EdbatchError(
+            "what eb.verify checks is what eb.batch, or its .sharded(), returned, but"
+            f" this is {shown(batched)}, of type {type(batched).__name__}; usually the"
+            " model itself; write eb.verify(eb.batch(model), params, instances)"
+        )
     check_flag(EdbatchError, "gradients of eb.verify", gradients)
     check_number(EdbatchError, "seed of eb.verify", seed, 0, whole=True)
     if tolerance is not None:
         check_number(EdbatchError, "tolerance of eb.verify", tolerance, 0)
     instances = list_of(PlanError, "a minibatch", instances)
+    if params is None:  # as parameters of a model that has none
+        batched.bind(params)
     plan: Any = batched.plan(instances, params=params)
     model = _unbatched(batched.model, rng)
     with jitted_cells():

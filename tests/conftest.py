@@ -1,6 +1,7 @@
 """What every test runs under: strict JAX, an empty folder, and the fixtures."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,13 @@ def few_programs() -> Iterator[None]:
     """Drops compiled programs long before there are too many."""
     yield
     drop_programs_if_many()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c() -> None:
+    """Lets Ctrl-C interrupt, as in a terminal; a shell's background jobs ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -65,8 +65,8 @@ def test_narrower_chunks_with_slices_are_included_too():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"widths": ()}, "widths must be positive"),
-        ({"widths": (0, 8)}, "widths must be positive"),
+        ({"widths": ()}, "widths must be numbers of rows from 1"),
+        ({"widths": (0, 8)}, "widths must be numbers of rows from 1"),
         ({"headroom": 0.5}, "1 <= headroom <= max_waste"),
         ({"max_waste": 1.0}, "1 <= headroom <= max_waste"),
     ],
