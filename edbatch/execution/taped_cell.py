@@ -204,7 +204,9 @@ class TapedCell:
         given = zip(inputs, [*operands, *externals], strict=False)
         sources = [*self._packed_vars, *(var for var, moves in given if moves)]
         moving = moving_variables(self._jaxpr.eqns, sources)
-        return [each in moving for each in self._jaxpr.outvars]
+        return [
+            isinstance(each, Var) and each in moving for each in self._jaxpr.outvars
+        ]
 
     def has_poles(self, outputs: Sequence[int]) -> bool:
         """Tells whether a slope of some outputs may be infinite."""

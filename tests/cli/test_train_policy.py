@@ -329,7 +329,10 @@ def test_what_is_wrong_with_data_is_said(
         ("ValueError: forgot the data .own_.*py:48", {"instances": "{}:forgetful"}),
         ("the model raised KeyError: 'oh' .own_.*DEBUG=1", {"model": "{}:broken"}),
         ("arithmetic .add. outside a cell .own_", {"model": "{}:outside"}),
-        ("KeyError: there is no key 'embedding'.*no parameters.*--params", {"params": None}),
+        (
+            "KeyError: there is no key 'embedding'.*no parameters.*--params",
+            {"params": None},
+        ),
     ],
 )
 def test_what_is_wrong_with_ones_own_model_is_said(

@@ -198,3 +198,20 @@ def test_random_numbers(quick_compiles):
 
     for each in jax.grad(loss)(params).values():
         assert np.isfinite(each).all()
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_outputs_that_are_constant(packing, quick_compiles):
+    @eb.cell
+    def constant(params, x):
+        return params["b"] * x, 2.0, jnp.sqrt(jnp.abs(x))
+
+    @eb.cell
+    def scale(number, x):
+        return number * x
+
+    def model(params, word):
+        one, number, two = constant(params, leaf(params, word))
+        return scale(number, one if word == 1 else add(params, one, two))
+
+    check(model, WORDS, planner=eb.Planner(packing=packing))
