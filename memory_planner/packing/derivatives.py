@@ -7,7 +7,7 @@ rows share one derivative, so the rows that no cotangent reaches are masked. Tha
 needed only where a slope can be infinite.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +37,26 @@ _FINITE_SLOPE = frozenset({
     "squeeze", "stop_gradient", "sub", "tanh", "transpose", "while",
 })
 # fmt: on
+# Others have one where this input is zero, and none where it is above.
+_POLE_AT_ZERO = {"div": 1, "log": 0, "pow": 0, "rsqrt": 0, "sqrt": 0}
+
+_POSITIVE = frozenset({"exp", "exp2", "logistic"})
+_KEEPS_SIGN = frozenset(
+    {
+        *("broadcast_in_dim", "concatenate", "convert_element_type", "copy", "div"),
+        *("expand_dims", "mul", "reduce_max", "reduce_min", "reduce_sum", "reshape"),
+        *(
+            "rsqrt",
+            "select_n",
+            "slice",
+            "split",
+            "sqrt",
+            "squeeze",
+            "stop_gradient",
+            "transpose",
+        ),
+    }
+)
 
 
 def keeps_outputs_apart(graph: CellGraph) -> bool:
@@ -67,26 +87,75 @@ def may_have_poles(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> bool:
         False only if every slope is finite at finite values.
     """
     needed = {each for each in variables(outputs) if _is_float(each)}
+    positive = _positive_variables(eqns)
     for eqn in reversed(eqns):
         if needed.isdisjoint(eqn.outvars):
             continue
         if eqn.primitive.name == "stop_gradient":
             continue
-        if _has_pole(eqn):
+        if _has_pole(eqn, positive):
             return True
         needed |= {v for v in variables(eqn.invars) if _is_float(v)}
     return False
 
 
-def _has_pole(eqn: JaxprEqn) -> bool:
+def _has_pole(eqn: JaxprEqn, positive: Collection[Var]) -> bool:
     name = eqn.primitive.name
     if name == "integer_pow":
         return bool(eqn.params["y"] < 0)
-    if name == "div" and not isinstance(eqn.invars[1], Var):
-        return not bool(np.all(eqn.invars[1].val))
+    if name in _POLE_AT_ZERO:
+        at = eqn.invars[_POLE_AT_ZERO[name]]
+        if isinstance(at, Var):
+            return at not in positive
+        return not bool(np.all(np.asarray(at.val) > 0))
     if name not in _FINITE_SLOPE:
         return any(_is_float(var) for var in eqn.invars)
     return any(may_have_poles(each.eqns, each.outvars) for each in inner_jaxprs(eqn))
+
+
+def _positive_variables(eqns: Iterable[JaxprEqn]) -> set[Var]:
+    """Finds what is above zero wherever it is finite, unless it underflows.
+
+    Such are the denominator of a softmax and the variance of a normalisation, to which
+    a small number was added.
+    """
+    positive: set[Var] = set()
+    not_negative: set[Var] = set()
+
+    def is_positive(atom: Any) -> bool:
+        if isinstance(atom, Var):
+            return atom in positive
+        return bool(np.all(np.asarray(atom.val) > 0))
+
+    def is_not_negative(atom: Any) -> bool:
+        if isinstance(atom, Var):
+            return atom in positive or atom in not_negative
+        return bool(np.all(np.asarray(atom.val) >= 0))
+
+    for eqn in eqns:
+        name = eqn.primitive.name
+        read = eqn.invars[1:] if name == "select_n" else eqn.invars
+        if not all(_is_float(each) for each in (*read, *eqn.outvars)):
+            continue
+        if (
+            name in _POSITIVE
+            or (name in _KEEPS_SIGN and all(map(is_positive, read)))
+            or (name == "max" and any(map(is_positive, read)))
+            or (
+                name == "add"
+                and any(map(is_positive, read))
+                and all(map(is_not_negative, read))
+            )
+        ):
+            positive.update(eqn.outvars)
+        elif (
+            name in ("square", "abs")
+            or (name == "integer_pow" and eqn.params["y"] in (2, 4))
+            or (name == "mul" and read[0] is read[1])
+            or (name in (*_KEEPS_SIGN, "add") and all(map(is_not_negative, read)))
+        ):
+            not_negative.update(eqn.outvars)
+    return positive
 
 
 def inner_jaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
