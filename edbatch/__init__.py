@@ -19,17 +19,17 @@ from edbatch.errors import (
     RecordingError,
     VerificationError,
 )
-from edbatch.execution import (
+from edbatch.executor.kept_memory import keep_memory
+from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
+from edbatch.loader import Loader, LoaderReport, Minibatch
+from edbatch.memory_planner import Planner, Sizes
+from edbatch.plan import (
     GradientMemory,
     Plan,
     PlanReport,
     Ragged,
     gradient_memory,
-    keep_memory,
 )
-from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
-from edbatch.loader import Loader, LoaderReport, Minibatch
-from edbatch.memory_planner import Planner, Sizes
 from edbatch.policies import get_policy, load_policy
 from edbatch.schedule import FrontierPolicy, Policy, Schedule
 from edbatch.sharded import Sharded

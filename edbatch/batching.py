@@ -20,6 +20,8 @@ from edbatch.arguments import (
     is_number,
     list_of,
 )
+from edbatch.cell import run_ahead
+from edbatch.cell.program import Packed
 from edbatch.errors import (
     EdbatchError,
     PickleError,
@@ -27,29 +29,27 @@ from edbatch.errors import (
     PolicyError,
     shown,
 )
-from edbatch.execution.adopted_plan import recorded_types
-from edbatch.execution.cells import Packed
-from edbatch.execution.keys import plan_key, program_with
-from edbatch.execution.packed_parameters import PackedParameters, is_traced
-from edbatch.execution.plan import Plan, encode_plan
-from edbatch.execution.plan_cache import CacheInfo, PlanCache, structure_key
-from edbatch.execution.run import run_packed, run_plan
+from edbatch.executor.packed_parameters import PackedParameters, is_traced
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge, merge_lengths
 from edbatch.graph.parameters import abstract, difference, key_order
 from edbatch.graph.recorder import record
 from edbatch.graph.reference import full_name
 from edbatch.graph.type_table import TypeTable, x64_enabled
-from edbatch.memory_planner.hoisting import run_ahead
 from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
 from edbatch.model_state import ModelState, new_state
-from edbatch.policies.cost_file import get_costs
-from edbatch.policies.cost_model import CostModel
+from edbatch.plan.adopted import recorded_types
+from edbatch.plan.cache import CacheInfo, PlanCache, structure_key
+from edbatch.plan.keys import plan_key, program_with
+from edbatch.plan.plan import Plan, encode_plan
+from edbatch.plan.run import run_packed, run_plan
+from edbatch.policies.cost.file import get_costs
+from edbatch.policies.cost.model import CostModel
 from edbatch.policies.guard import guarded
 from edbatch.policies.registry import get_policy
-from edbatch.policies.search import Searched
+from edbatch.policies.search.beam_search import Searched
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy, is_ours, reject_invalid
 from edbatch.schedule.schedule import Schedule

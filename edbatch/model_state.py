@@ -9,11 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edbatch.execution.adopted_plan import adopt_plan, recorded_types
-from edbatch.execution.buckets import BucketStore
-from edbatch.execution.in_place import Forms
-from edbatch.execution.plan import Plan
-from edbatch.execution.result import find_ragged
+from edbatch.cell import SplitTable, SplitTypes
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.outputs import EMPTY, Mismatch, Outputs, Skeleton, spread, unify
@@ -21,9 +17,13 @@ from edbatch.graph.parameters import put_in_order, saw_other_order
 from edbatch.graph.recorder import CallMemory
 from edbatch.graph.type_table import TypeTable
 from edbatch.graph.without_lock import WithoutLock
-from edbatch.memory_planner.hoisting import SplitTable, SplitTypes
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
+from edbatch.plan.adopted import adopt_plan, recorded_types
+from edbatch.plan.plan import Plan
+from edbatch.plan.result import find_ragged
+from edbatch.stream.buckets import BucketStore
+from edbatch.stream.slice_variants import Forms
 
 
 @dataclass(eq=False)

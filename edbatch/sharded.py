@@ -14,16 +14,15 @@ from jax.sharding import PartitionSpec as P
 from edbatch.arguments import list_of
 from edbatch.batching import Batched, Model
 from edbatch.errors import PickleError, PlanError
-from edbatch.execution.buckets import Bucket, BucketStore
-from edbatch.execution.keys import plan_key
-from edbatch.execution.plan import Plan, encode_unpadded, fit_bucket
-from edbatch.execution.result import describe_results
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import at_places, merge, merge_lengths
 from edbatch.graph.parameters import abstract
 from edbatch.model_state import ModelState
+from edbatch.plan.keys import plan_key
+from edbatch.plan.plan import Plan, encode_unpadded, fit_bucket
+from edbatch.plan.result import describe_results
 from edbatch.policies.guard import Guarded
-from edbatch.policies.search import Searched
+from edbatch.policies.search.beam_search import Searched
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy
 from edbatch.sharding.balance import balance, predict_work
@@ -44,6 +43,7 @@ from edbatch.sharding.plan import (
 )
 from edbatch.sharding.report import ShardedReport
 from edbatch.sharding.run import run_sharded
+from edbatch.stream.buckets import Bucket, BucketStore
 
 
 class Sharded:

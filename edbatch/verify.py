@@ -13,10 +13,10 @@ import numpy as np
 from edbatch.arguments import check_flag, check_number, list_of
 from edbatch.batching import Batched
 from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
-from edbatch.execution.ragged import Ragged
 from edbatch.graph.cell import jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
+from edbatch.plan.ragged import Ragged
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
 from edbatch.sharded import Sharded
 

@@ -1,20 +1,20 @@
 """Scheduling policies, their training and their file format."""
 
-from edbatch.policies.bound_weights import BoundWeights
 from edbatch.policies.comparison import Comparison, compare, meets_bounds
-from edbatch.policies.cost_file import load_costs, save_costs
-from edbatch.policies.cost_model import CostModel, CostRecord
-from edbatch.policies.encoding import ENCODINGS
-from edbatch.policies.exact import Optimum, find_optimum
+from edbatch.policies.cost.file import load_costs, save_costs
+from edbatch.policies.cost.model import CostModel, CostRecord
+from edbatch.policies.files.policy_file import load_policy, save_policy
+from edbatch.policies.fsm.encoding import ENCODINGS
+from edbatch.policies.fsm.machine_trace import MachineTrace, trace_machine
+from edbatch.policies.fsm.state_machine import MachineState, StateMachine
+from edbatch.policies.fsm.training import train_policy, warm_up
+from edbatch.policies.fsm.training_record import TrainingRecord
 from edbatch.policies.guard import Guarded, guarded
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
-from edbatch.policies.machine_trace import MachineTrace, trace_machine
-from edbatch.policies.policy_file import load_policy, save_policy
 from edbatch.policies.registry import get_policy, zoo_names
-from edbatch.policies.search import Searched
-from edbatch.policies.state_machine import MachineState, StateMachine
-from edbatch.policies.training import train_policy, warm_up
-from edbatch.policies.training_record import TrainingRecord
+from edbatch.policies.search.beam_search import Searched
+from edbatch.policies.search.exact import Optimum, find_optimum
+from edbatch.policies.smooth_bound.weights import BoundWeights
 
 __all__ = [
     "ENCODINGS",

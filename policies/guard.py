@@ -9,10 +9,10 @@ them can beat. All four together take 0.1 to 0.3 us per node where recording tak
 from dataclasses import dataclass
 
 from edbatch.graph.structure import GraphStructure
-from edbatch.policies.cost_model import CostModel, require_costs
+from edbatch.policies.cost.model import CostModel, require_costs
+from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
-from edbatch.policies.search import Searched
-from edbatch.policies.state_machine import StateMachine
+from edbatch.policies.search.beam_search import Searched
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.policy import Policy, require_policy
 from edbatch.schedule.schedule import Schedule

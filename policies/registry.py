@@ -5,9 +5,9 @@ from importlib import resources
 from os import PathLike, path
 
 from edbatch.errors import PolicyError, nearest, shown
+from edbatch.policies.files.policy_file import load_policy, parse_policy
+from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
-from edbatch.policies.policy_file import load_policy, parse_policy
-from edbatch.policies.state_machine import StateMachine
 from edbatch.schedule.policy import Policy, is_policy
 
 HEURISTICS: dict[str, Callable[[], Policy]] = {

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.memory_planner.packing import PackedCell, pack_cell
+from edbatch.cell import PackedCell, pack_cell
 
 
 def spec(tree):

@@ -34,10 +34,10 @@ from edbatch.benchmark.chunk_times import (
 )
 from edbatch.benchmark.replay import Replay
 from edbatch.benchmark.stopwatch import Stopwatch
-from edbatch.execution import Plan
 from edbatch.graph import DataflowGraph
+from edbatch.plan import Plan
 from edbatch.policies import AgendaRemaining, Depth, Greedy
-from edbatch.policies.cost_model import CostModel, CostRecord
+from edbatch.policies.cost.model import CostModel, CostRecord
 from edbatch.schedule import Policy, Schedule
 
 _DIGITS = 4  # of a microsecond; what is finer says nothing

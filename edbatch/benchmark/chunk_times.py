@@ -7,7 +7,7 @@ import numpy as np
 
 from edbatch.benchmark.replay import Replay
 from edbatch.benchmark.stopwatch import Stopwatch
-from edbatch.execution import Plan
+from edbatch.plan import Plan
 
 Progress = Callable[[int, int, str], None]
 ChunkTimes = dict[int, dict[int, float]]  # type id -> width -> time

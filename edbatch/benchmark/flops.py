@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from edbatch.execution.cells import cell_program
+from edbatch.cell.program import cell_program
 from edbatch.graph import DataflowGraph, NodeType, TypeTable
 from edbatch.graph.node_type import input_specs
 

@@ -33,7 +33,7 @@ from edbatch.benchmark.staging import (
     take,
     write,
 )
-from edbatch.execution.cells import Packed
+from edbatch.cell.program import Packed
 from edbatch.graph import DataflowGraph, NodeType, TypeTable, merge
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import jax
 
-from edbatch.execution import Plan
+from edbatch.plan import Plan
 
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?\S+ = (?:\([^=]*\)|\S+) ([a-z][\w-]*)\(")
 # What names values and costs nothing by itself.

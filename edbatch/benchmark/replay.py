@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from edbatch.execution import Plan
-from edbatch.execution.cell_batch import record_length
-from edbatch.execution.loop import Loop
+from edbatch.executor.chunk import record_length
+from edbatch.plan import Plan
+from edbatch.stream.loop import Loop
 
 _LEAST_ROOM = 1 << 17
 

@@ -34,9 +34,9 @@ from edbatch.benchmark.peak import peak_gflops
 from edbatch.benchmark.program_counts import ProgramCounts, count_program
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row, TrainRow
 from edbatch.benchmark.systems import Batched, System, Unbatched, make_system
-from edbatch.execution import Plan
 from edbatch.graph import DataflowGraph
 from edbatch.models import get_workload
+from edbatch.plan import Plan
 from edbatch.schedule.lower_bound import lower_bound
 
 Progress = Callable[[int, int, str], None]

@@ -43,7 +43,7 @@ from edbatch.benchmark.staging import (
     take,
     write,
 )
-from edbatch.execution.cells import Packed
+from edbatch.cell.program import Packed
 from edbatch.graph import DataflowGraph, NodeType, TypeTable, merge
 
 _GRAIN = 8  # counts of nodes are rounded up to it, to compile less often

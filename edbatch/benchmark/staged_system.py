@@ -12,17 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from edbatch.execution.result import (
+from edbatch.graph import DataflowGraph, TypeTable, record
+from edbatch.graph.outputs import leaves
+from edbatch.graph.parameters import abstract
+from edbatch.graph.recorder import CallMemory
+from edbatch.plan.result import (
     assemble,
     find_ragged,
     locate_results,
     pad_results,
     take_results,
 )
-from edbatch.graph import DataflowGraph, TypeTable, record
-from edbatch.graph.outputs import leaves
-from edbatch.graph.parameters import abstract
-from edbatch.graph.recorder import CallMemory
 from edbatch.verify import split_instances
 
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from edbatch.execution.cell_batch import take_rows, write_rows
-from edbatch.execution.cells import Packed, cell_program, run_lanes
+from edbatch.cell.program import Packed, cell_program, run_lanes
+from edbatch.cell.rows import take_rows, write_rows
 from edbatch.graph import DataflowGraph, NodeType, TypeTable
 from edbatch.graph.node_type import Slots
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from edbatch.execution import Plan
+from edbatch.plan import Plan
 
 
 class Stopwatch:

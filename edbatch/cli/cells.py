@@ -7,7 +7,7 @@ from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.options import TaskOptions
 
 if TYPE_CHECKING:
-    from edbatch.memory_planner.packing import CellDescription
+    from edbatch.cell import CellDescription
 
 _SAMPLED = 64  # instances, to meet the types of operations
 
@@ -28,9 +28,9 @@ def inspect_cells(
             model.
     """
     import edbatch as eb
+    from edbatch.cell import describe_cells
     from edbatch.cli import user_code
     from edbatch.cli.task import load_task
-    from edbatch.memory_planner.packing import describe_cells
 
     if options.model is not None and hidden is not None:
         raise CommandError(

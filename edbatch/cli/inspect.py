@@ -118,7 +118,7 @@ def _reject(what_it_does: str, **given: Any) -> None:
 
 def _inspect_policy(file: str, states: int, plot: Path | None, *, json: bool) -> None:
     from edbatch.cli.output_file import check_writable
-    from edbatch.policies.policy_file import policy_text
+    from edbatch.policies.files.policy_file import policy_text
 
     check_writable("--plot", plot)
     policy = _find(file)
@@ -143,7 +143,7 @@ def _find(name: str) -> "StateMachine":
 
 
 def _print_policy(policy: "StateMachine", name: str, limit: int) -> None:
-    from edbatch.policies.policy_file import type_labels
+    from edbatch.policies.files.policy_file import type_labels
 
     labels = type_labels(policy.types)
     fields: list[tuple[str, Any]] = [

@@ -120,7 +120,7 @@ def train_policy(
     from edbatch.cli.rows import as_rows, comparisons, print_rows, where_beaten
     from edbatch.cli.task import load_task
     from edbatch.policies import load_costs
-    from edbatch.policies.encoding import encoding_id
+    from edbatch.policies.fsm.encoding import encoding_id
     from edbatch.schedule.interrupt import deferred_interrupt
 
     encoding_id(encoding)

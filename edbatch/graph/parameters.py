@@ -363,3 +363,32 @@ def part_of(tree: Any, steps: tuple[Step, ...]) -> Any:
     for kind, key in steps:
         tree = tree[key] if kind == "item" else getattr(tree, key)
     return tree
+
+
+def check_params(params: Any, spec: Any) -> None:
+    """Checks that parameters have the structure that was recorded.
+
+    Args:
+        params: Parameters.
+        spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
+
+    Raises:
+        PlanError: They differ; the message names the first difference.
+    """
+    found = jax.tree_util.tree_flatten_with_path(abstract(params))
+    known = jax.tree_util.tree_flatten_with_path(spec)
+    names = [jax.tree_util.keystr(path) for path, _ in found[0]]
+    expected = [jax.tree_util.keystr(path) for path, _ in known[0]]
+    if names != expected:
+        odd = sorted(set(names) ^ set(expected)) or ["their order"]
+        raise PlanError(
+            "the plan was made for parameters of another structure: they differ in"
+            f" params{odd[0]}; make the plan again after changing the parameters"
+        )
+    for name, (_, own), (_, other) in zip(names, found[0], known[0], strict=True):
+        if (own.shape, own.dtype) != (other.shape, other.dtype):
+            raise PlanError(
+                f"params{name} is {own.dtype}{list(own.shape)} but the plan was made"
+                f" for {other.dtype}{list(other.shape)}; make the plan again with"
+                " these parameters"
+            )

@@ -1,6 +1,6 @@
 """Gates as papers write them: a matrix per gate and input.
 
-The planner merges their products (see `edbatch.memory_planner.packing`), so a model
+The planner merges their products (see `edbatch.cell`), so a model
 need not put matrices side by side itself.
 """
 

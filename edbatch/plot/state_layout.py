@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edbatch.policies import MachineTrace
-from edbatch.policies.machine_trace import END
+from edbatch.policies.fsm.machine_trace import END
 
 _COLUMNS_PER_ROW = 2.5
 _SWEEPS = 8

@@ -17,7 +17,7 @@ import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
-from edbatch.policies.cost_model import CostModel
+from edbatch.policies.cost.model import CostModel
 
 _LEAST_SHARE = 0.01  # of the dearest type's cost: no node is for nothing
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from edbatch.execution.buckets import Needs
-from edbatch.execution.result import (
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.merge import check_rows
+from edbatch.graph.outputs import Outputs, Skeleton, spread
+from edbatch.plan.result import (
     ResultRows,
     ResultShape,
     pad_results,
     ragged_lengths,
 )
-from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.merge import check_rows
-from edbatch.graph.outputs import Outputs, Skeleton, spread
+from edbatch.stream.buckets import Needs
 
 
 def align(

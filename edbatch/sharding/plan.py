@@ -10,12 +10,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from edbatch.errors import PickleError
-from edbatch.execution.buckets import Bucket
-from edbatch.execution.plan import Plan, Unpadded, pad
-from edbatch.execution.result import ResultRows, ResultShape
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.planner import Planner
+from edbatch.plan.plan import Plan, Unpadded, pad
+from edbatch.plan.result import ResultRows, ResultShape
 from edbatch.sharding.report import ShardedReport
+from edbatch.stream.buckets import Bucket
 
 INSTANCES = "instances"  # the dimension of a bucket that counts a device's instances
 

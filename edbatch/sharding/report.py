@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edbatch.execution.report import PlanReport
+from edbatch.plan.report import PlanReport
 
 
 @dataclass(frozen=True)

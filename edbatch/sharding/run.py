@@ -11,9 +11,9 @@ import jax
 from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 
-from edbatch.execution.plan import Plan
-from edbatch.execution.result import assemble
-from edbatch.execution.run import compute_results
+from edbatch.plan.plan import Plan
+from edbatch.plan.result import assemble
+from edbatch.plan.run import compute_results
 from edbatch.sharding.plan import ShardedPlan
 
 

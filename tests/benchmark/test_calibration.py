@@ -14,7 +14,7 @@ from edbatch.benchmark.chunk_times import extended, rising, time_chunks
 from edbatch.benchmark.replay import Replay
 from edbatch.benchmark.stopwatch import Stopwatch
 from edbatch.data import Tree
-from edbatch.execution.cell_batch import record_length
+from edbatch.executor.chunk import record_length
 from edbatch.models import get_workload
 from edbatch.policies import Agenda, CostModel, Depth, Greedy
 

@@ -114,7 +114,12 @@ def test_while_it_imports(tmp_path: Path, command: str, module: str) -> None:
         ("edbatch.cli.batched_run", 1, ("edbatch", "run", *RUN), set()),
         ("edbatch.benchmark", 1, ("edbatch", "bench", *RUN[:4]), set()),
         ("Sampling ", 1, ("edbatch", "calibrate", *RUN), set()),
-        ("edbatch.policies.policy_file", 0, ("edbatch", "inspect", ZOO[1]), set()),
+        (
+            "edbatch.policies.files.policy_file",
+            0,
+            ("edbatch", "inspect", ZOO[1]),
+            set(),
+        ),
         ("Training ", 0.1, ("edbatch", "demo", "--out", "."), None),
         (
             "Compiling ...",

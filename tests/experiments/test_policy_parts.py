@@ -1,5 +1,5 @@
 from edbatch.policies import get_policy, train_policy
-from edbatch.policies.bound_weights import BoundWeights
+from edbatch.policies.smooth_bound.weights import BoundWeights
 
 
 def test_a_tiny_run(run):

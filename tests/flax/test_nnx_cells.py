@@ -8,7 +8,7 @@ from flax_trees import KEY, SEQUENCES, SIZES, TREES, NnxTree, tree_model, vector
 
 import edbatch as eb
 import edbatch.flax
-from edbatch.memory_planner.packing import pack_type
+from edbatch.cell import pack_type
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 

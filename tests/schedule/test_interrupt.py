@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from edbatch.cli.output_file import write_whole
-from edbatch.policies import Greedy, Searched, whole_file
+from edbatch.policies import Greedy, Searched
+from edbatch.policies.files import whole_file
 from edbatch.schedule.examples import tree
 from edbatch.schedule.interrupt import deferred_interrupt, keyboard_interrupts
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trees import encode, make_params, sample_trees
 
 import edbatch as eb
-from edbatch.policies.cost_model import CostModel
+from edbatch.policies.cost.model import CostModel
 from edbatch.sharding import balance, predict_work
 
 works = st.lists(st.integers(1, 20), min_size=1, max_size=7)

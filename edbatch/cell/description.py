@@ -1,0 +1,57 @@
+"""What packing makes of each cell of a model."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edbatch.cell.packed_cell import pack_type
+from edbatch.cell.summary import CellSummary
+from edbatch.graph.type_table import TypeTable
+
+
+@dataclass(frozen=True)
+class CellDescription:
+    """A cell before and after packing.
+
+    Attributes:
+        type: Name of the node type, as in policy files.
+        before: What the cell computes as it was written.
+        after: What it computes packed.
+    """
+
+    type: str
+    before: CellSummary
+    after: CellSummary
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the description as JSON values."""
+        return asdict(self)
+
+
+def describe_cells(types: TypeTable, **options: Any) -> list[CellDescription]:
+    """Packs the cells of a model and says what that changed.
+
+    Args:
+        types: The model's node types, those met so far: ``batched.types``.
+        **options: As for `pack_cell`.
+
+    Returns:
+        A description per type.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import jax.numpy as jnp
+        >>> @eb.cell
+        ... def gate(params, x):
+        ...     return jnp.tanh(x @ params["W"]) * (x @ params["U"])
+        >>> params = {"W": jnp.eye(3), "U": jnp.eye(3)}
+        >>> batched = eb.batch(lambda params, x: gate(params, x), params=params)
+        >>> _ = batched.record(jnp.ones(3))
+        >>> [cell] = describe_cells(batched.types)
+        >>> print(cell.type, cell.before.products_text, cell.after.products_text)
+        gate/0 2 of 3 by 3x3 1 of 3 by 3x6
+    """
+    found = []
+    for node_type in types.types:
+        cell = pack_type(node_type, types, **options)
+        found.append(CellDescription(str(node_type.key), cell.before, cell.after))
+    return found

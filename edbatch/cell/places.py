@@ -1,0 +1,164 @@
+"""Where variables stand in larger ones, so that reading several can be one slice."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from jax import lax
+from jax.extend.core import JaxprEqn, Var
+
+from edbatch.cell.cell_graph import Atom, shape_of
+from edbatch.cell.emitter import Emitter
+
+
+@dataclass(frozen=True)
+class Place:
+    """A variable as a slice of a larger one, along one dimension.
+
+    Attributes:
+        block: The larger variable.
+        dim: The dimension.
+        start: First element of the slice.
+        stop: Where the slice ends.
+        is_element: Whether the variable is one element and lacks the dimension.
+    """
+
+    block: Var
+    dim: int
+    start: int
+    stop: int
+    is_element: bool = False
+
+
+Places = Mapping[Var, Place]
+
+
+def find_places(eqn: JaxprEqn, places: Places) -> dict[Var, Place]:
+    """Finds what an equation reads out of a larger variable.
+
+    Args:
+        eqn: An equation; any but a slice, a split or the removal of a dimension of
+            length one gives nothing.
+        places: Those of the variables that it reads.
+
+    Returns:
+        The places of its results, those that have one.
+    """
+    name = eqn.primitive.name
+    if name not in ("split", "slice", "squeeze", "reshape"):
+        return {}
+    [block, *_], [result, *_] = eqn.invars, eqn.outvars
+    if not isinstance(block, Var):
+        return {}
+    if name == "split":
+        dim, start = eqn.params["axis"], 0
+        found = {}
+        for var, size in zip(eqn.outvars, eqn.params["sizes"], strict=True):
+            found[var] = Place(block, dim, start, start + int(size))
+            start += int(size)
+        return found
+    if name == "slice":
+        if set(eqn.params["strides"] or ()) - {1}:
+            return {}
+        limits = zip(
+            eqn.params["start_indices"], eqn.params["limit_indices"], strict=True
+        )
+        cut = [
+            Place(block, dim, start, stop)
+            for dim, (start, stop) in enumerate(limits)
+            if (start, stop) != (0, shape_of(block)[dim])
+        ]
+        return {result: cut[0]} if len(cut) == 1 else {}
+    if block in places:
+        place = places[block]
+        shape = shape_of(block)
+        rest = (*shape[: place.dim], *shape[place.dim + 1 :])
+        is_one = not place.is_element and place.stop - place.start == 1
+        if is_one and shape_of(result) == rest:
+            return {result: replace(place, is_element=True)}
+    return {}
+
+
+def concatenated(
+    emitter: Emitter, places: Places, atoms: Sequence[Atom], dim: int
+) -> Atom:
+    """Reads variables side by side: as one slice of a block, else as a copy.
+
+    Args:
+        emitter: Takes the equations.
+        places: Where variables stand.
+        atoms: What stands side by side, at least one.
+        dim: The dimension along which.
+
+    Returns:
+        The concatenation.
+    """
+    if len(atoms) == 1:
+        return atoms[0]
+    run = _as_run(places, atoms)
+    if run is not None and run.is_element and run.dim == dim == 0:
+        rows = read_place(emitter, run)
+        shape = shape_of(rows)
+        return emitter.emit(lambda x: x.reshape(shape[0] * shape[1], *shape[2:]), rows)
+    if run is not None and not run.is_element and run.dim == dim:
+        return read_place(emitter, run)
+    return emitter.emit(lambda *arrays: lax.concatenate(arrays, dim), *atoms)
+
+
+def stacked(emitter: Emitter, places: Places, atoms: Sequence[Atom]) -> Atom:
+    """Reads variables of one shape one under the other, along a new first dimension.
+
+    Args:
+        emitter: Takes the equations.
+        places: Where variables stand.
+        atoms: What stands one under the other, at least one.
+
+    Returns:
+        ``[len(atoms), ...]``.
+    """
+    run = _as_run(places, atoms)
+    if run is not None and run.is_element and run.dim == 0:
+        return read_place(emitter, run)
+    if run is not None and not run.is_element:
+        shape = list(shape_of(atoms[0]))
+        shape.insert(run.dim, len(atoms))
+        moved = [run.dim, *(d for d in range(len(shape)) if d != run.dim)]
+        return emitter.emit(
+            lambda x: lax.transpose(x.reshape(shape), moved), read_place(emitter, run)
+        )
+    return emitter.emit(
+        lambda *arrays: lax.concatenate(
+            [lax.expand_dims(each, (0,)) for each in arrays], 0
+        ),
+        *atoms,
+    )
+
+
+def _as_run(places: Places, atoms: Sequence[Atom]) -> Place | None:
+    """The one slice that holds some variables one after the other, if there is one."""
+    found = [places[each] for each in atoms if isinstance(each, Var) and each in places]
+    if len(found) < len(atoms):
+        return None
+    [first, *_], [*_, last] = found, found
+    for one, two in pairwise(found):
+        if replace(one, start=one.stop, stop=two.stop) != two:
+            return None
+    return Place(first.block, first.dim, first.start, last.stop, first.is_element)
+
+
+def read_place(emitter: Emitter, place: Place) -> Var:
+    """Reads a slice of a block; its dimension stays, even if it is one element.
+
+    Args:
+        emitter: Takes the equation, unless the slice is the whole block.
+        place: The slice.
+
+    Returns:
+        The slice.
+    """
+    if (place.start, place.stop) == (0, shape_of(place.block)[place.dim]):
+        return place.block
+    return emitter.emit(
+        lambda x: lax.slice_in_dim(x, place.start, place.stop, axis=place.dim),
+        place.block,
+    )

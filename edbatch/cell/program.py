@@ -1,0 +1,153 @@
+"""The cells of a program, each in two parts: once per call, and once per lane.
+
+What a cell makes of parameters alone is computed once per call of the program, outside
+its loops; `run` does the rest, for one lane. Packed cells (see
+`edbatch.cell`) merge parameters there, too.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import AbstractMesh, use_abstract_mesh
+
+from edbatch.cell.packed_cell import pack_type
+from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.type_table import TypeTable
+
+Packed = tuple[Array, ...]
+
+
+class CellProgram(Protocol):
+    """How a program runs the cell of one type."""
+
+    def pack(self, params: Any) -> Packed:
+        """Computes what depends on parameters alone."""
+
+    def run(
+        self,
+        packed: Packed,
+        operands: list[Array],
+        externals: list[Array],
+        masks: list[Array],
+    ) -> list[Array]:
+        """Runs one lane; inputs as for `CallTemplate.call`."""
+
+
+# A cell is traced once for all programs, though the first may be one of several
+# devices: whatever is traced there is bound to their mesh.
+NO_MESH = AbstractMesh((), ())
+
+
+# What JAX's tracing of a cell depends on beside the cell itself.
+_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+)
+
+
+def trace_settings() -> tuple[Any, ...]:
+    """Returns the settings of JAX under which a cell is traced in this thread."""
+    return tuple(getattr(jax.config, name) for name in _SETTINGS)
+
+
+def cell_program(node_type: NodeType, types: TypeTable, packing: bool) -> CellProgram:
+    """Returns the cell of a type, packed or as it is written.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+        packing: Whether operations that fit together run as one.
+
+    Returns:
+        The cell; one object for as long as the table exists.
+    """
+
+    def make() -> CellProgram:
+        types.check_stored(node_type)
+        with use_abstract_mesh(NO_MESH):
+            if packing:
+                return pack_type(node_type, types)
+            return PlainCell(node_type, types)
+
+    key = (cell_program, node_type, packing, trace_settings())
+    return types.derived(key, make)
+
+
+class PlainCell:
+    """A cell as it is written.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+    """
+
+    def __init__(self, node_type: NodeType, types: TypeTable) -> None:
+        self._node_type = node_type
+        self._specs, self._treedef = jax.tree.flatten(types.params_spec)
+        inputs = input_specs(
+            node_type.template,
+            node_type.operand_kinds,
+            node_type.external_kinds,
+            types.avals,
+        )
+        jaxpr = jax.make_jaxpr(self._call)(self._specs, *inputs).jaxpr
+        read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
+        read |= {id(v) for v in jaxpr.outvars}
+        variables = jaxpr.invars[: len(self._specs)]
+        self._used = [k for k, each in enumerate(variables) if id(each) in read]
+
+    def pack(self, params: Any) -> Packed:
+        """Returns the parameters that the cell reads."""
+        leaves = jax.tree.leaves(params)
+        return tuple(leaves[k] for k in self._used)
+
+    def run(
+        self,
+        packed: Packed,
+        operands: list[Array],
+        externals: list[Array],
+        masks: list[Array],
+    ) -> list[Array]:
+        """Runs one lane; inputs as for `CallTemplate.call`."""
+        leaves = [jnp.zeros(each.shape, each.dtype) for each in self._specs]
+        for k, array in zip(self._used, packed, strict=True):
+            leaves[k] = array
+        return self._call(leaves, operands, externals, masks)
+
+    def _call(self, leaves: Sequence[Any], *inputs: Any) -> list[Any]:
+        params = jax.tree.unflatten(self._treedef, leaves)
+        output = self._node_type.template.call(
+            self._node_type.function, params, *inputs
+        )
+        return jax.tree.leaves(output)
+
+
+def run_lanes(
+    cell: CellProgram,
+    width: int,
+    packed: Packed,
+    operands: list[Array],
+    externals: list[Array],
+    masks: list[Array],
+) -> list[Array]:
+    """Runs a cell on every lane.
+
+    Args:
+        cell: The cell.
+        width: Number of lanes; a cell of parameters alone reads nothing that has it.
+        packed: What `CellProgram.pack` returned, shared by all lanes.
+        operands: One ``[width, ...]`` array per operand group.
+        externals: One per external group.
+        masks: One per padded argument.
+
+    Returns:
+        One ``[width, ...]`` array per output.
+    """
+    lanes = jax.vmap(cell.run, in_axes=(None, 0, 0, 0), axis_size=width)
+    outputs = lanes(packed, operands, externals, masks)
+    return [jnp.asarray(each) for each in outputs]

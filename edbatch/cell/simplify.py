@@ -1,0 +1,92 @@
+"""Equal equations once, and none that is dead.
+
+A cell often casts or reshapes one input anew for each of its products; that these have
+one input shows only when equal equations are one.
+"""
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from edbatch.cell.cell_graph import (
+    Atom,
+    CellGraph,
+    Node,
+    dtype_of,
+    shape_of,
+)
+
+
+def simplify(graph: CellGraph) -> CellGraph:
+    """Drops dead equations and repeated ones.
+
+    Args:
+        graph: A graph of equations alone.
+
+    Returns:
+        The graph without them. Equations with effects are kept.
+
+    Example:
+        >>> import jax
+        >>> from edbatch.cell.cell_graph import trace_cell
+        >>> x = jax.ShapeDtypeStruct((3,), "float32")
+        >>> graph, _ = trace_cell(lambda _, x: (x + 1) * (x + 1), {}, [x])
+        >>> len(graph.nodes), len(simplify(graph).nodes)
+        (3, 2)
+    """
+    known: dict[Hashable, JaxprEqn] = {}
+    same: dict[Var, Atom] = {}
+    nodes: list[Node] = []
+
+    def read(atom: Atom) -> Atom:
+        return same.get(atom, atom) if isinstance(atom, Var) else atom
+
+    for node in graph.nodes:
+        assert isinstance(node, JaxprEqn), "a graph is simplified before it is packed"
+        eqn = node.replace(invars=[read(each) for each in node.invars])
+        key = (equation_key(eqn), tuple(map(_atom_key, eqn.invars)))
+        earlier = known.setdefault(key, eqn)
+        if earlier is eqn:
+            nodes.append(eqn)
+        else:
+            same.update(zip(eqn.outvars, earlier.outvars, strict=True))
+    outputs = tuple(read(each) for each in graph.outputs)
+    return replace(graph, outputs=outputs).with_nodes(nodes)
+
+
+def equation_key(eqn: JaxprEqn) -> Hashable:
+    """Returns what an equation computes, whatever the values that it reads.
+
+    Args:
+        eqn: The equation.
+
+    Returns:
+        A key that is equal for two equations if they do the same to their inputs;
+        one of its own where that cannot be known, or if the equation has effects.
+    """
+    parts = (
+        eqn.primitive,
+        tuple(sorted(eqn.params.items(), key=lambda item: item[0])),
+        tuple((shape_of(each), dtype_of(each)) for each in eqn.outvars)
+        if all(hasattr(each.aval, "shape") for each in eqn.outvars)
+        else id(eqn),
+        eqn.ctx,
+    )
+    try:
+        hash(parts)
+    except TypeError:
+        return id(eqn)
+    return id(eqn) if eqn.effects else parts
+
+
+def literal_key(literal: Literal) -> Hashable:
+    """Returns a key that is equal for literals of one value and dtype."""
+    value: Any = np.asarray(literal.val)
+    return value.dtype, value.shape, value.tobytes()
+
+
+def _atom_key(atom: Atom) -> Hashable:
+    return atom if isinstance(atom, Var) else literal_key(atom)

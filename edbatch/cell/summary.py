@@ -1,0 +1,109 @@
+"""What a cell computes, in numbers."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from edbatch.cell.cell_graph import Node, shape_of
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """The shapes of a product, for one instance.
+
+    Attributes:
+        left: Shape of the left operand.
+        right: Shape of the right operand.
+        result: Shape of the result.
+    """
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    result: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{_shape(self.left)} by {_shape(self.right)}"
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """What a cell computes for one instance.
+
+    Attributes:
+        products: Its products, those in functions that it calls included; one in the
+            body of a loop counts once.
+        num_equations: Its equations.
+        packed_arrays: How many arrays are computed from parameters alone, once per
+            call of the program.
+        packed_bytes: Their size.
+    """
+
+    products: tuple[ProductShape, ...]
+    num_equations: int
+    packed_arrays: int = 0
+    packed_bytes: int = 0
+
+    @property
+    def num_products(self) -> int:
+        """How many products there are."""
+        return len(self.products)
+
+    @property
+    def products_text(self) -> str:
+        """The products for people, equal ones together."""
+        counts = Counter(map(str, self.products))
+        return ", ".join(f"{count} of {shape}" for shape, count in counts.items())
+
+
+def summarize(
+    nodes: Iterable[Node], packed_arrays: int = 0, packed_bytes: int = 0
+) -> CellSummary:
+    """Counts what some equations compute.
+
+    Args:
+        nodes: The equations.
+        packed_arrays: As in `CellSummary`.
+        packed_bytes: As in `CellSummary`.
+
+    Returns:
+        The summary.
+    """
+    equations = [node for node in nodes if isinstance(node, JaxprEqn)]
+    return CellSummary(
+        products=tuple(_products(equations)),
+        num_equations=len(equations),
+        packed_arrays=packed_arrays,
+        packed_bytes=packed_bytes,
+    )
+
+
+def _products(equations: Iterable[JaxprEqn]) -> list[ProductShape]:
+    found: list[ProductShape] = []
+    open_ = list(equations)[::-1]
+    while open_:
+        eqn = open_.pop()
+        if eqn.primitive.name == "dot_general":
+            left, right = (shape_of(each) for each in eqn.invars)
+            found.append(ProductShape(left, right, shape_of(eqn.outvars[0])))
+        for body in _bodies(eqn.params.values()):
+            open_ += body.eqns[::-1]
+    return found
+
+
+def _bodies(values: Iterable[Any]) -> list[Jaxpr]:
+    found: list[Jaxpr] = []
+    for value in values:
+        if isinstance(value, ClosedJaxpr):
+            found.append(value.jaxpr)
+        elif isinstance(value, Jaxpr):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += _bodies(value)
+    return found
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "1"

@@ -1,0 +1,244 @@
+"""Products that run as one, and the sums that are read from its columns."""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+
+from jax.extend.core import JaxprEqn, Var
+
+from edbatch.cell.cell_graph import (
+    Atom,
+    CellGraph,
+    Node,
+    find_parameter_only,
+    shape_of,
+    variables,
+)
+from edbatch.cell.emitter import Emitter
+from edbatch.cell.product import Product
+from edbatch.cell.rectangles import Rectangle, Table, cover_table
+from edbatch.cell.sums import SumOfProducts, add_terms, find_sums
+
+
+@dataclass(frozen=True, eq=False)
+class WideProduct:
+    """``R`` inputs side by side times ``R`` by ``C`` weights, as ``C`` columns.
+
+    Attributes:
+        grid: The product of each input and column, with its sign.
+        biases: What is added to each column, a vector ``[e]`` of parameters each;
+            empty if nothing is added.
+        outvars: The columns.
+    """
+
+    grid: tuple[tuple[tuple[Product, int], ...], ...]
+    biases: tuple[Var, ...]
+    outvars: tuple[Var, ...]
+
+    @property
+    def inputs(self) -> tuple[Product, ...]:
+        """A product per input."""
+        return tuple(row[0][0] for row in self.grid)
+
+    @property
+    def columns(self) -> tuple[Product, ...]:
+        """A product per column."""
+        return tuple(product for product, _ in self.grid[0])
+
+    @property
+    def invars(self) -> tuple[Var, ...]:
+        """What it reads."""
+        weights = [product.weight for row in self.grid for product, _ in row]
+        return (*(each.x for each in self.inputs), *weights, *self.biases)
+
+
+def widen_products(graph: CellGraph, overhead: int) -> tuple[CellGraph, int]:
+    """Joins products that share an input or are summed.
+
+    A join never makes a node wait for itself: every sum that a wide product serves has
+    a product with each of its inputs, so it waited for all of them before.
+
+    Args:
+        graph: A graph of equations.
+        overhead: What a product costs beside the elements that it copies and writes,
+            in elements.
+
+    Returns:
+        The graph with wide products, and what its products cost, in elements.
+    """
+    packed, _ = find_parameter_only(graph)
+    sums = find_sums(graph, packed)
+    wide = _Widener(graph, sums, packed)
+    by_kind: dict[Hashable, list[tuple[int, Product, int]]] = defaultdict(list)
+    for place, each in enumerate(sums):
+        for product, sign in each.products:
+            by_kind[product.kind].append((place, product, sign))
+    cost = sum(wide.widen(entries, overhead) for entries in by_kind.values())
+    return wide.finish(), cost
+
+
+class _Widener:
+    """Replaces products by wide ones, table by table."""
+
+    def __init__(
+        self, graph: CellGraph, sums: list[SumOfProducts], packed: Collection[Var]
+    ) -> None:
+        self.graph = graph
+        self.sums = sums
+        self.packed = packed
+        self.emitter = Emitter()
+        self.wide: list[WideProduct] = []
+        self.producer = {var: node for node in graph.nodes for var in node.outvars}
+        # Per sum: products that are columns now, the columns, and whether the vector
+        # of parameters among the other terms is added already.
+        self.joined: list[set[Var]] = [set() for _ in sums]
+        self.partial: list[list[Var]] = [[] for _ in sums]
+        self.is_biased = [False] * len(sums)
+
+    def widen(self, entries: list[tuple[int, Product, int]], overhead: int) -> int:
+        """Joins what of some products of one kind can be; returns their cost."""
+        grid: dict[tuple[int, int], tuple[Product, int]] = {}
+        rows: dict[Hashable, Product] = {}
+        columns: dict[int, Product] = {}
+        twice = 0  # a second product of one input in one sum stays as it is
+        for place, product, sign in entries:
+            rows.setdefault(product.input_key, product)
+            columns.setdefault(place, product)
+            entry = list(rows).index(product.input_key), list(columns).index(place)
+            twice += entry in grid
+            grid.setdefault(entry, (product, sign))
+        free = math.prod(entries[0][1].free_shape)
+        table = Table(
+            rows_of=tuple(
+                frozenset(row for row, k in grid if k == column)
+                for column in range(len(columns))
+            ),
+            row_sizes=tuple(each.rows * free for each in rows.values()),
+            column_sizes=tuple(each.columns * free for each in columns.values()),
+            overhead=overhead,
+        )
+        rectangles = cover_table(table)
+        for rectangle in rectangles:
+            if len(rectangle.rows) * len(rectangle.columns) > 1:
+                self._join(rectangle, grid, list(columns))
+        return sum(map(table.cost, rectangles)) + twice * overhead
+
+    def _join(
+        self,
+        rectangle: Rectangle,
+        grid: dict[tuple[int, int], tuple[Product, int]],
+        places: list[int],
+    ) -> None:
+        mine = [places[column] for column in rectangle.columns]
+        chosen = tuple(
+            tuple(grid[row, column] for column in rectangle.columns)
+            for row in rectangle.rows
+        )
+        outvars = tuple(Var(product.output.aval) for product, _ in chosen[0])
+        for row in chosen:
+            for place, (product, _) in zip(mine, row, strict=True):
+                self.joined[place].add(product.output)
+        for place, var in zip(mine, outvars, strict=True):
+            self.partial[place].append(var)
+        self.wide.append(WideProduct(chosen, self._take_biases(mine, chosen), outvars))
+
+    def _take_biases(
+        self, places: list[int], grid: Sequence[Sequence[tuple[Product, int]]]
+    ) -> tuple[Var, ...]:
+        """The vectors of parameters that are added to all columns, if all have one."""
+        if any(self.is_biased[place] for place in places):
+            return ()
+        found: list[Var] = []
+        for place, (product, _) in zip(places, grid[0], strict=True):
+            bias = self._bias(self.sums[place], product)
+            if bias is None:
+                return ()
+            found.append(bias)
+        for place in places:
+            self.is_biased[place] = True
+        return tuple(found)
+
+    def _bias(self, total: SumOfProducts, product: Product) -> Var | None:
+        """The sum of the terms that are parameters, as a vector ``[e]``."""
+        terms = self._parameter_terms(total)
+        if not terms:
+            return None
+        shape = shape_of(product.output)
+        if not product.free_shape:
+            return self.emitter.emit(
+                lambda *arrays: add_terms(
+                    arrays, [sign for _, sign in terms], shape
+                ).reshape(product.columns),
+                *(atom for atom, _ in terms),
+            )
+        [(atom, sign), *more] = terms
+        node = self.producer.get(atom) if isinstance(atom, Var) else None
+        if more or not isinstance(node, JaxprEqn):
+            return None
+        if node.primitive.name != "broadcast_in_dim" or len(node.invars) != 1:
+            return None
+        [vector] = node.invars
+        dims = tuple(node.params["broadcast_dimensions"])
+        first = 0 if product.weight_first else len(product.free_shape)
+        kept = tuple(range(first, first + len(product.column_shape)))
+        if dims != kept or shape_of(vector) != product.column_shape:
+            return None
+        return self.emitter.emit(
+            lambda x: add_terms([x], [sign], x.shape).reshape(product.columns), vector
+        )
+
+    def _parameter_terms(self, total: SumOfProducts) -> list[tuple[Atom, int]]:
+        """Terms of parameters alone; numbers beside such a term are counted in."""
+        terms = [
+            (atom, sign)
+            for atom, sign in total.others
+            if not isinstance(atom, Var) or atom in self.packed
+        ]
+        return terms if variables(atom for atom, _ in terms) else []
+
+    def finish(self) -> CellGraph:
+        """Returns the graph with the wide products and what reads them."""
+        changed = {
+            total.output: k for k, total in enumerate(self.sums) if self.joined[k]
+        }
+        renamed: dict[Var, Var] = {}
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            place = changed.get(node.outvars[0]) if node.outvars else None
+            if place is None:
+                nodes.append(node)
+            else:
+                nodes += self._sum_nodes(place, renamed)
+        wide = [
+            WideProduct(
+                each.grid, each.biases, tuple(renamed.get(v, v) for v in each.outvars)
+            )
+            for each in self.wide
+        ]
+        nodes = [*self.emitter.nodes, *wide, *nodes]
+        return self.graph.with_nodes(nodes, self.emitter.constants)
+
+    def _sum_nodes(self, place: int, renamed: dict[Var, Var]) -> list[JaxprEqn]:
+        """The equations that add a sum's terms anew."""
+        total = self.sums[place]
+        terms: list[tuple[Atom, int]] = [(var, 1) for var in self.partial[place]]
+        terms += [
+            (product.output, sign)
+            for product, sign in total.products
+            if product.output not in self.joined[place]
+        ]
+        added = self._parameter_terms(total) if self.is_biased[place] else []
+        terms += [each for each in total.others if each not in added]
+        if len(terms) == 1:
+            renamed[self.partial[place][0]] = total.output
+            return []
+        emitter = Emitter()
+        shape = shape_of(total.output)
+        signs = [sign for _, sign in terms]
+        emitter.emit(
+            lambda *arrays: add_terms(arrays, signs, shape),
+            *(atom for atom, _ in terms),
+        )
+        *first, last = emitter.nodes
+        return [*first, last.replace(outvars=[total.output])]

@@ -1,0 +1,1 @@
+"""The executor: the compiled program that reads a stream and fills arenas."""

@@ -1,0 +1,1 @@
+"""Gradients: the executor's loops, backwards."""

@@ -1,0 +1,124 @@
+"""Cotangents of a chunk's rows: reading them, adding them, and what has none."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from edbatch.cell.rows import keep_rows, slice_rows, write_rows
+from edbatch.executor.chunk import Arenas, Chunk, fence, group_rows
+from edbatch.graph.node_type import Slots
+
+
+def add_groups(
+    arenas_bar: Arenas,
+    kinds: tuple[int, ...],
+    groups: tuple[Slots, ...],
+    rows: Sequence[Array],
+    bars: list[Any],
+) -> Arenas:
+    """Adds cotangents to the rows that each group of slots was read from."""
+    arenas_bar = dict(arenas_bar)
+    for group, bar in zip(groups, bars, strict=True):
+        kind = kinds[group.slots[0]]
+        if bar is None:
+            continue
+        where = group_rows(group, rows)
+        own = arenas_bar[kind]
+        if where.ndim == 0:
+            bar = bar + slice_rows(own, where, bar.shape[0])
+            arenas_bar[kind] = write_rows(own, where, bar)
+        else:
+            arenas_bar[kind] = own.at[where].add(
+                bar, mode="promise_in_bounds", wrap_negative_indices=False
+            )
+    return arenas_bar
+
+
+def mark_groups(
+    reached: Arenas,
+    kinds: tuple[int, ...],
+    groups: tuple[Slots, ...],
+    rows: Sequence[Array],
+    live: Array,
+    moves: Sequence[bool],
+) -> Arenas:
+    """Marks the rows that groups of slots were read from.
+
+    Args:
+        reached: Marks, ``[rows] bool`` by array kind.
+        kinds: Array kind per slot.
+        groups: Slots per argument.
+        rows: Rows per slot.
+        live: Which lanes mark the rows that they read; ``[W] bool``.
+        moves: Which groups are marked.
+
+    Returns:
+        The marks.
+    """
+    reached = dict(reached)
+    for group, moved in zip(groups, moves, strict=True):
+        kind = kinds[group.slots[0]]
+        if not moved or kind not in reached:
+            continue
+        where = group_rows(group, rows)
+        own = reached[kind]
+        if where.ndim == 0:
+            marks = slice_rows(own, where, len(live)) | live
+            reached[kind] = write_rows(own, where, marks)
+        else:
+            marks = live.reshape(-1, *(1,) * (where.ndim - 1))
+            reached[kind] = own.at[where].max(
+                marks, mode="promise_in_bounds", wrap_negative_indices=False
+            )
+    return reached
+
+
+def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
+    """Gives padding rows of slices what those of gathers have: the last node's rows.
+
+    What follows a slice belongs to other nodes.
+    """
+    real, last = chunk.is_real(1), chunk.size - 1
+    return [
+        keep_rows(real, last, array)
+        if group_rows(group, chunk.operands).ndim == 0
+        else array
+        for group, array in zip(
+            chunk.node_type.template.operands, operands, strict=True
+        )
+    ]
+
+
+def fence_floats(bars: Any, row: Array) -> Any:
+    """As `fence`, for a pytree of cotangents, of which some may be float0."""
+    leaves, treedef = jax.tree.flatten(bars)
+    real = [k for k, leaf in enumerate(leaves) if not is_float0(leaf)]
+    if not real:
+        return bars
+    for k, leaf in zip(real, fence([leaves[k] for k in real], row), strict=True):
+        leaves[k] = leaf
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def zero_cotangent(array: Array) -> Array:
+    """A cotangent of zero; a placeholder for what has no cotangent."""
+    return jnp.zeros_like(array) if is_float(array) else jnp.zeros((), jnp.float32)
+
+
+def as_cotangent(bar: Array, primal: Array) -> Any:
+    """What JAX expects as an array's cotangent: float0 zeros for integers."""
+    return bar if is_float(primal) else np.zeros(primal.shape, jax.dtypes.float0)
+
+
+def is_float0(array: Any) -> bool:
+    """Whether this is the cotangent of integers."""
+    return bool(array.dtype == jax.dtypes.float0)
+
+
+def is_float(array: Any) -> bool:
+    """Whether an array has a cotangent; None has none."""
+    return array is not None and jnp.issubdtype(array.dtype, jnp.inexact)

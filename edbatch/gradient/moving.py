@@ -1,0 +1,89 @@
+"""Which values change with what a gradient is asked for.
+
+What follows from other inputs alone is constant in the backward pass, as in the model
+of one instance: a loop that cannot be differentiated may read it, and it costs nothing.
+"""
+
+from collections.abc import Collection
+
+from jax import Array
+
+from edbatch.cell.taped_cell import TapedCell
+from edbatch.executor.program import ProgramShape
+from edbatch.graph.node_type import Slots
+
+
+def moving_arenas(
+    shape: ProgramShape, cells: dict[int, TapedCell], pools: set[int]
+) -> set[int]:
+    """Finds the array kinds of values that change with what one differentiates by.
+
+    Arrays of one kind are not told apart.
+
+    Args:
+        shape: The program.
+        cells: Its cells, by type.
+        pools: Array kinds of the external inputs that one differentiates by; beside
+            them one does by the parameters.
+
+    Returns:
+        Array kinds.
+    """
+    types = {type_id: shape.types.types[type_id] for type_id in cells}
+    found: set[int] = set()
+    while True:
+        before = len(found)
+        for type_id, node_type in types.items():
+            moving = cells[type_id].moving_outputs(
+                read_from(node_type.operand_kinds, node_type.template.operands, found),
+                read_from(
+                    node_type.external_kinds, node_type.template.externals, pools
+                ),
+            )
+            kinds = zip(node_type.output_kinds, moving, strict=True)
+            found.update(kind for kind, moves in kinds if moves)
+        if len(found) == before:
+            return found
+
+
+def read_from(
+    kinds: tuple[int, ...], groups: tuple[Slots, ...], some: Collection[int]
+) -> list[bool]:
+    """Tells which groups of slots read arrays of some kinds.
+
+    Args:
+        kinds: Array kind per slot.
+        groups: Slots per argument.
+        some: Array kinds.
+
+    Returns:
+        For each group.
+    """
+    return [kinds[group.slots[0]] in some for group in groups]
+
+
+def take(arrays: list[Array], which: list[bool]) -> list[Array | None]:
+    """Takes some arrays of a list.
+
+    Args:
+        arrays: The list.
+        which: Whether to take each.
+
+    Returns:
+        The list with None in place of the others.
+    """
+    return [each if is_in else None for each, is_in in zip(arrays, which, strict=True)]
+
+
+def put(some: list[Array | None], arrays: list[Array]) -> list[Array]:
+    """Puts arrays that `take` took back among the others.
+
+    Args:
+        some: What `take` returned, or as many arrays of the same shapes.
+        arrays: The list that it took them from.
+
+    Returns:
+        The list, with these arrays.
+    """
+    pairs = zip(some, arrays, strict=True)
+    return [own if taken is None else taken for taken, own in pairs]

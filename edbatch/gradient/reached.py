@@ -1,0 +1,161 @@
+"""Which rows of a chunk contribute to a gradient: those that a cotangent has reached.
+
+See `gradient` for why; `TapedCell.output_groups` divides the outputs.
+"""
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from edbatch.cell.rows import choose_rows, keep_rows, slice_rows
+from edbatch.cell.taped_cell import TapedCell, Tapes
+from edbatch.executor.chunk import Arenas, Chunk
+from edbatch.executor.program import ProgramShape
+from edbatch.gradient.cotangents import mark_groups
+
+Results = list[tuple[int, Array, Array]]  # kind, rows and cotangent of each
+
+
+def has_poles(shape: ProgramShape, cells: dict[int, TapedCell]) -> bool:
+    """Tells whether a cotangent that is zero for want of a reader may meet a pole.
+
+    Args:
+        shape: The program.
+        cells: Its cells, by type.
+
+    Returns:
+        Whether rows that a cotangent has reached must be told from others.
+    """
+    return any(
+        cell.has_poles(range(len(shape.types.types[type_id].output_kinds)))
+        for type_id, cell in cells.items()
+    )
+
+
+def first_reached(arenas_bar: Arenas, results: Results) -> Arenas:
+    """Marks the rows that cotangents of results reach.
+
+    Args:
+        arenas_bar: The cotangents of values.
+        results: The results that have a cotangent.
+
+    Returns:
+        Marks, ``[rows] bool`` by array kind.
+    """
+    reached = {kind: jnp.zeros(len(bar), jnp.bool) for kind, bar in arenas_bar.items()}
+    for kind, rows, _ in results:
+        reached[kind] = reached[kind].at[rows].set(True, mode="promise_in_bounds")
+    return reached
+
+
+class Group(NamedTuple):
+    """Outputs of a chunk that are differentiated together.
+
+    Attributes:
+        outputs: Their positions.
+        bars: Their cotangents, ``[W, ...]`` each.
+        live: Rows that hold a node which one of these cotangents has reached; the
+            others contribute nothing. ``[W] bool``.
+    """
+
+    outputs: tuple[int, ...]
+    bars: list[Array]
+    live: Array
+
+
+def divide_outputs(
+    cell: TapedCell, chunk: Chunk, arenas_bar: Arenas, reached: Arenas
+) -> list[Group]:
+    """Divides a chunk's outputs into groups that are differentiated together.
+
+    Args:
+        cell: Its cell.
+        chunk: The chunk.
+        arenas_bar: The cotangents of values.
+        reached: Marks of the rows that a cotangent has reached; empty if all count.
+
+    Returns:
+        The groups, at least one.
+    """
+    kinds, real = chunk.node_type.output_kinds, chunk.is_real(1)
+    read = [k for k, kind in enumerate(kinds) if kind in arenas_bar]
+
+    def rows_of(arenas: Arenas, k: int) -> Array:
+        return slice_rows(arenas[kinds[k]], chunk.output_rows[k], chunk.width)
+
+    def group(outputs: tuple[int, ...]) -> Group:
+        live = real
+        if reached:
+            marks = [rows_of(reached, k) for k in outputs]
+            live &= reduce(jnp.logical_or, marks, jnp.zeros_like(real))
+        return Group(outputs, [rows_of(arenas_bar, k) for k in outputs], live)
+
+    if not reached:
+        return [group(tuple(read))]
+    return [group(each) for each in cell.output_groups(read) or [()]]
+
+
+def differentiate_groups(
+    differentiate: Callable[[Group, Any, Any], tuple[Any, Tapes]],
+    groups: list[Group],
+    inputs: Any,
+    given: Any,
+) -> tuple[Any, Tapes, Array]:
+    """Differentiates groups of outputs one by one, each on its live rows alone.
+
+    All other rows read what a live one does, where the slopes are those of that row. If
+    no row is live, nothing that is found counts.
+
+    Args:
+        differentiate: Finds the cotangents of one group, and what sites read.
+        groups: The groups.
+        inputs: What the cell reads; a pytree of ``[W, ...]`` arrays.
+        given: What its sites gave; likewise.
+
+    Returns:
+        Cotangents; what sites read; and which rows are live in any group.
+    """
+    parts = []
+    for each in groups:
+        own = keep_rows(each.live, jnp.argmax(each.live), (inputs, given))
+        (direct_bar, *bars), reads = differentiate(each, *own)
+        is_any = each.live.any()
+        direct_bar = [jnp.where(is_any, bar, 0) for bar in direct_bar]
+        parts.append(((direct_bar, *bars), reads, each.live))
+
+    def join(one: Any, two: Any) -> Any:
+        bars = jax.tree.map(jnp.add, one[0], two[0])
+        reads = jax.tree.map(partial(choose_rows, one[2]), one[1], two[1])
+        return bars, reads, one[2] | two[2]
+
+    return reduce(join, parts)
+
+
+def mark_reached(cell: TapedCell, chunk: Chunk, reached: Arenas) -> Arenas:
+    """Marks the operands' rows that cotangents of a chunk's outputs come to.
+
+    Args:
+        cell: Its cell.
+        chunk: The chunk.
+        reached: Marks, ``[rows] bool`` by array kind.
+
+    Returns:
+        The marks.
+    """
+    node_type, before = chunk.node_type, reached
+    for k, kind in enumerate(node_type.output_kinds):
+        if kind in before:
+            marks = slice_rows(before[kind], chunk.output_rows[k], chunk.width)
+            reached = mark_groups(
+                reached,
+                node_type.operand_kinds,
+                node_type.template.operands,
+                chunk.operands,
+                marks & chunk.is_real(1),
+                cell.moved_operands(k),
+            )
+    return reached

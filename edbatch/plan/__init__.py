@@ -1,0 +1,22 @@
+"""Plans: a minibatch's schedule as data, what it costs, and running it."""
+
+from edbatch.plan.cache import CacheInfo, PlanCache
+from edbatch.plan.gradient_memory import GradientMemory, gradient_memory
+from edbatch.plan.plan import Encoded, Plan, PlanShape, encode_plan
+from edbatch.plan.ragged import Ragged
+from edbatch.plan.report import PlanReport
+from edbatch.plan.run import run_plan
+
+__all__ = [
+    "CacheInfo",
+    "Encoded",
+    "GradientMemory",
+    "Plan",
+    "PlanCache",
+    "PlanReport",
+    "PlanShape",
+    "Ragged",
+    "encode_plan",
+    "gradient_memory",
+    "run_plan",
+]

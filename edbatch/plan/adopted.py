@@ -1,0 +1,72 @@
+"""Plans of one table of types as plans of another."""
+
+from dataclasses import replace
+
+from edbatch.cell import SplitTable, SplitTypes
+from edbatch.executor.program import ProgramShape
+from edbatch.graph.adoption import Adoption
+from edbatch.graph.type_table import TypeTable
+from edbatch.plan.plan import Plan
+
+
+def recorded_types(types: TypeTable) -> TypeTable:
+    """Returns the recorded types that a plan's types are, or were made of."""
+    return types.split.recorded if isinstance(types, SplitTable) else types
+
+
+def adopt_plan(plan: Plan, adoption: Adoption, split: SplitTypes) -> Plan:
+    """Renumbers a plan.
+
+    Args:
+        plan: A plan of one table of types.
+        adoption: Where its recorded types are in another table.
+        split: The types of that table as they run.
+
+    Returns:
+        The same plan of the other table.
+
+    Raises:
+        PickleError: A cell is divided in the plan and cannot be divided here.
+    """
+    program, result = plan.shape.program, plan.shape.result
+    types = program.types
+    if isinstance(types, SplitTable):
+        parts = types.split.parts
+        used = sorted({loop.type_id for loop in program.loops})
+        used += [type_id for type_id, _ in program.type_rows]
+        place = {
+            k: split.place(int(adoption.type_ids[parts[k][0]]), parts[k][1])
+            for k in dict.fromkeys(used)
+        }
+        own: TypeTable = split.table
+    else:
+        place = dict(enumerate(adoption.type_ids.tolist()))
+        own = adoption.types
+    return replace(
+        plan,
+        shape=replace(
+            plan.shape,
+            program=_renumber(program, own, adoption, place),
+            result=replace(result, skeleton=adoption.skeleton(result.skeleton)),
+        ),
+        pools={adoption.kind(kind): pool for kind, pool in plan.pools.items()},
+    )
+
+
+def _renumber(
+    program: ProgramShape, types: TypeTable, adoption: Adoption, place: dict[int, int]
+) -> ProgramShape:
+    """Loops keep their order, in which the plan counts their trips."""
+    return replace(
+        program,
+        types=types,
+        loops=tuple(
+            loop._replace(type_id=place[loop.type_id]) for loop in program.loops
+        ),
+        arena_rows=tuple(
+            sorted((adoption.kind(kind), rows) for kind, rows in program.arena_rows)
+        ),
+        type_rows=tuple(
+            sorted((place[type_id], rows) for type_id, rows in program.type_rows)
+        ),
+    )

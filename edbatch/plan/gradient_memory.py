@@ -1,0 +1,100 @@
+"""What a gradient keeps in memory, in bytes."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from edbatch.cell.taped_cell import taped_cell
+from edbatch.errors import PlanError
+from edbatch.executor.program import ProgramShape
+from edbatch.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class GradientMemory:
+    """Bytes that a forward and a backward pass keep, as a plan's bucket has them.
+
+    Parameters, their cotangents and what XLA needs inside an operation come on top.
+
+    Attributes:
+        values: Arenas, and external inputs.
+        cotangents: Their cotangents.
+        tapes: What cells wrote down for the cotangents of parameters.
+        plan: The integers of the plan.
+    """
+
+    values: int
+    cotangents: int
+    tapes: int
+    plan: int
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.values + self.cotangents + self.tapes + self.plan
+
+
+def gradient_memory(plan: Plan, *, remat: bool | None = None) -> GradientMemory:
+    """Counts what a gradient through a plan keeps in memory.
+
+    Args:
+        plan: A plan.
+        remat: Count as if it were planned with ``eb.Planner(remat=...)`` of this value;
+            by default as it was.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        PlanError: It is no plan for one device.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def leaf(params, word):
+        ...     return params["embedding"][word]
+        >>> params = {"embedding": jnp.eye(3)}
+        >>> plan = eb.batch(leaf, params=params).plan([0, 2, 1])
+        >>> memory = gradient_memory(plan)  # words are integers: no cotangents
+        >>> memory.cotangents < memory.values < memory.total
+        True
+    """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            "gradient_memory takes a plan for one device, of batched.plan(instances),"
+            f" but received {type(plan).__name__}; of a sharded function, each device"
+            " keeps about what a plan of its instances does"
+        )
+    program = plan.shape.program
+    remat = program.remat if remat is None else remat
+    arenas = [
+        (rows * program.types.avals[kind].num_bytes, program.types.avals[kind].dtype)
+        for kind, rows in program.arena_rows
+    ]
+    arenas += [(_num_bytes(pool), pool.dtype) for pool in plan.pools.values()]
+    floats = [size for size, dtype in arenas if jnp.issubdtype(dtype, jnp.inexact)]
+    own = [plan.stream, plan.trips, *plan.rows, *plan.lengths]
+    return GradientMemory(
+        values=sum(size for size, _ in arenas),
+        cotangents=sum(floats),
+        tapes=_tape_bytes(program, remat),
+        plan=sum(map(_num_bytes, own)),
+    )
+
+
+def _tape_bytes(program: ProgramShape, remat: bool) -> int:
+    used = {loop.type_id for loop in program.loops}
+    total = 0
+    for type_id, rows in program.type_rows:
+        if type_id not in used:
+            continue
+        node_type = program.types.types[type_id]
+        cell = taped_cell(node_type, program.types, program.packing, remat)
+        tapes = jax.eval_shape(lambda c=cell, r=rows: (c.new_reads(r), c.new_gives(r)))
+        total += sum(map(_num_bytes, jax.tree.leaves(tapes)))
+    return total
+
+
+def _num_bytes(array: jax.Array | jax.ShapeDtypeStruct) -> int:
+    return int(array.size) * array.dtype.itemsize

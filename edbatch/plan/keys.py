@@ -1,0 +1,112 @@
+"""The keys of a minibatch's nodes, from one key of the caller."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from edbatch.errors import PlanError
+from edbatch.executor.chunk import Arenas
+from edbatch.executor.program import ProgramShape
+from edbatch.graph.node_keys import GENERATOR, is_key, node_key, typed_key
+from edbatch.plan.plan import Plan
+
+
+def takes_keys(shape: ProgramShape) -> bool:
+    """Tells whether a program has cells that draw random numbers.
+
+    Args:
+        shape: The program.
+
+    Returns:
+        Whether a type that it can run takes a key per node.
+    """
+    return any(shape.types.types[loop.type_id].takes_rng for loop in shape.loops)
+
+
+def plan_key(plan: Plan, rng: Any) -> Any:
+    """Checks the key that a plan is run with.
+
+    Args:
+        plan: The plan.
+        rng: The caller's key, typed or raw, or None.
+
+    Returns:
+        The typed key; None if there is none, or no cell of the plan takes one.
+
+    Raises:
+        CellError: `rng` is not a key.
+    """
+    if rng is None or not takes_keys(plan.shape.program):
+        return None
+    return typed_key(rng)
+
+
+def program_with(shape: ProgramShape, rng: Any) -> ProgramShape:
+    """Returns the program that runs with a key, or without one.
+
+    Args:
+        shape: The program.
+        rng: The caller's key, or None.
+
+    Returns:
+        The program; without a key, that of cells that run with their default.
+
+    Raises:
+        PlanError: There is no key but a cell needs one.
+        CellError: A cell returns other shapes without one.
+    """
+    if rng is not None or not takes_keys(shape):
+        return shape
+    _check_defaults(shape)
+    return replace(shape, with_keys=False)
+
+
+def give_keys(
+    shape: ProgramShape, pools: Arenas, rng: Any
+) -> tuple[ProgramShape, Arenas]:
+    """Puts keys in place of the numbers that they are derived from.
+
+    All keys are derived in one operation, before the program runs, so that the
+    backward pass of a gradient reads those that the forward pass read.
+
+    Args:
+        shape: The program.
+        pools: External inputs by array kind; of keys, their numbers ``[rows, 2]``.
+        rng: The caller's key, or None.
+
+    Returns:
+        The program and its external inputs; without a key, the program of cells that
+        run with their default.
+
+    Raises:
+        PlanError: There is no key but a cell needs one.
+        CellError: `rng` is not a key; or a cell returns other shapes without one.
+    """
+    if not takes_keys(shape):
+        return shape, pools
+    kinds = [kind for kind in pools if is_key(shape.types.avals[kind].dtype)]
+    if rng is None:
+        shape, rng = program_with(shape, rng), jax.random.key(0, impl=GENERATOR)
+        keys = {kind: jnp.broadcast_to(rng, len(pools[kind])) for kind in kinds}
+    else:
+        derive = jax.vmap(node_key, in_axes=(None, 0, 0))
+        rng = typed_key(rng)
+        keys = {kind: derive(rng, *pools[kind].T) for kind in kinds}
+    return shape, pools | keys
+
+
+def _check_defaults(shape: ProgramShape) -> None:
+    for loop in shape.loops:
+        node_type = shape.types.types[loop.type_id]
+        if not node_type.takes_rng:
+            continue
+        if node_type.needs_rng:
+            raise PlanError(
+                f"cell {node_type.key.cell!r} takes a key, 'rng', but the minibatch is"
+                " run without one; pass rng=jax.random.key(seed) to apply, to the"
+                " batched function or to eb.verify, or give the argument a default"
+                " (rng=None)"
+            )
+        shape.types.check_default_of_rng(node_type)

@@ -1,0 +1,317 @@
+"""Plans: a minibatch as data for the compiled program."""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+
+from edbatch.executor.chunk import record_length
+from edbatch.executor.program import ProgramShape
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.type_table import TypeTable
+from edbatch.memory_planner.layout import Layout
+from edbatch.memory_planner.planner import OFF, Planner
+from edbatch.plan.report import PlanReport, make_report
+from edbatch.plan.result import (
+    Path,
+    ResultRows,
+    ResultShape,
+    describe_results,
+    find_rows,
+    pad_results,
+)
+from edbatch.schedule.schedule import Schedule
+from edbatch.stream.buckets import Bucket, BucketStore, Needs
+from edbatch.stream.encode import Stream, count_trips, encode
+from edbatch.stream.loop import Loop
+from edbatch.stream.slice_variants import Forms
+
+
+@dataclass(frozen=True)
+class PlanShape:
+    """The static part of a plan: what a program is compiled for.
+
+    Attributes:
+        program: Loops and arenas.
+        result: Structure of the result.
+    """
+
+    program: ProgramShape
+    result: ResultShape
+
+
+# Of a plan as a pytree: its shape, and the array kinds of its pools.
+_Static = tuple[PlanShape, tuple[int, ...]]
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A scheduled and laid out minibatch, padded to a bucket. A pytree.
+
+    All integers are int32. ``I``, ``S`` and the rows of pools are sizes of the bucket.
+
+    Attributes:
+        shape: The static part.
+        stream: Records of all chunks.
+        trips: Turns of each of ``P`` loops in each step.
+        num_steps: Steps in use.
+        pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
+        rows: Row of each result, per leaf of the model's output.
+        lengths: Lengths per ragged list of the model's output.
+        report: What the plan costs; not part of the pytree, None after
+            transformations.
+    """
+
+    shape: PlanShape
+    stream: Any  # [I]
+    trips: Any  # [S, P]
+    num_steps: Any  # []
+    pools: dict[int, Any]
+    rows: tuple[Any, ...]
+    lengths: tuple[Any, ...]
+    report: PlanReport | None = field(default=None, repr=False)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], _Static]:
+        """Splits the plan into arrays and the static part."""
+        kinds = tuple(sorted(self.pools))
+        arrays = (
+            self.stream,
+            self.trips,
+            self.num_steps,
+            tuple(self.pools[kind] for kind in kinds),
+            self.rows,
+            self.lengths,
+        )
+        return arrays, (self.shape, kinds)
+
+    @classmethod
+    def tree_unflatten(cls, static: _Static, arrays: tuple[Any, ...]) -> "Plan":
+        """Builds a plan from its parts."""
+        (shape, kinds), (stream, trips, num_steps, pools, *rest) = static, arrays
+        named = dict(zip(kinds, pools, strict=True))
+        return cls(shape, stream, trips, num_steps, named, *rest)
+
+
+# For `jax.export`: a saved function keeps the structure of the plans that it takes.
+export.register_pytree_node_serialization(
+    Plan,
+    serialized_name="edbatch.Plan",
+    serialize_auxdata=pickle.dumps,
+    deserialize_auxdata=pickle.loads,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """All of a plan but the external inputs: it depends on structure alone.
+
+    Attributes:
+        plan: The plan with empty pools.
+        pool_rows: Rows of each pool, by array kind.
+    """
+
+    plan: Plan
+    pool_rows: dict[int, int]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it keeps alive, in bytes."""
+        return sum(each.nbytes for each in jax.tree.leaves(self.plan))
+
+    def with_externals(self, externals: dict[int, np.ndarray]) -> Plan:
+        """Completes the plan.
+
+        Args:
+            externals: External inputs by array kind.
+
+        Returns:
+            The plan of a minibatch.
+        """
+        pools = {}
+        for kind, rows in self.pool_rows.items():
+            aval = self.plan.shape.program.types.pool_aval(kind)
+            pools[kind] = np.zeros((rows, *aval.shape), aval.dtype)
+            if kind in externals:
+                pools[kind][1 : len(externals[kind]) + 1] = externals[kind]
+        return replace(self.plan, pools=pools)
+
+
+def encode_plan(
+    graph: DataflowGraph,
+    schedule: Schedule,
+    layout: Layout,
+    store: BucketStore,
+    ragged: set[Path],
+    forms: Forms | None = None,
+    planner: Planner = OFF,
+) -> Encoded:
+    """Encodes a laid out graph and pads it to a bucket.
+
+    Args:
+        graph: The graph.
+        schedule: Its schedule.
+        layout: Its layout.
+        store: The model's buckets.
+        ragged: Positions of the output's lists that are returned as `Ragged`.
+        forms: Which operands the model's loops read as slices; none if None.
+        planner: What the program is to do beside.
+
+    Returns:
+        Everything but the external inputs.
+    """
+    outputs = graph.outputs
+    result = describe_results(
+        outputs.skeleton, outputs.lengths, graph.num_instances, ragged
+    )
+    unpadded = encode_unpadded(graph, schedule, layout, result, forms)
+    return pad(unpadded, fit_bucket([unpadded], store), planner)
+
+
+@dataclass(frozen=True, eq=False)
+class Unpadded:
+    """A laid out minibatch as integers, before it is padded to a bucket.
+
+    Attributes:
+        types: The model's types.
+        stream: Records of all chunks.
+        result: The static part of the result.
+        rows: Where results lie.
+        needs: Size of each dimension.
+        report: What the plan costs.
+    """
+
+    types: TypeTable
+    stream: Stream
+    result: ResultShape
+    rows: ResultRows
+    needs: Needs
+    report: PlanReport
+
+
+def encode_unpadded(
+    graph: DataflowGraph,
+    schedule: Schedule,
+    layout: Layout,
+    result: ResultShape,
+    forms: Forms | None = None,
+) -> Unpadded:
+    """Encodes a laid out graph.
+
+    Args:
+        graph: The graph.
+        schedule: Its schedule.
+        layout: Its layout.
+        result: The static part of its result.
+        forms: As in `encode_plan`.
+
+    Returns:
+        What is left to pad.
+    """
+    slices = (forms or Forms(least_share=2)).choose(graph, layout)
+    stream = encode(graph, layout, slices.forms, slices.chunk_form)
+    needs = _needs(graph, layout, stream)
+    for kind, least in slices.rows.items():
+        needs[f"arena {kind}"] = max(needs[f"arena {kind}"], least)
+    rows = find_rows(graph.outputs, result, layout.value_row)
+    pad_results(rows, result, lambda name, size: needs.setdefault(name, size))
+    report = make_report(graph, schedule, layout, slices.bytes)
+    return Unpadded(graph.types, stream, result, rows, needs, report)
+
+
+def fit_bucket(
+    parts: Sequence[Unpadded], store: BucketStore, more: Needs | None = None
+) -> Bucket:
+    """Finds a bucket that holds several plans, each by itself.
+
+    Args:
+        parts: The plans of one model.
+        store: The model's buckets.
+        more: Sizes of further dimensions.
+
+    Returns:
+        The bucket.
+    """
+    needs = dict(more or {})
+    for part in parts:
+        for name, size in part.needs.items():
+            needs[name] = max(needs.get(name, 0), size)
+    loops = {loop for part in parts for loop in part.stream.loops}
+    return store.fit(loops, needs, lambda loops: _least(parts[0].types, loops))
+
+
+def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
+    """Pads a plan to a bucket.
+
+    Args:
+        part: The plan.
+        bucket: A bucket that holds it.
+        planner: What the program is to do beside.
+
+    Returns:
+        Everything but the external inputs.
+    """
+    sizes, stream = bucket.sizes, part.stream
+    program = ProgramShape(
+        part.types,
+        bucket.loops,
+        tuple(_by_kind("arena", sizes).items()),
+        tuple(_by_kind("rows", sizes).items()),
+        packing=planner.packing,
+        reuses_rows=planner.reuse,
+        remat=planner.remat,
+    )
+    records = np.zeros(sizes["stream"], np.int32)
+    records[: len(stream.records)] = stream.records
+    rows = pad_results(part.rows, part.result, lambda name, _: sizes[name])
+    plan = Plan(
+        PlanShape(program, part.result),
+        records,
+        count_trips(stream, bucket.loops, sizes["steps"]),
+        np.int32(stream.num_steps),
+        {},
+        rows.rows,
+        rows.lengths,
+        part.report,
+    )
+    return Encoded(plan, _by_kind("pool", sizes))
+
+
+def _needs(graph: DataflowGraph, layout: Layout, stream: Stream) -> Needs:
+    needs = {"stream": len(stream.records), "steps": stream.num_steps}
+    for kind, rows in enumerate(layout.arena_rows.tolist()):
+        if rows > 1:
+            needs[f"arena {kind}"] = rows
+    chunk_type = graph.node_type[layout.order[layout.chunk_start]]
+    computed = np.bincount(chunk_type, layout.chunk_width)
+    for type_id in np.flatnonzero(computed):
+        needs[f"rows {type_id}"] = int(computed[type_id])
+    for kind, pool in graph.externals.items():
+        needs[f"pool {kind}"] = len(pool) + 1
+    return needs
+
+
+def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
+    """Loops read a record and chunks of full width, so all of them must exist."""
+    least: Needs = {"stream": 0}
+    for loop in loops:
+        node_type = types.types[loop.type_id]
+        least["stream"] = max(least["stream"], record_length(node_type, loop))
+        name = f"rows {loop.type_id}"
+        least[name] = max(least.get(name, 0), loop.width)
+        sliced = [node_type.operand_kinds[slot] for slot in loop.sliced]
+        for kind in (*node_type.output_kinds, *sliced):
+            name = f"arena {kind}"
+            least[name] = max(least.get(name, 0), loop.width + 1)
+    return least
+
+
+def _by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
+    found = [name.split() for name in sizes if name.startswith(prefix)]
+    return {
+        kind: sizes[f"{prefix} {kind}"] for kind in sorted(int(k) for _, k in found)
+    }

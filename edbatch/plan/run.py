@@ -1,0 +1,86 @@
+"""Running a plan: the pure JAX function behind ``batched.apply``."""
+
+from typing import Any
+
+from jax import Array
+
+from edbatch.cell.program import Packed
+from edbatch.cell.rows import take_rows
+from edbatch.executor.program import execute_packed
+from edbatch.gradient.backward import differentiable_execute
+from edbatch.gradient.reverse_mode import reverse_only
+from edbatch.graph.parameters import check_params
+from edbatch.plan.keys import give_keys
+from edbatch.plan.plan import Plan
+from edbatch.plan.result import assemble, take_results
+
+
+def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
+    """Runs a plan and collects what the model returned for each instance.
+
+    Args:
+        params: The model's parameters, of the shapes that it was recorded with.
+        plan: The plan.
+        rng: The key that the keys of nodes are derived from, if any.
+
+    Returns:
+        The model's pytree with a leading axis over instances.
+
+    Raises:
+        PlanError: The parameters have other shapes than those that were recorded, or
+            a cell needs a key and there is none.
+        CellError: `rng` is not a key.
+    """
+    return assemble(plan.shape.result, compute_results(params, plan, rng), plan.lengths)
+
+
+def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
+    """As `run_plan`, from packed parameters; without a gradient.
+
+    Args:
+        packed: What `ProgramShape.pack` made of the parameters.
+        plan: The plan.
+        rng: As for `run_plan`.
+
+    Returns:
+        As `run_plan`.
+    """
+    shape = plan.shape
+    program, pools = give_keys(shape.program, plan.pools, rng)
+    arenas = execute_packed(
+        program, packed, pools, plan.stream, plan.trips, plan.num_steps
+    )
+    results = take_results(shape.result, plan.rows, arenas, plan.pools)
+    return assemble(shape.result, results, plan.lengths)
+
+
+def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ...]:
+    """Runs a plan and gathers the leaves of its result.
+
+    Args:
+        params: The model's parameters.
+        plan: The plan.
+        rng: As for `run_plan`.
+
+    Returns:
+        One ``[n, ...]`` array per leaf of the model's output.
+
+    Raises:
+        EdbatchError: As `run_plan`.
+    """
+    shape = plan.shape
+    check_params(params, shape.program.types.params_spec)
+    program, pools = give_keys(shape.program, plan.pools, rng)
+    params, pools = reverse_only((params, pools))
+    is_value = [source == "value" for source, _ in shape.result.leaves]
+    kinds = tuple(kind for source, kind in shape.result.leaves if source == "value")
+    rows = tuple(own for own, value in zip(plan.rows, is_value, strict=True) if value)
+    values = iter(
+        differentiable_execute(
+            program, kinds, params, pools, plan.stream, plan.trips, plan.num_steps, rows
+        )
+    )
+    return tuple(
+        next(values) if source == "value" else take_rows(plan.pools[kind], own)
+        for (source, kind), own in zip(shape.result.leaves, plan.rows, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""The stream: a laid out minibatch as integers, and the buckets they are padded to."""

@@ -1,0 +1,121 @@
+"""Buckets: the static sizes that a model's programs were compiled for."""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edbatch.graph.without_lock import WithoutLock
+from edbatch.memory_planner.sizes import Sizes
+from edbatch.stream.loop import Loop, order_loops
+
+Needs = dict[str, int]  # a named dimension -> its size
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Sizes of one program.
+
+    Attributes:
+        loops: Loops of the program.
+        sizes: Size of each named dimension.
+    """
+
+    loops: tuple[Loop, ...]
+    sizes: Needs = field(hash=False)
+
+    def holds(self, loops: set[Loop], needs: Needs) -> bool:
+        """Whether a minibatch fits."""
+        return loops <= set(self.loops) and all(
+            self.sizes.get(name, -1) >= size for name, size in needs.items()
+        )
+
+    def waste(self, needs: Needs) -> float:
+        """How many times larger than needed the largest dimensions are."""
+        own = sum(self.sizes.values())
+        return own / max(1, sum(max(each, _SMALLEST) for each in needs.values()))
+
+
+_SMALLEST = 64  # dimensions below this are not worth a bucket of their own
+
+
+class BucketStore(WithoutLock):
+    """The buckets of one model, shared by the threads that plan for it."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._buckets: list[Bucket] = []
+        self.lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def fit(
+        self,
+        loops: set[Loop],
+        needs: Needs,
+        least: Callable[[tuple[Loop, ...]], Needs] = lambda _: {},
+    ) -> Bucket:
+        """Returns the smallest bucket that holds a minibatch, or makes one.
+
+        Args:
+            loops: Loops that it uses.
+            needs: Size of each dimension that it needs.
+            least: What a program with given loops needs even if it never turns.
+
+        Returns:
+            The bucket.
+        """
+        with self.lock:
+            fitting = [
+                each
+                for each in self._buckets
+                if each.holds(loops, needs)
+                and each.waste(needs) <= self._sizes.max_waste
+            ]
+            if fitting:
+                return min(fitting, key=lambda each: sum(each.sizes.values()))
+            bucket = self._new(loops, needs, least)
+            self._buckets.append(bucket)
+            return bucket
+
+    def _new(
+        self,
+        loops: set[Loop],
+        needs: Needs,
+        least: Callable[[tuple[Loop, ...]], Needs],
+    ) -> Bucket:
+        """A bucket with headroom that also holds what a similar one did before it."""
+        sizes = {name: self._round(size) for name, size in needs.items()}
+        loops = set(loops)
+        limit = self._sizes.max_waste
+        for other in self._buckets:
+            if other.waste(needs) <= limit and sum(needs.values()) <= limit * sum(
+                other.sizes.values()
+            ):
+                loops |= set(other.loops)
+                for name, size in other.sizes.items():
+                    sizes[name] = max(sizes.get(name, 0), size)
+        complete = self._complete(loops)
+        for name, size in least(complete).items():
+            sizes[name] = max(sizes.get(name, 0), size)
+        return Bucket(complete, sizes)
+
+    def _complete(self, loops: set[Loop]) -> tuple[Loop, ...]:
+        """Adds what other minibatches of the same kind will use.
+
+        A type that ran at some width has smaller remainders elsewhere, and the
+        headroom may bring the next larger width.
+        """
+        widths = self._sizes.widths
+        complete = set()
+        for loop in loops:
+            largest = min(widths.index(loop.width) + 1, len(widths) - 1)
+            complete |= {loop._replace(width=each) for each in widths[: largest + 1]}
+        return order_loops(complete)
+
+    def _round(self, size: int) -> int:
+        """Adds headroom and rounds up to a multiple of a sixteenth of the size."""
+        size = max(_SMALLEST, math.ceil(size * self._sizes.headroom))
+        grain = 1 << max(0, size.bit_length() - 4)
+        return -(-size // grain) * grain

@@ -1,0 +1,198 @@
+"""Cost files: measured times of cells as JSON that people can read and compare.
+
+One type per line, named as in policy files. Unlike a policy, costs belong to a hidden
+size and to a machine; the file says to which.
+"""
+
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from edbatch.errors import PolicyError
+from edbatch.policies.cost.model import CostModel, CostRecord
+from edbatch.policies.files.json_file import (
+    JsonFormat,
+    json_text,
+    read_entry,
+    read_types,
+    type_entry,
+)
+
+FORMAT = JsonFormat(
+    what="cost",
+    subject="costs are",
+    name="edbatch-costs",
+    version=1,
+    writer="edbatch calibrate",
+    again="run edbatch calibrate again",
+)
+
+
+def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
+    """Writes costs; a reader sees the old file or the new one, never a part.
+
+    Args:
+        costs: The costs.
+        path: The file; replaced if it exists.
+
+    Returns:
+        The path.
+
+    Raises:
+        PolicyError: The file cannot be written.
+    """
+    path = FORMAT.path(path)
+    FORMAT.write(path, costs_text(costs))
+    return path
+
+
+def get_costs(costs: Any) -> CostModel | None:
+    """Returns measured costs, read from a file if it is one.
+
+    Args:
+        costs: A `CostModel`, a file, or None for none.
+
+    Returns:
+        The costs.
+
+    Raises:
+        PolicyError: It is none of these, or the file cannot be read.
+    """
+    if isinstance(costs, str | PathLike):
+        return load_costs(costs)
+    if costs is None or isinstance(costs, CostModel):
+        return costs
+    raise PolicyError(
+        "costs are a file of 'edbatch calibrate', or what load_costs read from it, but"
+        f" here they are {type(costs).__name__}; give the file"
+    )
+
+
+def load_costs(path: str | PathLike[str]) -> CostModel:
+    """Reads a cost file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The costs.
+
+    Raises:
+        PolicyError: The file does not exist, is damaged, is no cost file, or was
+            written by a later version.
+
+    Example:
+        >>> from edbatch.graph import TypeKey
+        >>> costs = CostModel((TypeKey("a", "", 0),), (4,), ((2.5,),), (1,), (1.0,))
+        >>> path = costs.save("costs.json")
+        >>> load_costs(path) == costs
+        True
+        >>> path.unlink()
+    """
+    path = FORMAT.path(path)
+    return parse_costs(FORMAT.read(path), str(path))
+
+
+def costs_text(costs: CostModel) -> str:
+    """Returns the content of a cost file.
+
+    Args:
+        costs: The costs.
+
+    Returns:
+        JSON that ends in a new line.
+    """
+    rows = zip(
+        costs.types, costs.batches, costs.measured_widths, costs.chunk_us, strict=True
+    )
+    types = [
+        {
+            **type_entry(key),
+            "batches": batches,
+            "measured_widths": measured,
+            "chunk_us": list(chunk_us),
+        }
+        for key, batches, measured, chunk_us in rows
+    ]
+    record = costs.record
+    content = {
+        "format": FORMAT.name,
+        "version": FORMAT.version,
+        "widths": list(costs.widths),
+        "switch_us": costs.switch_us,
+        "call_us": costs.call_us,
+        "record": None
+        if record is None
+        else {each.name: getattr(record, each.name) for each in fields(record)},
+    }
+    parts = [
+        f"{json_text(name)}: {json_text(value)}" for name, value in content.items()
+    ]
+    lines = ",\n".join(f"  {json_text(each)}" for each in types)
+    return "{\n" + ",\n".join([*parts, f'"types": [\n{lines}\n]']) + "\n}\n"
+
+
+def parse_costs(text: str, source: str = "this text") -> CostModel:
+    """Reads the content of a cost file.
+
+    Args:
+        text: The content.
+        source: Where it comes from, for messages.
+
+    Returns:
+        The costs.
+
+    Raises:
+        PolicyError: As for `load_costs`.
+    """
+    return FORMAT.parse(text, source, _build)
+
+
+def _build(content: dict[str, Any], _version: int) -> CostModel:
+    """Builds the costs; raises `ValueError` with a clause that says what is wrong."""
+    types = read_entry(content, "the file", "types", list)
+    where = [f"type {k}" for k in range(len(types))]
+    rows = list(zip(types, where, strict=True))
+    record = content.get("record")
+    return CostModel(
+        types=read_types(types),
+        widths=_numbers(content, "the file", "widths", int),
+        chunk_us=tuple(_numbers(each, at, "chunk_us", float) for each, at in rows),
+        measured_widths=_column(rows, "measured_widths", int),
+        batches=_column(rows, "batches", float),
+        switch_us=read_entry(content, "the file", "switch_us", float),
+        call_us=read_entry(content, "the file", "call_us", float),
+        record=None if record is None else _record(record),
+    )
+
+
+def _record(values: Any) -> CostRecord:
+    kinds = dict(_RECORD)
+    if isinstance(values, dict) and values.get("hidden", 0) is None:
+        kinds["hidden"] = type(None)
+    entries = {
+        name: read_entry(values, "'record'", name, kind) for name, kind in kinds.items()
+    }
+    return CostRecord(**entries)
+
+
+def _column(rows: list[tuple[Any, str]], name: str, kind: type) -> tuple[Any, ...]:
+    return tuple(read_entry(each, where, name, kind) for each, where in rows)
+
+
+def _numbers(values: Any, where: str, name: str, kind: type) -> tuple[Any, ...]:
+    found = read_entry(values, where, name, list)
+    return tuple(read_entry({name: each}, where, name, kind) for each in found)
+
+
+_RECORD: dict[str, type] = {
+    "workload": str,
+    "device": str,
+    "jax": str,
+    "hidden": int,
+    "batch_size": int,
+    "minibatches": int,
+    "rounds": int,
+    "error_percent": float,
+}

@@ -1,0 +1,341 @@
+"""What a batch costs: measured times of a model's cells as a function of width.
+
+Policies count batches, as if all cost the same. They do not: a batch of a classifier is
+over when one of a wide tree cell has hardly read its weights. `edbatch calibrate`
+measures how long each type takes in chunks of each width, and this gives the time of a
+batch, of a schedule, and what one batch more of each type costs: the part of a batch's
+time that does not depend on how many nodes are in it, and all that a better schedule
+can save, since every schedule runs the same nodes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edbatch.errors import PolicyError, nearest, shown
+from edbatch.graph.node_type import TypeKey
+from edbatch.schedule.schedule import Schedule
+
+_LEAST_WEIGHT = 0.01
+_MOST_US = 1e12  # eleven days
+_WIDEST = 2**16  # rows; tables have four times as many columns
+
+
+@dataclass(frozen=True)
+class CostRecord:
+    """How costs were measured.
+
+    Attributes:
+        workload: On what, in the user's words.
+        device: Kind of device.
+        jax: Version of JAX.
+        hidden: Length of the model's states; None if the model is the user's own.
+        batch_size: Instances per minibatch.
+        minibatches: Minibatches that were measured.
+        rounds: How often each was.
+        error_percent: Difference of predicted and measured times of minibatches that
+            the costs were not fitted to, the median, and the mean over policies.
+    """
+
+    workload: str
+    device: str
+    jax: str
+    hidden: int | None
+    batch_size: int
+    minibatches: int
+    rounds: int
+    error_percent: float
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Measured costs of ``T`` types in chunks of ``W`` widths, in microseconds.
+
+    Attributes:
+        types: The types.
+        widths: Widths of chunks, in rows, ascending.
+        chunk_us: Time of one chunk of each width, per type; ``[T][W]``.
+        measured_widths: How many of the widths were measured for each type, from the
+            narrowest on; the others, which the data do not need, are extrapolated.
+        batches: Batches of each type per minibatch, when it was measured.
+        switch_us: What a batch costs beside its chunks.
+        call_us: What a minibatch costs beside its batches.
+        record: How it was measured.
+
+    Raises:
+        PolicyError: There is no type, the lengths do not agree, a width is out of
+            range, or a time is negative or not finite.
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> from edbatch.policies import Depth
+        >>> costs = CostModel(
+        ...     types=(TypeKey("a", "", 0), TypeKey("b", "", 0)),
+        ...     widths=(2, 4),
+        ...     chunk_us=((3.0, 4.0), (6.0, 10.0)),
+        ...     measured_widths=(2, 2),
+        ...     batches=(1.0, 2.0),
+        ...     switch_us=1.0,
+        ... )
+        >>> [costs.batch_us(costs.types[0], count) for count in (1, 3, 5)]
+        [4.0, 5.0, 8.0]
+        >>> graph = tree("((aa)ba)b")
+        >>> costs.schedule_us(Depth().schedule(graph), graph.type_keys)
+        19.0
+    """
+
+    types: tuple[TypeKey, ...]
+    widths: tuple[int, ...]
+    chunk_us: tuple[tuple[float, ...], ...]
+    measured_widths: tuple[int, ...]
+    batches: tuple[float, ...]
+    switch_us: float = 0.0
+    call_us: float = 0.0
+    record: CostRecord | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.chunk_us), len(self.measured_widths), len(self.batches)}
+        if lengths != {len(self.types)} or any(
+            len(each) != len(self.widths) for each in self.chunk_us
+        ):
+            raise PolicyError(
+                f"costs name {len(self.types)} types and {len(self.widths)} widths but"
+                " their times are of other numbers; give one per type and width"
+            )
+        if not self.types:
+            raise PolicyError(
+                "costs are those of one type or more but there is none here; calibrate"
+                " the model whose minibatches they are to predict"
+            )
+        if (
+            self.widths != tuple(sorted({*self.widths}))
+            or not 1 <= min(self.widths, default=0) <= max(self.widths) <= _WIDEST
+        ):
+            raise PolicyError(
+                "widths of chunks are ascending numbers of rows, from 1 to"
+                f" {_WIDEST:,}, but are {shown(self.widths)}; give for example (8, 64,"
+                " 512)"
+            )
+        if not all(1 <= each <= len(self.widths) for each in self.measured_widths):
+            raise PolicyError(
+                f"of {len(self.widths)} widths one or more were measured for each type"
+                f" but here {shown(self.measured_widths)}; calibrate again"
+            )
+        numbers = *chain(*self.chunk_us), *self.batches, self.switch_us, self.call_us
+        for number in numbers:
+            if not 0 <= number <= _MOST_US:  # nor NaN
+                raise PolicyError(
+                    f"a cost is a finite number, from 0 to {_MOST_US:.0e}, but one is"
+                    f" {shown(number)}; calibrate again"
+                )
+
+    def batch_us(self, key: TypeKey, count: int) -> float:
+        """Returns the time of one batch.
+
+        Args:
+            key: The type of its nodes.
+            count: How many they are, at least 1.
+
+        Returns:
+            Microseconds, of the cheapest cut into chunks.
+
+        Raises:
+            PolicyError: No type of this cell and its parameters was measured.
+        """
+        return float(self._batches_us(self.places((key,)), np.array([count]))[0])
+
+    def schedule_us(self, schedule: Schedule, type_keys: Sequence[TypeKey]) -> float:
+        """Returns the time of all batches of a schedule, without `call_us`.
+
+        Args:
+            schedule: The schedule.
+            type_keys: The types of the graph that it was made for.
+
+        Returns:
+            Microseconds.
+
+        Raises:
+            PolicyError: As `batch_us`.
+        """
+        place = self.places(type_keys)[schedule.batch_type]
+        return float(self._batches_us(place, np.diff(schedule.batch_start)).sum())
+
+    def affine_us(self, key: TypeKey) -> tuple[float, float]:
+        """Splits the time of a batch into a fixed part and one per node.
+
+        Args:
+            key: The type of its nodes.
+
+        Returns:
+            Both in microseconds, neither negative: the least squares fit to the times
+            of batches of up to four of the widest chunks. Errors count relative to the
+            time, and each doubling of the number of nodes as much as another, so that
+            small batches, the ones that a schedule could merge, are met best.
+
+        Raises:
+            PolicyError: As `batch_us`.
+        """
+        fixed, per_node = self._affine[self.places((key,))[0]]
+        return float(fixed), float(per_node)
+
+    def batch_overhead_us(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
+        """Returns what one batch more of each type costs: the fixed part of its time.
+
+        Args:
+            type_keys: The types of a graph.
+
+        Returns:
+            Microseconds, ``[T] float64`` for T types of the graph.
+
+        Raises:
+            PolicyError: As `batch_us`.
+        """
+        return self._affine[self.places(type_keys), 0]
+
+    def batch_overhead(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
+        """As `batch_overhead_us`, in batches in place of microseconds.
+
+        Args:
+            type_keys: The types of a graph.
+
+        Returns:
+            ``[T] float64``, scaled so that the mean over the batches of the measured
+            minibatches is 1: weights of types for whoever counts batches. A weight is
+            0 where a batch more costs nothing; all are 1 where nothing cost anything.
+
+        Raises:
+            PolicyError: As `batch_us`.
+        """
+        overhead = self._affine[:, 0]
+        total = float(overhead @ np.array(self.batches))
+        if total == 0:
+            return np.ones(len(self.places(type_keys)))
+        return overhead[self.places(type_keys)] * (sum(self.batches) / total)
+
+    def batch_weights(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
+        """As `batch_overhead`, but at least 0.01: no batch is for nothing.
+
+        Args:
+            type_keys: The types of a graph.
+
+        Returns:
+            What searches and training minimize the sum of; ``[T] float64``.
+
+        Raises:
+            PolicyError: As `batch_us`.
+        """
+        return np.maximum(self.batch_overhead(type_keys), _LEAST_WEIGHT)
+
+    def places(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
+        """Finds the types of a graph among those that were measured.
+
+        Args:
+            type_keys: The types of a graph.
+
+        Returns:
+            Positions in `types`, ``[T] int64``. A type that agrees with measured ones
+            in cell and parameters only is taken for that of the nearest arity.
+
+        Raises:
+            PolicyError: No type of a cell and its parameters was measured.
+        """
+        return np.array([self._place(key) for key in type_keys], np.int64)
+
+    def _place(self, key: TypeKey) -> int:
+        alike = [
+            (each != key, abs(each.arity - key.arity), place)
+            for place, each in enumerate(self.types)
+            if (each.cell, each.path) == (key.cell, key.path)
+        ]
+        if alike:
+            return min(alike)[-1]
+        hint = nearest(str(key), map(str, self.types))
+        raise PolicyError(
+            f"costs are those of the cells that were measured but {str(key)!r} was not;"
+            f" {hint} Run edbatch calibrate for this model"
+        )
+
+    def _batches_us(self, place: np.ndarray, count: np.ndarray) -> np.ndarray:
+        table = self._table
+        most, widest = table.shape[1] - 1, self.widths[-1]
+        wide = np.maximum(0, -((most - count) // widest))  # chunks beyond the table
+        left = count - wide * widest
+        last = np.array(self.chunk_us)[:, -1]
+        return table[place, left] + wide * last[place] + self.switch_us
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        """Time of the cheapest cut by type and number of nodes; [T, L + 1]."""
+        chunk_us = np.array(self.chunk_us)
+        widths = np.array(self.widths)
+        table = np.zeros((len(self.types), 4 * self.widths[-1] + 1))
+        for count in range(1, table.shape[1]):
+            rest = table[:, np.maximum(0, count - widths)]  # [T, W]
+            table[:, count] = (rest + chunk_us).min(axis=1)
+        return table
+
+    @cached_property
+    def _affine(self) -> np.ndarray:
+        """Fixed part, and part per node, of the time of a batch; [T, 2]."""
+        count = np.arange(1, self._table.shape[1])
+        times = self._table[:, count] + self.switch_us
+        return np.array([fit_affine(count, each) for each in times]).reshape(-1, 2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles the costs, and not the tables that follow from them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Writes the costs to a file; see `edbatch.policies.cost_file.save_costs`."""
+        from edbatch.policies.cost.file import save_costs
+
+        return save_costs(self, path)
+
+
+def require_costs(costs: object) -> None:
+    """Checks that costs are None or a `CostModel`.
+
+    Args:
+        costs: What was given.
+
+    Raises:
+        PolicyError: They are something else.
+    """
+    if costs is not None and not isinstance(costs, CostModel):
+        raise PolicyError(
+            "costs are what load_costs read from a file of 'edbatch calibrate', but"
+            f" here they are {shown(costs)}, of type {type(costs).__name__}; read the"
+            " file first"
+        )
+
+
+def fit_affine(count: np.ndarray, times: np.ndarray) -> tuple[float, float]:
+    """Fits times by ``fixed + per_node * count``.
+
+    Args:
+        count: Numbers of nodes, 1 or more; ``[n]``.
+        times: The time of each; ``[n]``.
+
+    Returns:
+        Both parts, 0 or more; see `CostModel.affine_us`.
+
+    Example:
+        >>> fit_affine(np.array([1, 2, 3]), np.array([1.0, 4.0, 9.0]))[0]
+        0.0
+    """
+    weight = 1 / (np.maximum(times, 1e-9) * np.sqrt(count))
+    ones = np.ones(len(count))
+    columns = np.stack([ones, count], axis=1) * weight[:, None]
+    (fixed, per_node), *_ = np.linalg.lstsq(columns, times * weight)
+    if fixed >= 0 and per_node >= 0:
+        return float(fixed), float(per_node)
+    # One of them is 0 then, and the other is the best alone.
+    k = 1 if fixed < 0 else 0
+    alone = columns[:, k] @ (times * weight) / (columns[:, k] @ columns[:, k])
+    return (0.0, float(alone)) if k else (float(alone), 0.0)

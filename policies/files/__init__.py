@@ -1,0 +1,1 @@
+"""Policy files: reading, checking and writing them whole."""

@@ -1,0 +1,245 @@
+"""What the JSON files of policies and of costs have in common.
+
+Each says what it is and of which version. Whoever reads one builds its content from
+entries, and raises `ValueError` with a clause that says what is wrong with one; here
+it becomes a sentence that names the file and the mend.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edbatch.arguments import as_path
+from edbatch.errors import PolicyError, nearest, shown
+from edbatch.graph.node_type import TypeKey
+from edbatch.limits import UnreadableError, parse_json, read_bytes
+from edbatch.policies.files.whole_file import write_whole
+from edbatch.policies.fsm.training_record import is_number
+
+T = TypeVar("T")
+
+_MAX_BYTES = 2**28
+
+_KINDS = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    list: "array",
+    type(None): "null",
+}
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """A kind of file.
+
+    Attributes:
+        what: What it holds, for messages, such as ``"policy"``.
+        subject: The same as the subject of a sentence, such as ``"a policy is"``.
+        name: What its entry ``format`` says.
+        version: The version that is written, the latest that can be read.
+        writer: What writes such files.
+        again: How to get such a file anew.
+    """
+
+    what: str
+    subject: str
+    name: str
+    version: int
+    writer: str
+    again: str
+
+    def write(self, path: Path, text: str) -> None:
+        """Writes a file; a reader sees the old one or the new one, never a part.
+
+        Args:
+            path: The file; replaced if it exists.
+            text: The content.
+
+        Raises:
+            PolicyError: The file cannot be written.
+        """
+        try:
+            write_whole(path, text)
+        except OSError as error:
+            raise PolicyError(
+                f"{self.subject} saved to a file in an existing, writable folder but"
+                f" {path} cannot be written ({error.strerror}); name another"
+            ) from error
+
+    def path(self, value: object) -> Path:
+        """Returns the path that somebody gave; `PolicyError` where it is none."""
+        return as_path(PolicyError, f"a {self.what} file", value)
+
+    def read(self, path: Path) -> str:
+        """Reads a file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The content.
+
+        Raises:
+            PolicyError: The file does not exist, cannot be read, is too large or is not
+                text.
+        """
+        try:
+            return read_bytes(path, _MAX_BYTES).decode("utf-8")
+        except FileNotFoundError:
+            raise PolicyError(self._not_found(path)) from None
+        except UnicodeDecodeError:
+            raise PolicyError(self._not_json(f"{path} is not text")) from None
+        except UnreadableError as error:
+            raise PolicyError(
+                f"{self.subject} read from a file but of {path}, {error}; name a file"
+                f" that {self.writer} wrote"
+            ) from None
+        except OSError as error:
+            raise PolicyError(
+                f"{self.subject} read from a file but {path} cannot be read"
+                f" ({error.strerror}); name a file that {self.writer} wrote"
+            ) from error
+
+    def parse(
+        self, text: str, source: str, build: Callable[[dict[str, Any], int], T]
+    ) -> T:
+        """Builds what a file holds.
+
+        Args:
+            text: The content.
+            source: Where it comes from, for messages.
+            build: Takes the entries and the version; raises `ValueError` with a clause
+                that says what is wrong.
+
+        Returns:
+            What was built.
+
+        Raises:
+            PolicyError: The text is damaged, is no such file, or of a later version.
+        """
+        content = self._read_json(text, source)
+        if not isinstance(content, dict) or content.get("format") != self.name:
+            raise PolicyError(
+                f'a {self.what} file says "format": "{self.name}" but {source} is other'
+                f" JSON; name a file that {self.writer} wrote"
+            )
+        version = content.get("version")
+        if type(version) is int and version > self.version:
+            raise PolicyError(
+                f"this version of edbatch reads {self.what} files up to version"
+                f" {self.version} but {source} has version {shown(version)}; install a"
+                " newer edbatch"
+            )
+        try:
+            if type(version) is not int or version < 1:
+                raise ValueError(f"'version' is {shown(version)}")
+            return build(content, version)
+        except ValueError as error:
+            raise PolicyError(
+                f"a {self.what} file keeps to the format of its version but in"
+                f" {source} {error}; {self.again}"
+            ) from None
+
+    def _read_json(self, text: str, source: str) -> Any:
+        try:
+            return parse_json(text, parse_constant=_refuse_constant)
+        except ValueError as error:
+            start = text.lstrip()
+            if not start:
+                problem = f"{source} is empty; {self.again}"
+            elif start.startswith("{") and not text.rstrip().endswith("}"):
+                problem = f"{source} ends too early and is truncated; {self.again}"
+            else:
+                problem = (
+                    f"{source} is not ({error}); name another file, or {self.again}"
+                )
+        raise PolicyError(self._not_json(problem))
+
+    def _not_json(self, problem: str) -> str:
+        return f"a {self.what} file is JSON, written by {self.writer}, but {problem}"
+
+    def _not_found(self, path: Path) -> str:
+        folder = path.parent
+        if not folder.is_dir():
+            hint = f"there is no folder {folder} either"
+        else:
+            files = [each.name for each in folder.iterdir() if each.suffix == ".json"]
+            hint = (
+                nearest(path.name, files) if files else "its folder has no .json file"
+            )
+        return f"there is no {self.what} file {path}: {hint}"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def json_text(value: Any) -> str:
+    """Writes a value as JSON, on one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def type_entry(key: TypeKey) -> dict[str, Any]:
+    """Returns the entry of a type."""
+    return {name: getattr(key, name) for name in _TYPE_KEY}
+
+
+_TYPE_KEY = {"cell": str, "path": str, "arity": int, "variant": int}
+
+
+def read_types(entries: list[Any]) -> tuple[TypeKey, ...]:
+    """Reads types from their entries.
+
+    Args:
+        entries: JSON values.
+
+    Returns:
+        The types.
+
+    Raises:
+        ValueError: An entry is wrong, or repeats a type.
+    """
+    types: dict[TypeKey, None] = {}
+    for k, each in enumerate(entries):
+        where = f"type {k}"
+        key = TypeKey(*(read_entry(each, where, n, t) for n, t in _TYPE_KEY.items()))
+        if min(key.arity, key.variant) < 0:
+            raise ValueError(f"'arity' or 'variant' of {where} is negative")
+        if key in types:
+            raise ValueError(f"{where} repeats {shown(str(key))}")
+        types[key] = None
+    return tuple(types)
+
+
+def read_entry(values: Any, where: str, name: str, kind: type) -> Any:
+    """Reads one entry of an object.
+
+    Args:
+        values: A JSON value, which should be an object.
+        where: What it is, for messages.
+        name: The entry.
+        kind: The type that it should have; an integer will do for a float.
+
+    Returns:
+        The entry.
+
+    Raises:
+        ValueError: The value is no object, has no such entry, or one of another type.
+
+    Example:
+        >>> read_entry({"visits": 3}, "state 0", "visits", float)
+        3.0
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} is not an object")
+    if name not in values:
+        raise ValueError(f"{where} has no {name!r}")
+    value = values[name]
+    if kind is float and is_number(value):
+        return float(value)
+    if kind is float or type(value) is not kind:
+        raise ValueError(f"{name!r} of {where} is not a JSON {_KINDS[kind]}")
+    return value

@@ -1,0 +1,269 @@
+"""Files from which an interrupted training goes on as if nothing had happened.
+
+A checkpoint is an ``.npz`` archive of the arrays of a `TrainingState`, and of JSON for
+the rest. It belongs to one training: the settings and a digest of the minibatches are
+in it and are compared before it is used.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edbatch.errors import PolicyError, shown
+from edbatch.graph.structure import GraphStructure
+from edbatch.limits import check_archive, parse_json
+from edbatch.policies.fsm.evaluator import Verdict
+from edbatch.policies.fsm.q_learning import QTable
+from edbatch.policies.fsm.state_machine import MachineState
+from edbatch.policies.fsm.training_record import is_number
+from edbatch.policies.fsm.trie import NO_STATE, Trie
+from edbatch.policies.fsm.tuning import Tuning
+from edbatch.policies.smooth_bound.weights import BoundWeights
+from edbatch.schedule.interrupt import deferred_interrupt
+
+# Settings that are digests.
+_MINIBATCHES = ("graphs", "held_out")
+
+
+@dataclass
+class TrainingState:
+    """How far a training has come.
+
+    Attributes:
+        table: The values learned so far.
+        stream: Random numbers of the exploration.
+        tuning: The weights of the soft bound, if they are tuned.
+        trial: Trials that have been run.
+        best: The best verdict so far.
+        curve: Trial and held-out batches of each judgement.
+        elapsed_s: Seconds spent before the last start.
+    """
+
+    table: QTable
+    stream: np.ndarray
+    tuning: Tuning | None
+    trial: int = 0
+    best: Verdict | None = None
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+
+def digest(structures: Sequence[GraphStructure]) -> str:
+    """Returns a text that differs for different minibatches."""
+    found = hashlib.sha256()
+    for each in structures:
+        found.update(repr(each.type_keys).encode())
+        for array in (
+            each.node_type,
+            each.operand_start,
+            each.operand_node,
+            each.instance_nodes,
+        ):
+            # The length tells where one array ends and the next begins.
+            found.update(f"/{len(array)}/".encode())
+            found.update(array.astype(np.int64).tobytes())
+    return found.hexdigest()
+
+
+def save_checkpoint(
+    path: str | PathLike[str], state: TrainingState, settings: dict[str, Any]
+) -> None:
+    """Writes a checkpoint; a reader sees the old file or the new one, never a part.
+
+    Args:
+        path: The file; replaced if it exists.
+        state: What to save.
+        settings: JSON values that must agree when it is loaded.
+
+    Raises:
+        PolicyError: The file cannot be written.
+    """
+    path = Path(path)
+    table, trie = state.table, state.table.trie
+    arrays: dict[str, Any] = {
+        "child": trie.child,
+        "number": trie.number,
+        "used": trie.used,
+        "value": table.value,
+        "visits": table.visits,
+        "stream": state.stream,
+    }
+    rest: dict[str, Any] = {
+        "settings": settings,
+        "trial": state.trial,
+        "curve": state.curve,
+        "elapsed_s": state.elapsed_s,
+        "best": None if state.best is None else _verdict_to_json(state.best),
+        "tuning": None,
+    }
+    if state.tuning is not None:
+        tuning = state.tuning
+        arrays |= {"mean": tuning.mean, "spread": tuning.spread, "tuned": tuning.best}
+        rest["tuning"] = [tuning.generation, tuning.best_batches]
+    arrays["rest"] = np.array(json.dumps(rest))
+    beside = path.with_name(f".{path.name}.tmp")
+    try:
+        with deferred_interrupt():
+            try:
+                with open(beside, "wb") as file:
+                    np.savez(file, **arrays)
+                os.replace(beside, path)
+            finally:
+                beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise PolicyError(
+            f"a checkpoint is saved beside the policy but {path} cannot be written"
+            f" ({error.strerror}); name a file in an existing, writable folder"
+        ) from error
+
+
+def load_checkpoint(
+    path: str | PathLike[str], settings: dict[str, Any]
+) -> TrainingState:
+    """Reads a checkpoint.
+
+    Args:
+        path: The file.
+        settings: As given to `save_checkpoint`.
+
+    Returns:
+        The state.
+
+    Raises:
+        PolicyError: There is no such file, it is damaged, or it belongs to a training
+            with other settings or on other minibatches.
+    """
+    path = Path(path)
+    try:
+        if path.exists():
+            check_archive(path)
+        # NumPy would leave a file open that is no archive.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        rest = parse_json(str(arrays["rest"]))
+        theirs = dict(rest["settings"])
+        state = _state(arrays, rest)
+        _check(state)
+    except FileNotFoundError:
+        raise PolicyError(
+            f"training resumes from a checkpoint but there is no file {path}; an"
+            " interrupted training with the same --out leaves one, start it without"
+            " --resume"
+        ) from None
+    except Exception as error:  # a damaged archive may raise about anything
+        raise PolicyError(
+            f"training resumes from a checkpoint but {path} is not one, or damaged"
+            f" ({_short(error)}); start again without --resume"
+        ) from None
+    for name, value in settings.items():
+        if theirs.get(name) == value:
+            continue
+        if name in _MINIBATCHES:
+            raise PolicyError(
+                "training resumes on the minibatches that it began with but those in"
+                f" {name!r} are others now; sample or record the same, or start again"
+                " without --resume"
+            )
+        raise PolicyError(
+            f"training resumes with the settings that it began with but {name!r} is"
+            f" {value!r} now and was {shown(theirs.get(name))}; give the same, or start"
+            " again without --resume"
+        )
+    return state
+
+
+def _state(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> TrainingState:
+    tuning = None
+    if rest["tuning"] is not None:
+        generation, batches = rest["tuning"]
+        tuning = Tuning(
+            generation, arrays["mean"], arrays["spread"], arrays["tuned"], batches
+        )
+    trie = Trie(arrays["child"], arrays["number"], arrays["used"])
+    best = rest["best"]
+    return TrainingState(
+        table=QTable(trie, arrays["value"], arrays["visits"]),
+        stream=arrays["stream"],
+        tuning=tuning,
+        trial=rest["trial"],
+        best=None if best is None else _verdict_from_json(best),
+        curve=[(trial, batches) for trial, batches in rest["curve"]],
+        elapsed_s=rest["elapsed_s"],
+    )
+
+
+def _check(state: TrainingState) -> None:
+    """Checks arrays that compiled code reads; raises `ValueError`."""
+    trie, value, visits = state.table.trie, state.table.value, state.table.visits
+    capacity, num_types = trie.child.shape
+    nodes, sequences = trie.used.tolist()
+    expected: list[tuple[str, np.ndarray, Any, tuple[int, ...]]] = [
+        ("child", trie.child, np.int32, (capacity, num_types)),
+        ("number", trie.number, np.int32, (capacity,)),
+        ("used", trie.used, np.int64, (2,)),
+        ("value", value, np.float64, (len(value), num_types)),
+        ("visits", visits, np.int64, value.shape),
+        ("stream", state.stream, np.uint64, (1,)),
+    ]
+    if state.tuning is not None:
+        tuning = state.tuning
+        for name in ("mean", "spread", "best"):
+            array = getattr(tuning, name)
+            expected.append((name, array, np.float64, (num_types + 1,)))
+    for name, array, dtype, shape in expected:
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(f"{name!r} is {array.dtype}{list(array.shape)}")
+    within = (
+        0 < nodes <= capacity
+        and 0 <= sequences <= len(value)
+        and _all_in(trie.child[:nodes], 0, nodes)
+        and _all_in(trie.number[:nodes], NO_STATE, sequences)
+    )
+    if not within:
+        raise ValueError("its table of states refers to places that there are not")
+    numbers = (type(state.trial) is int, is_number(state.elapsed_s))
+    if not (all(numbers) and all(is_number(each) for p in state.curve for each in p)):
+        raise ValueError("'trial', 'elapsed_s' or 'curve' are no numbers")
+
+
+def _all_in(array: np.ndarray, least: int, end: int) -> bool:
+    return bool(((array >= least) & (array < end)).all())
+
+
+def _short(error: Exception) -> str:
+    text = str(error)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _verdict_to_json(verdict: Verdict) -> dict[str, Any]:
+    weights = verdict.weights
+    return {
+        "batches": verdict.batches,
+        "unseen": verdict.unseen,
+        "trial": verdict.trial,
+        "meets_bounds": verdict.meets_bounds,
+        "states": [
+            [each.frontier, each.action, each.visits, each.value]
+            for each in verdict.states
+        ],
+        "weights": [weights.types, weights.path, weights.power],
+    }
+
+
+def _verdict_from_json(values: dict[str, Any]) -> Verdict:
+    types, path, power = values.pop("weights")
+    states = values.pop("states")
+    return Verdict(
+        **values,
+        states=tuple(
+            MachineState(tuple(frontier), *others) for frontier, *others in states
+        ),
+        weights=BoundWeights(tuple(types), path, power),
+    )

@@ -1,0 +1,213 @@
+"""Encodings of a frontier: the state that a finite state machine sees.
+
+An encoding is a sequence of types (ED-Batch, Chen et al., ICML 2023, section 2.4):
+
+- `base`: the types on the frontier, ascending.
+- `max`: the type with most frontier nodes (the lowest of equals), then as `base`.
+- `sort`: the types on the frontier by how many nodes they have, most first, the lower
+  of equals first.
+- `fall`, new here: the type whose batch would lower the soft bound of what remains most
+  (`edbatch.policies.smooth_bound.bound`), and the runner-up. The first is a good choice
+  by itself; a machine learns where to take the second.
+
+Sequences are looked up exactly, in a trie (`edbatch.policies.fsm.trie`): two states are
+the same only if their sequences are. Time O(T) for `base` and `max`; O(T + F²) for
+`sort`, F types being on the frontier; O(T) for `fall`. No allocation.
+
+A policy numbers types by itself, and its numbers, here called *symbols*, decide ties.
+So a machine trained on one model's recordings chooses alike on those of another run,
+in which the same types were met in another order.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numba import njit
+
+from edbatch.errors import PolicyError, nearest, shown
+from edbatch.policies.compiled import without_counting
+from edbatch.policies.smooth_bound.arrays import SoftBound
+from edbatch.policies.smooth_bound.bound import fall, path_value
+from edbatch.schedule.frontier import FrontierState
+
+ENCODINGS = ("base", "max", "sort", "fall")
+_BASE, _MAX, _SORT, FALL = range(4)
+
+# Falls are equal if they differ by less than rounding might make of equal ones.
+_EQUAL = 1e-9
+
+
+def encoding_id(encoding: str) -> int:
+    """Returns the number by which compiled code knows an encoding.
+
+    Args:
+        encoding: One of `ENCODINGS`.
+
+    Returns:
+        Its position.
+
+    Raises:
+        PolicyError: There is no such encoding.
+
+    Example:
+        >>> encoding_id("sort")
+        2
+    """
+    if encoding not in ENCODINGS:
+        hint = nearest(str(encoding), ENCODINGS)
+        raise PolicyError(
+            f"an encoding is one of {', '.join(ENCODINGS)} but this is"
+            f" {shown(encoding)}; {hint}"
+        )
+    return ENCODINGS.index(encoding)
+
+
+def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
+    """Tells whether a sequence of symbols can stand for any frontier.
+
+    Args:
+        encoding: One of `ENCODINGS`.
+        sequence: The symbols.
+
+    Returns:
+        Whether some frontier has this encoding.
+
+    Example:
+        >>> may_encode("base", [0, 2]), may_encode("base", [2, 0])
+        (True, False)
+        >>> may_encode("max", [2, 0, 2]), may_encode("sort", [2, 0])
+        (True, True)
+    """
+    present = list(sequence)
+    if encoding_id(encoding) == FALL:
+        return len(present) in (1, 2) and len({*present}) == len(present)
+    if encoding_id(encoding) == _MAX:
+        present = present[1:]
+        if sequence and sequence[0] not in present:
+            return False
+    if encoding_id(encoding) == _SORT:
+        present = sorted(present)
+    return len(present) > 0 and all(a < b for a, b in pairwise(present))
+
+
+@njit(cache=True, nogil=True)
+def encode(
+    kind: int,
+    state: FrontierState,
+    soft: SoftBound,
+    type_of: np.ndarray,
+    sequence: np.ndarray,
+) -> int:
+    """Encodes the frontier of an execution.
+
+    Args:
+        kind: `encoding_id` of the encoding.
+        state: A `FrontierState`.
+        soft: The `SoftBound` of what remains; read for `fall` only.
+        type_of: The graph's type of each symbol, negative where the graph has none.
+        sequence: Receives the symbols; at least one longer than there are symbols.
+
+    Returns:
+        The length of the sequence.
+    """
+    if kind == FALL:
+        return best_two(state, soft, type_of, sequence)
+    length = 0
+    if kind == _MAX:
+        length = 1  # its place is filled below
+    most = 0
+    for symbol in range(len(type_of)):
+        t = type_of[symbol]
+        if t < 0:
+            continue
+        size = state.tail[t] - state.head[t]
+        if size == 0:
+            continue
+        place = length
+        if kind == _SORT:
+            while place > 0:
+                u = type_of[sequence[place - 1]]
+                if state.tail[u] - state.head[u] >= size:
+                    break
+                sequence[place] = sequence[place - 1]
+                place -= 1
+        sequence[place] = symbol
+        length += 1
+        if kind == _MAX and size > most:
+            most = size
+            sequence[0] = symbol
+    return length if most or kind != _MAX else 0
+
+
+@without_counting()
+def best_two(
+    state: FrontierState, soft: SoftBound, type_of: np.ndarray, sequence: np.ndarray
+) -> int:
+    """Finds the two types on the frontier that lower the soft bound most.
+
+    This is `encode` for `fall`, which callers of that alone do well to call: see
+    `edbatch.policies.compiled`.
+
+    Args:
+        state: As for `encode`, and so the others.
+        soft: The `SoftBound` of what remains.
+        type_of: The graph's type of each symbol.
+        sequence: Receives the symbols, that of the largest fall first.
+
+    Returns:
+        How many there are: two, or as many as there are types on the frontier.
+    """
+    paths = path_value(soft)
+    length = 0
+    most = 0.0
+    second = 0.0
+    for symbol in range(len(type_of)):
+        t = type_of[symbol]
+        if t < 0 or state.tail[t] == state.head[t]:
+            continue
+        value = fall(soft, t, paths)
+        if length == 0 or value > most + _EQUAL:
+            sequence[1] = sequence[0]
+            second = most
+            sequence[0] = symbol
+            most = value
+        elif length == 1 or value > second + _EQUAL:
+            sequence[1] = symbol
+            second = value
+        length += 1
+    return min(length, 2)
+
+
+def encoded(
+    encoding: str,
+    state: FrontierState,
+    soft: SoftBound,
+    type_of: np.ndarray | None = None,
+) -> list[int]:
+    """Encodes the frontier of an execution; for tests and displays.
+
+    Args:
+        encoding: One of `ENCODINGS`.
+        state: The execution.
+        soft: Its `SoftBound`.
+        type_of: As for `encode`; symbols are the graph's own types if None.
+
+    Returns:
+        The symbols.
+
+    Example:
+        >>> from edbatch.policies.smooth_bound.bound import start_soft_bound
+        >>> from edbatch.schedule import start_frontier
+        >>> from edbatch.schedule.examples import from_operands
+        >>> graph = from_operands("abb", [[], [], []])
+        >>> state = start_frontier(graph)
+        >>> soft = start_soft_bound(state, graph.instance_nodes, np.ones(3), 3)
+        >>> [encoded(each, state, soft) for each in ENCODINGS]
+        [[0, 1], [1, 0, 1], [1, 0], [0, 1]]
+    """
+    if type_of is None:
+        type_of = np.arange(len(state.head), dtype=np.int32)
+    sequence = np.empty(len(type_of) + 1, np.int32)
+    length = encode(encoding_id(encoding), state, soft, type_of, sequence)
+    return [int(each) for each in sequence[:length]]

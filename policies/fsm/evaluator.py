@@ -1,0 +1,130 @@
+"""Judging tables during training: batches on minibatches that were held out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.fsm.q_learning import QTable, best_actions
+from edbatch.policies.fsm.state_machine import Binding, MachineState, run_table
+from edbatch.policies.fsm.trie import sequences
+from edbatch.policies.smooth_bound.weights import BoundWeights
+from edbatch.schedule.lower_bound import longest_chains
+from edbatch.schedule.policy import Policy
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """How a table does on the held-out minibatches.
+
+    Attributes:
+        batches: Mean batches per minibatch.
+        unseen: Steps in states that are not in the table, all together.
+        trial: After which trial.
+        meets_bounds: Whether every minibatch meets its lower bound.
+        states: The table, as states of a machine.
+        weights: Weights of the soft bound.
+    """
+
+    batches: float
+    unseen: int
+    trial: int
+    meets_bounds: bool
+    states: tuple[MachineState, ...]
+    weights: BoundWeights
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """Smaller is better."""
+        return self.batches, self.unseen, self.trial
+
+
+class Judge:
+    """Runs tables and heuristics on the held-out minibatches.
+
+    With a cost per type, costs stand for numbers of batches everywhere.
+    """
+
+    def __init__(
+        self,
+        held_out: Sequence[GraphStructure],
+        kind: int,
+        num_types: int,
+        cost: np.ndarray | None = None,
+    ) -> None:
+        self._graphs = held_out
+        self._cost = cost
+        self._bounds = [_bound(each, cost) for each in held_out]
+        self._kind = kind
+        self._type_of = np.arange(num_types, dtype=np.int32)
+        self.bound = mean(self._bounds)
+
+    def __call__(self, table: QTable, weights: BoundWeights, trial: int) -> Verdict:
+        """Judges a table with the weights that it was learned with."""
+        action = best_actions(table)
+        num_types = len(self._type_of)
+        binding = Binding(self._type_of, *weights.arrays(self._type_of, num_types))
+        batches = []
+        unseen = 0
+        for each in self._graphs:
+            *_, batch_type, strange = run_table(
+                each, self._kind, binding, table.trie, action
+            )
+            batches.append(cost_of(batch_type, self._cost))
+            unseen += strange
+        return Verdict(
+            batches=mean(batches),
+            unseen=unseen,
+            trial=trial,
+            meets_bounds=bool(np.allclose(batches, self._bounds)),
+            states=machine_states(table, action),
+            weights=weights,
+        )
+
+    def heuristic(self, policy: Policy) -> float:
+        """Mean batches of a policy on the held-out minibatches."""
+        return mean(
+            cost_of(policy.schedule(each).batch_type, self._cost)
+            for each in self._graphs
+        )
+
+
+def cost_of(batch_type: np.ndarray, cost: np.ndarray | None) -> float:
+    """What batches of these types cost; their number if `cost` is None."""
+    return float(len(batch_type) if cost is None else cost[batch_type].sum())
+
+
+def _bound(structure: GraphStructure, cost: np.ndarray | None) -> float:
+    chains = longest_chains(structure)
+    return float(chains.sum() if cost is None else chains @ cost[: len(chains)])
+
+
+def machine_states(table: QTable, action: np.ndarray) -> tuple[MachineState, ...]:
+    """Reads the states out of a table.
+
+    Args:
+        table: The table.
+        action: What to do in each state; ``[S]``.
+
+    Returns:
+        The states.
+    """
+    start, flat = sequences(table.trie)
+    symbols = flat.tolist()
+    visits = table.visits.sum(axis=1).tolist()
+    return tuple(
+        MachineState(
+            frontier=tuple(symbols[start[s] : start[s + 1]]),
+            action=chosen,
+            visits=visits[s],
+            value=round(float(table.value[s, chosen]), 4),
+        )
+        for s, chosen in enumerate(action.tolist())
+    )
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of at least one value."""
+    values = list(values)
+    return float(sum(values)) / len(values)

@@ -1,0 +1,152 @@
+"""Tuning the weights of a soft bound by the cross-entropy method.
+
+Rubinstein 1999; with noise that keeps the search alive, as Szita and Lőrincz, "Learning
+Tetris using the noisy cross-entropy method", 2006, which is the same kind of problem: a
+linear value of a few features decides each step of a long game. A generation samples
+weights around a mean, plays every minibatch with each, and moves the mean and the
+spread to those of the best. Weights are positive, so their logarithms are what is
+sampled.
+
+A generation of P samples on M minibatches of N nodes costs O(P M T (N + E)); the
+mean's own score decides which mean is kept, so the result is never worse on the
+training minibatches than the weights it began with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.fsm.encoding import FALL
+from edbatch.policies.fsm.evaluator import cost_of
+from edbatch.policies.fsm.state_machine import Binding, run_table
+from edbatch.policies.fsm.trie import trie_of
+from edbatch.policies.smooth_bound.weights import BoundWeights
+
+POPULATION = 32
+# On how many nodes a weight is played: what keeps tuning a matter of seconds.
+_NODES = 300_000
+_ELITE = 6
+_FIRST_SPREAD = 0.5
+_NOISE = 0.05  # added to the spread, falling to 0 with the generations
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """Where tuning stands; ``D`` weights: one per type, and that of the path.
+
+    Attributes:
+        generation: How many generations have been played.
+        mean: Mean of the logarithms of the weights.
+        spread: Their standard deviation.
+        best: The best mean so far.
+        best_batches: Batches that it runs per training minibatch, or their cost.
+    """
+
+    generation: int
+    mean: np.ndarray  # [D] float64
+    spread: np.ndarray  # [D] float64
+    best: np.ndarray  # [D] float64
+    best_batches: float
+
+    @property
+    def weights(self) -> BoundWeights:
+        """The best weights so far, rounded to what a file shows."""
+        return as_weights(self.best)
+
+
+def as_weights(logarithms: np.ndarray) -> BoundWeights:
+    """Turns logarithms of weights, ``[T + 1]``, into weights of three decimals."""
+    *types, path = (round(float(each), 3) for each in np.exp(logarithms))
+    return BoundWeights(tuple(types), path)
+
+
+def start_tuning(
+    structures: Sequence[GraphStructure],
+    num_types: int,
+    cost: np.ndarray | None = None,
+) -> Tuning:
+    """Starts from equal weights.
+
+    Args:
+        structures: The minibatches to train on.
+        num_types: Number of types of the model.
+        cost: What a batch of each type costs; 1 if None. ``[T]``.
+
+    Returns:
+        The state before the first generation.
+    """
+    equal = np.zeros(num_types + 1)
+    return Tuning(
+        generation=0,
+        mean=equal,
+        spread=np.full(num_types + 1, _FIRST_SPREAD),
+        best=equal,
+        best_batches=_play(_first(structures), equal, cost),
+    )
+
+
+def _first(structures: Sequence[GraphStructure]) -> Sequence[GraphStructure]:
+    """Returns the first minibatches, at least one, of about `_NODES` nodes."""
+    nodes = np.cumsum([each.num_nodes for each in structures])
+    return structures[: max(1, int(np.searchsorted(nodes, _NODES, side="right")))]
+
+
+def next_generation(
+    tuning: Tuning,
+    structures: Sequence[GraphStructure],
+    generations: int,
+    seed: int,
+    cost: np.ndarray | None = None,
+) -> Tuning:
+    """Plays one generation.
+
+    Args:
+        tuning: Where tuning stands.
+        structures: The minibatches to train on.
+        generations: How many generations there will be.
+        seed: Seed of all of them; any integer, it counts modulo 2⁶⁴.
+        cost: As for `start_tuning`.
+
+    Returns:
+        Where it stands afterwards.
+    """
+    rng = np.random.default_rng([seed % 2**64, tuning.generation])
+    shape = (POPULATION, len(tuning.mean))
+    samples = tuning.mean + tuning.spread * rng.standard_normal(shape)
+    played = _first(structures)
+    scores = [_play(played, each, cost) for each in samples]
+    elite = samples[np.argsort(scores, kind="stable")[:_ELITE]]
+    mean = elite.mean(axis=0)
+    mean -= mean.mean()  # only the weights' proportions count
+    noise = _NOISE * max(0.0, 1 - (tuning.generation + 1) / generations)
+    best, best_batches = tuning.best, tuning.best_batches
+    batches = _play(played, mean, cost)
+    if batches < best_batches:
+        best, best_batches = mean, batches
+    return Tuning(
+        generation=tuning.generation + 1,
+        mean=mean,
+        spread=elite.std(axis=0) + noise,
+        best=best,
+        best_batches=best_batches,
+    )
+
+
+def _play(
+    structures: Sequence[GraphStructure],
+    logarithms: np.ndarray,
+    cost: np.ndarray | None,
+) -> float:
+    """Mean batches of the policy that always takes the largest fall, or their cost."""
+    num_types = len(logarithms) - 1
+    type_of = np.arange(num_types, dtype=np.int32)
+    binding = Binding(type_of, *as_weights(logarithms).arrays(type_of, num_types))
+    trie, _ = trie_of((), num_types)
+    action = np.empty(0, np.int32)
+    batches = 0.0
+    for each in structures:
+        *_, batch_type, _ = run_table(each, FALL, binding, trie, action)
+        batches += cost_of(batch_type, cost)
+    return batches / len(structures)

@@ -1,0 +1,1 @@
+"""Search for schedules of fewer batches, within milliseconds or exhaustively."""

@@ -1,0 +1,343 @@
+"""Beam search over the states of a minibatch, with the soft bound as value.
+
+Layer by layer, every kept state is continued by every type on its frontier; the best
+`width` of what comes out, by their soft bound (`edbatch.policies.smooth_bound.bound`),
+are kept. Where the sufficient condition of ED-Batch holds for a type, some optimal
+schedule runs it next, so the state is continued by that type only. A type whose nodes
+have no readers waits until all of them are ready: they could all run in a later batch. States
+that cannot lead to fewer batches than are known already, by their lower bound, are
+dropped; if nothing else was ever dropped, the result is proven: with room for all
+states this is an exact solver (breadth first with a bound: what A* expands, in another
+order).
+
+A layer of a minibatch of B instances costs O(W F B) look-ups for width W and F types on
+the frontiers, and the making of instance states that were not met before.
+"""
+
+import math
+import time
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.policies.search.instance_states import (
+    InstanceGraph,
+    InstanceStates,
+    follow,
+    grown,
+    new_scratch,
+    table_size,
+)
+from edbatch.policies.smooth_bound.powers import powers, root
+
+FOUND, EXHAUSTED, STOPPED = range(3)
+
+
+class BeamResult(NamedTuple):
+    """What a search came to.
+
+    Attributes:
+        states: The states, whose arrays are new ones where they had to grow.
+        outcome: `FOUND`; `EXHAUSTED` where nothing was left to continue; or `STOPPED`
+            where time was over.
+        is_complete: Whether nothing was dropped for want of width.
+        actions: The types to run, if found; ``[batches] int32``.
+    """
+
+    states: InstanceStates
+    outcome: int
+    is_complete: bool
+    actions: np.ndarray
+
+
+class _Layers(NamedTuple):
+    """The present layer and the next, by turns, and the way back through all.
+
+    Attributes:
+        present: State of each instance, for each kept state.
+        chain: Longest remaining chain of each type.
+        share: What each type's chains, and the paths, add to the soft bound.
+        ready: Frontier nodes of each type.
+        paid: Cost of the batches so far.
+        parent: From which kept state each one came.
+        action: By running which type.
+        progress: Number of the present layer, how many states it keeps, how many have
+            been dropped for want of width, and layer and place of the best end so far.
+        limit: The cost to beat.
+    """
+
+    present: np.ndarray  # [2, W, B] int32
+    chain: np.ndarray  # [2, W, T] int32
+    share: np.ndarray  # [2, W, T + 1] float64
+    ready: np.ndarray  # [2, W, T] int32
+    paid: np.ndarray  # [2, W] float64
+    parent: np.ndarray  # [layers, W] int32
+    action: np.ndarray  # [layers, W] int32
+    progress: np.ndarray  # [5] int64
+    limit: np.ndarray  # [1] float64
+
+
+def search_beam(
+    graph: InstanceGraph,
+    states: InstanceStates,
+    start: np.ndarray,
+    weight: np.ndarray,
+    squarings: int,
+    width: int,
+    limit: float,
+    max_ms: float = np.inf,
+    cost: np.ndarray | None = None,
+) -> BeamResult:
+    """Searches for a schedule of fewer batches, or of less cost.
+
+    Args:
+        graph: The minibatch.
+        states: States of its instances; new ones are added.
+        start: State in which each of some of its instances starts; ``[B'] int32``.
+        weight: Weight of each type's chains, and of the path; ``[T + 1]``.
+        squarings: The power of the soft bound is two to this.
+        width: How many states to keep per layer.
+        limit: Number of batches, or cost, that is known already; only less is of
+            interest.
+        max_ms: When to stop, in milliseconds; looked at about every millisecond.
+        cost: Cost of one batch of each type, above 0; 1 for all if None. ``[T]``.
+
+    Returns:
+        What was found.
+    """
+    deadline = time.perf_counter() + max_ms / 1e3
+    num_types = states.ready.shape[1]
+    if cost is None:
+        cost = np.ones(num_types)
+    power = powers(int(states.chain[start, -1].max(initial=1)), squarings)
+    # The weight of the path goes with what a batch costs on average.
+    weight = weight * np.append(cost, cost.mean() if num_types else 1.0)
+    most = math.ceil(min(limit / cost.min(initial=np.inf), len(graph.node_type)))
+    layers = _Layers(
+        np.empty((2, width, len(start)), np.int32),
+        np.empty((2, width, num_types), np.int32),
+        np.empty((2, width, num_types + 1)),
+        np.empty((2, width, num_types), np.int32),
+        np.zeros((2, width)),
+        np.empty((most, width), np.int32),
+        np.empty((most, width), np.int32),
+        np.array([0, 1, 0, _NO_END, _NO_END]),
+        np.array([limit], np.float64),
+    )
+    layers.present[0, 0] = start
+    layers.chain[0, 0] = states.chain[start, :-1].max(axis=0, initial=0)
+    totals = power[states.chain[start]].sum(axis=0)
+    layers.share[0, 0] = weight * [root(total, squarings) for total in totals]
+    layers.ready[0, 0] = states.ready[start].sum(axis=0)
+    is_over = False
+    while not is_over:
+        *arrays, is_over = _advance(
+            graph, states, layers, power, weight, squarings, cost, _WORK
+        )
+        states = InstanceStates(*arrays)
+        if time.perf_counter() > deadline:
+            break
+    *_, dropped, end, last = layers.progress.tolist()
+    actions = np.empty(max(end, 0), np.int32)
+    for layer in reversed(range(len(actions))):
+        actions[layer] = layers.action[layer, last]
+        last = layers.parent[layer, last]
+    nothing = EXHAUSTED if is_over else STOPPED
+    outcome = FOUND if end != _NO_END else nothing
+    return BeamResult(states, outcome, bool(is_over) and dropped == 0, actions)
+
+
+_NO_END = -1
+_EQUAL = 1e-9  # of costs that differ by rounding only
+
+# About a millisecond of look-ups; making a state costs about as much as some, and as
+# the nodes that are scanned for it.
+_WORK = 50_000
+_STATE_WORK = 100
+
+
+@njit(cache=True, nogil=True)
+def _advance(graph, states, layers, power, weight, squarings, cost, max_work):
+    """Goes on layer by layer until nothing is left, or for so much work."""
+    width = layers.present.shape[1]
+    num_types = graph.chains.shape[1]
+    num_instances = layers.present.shape[2]
+    scratch = new_scratch(graph)
+    # Per continuation of one layer.
+    most = width * num_types
+    value = np.empty(most)
+    parent = np.empty(most, np.int32)
+    action = np.empty(most, np.int32)
+    key = np.empty(most, np.uint64)
+    new_chain = np.empty(most, np.int32)
+    new_share = np.empty((most, 2))
+    kept = np.empty(width, np.int64)
+    table = np.empty(table_size(width), np.int64)  # kept states by key
+    is_last = _read_by_none(graph)
+    layer, size, dropped, end, last = layers.progress
+    limit = layers.limit[0]
+    work = 0
+    while size > 0 and work < max_work:
+        present, after = layers.present[layer % 2], layers.present[1 - layer % 2]
+        chain, chain_after = layers.chain[layer % 2], layers.chain[1 - layer % 2]
+        share, share_after = layers.share[layer % 2], layers.share[1 - layer % 2]
+        ready, ready_after = layers.ready[layer % 2], layers.ready[1 - layer % 2]
+        paid, paid_after = layers.paid[layer % 2], layers.paid[1 - layer % 2]
+        for k in range(size):
+            if paid[k] < limit and chain[k].sum() == 0:
+                limit = paid[k]
+                end = layer
+                last = k
+        made, scanned = states.used[0], states.used[3]
+        count = 0
+        for p in range(size):
+            bound = paid[p]
+            base = paid[p]
+            for t in range(num_types):
+                bound += cost[t] * chain[p, t]
+                base += share[p, t]
+            first = count
+            for a in range(num_types):
+                if ready[p, a] == 0:
+                    continue
+                while not _follow_all(graph, states, scratch, present[p], a):
+                    states = grown(states)
+                is_allowed, longest, chain_total, path_total, found_key = _evaluate(
+                    states.following,
+                    states.chain,
+                    states.allowed,
+                    states.key,
+                    power,
+                    present[p],
+                    a,
+                )
+                work += num_instances
+                if is_allowed:
+                    count = first  # some optimal schedule goes this way
+                elif is_last[a]:
+                    continue  # a later batch of the type could run these nodes, too
+                # The batch's own cost, less what the lower bound falls by.
+                if bound + cost[a] * (1 + longest - chain[p, a]) < limit - _EQUAL:
+                    chain_share = weight[a] * root(chain_total, squarings)
+                    path_share = weight[num_types] * root(path_total, squarings)
+                    value[count] = base + cost[a] - share[p, a]
+                    value[count] += chain_share + path_share
+                    new_share[count, 0] = chain_share
+                    new_share[count, 1] = path_share
+                    parent[count] = p
+                    action[count] = a
+                    key[count] = found_key
+                    new_chain[count] = longest
+                    count += 1
+                if is_allowed:
+                    break
+        work += (states.used[0] - made) * _STATE_WORK + states.used[3] - scanned
+        size = 0
+        table[:] = -1
+        for c in np.argsort(value[:count], kind="mergesort"):
+            p, a = parent[c], action[c]
+            k = key[c] & np.uint64(len(table) - 1)
+            is_new = True
+            while is_new and table[k] >= 0:
+                if key[kept[table[k]]] == key[c]:
+                    other = after[table[k]]
+                    is_new = not _is_same(states.following, present[p], a, other)
+                k = (k + np.uint64(1)) & np.uint64(len(table) - 1)
+            if not is_new:
+                continue
+            if size == width:
+                dropped += 1
+                break
+            table[k] = size
+            kept[size] = c
+            paid_after[size] = paid[p] + cost[a]
+            chain_after[size] = chain[p]
+            chain_after[size, a] = new_chain[c]
+            share_after[size] = share[p]
+            share_after[size, a] = new_share[c, 0]
+            share_after[size, num_types] = new_share[c, 1]
+            ready_after[size] = ready[p]
+            for i in range(num_instances):
+                before = present[p, i]
+                s = states.following[before, a]
+                after[size, i] = s
+                if s != before:
+                    for t in range(num_types):
+                        ready_after[size, t] += states.ready[s, t]
+                        ready_after[size, t] -= states.ready[before, t]
+            layers.parent[layer, size] = p
+            layers.action[layer, size] = a
+            size += 1
+        layer += 1
+    layers.progress[0] = layer
+    layers.progress[1] = size
+    layers.progress[2] = dropped
+    layers.progress[3] = end
+    layers.progress[4] = last
+    layers.limit[0] = limit
+    return (
+        states.place,
+        states.key,
+        states.ready,
+        states.chain,
+        states.allowed,
+        states.following,
+        states.frontier,
+        states.bits,
+        states.table,
+        states.used,
+        size == 0,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _read_by_none(graph):
+    """Finds the types whose nodes have no readers."""
+    is_last = np.ones(graph.chains.shape[1], np.bool_)
+    for v in range(len(graph.node_type)):
+        if graph.consumer_start[v + 1] > graph.consumer_start[v]:
+            is_last[graph.node_type[v]] = False
+    return is_last
+
+
+@njit(cache=True, nogil=True)
+def _follow_all(graph, states, scratch, present, a):
+    """Makes the states after running a type; tells whether there was room."""
+    for before in present:
+        if (
+            states.following[before, a] < 0
+            and follow(graph, states, scratch, before, a) < 0
+        ):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _evaluate(following, chain, allowed, key, power, present, a):
+    """Looks at what follows if a type runs: all that its value depends on."""
+    is_allowed = True
+    longest = 0
+    chain_total = 0.0
+    path_total = 0.0
+    found_key = np.uint64(0)
+    path = chain.shape[1] - 1
+    for k in range(len(present)):
+        before = present[k]
+        is_allowed &= allowed[before, a]
+        s = following[before, a]
+        length = chain[s, a]
+        longest = max(longest, length)
+        chain_total += power[length]
+        path_total += power[chain[s, path]]
+        found_key += key[s]
+    return is_allowed, longest, chain_total, path_total, found_key
+
+
+@njit(cache=True, nogil=True)
+def _is_same(following, present, a, other):
+    """Tells whether running a type leads to a state that was kept already."""
+    same = True
+    for k in range(len(present)):
+        same &= following[present[k], a] == other[k]
+    return same

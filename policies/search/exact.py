@@ -1,0 +1,127 @@
+"""The fewest batches that are possible, proven, or a bound that is closer to them.
+
+A beam search that drops nothing but states that cannot win proves its result
+(`edbatch.policies.search.beam`). For a whole minibatch that takes too much room, but a
+part of it is often enough: whatever schedules the minibatch schedules each part of it,
+so the optimum of a part is a lower bound for the whole. Parts grow by the instance that
+raises the lower bound most, until the optimum of the part equals the number of batches
+of a schedule that is known, which is then optimal, or until the part is too large.
+
+In the worst case the states kept per layer, W, are all that there are, so a part that
+is not solved costs O(W F B) per layer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.search.beam_search import NUM_VARIATIONS, Search, schedule_of
+from edbatch.schedule.lower_bound import lower_bound
+from edbatch.schedule.policy import Policy
+from edbatch.schedule.schedule import Schedule
+
+_NARROW = 64
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """What is known of the fewest batches of a minibatch.
+
+    Attributes:
+        schedule: The schedule of fewest batches that was found.
+        bound: No schedule has fewer batches; at least the lower bound.
+        part: How many instances prove that bound.
+    """
+
+    schedule: Schedule
+    bound: int
+    part: int
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the schedule is optimal."""
+        return self.schedule.num_batches == self.bound
+
+
+def find_optimum(
+    structure: GraphStructure,
+    policy: Policy,
+    *,
+    width: int = 20_000,
+    max_ms: float = 1_000.0,
+) -> Optimum:
+    """Looks for the fewest batches of a minibatch, and for a proof.
+
+    Args:
+        structure: The minibatch.
+        policy: Gives the first schedule, and its weights to the search if it has some.
+        width: States to keep per layer at most.
+        max_ms: Milliseconds for a part; what takes longer counts as too large.
+
+    Returns:
+        The best schedule, and a proven bound.
+
+    Example:
+        >>> from edbatch.policies import Depth
+        >>> from edbatch.schedule.examples import tree
+        >>> optimum = find_optimum(tree("(((aa)ba)b(aa)b)b"), Depth())
+        >>> optimum.bound, optimum.is_proven
+        (4, True)
+    """
+    best = policy.schedule(structure)
+    bound = lower_bound(structure)
+    search = Search(structure, policy, best.num_batches)
+    for variation in range(NUM_VARIATIONS):
+        if search.limit > bound and not search.is_proven:
+            search.run(_NARROW, variation)
+    part = num_instances = len(structure.instance_nodes)
+    if search.is_proven:
+        bound = int(search.limit)
+    else:
+        for instances in _parts(search.chains):
+            proven = _solve(structure, policy, instances, width, max_ms)
+            if proven is None:
+                break
+            if proven > bound:
+                bound, part = proven, len(instances)
+            if bound == search.limit or len(instances) == num_instances:
+                break
+    if search.actions is not None:
+        best = schedule_of(structure, search.actions)
+    return Optimum(best, bound, part)
+
+
+def _parts(chains: np.ndarray) -> list[np.ndarray]:
+    """Orders instances by how much each raises the bound of those before it.
+
+    Args:
+        chains: Longest chain of each type in each instance; ``[B, T]``.
+
+    Returns:
+        Parts of 1, 2, … instances.
+    """
+    chosen: list[int] = []
+    longest = np.zeros(chains.shape[1], chains.dtype)
+    for _ in range(len(chains)):
+        raised = np.maximum(chains, longest).sum(axis=1) * (chains.sum() + 1)
+        raised += chains.sum(axis=1)  # of equals the longest
+        raised[chosen] = -1
+        chosen.append(int(raised.argmax()))
+        longest = np.maximum(longest, chains[chosen[-1]])
+    return [np.array(chosen[: k + 1]) for k in range(len(chosen))]
+
+
+def _solve(
+    structure: GraphStructure,
+    policy: Policy,
+    instances: np.ndarray,
+    width: int,
+    max_ms: float,
+) -> int | None:
+    """Finds the optimum of a part, or None if it is too large."""
+    search = Search(structure, policy, structure.num_nodes + 1, instances)
+    search.run(_NARROW)
+    if not search.is_proven:
+        search.run(width, max_ms=max_ms)
+    return int(search.limit) if search.is_proven else None

@@ -1,0 +1,467 @@
+"""The states of single instances: what lets a search run thousands of schedules.
+
+Instances of a minibatch do not depend on each other, so the state of its execution is
+one state per instance, and running a type moves each of them by itself. Each state of
+an instance is computed once, when it is first reached, together with its frontier, its
+longest remaining chains and which types the sufficient condition of ED-Batch (Chen et
+al., ICML 2023, section 2.3) allows; after that a step of a whole minibatch is one
+look-up per instance.
+
+A state is the set of nodes that have run, held as bits from the first node that has not
+run to the last that has. States are found again by the exclusive or of a random number
+per node (Zobrist hashing), and compared bit by bit.
+
+Making a state of an instance of n nodes and e operands costs O(n + e) for each 64
+types; less where an instance is long, for only the nodes that could be heads are
+looked at, see `InstanceGraph.settled`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.policies.search.reach import reach
+
+UNKNOWN = -1
+_FULL = -2
+_MASK_TYPES = 64
+_ALL = np.uint64(2**64 - 1)
+
+
+class InstanceGraph(NamedTuple):
+    """A minibatch of ``B`` instances with ``N`` nodes of ``T`` types.
+
+    Attributes:
+        node_type: Type of each node.
+        operand_start: First operand of each node, and the end.
+        operands: Node that each operand reads; negative where it is missing.
+        consumer_start: First reader of each node, and the end.
+        consumers: Readers.
+        chains: As in `edbatch.policies.reach.Reach`.
+        height: As there.
+        settled: The smallest, over each node and all after it in its instance, of the
+            last ancestor of its own type. Until that has run, none of them is a head.
+        first_node: First node of each instance, and the end.
+    """
+
+    node_type: np.ndarray  # [N] int32
+    operand_start: np.ndarray  # [N + 1] int32
+    operands: np.ndarray  # [E] int32
+    consumer_start: np.ndarray  # [N + 1] int32
+    consumers: np.ndarray  # [E] int32
+    chains: np.ndarray  # [N, T] int32
+    height: np.ndarray  # [N] int32
+    settled: np.ndarray  # [N] int32
+    first_node: np.ndarray  # [B + 1] int64
+
+
+class InstanceStates(NamedTuple):
+    """The ``S`` states met so far; the arrays are longer.
+
+    Attributes:
+        place: Instance of each state; where its frontier begins in its pool, and its
+            size; where its bits begin in theirs, how many words they have, and how many
+            full words go before them.
+        key: Exclusive or of the random numbers of the nodes that have run.
+        ready: Frontier nodes of each type.
+        chain: Longest remaining chain of each type, and longest remaining path.
+        allowed: Whether all heads of a type are on the frontier, or there are none.
+        following: State after running each type, the state itself where nothing of the
+            type is ready, or `UNKNOWN`.
+        frontier: Pool of frontier nodes.
+        bits: Pool of the bits of nodes that have run.
+        table: States by key: open addressing, a power of two of places.
+        used: How many states, frontier nodes and words of bits there are, and how many
+            nodes were scanned for heads: what making the states cost.
+    """
+
+    place: np.ndarray  # [capacity, 6] int64
+    key: np.ndarray  # [capacity] uint64
+    ready: np.ndarray  # [capacity, T] int32
+    chain: np.ndarray  # [capacity, T + 1] int32
+    allowed: np.ndarray  # [capacity, T] bool
+    following: np.ndarray  # [capacity, T] int32
+    frontier: np.ndarray  # [*] int32
+    bits: np.ndarray  # [*] uint64
+    table: np.ndarray  # [*] int32
+    used: np.ndarray  # [4] int64
+
+
+class Scratch(NamedTuple):
+    """Room for making a state of an instance of ``n`` nodes.
+
+    Attributes:
+        frontier: Its frontier.
+        bits: Its bits.
+        above: Types of the remaining ancestors of each node, as bits; marks before.
+    """
+
+    frontier: np.ndarray  # [n + 1] int32
+    bits: np.ndarray  # [words] uint64
+    above: np.ndarray  # [n] uint64
+
+
+def instance_graph(structure: GraphStructure) -> InstanceGraph:
+    """Prepares a minibatch.
+
+    Args:
+        structure: The minibatch.
+
+    Returns:
+        Its arrays for compiled code.
+    """
+    start, consumers, _ = structure.consumers
+    node_type = structure.node_type
+    first_node = np.concatenate([[0], np.cumsum(structure.instance_nodes)])
+    chains, height = _reach_arrays(node_type, start, consumers, structure.num_types)
+    return InstanceGraph(
+        node_type,
+        structure.operand_start,
+        structure.operand_node,
+        start,
+        consumers,
+        chains,
+        height,
+        _settled(
+            node_type,
+            structure.operand_start,
+            structure.operand_node,
+            first_node,
+            structure.num_types,
+        ),
+        first_node,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _reach_arrays(node_type, consumer_start, consumers, num_types):
+    # Compiled functions return plain tuples to Python, see `new_frontier`.
+    found = reach(node_type, consumer_start, consumers, num_types)
+    return found.chains, found.height
+
+
+@njit(cache=True, nogil=True)
+def _settled(node_type, operand_start, operands, first_node, num_types):
+    n = len(node_type)
+    latest = np.full((n, num_types), UNKNOWN, np.int32)  # of itself and its ancestors
+    settled = np.empty(n, np.int32)
+    for v in range(n):
+        for e in range(operand_start[v], operand_start[v + 1]):
+            if operands[e] >= 0:
+                for t in range(num_types):
+                    latest[v, t] = max(latest[v, t], latest[operands[e], t])
+        settled[v] = latest[v, node_type[v]]
+        latest[v, node_type[v]] = v
+    for i in range(len(first_node) - 1):
+        for v in range(first_node[i + 1] - 2, first_node[i] - 1, -1):
+            settled[v] = min(settled[v], settled[v + 1])
+    return settled
+
+
+def new_states(graph: InstanceGraph) -> tuple[InstanceStates, np.ndarray]:
+    """Makes the states in which the instances start.
+
+    Args:
+        graph: The minibatch.
+
+    Returns:
+        The states, and that of each instance, ``[B] int32``.
+    """
+    *states, start = _start(graph)
+    return InstanceStates(*states), start
+
+
+@njit(cache=True, nogil=True)
+def _start(graph):
+    num_types = graph.chains.shape[1]
+    num_instances = len(graph.first_node) - 1
+    capacity = max(256, 2 * len(graph.node_type), 4 * num_instances)
+    states = InstanceStates(
+        np.empty((capacity, 6), np.int64),
+        np.empty(capacity, np.uint64),
+        np.empty((capacity, num_types), np.int32),
+        np.empty((capacity, num_types + 1), np.int32),
+        np.empty((capacity, num_types), np.bool_),
+        np.empty((capacity, num_types), np.int32),
+        np.empty(8 * capacity, np.int32),
+        np.empty(4 * capacity, np.uint64),
+        np.full(table_size(capacity), UNKNOWN, np.int32),
+        np.zeros(4, np.int64),
+    )
+    scratch = new_scratch(graph)
+    start = np.empty(num_instances, np.int32)
+    for i in range(num_instances):
+        first, last = graph.first_node[i], graph.first_node[i + 1]
+        size = 0
+        for v in range(first, last):
+            is_ready = True
+            for e in range(graph.operand_start[v], graph.operand_start[v + 1]):
+                is_ready = is_ready and graph.operands[e] < 0
+            if is_ready:
+                scratch.frontier[size] = v
+                size += 1
+        scratch.bits[: (last - first + 63) >> 6] = 0
+        found = _FULL
+        while found == _FULL:
+            # A random number tells the empty sets of the instances apart.
+            found = _find_or_add(graph, states, scratch, i, size, _random(-1 - i))
+            if found == _FULL:
+                states = grown(states)
+        start[i] = found
+    return (
+        states.place,
+        states.key,
+        states.ready,
+        states.chain,
+        states.allowed,
+        states.following,
+        states.frontier,
+        states.bits,
+        states.table,
+        states.used,
+        start,
+    )
+
+
+@njit(cache=True, nogil=True)
+def new_scratch(graph: InstanceGraph) -> Scratch:
+    """Makes room for states of the largest instance."""
+    largest = 0
+    for i in range(len(graph.first_node) - 1):
+        largest = max(largest, graph.first_node[i + 1] - graph.first_node[i])
+    return Scratch(
+        np.empty(largest + 1, np.int32),
+        np.empty((largest + 63) >> 6, np.uint64),
+        np.empty(largest, np.uint64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def table_size(capacity: int) -> int:
+    """Returns the size of a hash table with room for so many, a power of two."""
+    size = 1
+    while size < 2 * capacity:
+        size *= 2
+    return size
+
+
+@njit(cache=True, nogil=True)
+def grown(states: InstanceStates) -> InstanceStates:
+    """Returns the states in arrays of twice the length."""
+    capacity = 2 * len(states.key)
+    num_types = states.ready.shape[1]
+    size = states.used[0]
+    place = np.empty((capacity, 6), np.int64)
+    key = np.empty(capacity, np.uint64)
+    ready = np.empty((capacity, num_types), np.int32)
+    chain = np.empty((capacity, num_types + 1), np.int32)
+    allowed = np.empty((capacity, num_types), np.bool_)
+    following = np.empty((capacity, num_types), np.int32)
+    frontier = np.empty(2 * len(states.frontier), np.int32)
+    bits = np.empty(2 * len(states.bits), np.uint64)
+    # Loops: for each assignment to a slice Numba compiles how its error would read.
+    for s in range(size):
+        key[s] = states.key[s]
+        for column in range(place.shape[1]):
+            place[s, column] = states.place[s, column]
+        for t in range(num_types):
+            ready[s, t] = states.ready[s, t]
+            allowed[s, t] = states.allowed[s, t]
+            following[s, t] = states.following[s, t]
+        for t in range(num_types + 1):
+            chain[s, t] = states.chain[s, t]
+    for k in range(states.used[1]):
+        frontier[k] = states.frontier[k]
+    for k in range(states.used[2]):
+        bits[k] = states.bits[k]
+    table = np.full(table_size(capacity), UNKNOWN, np.int32)
+    last = np.uint64(len(table) - 1)
+    for s in range(size):
+        k = key[s] & last
+        while table[k] != UNKNOWN:
+            k = (k + np.uint64(1)) & last
+        table[k] = s
+    return InstanceStates(
+        place, key, ready, chain, allowed, following, frontier, bits, table, states.used
+    )
+
+
+@njit(cache=True, nogil=True)
+def _random(v):
+    """A random number for a node: the finalizer of splitmix64."""
+    z = np.uint64(v + 1) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _has_run(bits, place):
+    return (bits[place >> 6] >> np.uint64(place & 63)) & np.uint64(1) != 0
+
+
+@njit(cache=True, nogil=True)
+def follow(
+    graph: InstanceGraph,
+    states: InstanceStates,
+    scratch: Scratch,
+    state: int,
+    chosen: int,
+) -> int:
+    """Runs all frontier nodes of a type in one instance.
+
+    Args:
+        graph: The minibatch.
+        states: `InstanceStates`; the new one is added.
+        scratch: `Scratch`.
+        state: The state before.
+        chosen: The type; at least one of its nodes is ready.
+
+    Returns:
+        The state after, or a negative number if the arrays are full: then nothing has
+        changed, and the call works with the `grown` ones.
+    """
+    i = states.place[state, 0]
+    begin = graph.first_node[i]
+    words = (graph.first_node[i + 1] - begin + 63) >> 6
+    frontier, bits = scratch.frontier, scratch.bits
+    first_word = states.place[state, 3]
+    count = states.place[state, 4]
+    full = states.place[state, 5]
+    for w in range(words):
+        if w < full:
+            bits[w] = _ALL
+        elif w < full + count:
+            bits[w] = states.bits[first_word + w - full]
+        else:
+            bits[w] = 0
+    key = states.key[state]
+    first = states.place[state, 1]
+    last = first + states.place[state, 2]
+    size = 0
+    for place in range(first, last):
+        v = states.frontier[place]
+        if graph.node_type[v] == chosen:
+            bits[(v - begin) >> 6] |= np.uint64(1) << np.uint64((v - begin) & 63)
+            key ^= _random(v)
+        else:
+            frontier[size] = v
+            size += 1
+    # Each reader is looked at once; the marks are overwritten later.
+    mark = scratch.above
+    for is_marked in (False, True):
+        for place in range(first, last):
+            v = states.frontier[place]
+            if graph.node_type[v] != chosen:
+                continue
+            for e in range(graph.consumer_start[v], graph.consumer_start[v + 1]):
+                reader = graph.consumers[e]
+                if not is_marked:
+                    mark[reader - begin] = 1
+                    continue
+                is_ready = mark[reader - begin] == 1
+                mark[reader - begin] = 0
+                o = graph.operand_start[reader]
+                while is_ready and o < graph.operand_start[reader + 1]:
+                    u = graph.operands[o]
+                    is_ready = u < 0 or _has_run(bits, u - begin)
+                    o += 1
+                if is_ready:
+                    frontier[size] = reader
+                    size += 1
+    found = _find_or_add(graph, states, scratch, i, size, key)
+    if found >= 0:
+        states.following[state, chosen] = found
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _find_or_add(graph, states, scratch, i, size, key):
+    """Finds the state in the scratch, or adds it; `_FULL` if there is no room."""
+    begin, end = graph.first_node[i], graph.first_node[i + 1]
+    words = (end - begin + 63) >> 6
+    frontier, bits = scratch.frontier, scratch.bits
+    lowest = end
+    for j in range(size):
+        lowest = min(lowest, frontier[j])
+    full = (lowest - begin) >> 6 if size else words
+    count = words - full
+    while count > 0 and bits[full + count - 1] == 0:
+        count -= 1
+    last = np.uint64(len(states.table) - 1)
+    k = key & last
+    while states.table[k] != UNKNOWN:
+        s = states.table[k]
+        is_same = states.key[s] == key and states.place[s, 0] == i
+        if is_same and states.place[s, 4] == count and states.place[s, 5] == full:
+            first_word = states.place[s, 3]
+            for w in range(count):
+                is_same = is_same and states.bits[first_word + w] == bits[full + w]
+            if is_same:
+                return s
+        k = (k + np.uint64(1)) & last
+    s = states.used[0]
+    if (
+        s == len(states.key)
+        or states.used[1] + size > len(states.frontier)
+        or states.used[2] + count > len(states.bits)
+    ):
+        return _FULL
+    states.table[k] = s
+    states.key[s] = key
+    states.place[s, 0] = i
+    states.place[s, 1] = states.used[1]
+    states.place[s, 2] = size
+    states.place[s, 3] = states.used[2]
+    states.place[s, 4] = count
+    states.place[s, 5] = full
+    num_types = graph.chains.shape[1]
+    states.ready[s] = 0
+    states.chain[s] = 0
+    states.following[s] = s
+    for j in range(size):
+        v = frontier[j]
+        t = graph.node_type[v]
+        states.frontier[states.used[1] + j] = v
+        states.ready[s, t] += 1
+        states.following[s, t] = UNKNOWN
+        for a in range(num_types):
+            states.chain[s, a] = max(states.chain[s, a], graph.chains[v, a])
+        states.chain[s, num_types] = max(states.chain[s, num_types], graph.height[v])
+    for w in range(count):
+        states.bits[states.used[2] + w] = bits[full + w]
+    states.used[0] += 1
+    states.used[1] += size
+    states.used[2] += count
+    latest = (full + count) * 64 - 1
+    while latest >= 0 and not _has_run(bits, latest):
+        latest -= 1
+    states.allowed[s] = True
+    above = scratch.above
+    for first_type in range(0, num_types, _MASK_TYPES):
+        # A head is a remaining node without remaining ancestors of its type.
+        for v in range(lowest, end):
+            if graph.settled[v] > begin + latest:
+                break
+            states.used[3] += 1
+            if _has_run(bits, v - begin):
+                continue
+            types = np.uint64(0)
+            is_ready = True
+            for e in range(graph.operand_start[v], graph.operand_start[v + 1]):
+                u = graph.operands[e]
+                if u >= 0 and not _has_run(bits, u - begin):
+                    types |= above[u - begin]
+                    t = graph.node_type[u] - first_type
+                    if 0 <= t < _MASK_TYPES:
+                        types |= np.uint64(1) << np.uint64(t)
+                    is_ready = False
+            above[v - begin] = types
+            t = graph.node_type[v] - first_type
+            if not is_ready and 0 <= t < _MASK_TYPES:
+                is_head = (types >> np.uint64(t)) & np.uint64(1) == 0
+                if is_head:
+                    states.allowed[s, t + first_type] = False
+    return s

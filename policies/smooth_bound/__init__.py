@@ -1,0 +1,1 @@
+"""The smoothed lower bound, a p-norm over the longest chains of each type."""

@@ -1,0 +1,115 @@
+"""Cells of a program are made once for any number of types, and freed with them."""
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import edbatch as eb
+from edbatch.cell import program as cells
+from edbatch.cell import taped_cell
+
+
+@eb.cell(static=("power",))
+def shift(params, x, power):
+    return x + params * power
+
+
+@eb.cell
+def noisy(x, rng=None):
+    return x if rng is None else x + jax.random.normal(rng)
+
+
+def chain(params, count):
+    x = shift(params, 1.0, 0)
+    for power in range(1, count):
+        x = shift(params, x, power)
+    return x
+
+
+def program_of(count):
+    planner = eb.Planner(packing=False, hoisting="never", slices=False)
+    sizes = eb.Sizes(widths=(1,))
+    batched = eb.batch(
+        chain, "depth", params=jnp.float32(1), planner=planner, sizes=sizes
+    )
+    return batched.plan([count]).shape.program
+
+
+class Counted:
+    """Stands for a cell; counts how many are made."""
+
+    made = 0
+
+    def __init__(self, *_, **__):
+        type(self).made += 1
+
+
+@pytest.mark.parametrize("count", [600, 2_000])
+def test_each_cell_is_made_once(count, monkeypatch):
+    program = program_of(count)
+    assert len(program.types) == count
+    monkeypatch.setattr(cells, "PlainCell", type("Plain", (Counted,), {"made": 0}))
+    monkeypatch.setattr(taped_cell, "TapedCell", type("Taped", (Counted,), {"made": 0}))
+    for _ in range(3):
+        found = program.cells()
+        assert len(found) == count
+        assert cells.PlainCell.made == count
+        assert program.cells() == found
+    for _ in range(3):
+        for type_id in range(count):
+            program.taped_cell(type_id)
+        assert taped_cell.TapedCell.made == count
+    assert cells.PlainCell.made == count
+
+
+def test_hashing_a_program_again_looks_at_no_loop(monkeypatch):
+    program = program_of(3)
+    first = hash(program)
+    monkeypatch.setattr("edbatch.stream.loop.Loop.__hash__", None, raising=False)
+    assert hash(program) == first
+
+
+def test_cells_are_freed_with_their_types():
+    program = program_of(3)
+    cell = weakref.ref(program.cells()[0])
+    taped = weakref.ref(program.taped_cell(1))
+    types = weakref.ref(program.types)
+    assert cell() and taped()
+    del program
+    gc.collect()
+    assert cell() is None and taped() is None and types() is None
+
+
+def test_a_type_without_its_key_is_made_once_and_freed_with_it():
+    batched = eb.batch(lambda params, x: noisy(x), params=jnp.float32(1))
+    node_type = batched.plan([1.0]).shape.program.types.types[0]
+    keyless = node_type.without_rng()
+    assert node_type.without_rng() is keyless and not keyless.takes_rng
+    assert keyless.without_rng() is keyless
+    found = weakref.ref(keyless)
+    del batched, node_type, keyless
+    gc.collect()
+    assert found() is None
+
+
+def test_cells_depend_on_the_precision_in_force():
+    @eb.cell
+    def multiply(weights, x):
+        return x @ weights
+
+    batched = eb.batch(multiply)
+    weights = jnp.eye(4)
+    plan = batched.bind(weights).plan([jnp.ones(4)])
+
+    def precision():
+        text = jax.jit(batched.apply).lower(weights, plan).as_text()
+        return "HIGHEST" in text
+
+    with jax.default_matmul_precision("highest"):
+        assert precision()
+    assert not precision()
+    with jax.default_matmul_precision("highest"):
+        assert precision()

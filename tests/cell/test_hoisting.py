@@ -1,0 +1,248 @@
+"""Products of external inputs run ahead, and batched equals unbatched."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from input_programs import HOISTED, input_program, run_inputs
+from programs import make_params
+
+import edbatch as eb
+from edbatch.cell import SplitTypes, run_ahead
+from edbatch.memory_planner import check_layout
+from edbatch.memory_planner.layout import plan_layout
+from edbatch.schedule.schedule import check_schedule
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+PLANNERS = {
+    "whole": eb.Planner(hoisting="never"),
+    "default": eb.Planner(hoisting="always"),
+    "bare": eb.Planner(hoisting="always", slices=False, packing=False),
+    "aligned": eb.Planner(hoisting="always", layout="aligned"),
+    "remat": eb.Planner(hoisting="always", remat=True),
+}
+SIZES = eb.Sizes(widths=(3,), max_waste=1e9)
+
+
+def minibatch(seed, instances=4, length=20):
+    rng = np.random.default_rng(seed)
+    return [input_program(rng, int(rng.integers(1, length))) for _ in range(instances)]
+
+
+@functools.cache
+def batched(name, policy="greedy"):
+    found = eb.batch(
+        run_inputs, policy, sizes=SIZES, params=make_params(), planner=PLANNERS[name]
+    )
+    found.plan(minibatch(0, 12, 40))  # meets all types, so that little is compiled
+    return found
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_outputs_and_gradients_on_random_programs(name):
+    programs = minibatch(1)
+    found = eb.verify(batched(name), make_params(1), programs)
+    assert found.max_gradient_error is not None
+    assert found.outputs > 50
+    hoisted = batched(name).plan(programs).report.hoisted
+    assert hoisted > 10 if name != "whole" else hoisted == 0
+
+
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_outputs_on_more_programs(seed):
+    eb.verify(batched("default"), make_params(seed), minibatch(seed), gradients=False)
+
+
+def test_rows_that_are_used_again():
+    planner = eb.Planner(hoisting="always", reuse=True)
+    found = eb.batch(run_inputs, "agenda", sizes=SIZES, planner=planner)
+    eb.verify(found, make_params(), minibatch(3), gradients=False)
+
+
+def test_every_cell_of_the_programs_is_split():
+    types = batched("default").plan(minibatch(0, 12, 40)).shape.program.types.types
+    ahead = {t.key.cell for t in types if t.key.cell.endswith(".ahead")}
+    assert ahead == {f"{name}.ahead" for name in HOISTED}
+
+
+def test_what_runs_ahead_runs_first_and_in_the_order_of_its_readers():
+    own = batched("default")
+    graph = own.graph(minibatch(4))
+    schedule = own.policy.schedule(graph.structure)
+    running, divided = run_ahead(graph, schedule, SplitTypes(graph.types, always=True))
+    check_schedule(divided, running.structure)
+    added = running.num_nodes - graph.num_nodes
+    assert divided.order[added:].tolist() == schedule.order.tolist()
+    assert divided.order[:added].tolist() == [
+        *range(graph.num_nodes, running.num_nodes)
+    ]
+    cells = [running.types.types[t].key.cell for t in divided.batch_type]
+    first = len(divided.batch_type) - len(schedule.batch_type)
+    assert all(cell.endswith(".ahead") for cell in cells[:first])
+    assert len(set(divided.batch_type[:first])) == first
+    assert cells[first:] == [graph.types.types[t].key.cell for t in schedule.batch_type]
+    # Each batch reads what ran ahead of it in its own order, from consecutive nodes.
+    reader = np.full(running.num_nodes, -1)
+    structure = running.structure
+    for v in range(running.num_nodes):
+        for node in structure.operand_node[
+            structure.operand_start[v] : structure.operand_start[v + 1]
+        ]:
+            if node >= graph.num_nodes:
+                assert reader[node] in (-1, v)
+                reader[node] = v
+    place = np.argsort(schedule.order)
+    for first, last in zip(divided.batch_start, divided.batch_start[1:], strict=False):
+        if last <= added:
+            places = place[reader[divided.order[first:last]]]
+            assert (np.diff(places) > 0).all()
+
+
+@pytest.mark.parametrize("method", ["schedule", "aligned"])
+def test_layouts_of_divided_graphs(method):
+    own = batched("default")
+    graph = own.graph(minibatch(5))
+    schedule = own.policy.schedule(graph.structure)
+    running, divided = run_ahead(graph, schedule, SplitTypes(graph.types, always=True))
+    layout = plan_layout(running, divided, SIZES, method=method)
+    check_layout(layout, running)
+
+
+def test_the_report_counts_the_users_nodes_and_the_schedules_batches():
+    plan = batched("default").plan(minibatch(6))
+    graph = batched("default").graph(minibatch(6))
+    schedule = batched("default").policy.schedule(graph.structure)
+    assert plan.report.nodes == graph.num_nodes
+    assert plan.report.batches == schedule.num_batches
+    assert plan.report.hoisted > 0
+
+
+def test_external_vectors_get_their_gradient():
+    @eb.cell
+    def add(params, vector, state):
+        return jnp.tanh(params @ vector + state)
+
+    @eb.cell
+    def zero(params):
+        return jnp.zeros(3)
+
+    def model(params, vectors):
+        state = zero(params)
+        for vector in vectors:
+            state = add(params, vector, state)
+        return state
+
+    rng = np.random.default_rng(0)
+    params = rng.normal(size=(3, 3)).astype(np.float32)
+    rows = rng.normal(size=(5, 3)).astype(np.float32)
+    planner = eb.Planner(hoisting="always")
+    found = eb.batch(model, params=params, sizes=eb.Sizes(widths=(2,)), planner=planner)
+    plan = found.plan([rows[:3], rows[3:]])
+    [kind] = plan.pools
+
+    def total(pool):
+        return found.apply(params, replace(plan, pools={kind: pool})).sum()
+
+    def plain(rows):
+        results = []
+        for own in (rows[:3], rows[3:]):
+            state = jnp.zeros(3)
+            for vector in own:
+                state = jnp.tanh(params @ vector + state)
+            results.append(state.sum())
+        return sum(results)
+
+    gradient = jax.grad(total)(plan.pools[kind])
+    np.testing.assert_allclose(gradient[1:6], jax.grad(plain)(rows), rtol=1e-5)
+
+
+def test_nothing_is_divided_without_products_of_inputs():
+    @eb.cell
+    def scale(params, number, state):
+        return number * state + params
+
+    @eb.cell
+    def start(params, vector):
+        return params @ vector
+
+    def model(params, number):
+        return scale(params["b"], number, start(params["a"], np.ones(2, np.float32)))
+
+    params = {"a": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    found = eb.batch(model, params=params, planner=eb.Planner(hoisting="always"))
+    plan = found.plan([1.0, 2.0])
+    assert plan.report.hoisted == 0
+    assert [t.key.cell for t in plan.shape.program.types.types] == ["start", "scale"]
+
+
+@eb.cell
+def recur(params, word, state):
+    return jnp.tanh(params["table"][word] @ params["W"] + state @ params["U"])
+
+
+@eb.cell
+def begin(params):
+    return params["start"]
+
+
+def chain(params, words):
+    state = begin(params)
+    for each in words:
+        state = recur(params, each, state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("hidden", "length", "sentences", "hoisted"),
+    [
+        (256, 40, 4, 160),  # many narrow batches of a large cell
+        (64, 40, 4, 0),  # a cell that fits into the cache
+        (256, 16, 4, 0),  # few batches
+        (256, 40, 64, 0),  # wide ones
+    ],
+)
+def test_by_default_many_narrow_batches_of_large_cells_are_split(
+    hidden, length, sentences, hoisted
+):
+    spec = jax.ShapeDtypeStruct((hidden, hidden), np.float32)
+    params = {
+        "W": spec,
+        "U": spec,
+        "table": spec,
+        "start": spec.update(shape=(hidden,)),
+    }
+    plan = eb.batch(chain, params=params).plan([range(length)] * sentences)
+    assert plan.report.hoisted == hoisted
+
+
+def test_the_first_minibatch_decides():
+    spec = jax.ShapeDtypeStruct((256, 256), np.float32)
+    params = {"W": spec, "U": spec, "table": spec, "start": spec.update(shape=(256,))}
+    found = eb.batch(chain, params=params)
+    hoisted = [found.plan([range(n)] * 4).report.hoisted for n in (40, 3)]
+    assert hoisted == [160, 12]
+    found = eb.batch(chain, params=params)
+    hoisted = [found.plan([range(n)] * 4).report.hoisted for n in (3, 40)]
+    assert hoisted == [0, 0]
+
+
+def test_minibatches_with_and_without_split_types_take_turns():
+    rng = np.random.default_rng(0)
+    params = {
+        "W": rng.normal(size=(3, 3)).astype(np.float32),
+        "U": rng.normal(size=(3, 3)).astype(np.float32),
+        "table": rng.normal(size=(7, 3)).astype(np.float32),
+        "start": np.ones(3, np.float32),
+    }
+    found = eb.batch(chain, params=params, planner=eb.Planner(hoisting="always"))
+    for words in ([[]], [[1, 2], [3]], [[], []], [[], [4]]):
+        eb.verify(found, params, words, gradients=False)
+        graph = found.graph(words)
+        schedule = found.policy.schedule(graph.structure)
+        running, divided = run_ahead(graph, schedule, found._bound_state().split)
+        check_schedule(divided, running.structure)
+        assert running.num_nodes - graph.num_nodes == sum(map(len, words))

@@ -1,0 +1,98 @@
+"""Slices in place of copies."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from packed_cells import normal, spec
+
+from edbatch.cell.cell_graph import trace_cell
+from edbatch.cell.emitter import Emitter
+from edbatch.cell.halves import divide
+from edbatch.cell.places import (
+    Place,
+    concatenated,
+    find_places,
+    read_place,
+    stacked,
+)
+from edbatch.cell.simplify import simplify
+
+X, Y = normal(0, 6, 4), normal(1, 6, 4)
+
+
+def joined(cut, join):
+    """Joins what a function cuts out of X and Y; returns that and how it is done."""
+    graph, _ = trace_cell(lambda _, *inputs: cut(*inputs), {}, spec([X, Y]))
+    graph = simplify(graph)
+    places = {}
+    for node in graph.nodes:
+        places.update(find_places(node, places))
+    emitter = Emitter()
+    result = join(emitter, places, graph.outputs)
+    names = [each.primitive.name for each in emitter.nodes]
+    last = trace_cell(lambda _, *inputs: inputs, {}, spec([X, Y]))[0]
+    graph = type(graph)(
+        graph.parameters, graph.inputs, {}, (), (result,), last.traced
+    ).with_nodes([*graph.nodes, *emitter.nodes])
+    [found] = divide(graph).late_function()(X, Y)
+    return found, names
+
+
+def split_rows(x, _):
+    return jnp.split(x, 3)
+
+
+CUTS = [
+    (split_rows, 0, []),
+    (lambda x, _: jnp.split(x, 3)[1:], 0, ["slice"]),
+    (lambda x, _: jnp.split(x, 3)[::2], 0, ["concatenate"]),
+    (lambda x, _: jnp.split(x, 3)[::-1], 0, ["concatenate"]),
+    (lambda x, _: [x[:2], x[2:3], x[3:5]], 0, ["slice"]),
+    (lambda x, _: [x[:2], x[3:5]], 0, ["concatenate"]),
+    (lambda x, _: [x[:4:2], x[4:]], 0, ["concatenate"]),
+    (lambda x, y: [x[:3], y[3:]], 0, ["concatenate"]),
+    (lambda x, y: [x[:3], y], 0, ["concatenate"]),
+    (lambda x, _: [x[:, :1], x[:, 1:]], 1, []),
+    (lambda x, _: [x[:3, :2], x[3:, :2]], 0, ["concatenate"]),
+    (lambda x, _: [x[:3], x[3:]], 1, ["concatenate"]),
+    (lambda x, _: [x[2], x[3]], 0, ["slice", "reshape"]),
+    (lambda x, _: [x[3], x[2]], 0, ["concatenate"]),
+    (lambda x, _: [x[2], x[3:4].reshape(4)], 0, ["slice", "reshape"]),
+    (lambda x, _: [x], 0, []),
+]
+
+
+@pytest.mark.parametrize(("cut", "dim", "names"), CUTS)
+def test_side_by_side(cut, dim, names):
+    found, done = joined(cut, lambda *each: concatenated(*each, dim))
+    np.testing.assert_array_equal(found, jnp.concatenate(cut(X, Y), dim))
+    assert done == names
+
+
+@pytest.mark.parametrize(
+    ("cut", "is_slice"),
+    [
+        (split_rows, True),
+        (lambda x, _: jnp.split(x, 3)[:2], True),
+        (lambda x, _: jnp.split(x, 2, axis=1), True),
+        (lambda x, _: jnp.split(x, 3)[::-1], False),
+        (lambda x, y: [x[:3], y[3:]], False),
+        (lambda x, _: [x[2], x[3], x[4]], True),
+        (lambda x, _: [x[2], x[4]], False),
+        (lambda x, _: [x[:, 2], x[:, 3]], False),
+        (lambda x, y: [jnp.sin(x), y], False),
+    ],
+)
+def test_one_under_the_other(cut, is_slice):
+    found, done = joined(cut, stacked)
+    np.testing.assert_array_equal(found, jnp.stack(cut(X, Y)))
+    assert ("concatenate" not in done) == is_slice
+
+
+def test_a_whole_block_is_read_without_an_equation():
+    graph, _ = trace_cell(lambda _, x: lax.sin(x), {}, spec([X]))
+    emitter = Emitter()
+    [block] = graph.inputs
+    assert read_place(emitter, Place(block, 1, 0, 4)) is block
+    assert emitter.nodes == []

@@ -1,0 +1,101 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import edbatch as eb
+from edbatch.cell.turned_product import turned_product
+
+PRODUCTS = {
+    "matrix, vector": (lambda m, x: m @ x, (3, 4), (4,)),
+    "vector, matrix": (lambda m, x: x @ m, (4, 3), (4,)),
+    "matrix, matrix": (lambda m, x: m @ x, (3, 4), (4, 5)),
+    "the other way": (lambda m, x: x @ m, (4, 3), (5, 4)),
+    "two axes": (lambda m, x: jnp.einsum("abc,cdb->ad", m, x), (2, 3, 4), (4, 5, 3)),
+    "last axes": (lambda m, x: jnp.einsum("cdb,abc->da", x, m), (2, 3, 4), (4, 5, 3)),
+    "outer": (lambda m, x: jnp.tensordot(m, x, 0), (2, 3), (4,)),
+    "all axes": (lambda m, x: jnp.vdot(m, x), (4,), (4,)),
+}  # fmt: skip
+
+
+def product(function, matrix, lane):
+    closed = jax.make_jaxpr(function)(matrix, lane)
+    [eqn] = [each for each in closed.eqns if each.primitive is jax.lax.dot_general_p]
+    return eqn, closed.jaxpr.invars
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_it_pulls_as_jax_does(name):
+    function, *shapes = PRODUCTS[name]
+    rng = np.random.default_rng(0)
+    matrix, lane = (jnp.asarray(rng.normal(size=each), jnp.float32) for each in shapes)
+    # Only the product itself; what comes before and after it are other equations.
+    outer, _ = product(function, matrix, lane)
+
+    def multiply(matrix, lane):
+        return outer.primitive.bind(
+            *((matrix, lane) if first else (lane, matrix)), **outer.params
+        )
+
+    first = outer.invars[0].aval.shape == matrix.shape
+    eqn, [_, of_lane] = product(multiply, matrix, lane)
+    found = turned_product(eqn, {of_lane})
+    given, pull = jax.vjp(lambda lane: multiply(matrix, lane), lane)
+    bar = jnp.asarray(rng.normal(size=given.shape), jnp.float32)
+    np.testing.assert_allclose(
+        found.pull(found.turn(matrix), bar), pull(bar)[0], rtol=1e-5, atol=1e-6
+    )
+
+
+def elementwise(matrix, lane):
+    return jax.lax.dot_general(matrix, lane, (([], []), ([0], [0])))
+
+
+def converting(matrix, lane):
+    return jax.lax.dot_general(
+        matrix, lane.astype(jnp.bfloat16), (([0], [0]), ([], []))
+    )
+
+
+@pytest.mark.parametrize("function", [elementwise, converting, jnp.add])
+def test_other_equations_are_left_to_jax(function):
+    closed = jax.make_jaxpr(function)(jnp.ones(4), jnp.ones(4))
+    eqn = closed.eqns[-1]
+    assert turned_product(eqn, {eqn.invars[1]}) is None
+
+
+def test_products_of_two_arrays_of_the_lane_are_left_to_jax():
+    eqn, [own, other] = product(jnp.dot, jnp.ones((4, 4)), jnp.ones(4))
+    assert turned_product(eqn, {own, other}) is None
+    assert turned_product(eqn, {other}).matrix is own
+
+
+@eb.cell
+def leaf(params, word):
+    return params["table"][word]
+
+
+@eb.cell
+def step(params, state):
+    return jnp.tanh(state @ params["w"])
+
+
+def chain(params, word):
+    return step(params, step(params, leaf(params, word)))
+
+
+def count_by_columns(params):
+    """How many products of the gradient contract the columns of their matrix."""
+    batched = eb.batch(chain, "depth", params=params)
+    plan = batched.plan([0, 1, 2])
+    gradient = jax.jit(jax.grad(lambda params: batched.apply(params, plan).sum()))
+    return gradient.lower(params).as_text().count("contracting_dims = [1] x [1]")
+
+
+def test_chunks_need_not_turn_small_matrices(monkeypatch):
+    params = {"table": jnp.ones((3, 8)), "w": jnp.eye(8)}
+    large = {"table": jnp.ones((3, 1024)), "w": jnp.eye(1024)}
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    assert count_by_columns(params) == 0 < count_by_columns(large)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert count_by_columns(params) > 0

@@ -1,0 +1,100 @@
+"""Reverse mode passes in every combination; forward mode is refused in a sentence."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from trees import encode, make_params
+
+import edbatch as eb
+from edbatch.gradient.reverse_mode import reverse_only
+
+TREES = [((0, 1), 2), (3, 4), 0]
+RULE = (
+    "a batched function has derivatives in reverse mode only, by jax.grad, .* jax.jacr"
+    "ev, but this asks for forward mode, as .*; use one of the former, or different"
+)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return make_params()
+
+
+@pytest.fixture(scope="module")
+def loss(params):
+    batched = eb.batch(encode, params=params)
+    plan = batched.plan(TREES)
+    return lambda own: sum(
+        leaf.sum() for leaf in jax.tree.leaves(batched.apply(own, plan))
+    )
+
+
+def twice(loss, params):
+    """In a loop, whose derivative is split into what is known and what is not."""
+    step = lambda total, _: (total + loss(params), None)  # noqa: E731
+    return jax.lax.scan(step, jnp.float32(0), None, length=2)[0]
+
+
+REVERSE = {
+    "jit": lambda loss, params: jax.jit(jax.grad(loss))(params),
+    "value": lambda loss, params: jax.value_and_grad(loss)(params)[1],
+    "vjp": lambda loss, params: jax.vjp(loss, params)[1](jnp.float32(1))[0],
+    "jacrev": lambda loss, params: jax.jacrev(loss)(params),
+    "checkpoint": lambda loss, params: jax.grad(jax.checkpoint(loss))(params),
+    "mapped": lambda loss, params: jax.tree.map(
+        lambda each: each[0],
+        jax.vmap(jax.grad(loss))(jax.tree.map(lambda each: each[None], params)),
+    ),
+    "of a map": lambda loss, params: jax.grad(
+        lambda own: jax.vmap(lambda x: loss(own) * x)(jnp.ones(1))[0]
+    )(params),
+    "loop": lambda loss, params: jax.tree.map(
+        lambda each: each / 2, jax.grad(partial(twice, loss))(params)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REVERSE)
+def test_reverse_mode_passes(loss, params, name):
+    expected = jax.grad(loss)(params)
+    found = REVERSE[name](loss, params)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6),
+        found,
+        expected,
+    )
+
+
+def linearized(loss, params):
+    _, tangent = jax.linearize(loss, params)
+    return tangent(params)
+
+
+FORWARD = {
+    "jvp": lambda loss, params: jax.jvp(loss, (params,), (params,)),
+    "in jit": lambda loss, params: jax.jit(lambda p: jax.jvp(loss, (p,), (p,)))(params),
+    "of jit": lambda loss, params: jax.jvp(jax.jit(loss), (params,), (params,)),
+    "jacfwd": lambda loss, params: jax.jacfwd(loss)(params),
+    "linearize": linearized,
+    "hessian": lambda loss, params: jax.hessian(loss)(params),
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_is_refused(loss, params, name):
+    with pytest.raises(eb.PlanError, match=RULE):
+        FORWARD[name](loss, params)
+
+
+def test_only_what_has_a_tangent_is_refused():
+    def model(x, y):
+        return reverse_only(x) * y
+
+    value, tangent = jax.jvp(partial(model, jnp.float32(3)), (2.0,), (1.0,))
+    assert (value, tangent) == (6.0, 3.0)
+    assert reverse_only({"a": 1}) == {"a": 1}
+    jaxpr = jax.make_jaxpr(lambda x: jax.grad(lambda x: reverse_only(x) * x)(x))(2.0)
+    assert "tangent_of" not in str(jaxpr)

@@ -1,0 +1,103 @@
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_graphs import all_graphs, build, graphs, long_chain
+from schedule_oracles import Naive, fewest_batches
+
+from edbatch.envs import sample_dag_structure, sample_lattice_structure
+from edbatch.policies import Depth, Greedy, find_optimum
+from edbatch.policies.search.exact import _parts
+from edbatch.schedule import check_schedule, lower_bound
+
+
+def check(optimum, structure):
+    """Checks what is claimed against the fewest batches there can be."""
+    fewest = fewest_batches(Naive(structure))(frozenset())
+    check_schedule(optimum.schedule, structure)
+    assert lower_bound(structure) <= optimum.bound <= fewest
+    assert optimum.schedule.num_batches >= fewest
+    assert 0 <= optimum.part <= len(structure.instance_nodes)
+    if optimum.is_proven:
+        assert optimum.schedule.num_batches == fewest
+
+
+def test_all_small_graphs():
+    for structure in all_graphs(4):
+        optimum = find_optimum(structure, Depth())
+        check(optimum, structure)
+        assert optimum.is_proven
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 5, 1000]))
+def test_claims_are_true_of_random_minibatches(seed, width):
+    rng = np.random.default_rng(seed)
+    structure = sample_dag_structure(rng, instances=3, nodes=6, types=3, missing=0.4)
+    optimum = find_optimum(structure, Depth(), width=width)
+    check(optimum, structure)
+    assert optimum.is_proven or width < 1000
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_claims_are_true_where_the_whole_is_too_large(seed, narrow):
+    rng = np.random.default_rng(seed)
+    structure = sample_dag_structure(rng, instances=3, nodes=6, types=4, missing=0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edbatch.policies.exact._NARROW", narrow)
+        check(find_optimum(structure, Greedy(), width=8 * narrow), structure)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 1e-3, 1.0]))
+def test_claims_are_true_however_little_time_there_is(seed, max_ms):
+    rng = np.random.default_rng(seed)
+    structure = sample_dag_structure(rng, instances=3, nodes=6, types=4, missing=0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edbatch.policies.exact._NARROW", 1)
+        check(find_optimum(structure, Greedy(), max_ms=max_ms), structure)
+
+
+@given(graphs(max_nodes=11))
+def test_claims_are_true_of_graphs_with_repeated_operands(structure):
+    optimum = find_optimum(structure, Depth())
+    check(optimum, structure)
+    assert optimum.is_proven
+
+
+def test_parts_begin_with_the_instances_that_raise_the_bound_most():
+    # Longest chains of two types in four instances.
+    chains = np.array([[1, 1], [3, 1], [1, 2], [3, 0]], np.int32)
+    parts = [each.tolist() for each in _parts(chains)]
+    # The longest; the only one that adds to it; then the longer of those that do not.
+    assert parts == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 0]]
+
+
+def test_a_part_may_prove_the_optimum_of_the_whole():
+    structure = sample_lattice_structure(np.random.default_rng(0), instances=6)
+    optimum = find_optimum(structure, Greedy(), width=500)
+    check_schedule(optimum.schedule, structure)
+    assert lower_bound(structure) <= optimum.bound <= optimum.schedule.num_batches
+    assert optimum.schedule.num_batches <= Greedy().schedule(structure).num_batches
+
+
+@pytest.mark.parametrize("structure", [build([], [], 2), build([0], [[]], 1)])
+def test_no_node_and_one_node(structure):
+    optimum = find_optimum(structure, Depth())
+    assert optimum.is_proven
+    assert optimum.bound == structure.num_nodes
+
+
+def test_time_is_limited():
+    structure = sample_lattice_structure(
+        np.random.default_rng(1), instances=16, max_characters=80
+    )
+    find_optimum(structure, Greedy(), width=10, max_ms=1)  # compiles
+    began = time.perf_counter()
+    optimum = find_optimum(structure, Greedy(), width=20_000, max_ms=50.0)
+    assert time.perf_counter() - began < 5
+    assert optimum.bound >= lower_bound(structure)
+
+
+def test_a_deep_chain():
+    assert find_optimum(long_chain(10_000), Depth()).is_proven
