@@ -4,9 +4,9 @@ Layer by layer, every kept state is continued by every type on its frontier; the
 `width` of what comes out, by their soft bound (`edbatch.policies.smooth_bound.bound`),
 are kept. Where the sufficient condition of ED-Batch holds for a type, some optimal
 schedule runs it next, so the state is continued by that type only. A type whose nodes
-have no readers waits until all of them are ready: they could all run in a later batch. States
-that cannot lead to fewer batches than are known already, by their lower bound, are
-dropped; if nothing else was ever dropped, the result is proven: with room for all
+have no readers waits until all of them are ready: they could all run in a later batch.
+States that cannot lead to fewer batches than are known already, by their lower bound,
+are dropped; if nothing else was ever dropped, the result is proven: with room for all
 states this is an exact solver (breadth first with a bound: what A* expands, in another
 order).
 

@@ -4,9 +4,9 @@ A beam search (`edbatch.policies.search.beam`) starts from the number of batches
 the policy found and looks for fewer. It goes once over each of a few weights of the
 soft bound: the policy's, and variations of them. Four narrow beams with different
 weights find more than one of four times the width, and the later ones meet the same
-states of instances, which are made once (word lattices of 32 sentences of Weibo: 1.156 times the
-bound in 20 ms by four beams of width 4, 1.170 in 16 ms by one of width 8). While there
-is time they go again, four times as wide.
+states of instances, which are made once (word lattices of 32 sentences of Weibo: 1.156
+times the bound in 20 ms by four beams of width 4, 1.170 in 16 ms by one of width 8).
+While there is time they go again, four times as wide.
 """
 
 import functools

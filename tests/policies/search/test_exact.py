@@ -45,7 +45,7 @@ def test_claims_are_true_where_the_whole_is_too_large(seed, narrow):
     rng = np.random.default_rng(seed)
     structure = sample_dag_structure(rng, instances=3, nodes=6, types=4, missing=0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edbatch.policies.exact._NARROW", narrow)
+        patch.setattr("edbatch.policies.search.exact._NARROW", narrow)
         check(find_optimum(structure, Greedy(), width=8 * narrow), structure)
 
 
@@ -54,7 +54,7 @@ def test_claims_are_true_however_little_time_there_is(seed, max_ms):
     rng = np.random.default_rng(seed)
     structure = sample_dag_structure(rng, instances=3, nodes=6, types=4, missing=0.5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edbatch.policies.exact._NARROW", 1)
+        patch.setattr("edbatch.policies.search.exact._NARROW", 1)
         check(find_optimum(structure, Greedy(), max_ms=max_ms), structure)
 
 

@@ -106,7 +106,7 @@ def test_parts_of_the_instances_bound_the_whole():
 
 
 def test_a_schedule_that_meets_the_bound_is_not_searched(monkeypatch):
-    monkeypatch.setattr("edbatch.policies.search.Search", None)
+    monkeypatch.setattr("edbatch.policies.search.beam_search.Search", None)
     structure = sample_tree_structure(np.random.default_rng(0))
     machine = StateMachine(structure.type_keys, "fall")
     schedule = Searched(machine).schedule(structure)
