@@ -7,14 +7,13 @@ write where those nodes write, so all values stay those of the model, and reads 
 scattered as they are.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from edbatch.executor.chunk import record_length
 from edbatch.plan import Plan
+from edbatch.stream.format import Record, find_chunks, record_formats
 from edbatch.stream.loop import Loop
 
 _LEAST_ROOM = 1 << 17
@@ -33,14 +32,20 @@ class Replay:
         self.loops = plan.shape.program.loops
         assert not any(loop.sliced for loop in self.loops), "added lanes are gathered"
         self._types = plan.shape.program.types.types
+        self._formats = record_formats(self._types, self.loops)
         self._rows = dict(plan.shape.program.arena_rows)
         self._steps: list[list[np.ndarray]] = [[] for _ in range(plan.num_steps)]
         found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-        for step, loop, record in _chunks(plan):
+        chunks = find_chunks(self._formats, plan.trips[: plan.num_steps])
+        spans = zip(chunks.step, chunks.loop, pairwise(chunks.start), strict=True)
+        for step, p, (start, stop) in spans:
+            record = plan.stream[start:stop]
             self._steps[step].append(record)
-            outputs = len(self._types[loop.type_id].output_kinds)
-            lanes = record[outputs + 1 :].reshape(-1, loop.width)
-            first = np.repeat(record[:outputs, None], loop.width, axis=1)
+            fields, loop = self._formats[p].read(record), self.loops[p]
+            reads = [*fields.externals, *fields.operands]
+            lanes = np.array(reads, np.int32).reshape(-1, loop.width)
+            outputs = np.array(fields.outputs, np.int32)[:, None]
+            first = np.repeat(outputs, loop.width, axis=1)
             found.setdefault(loop.type_id, []).append((first, lanes))
         # Per type: first output rows of each lane's chunk, and what the lane reads.
         self._lanes = {
@@ -49,15 +54,12 @@ class Replay:
             )
             for type_id, rows in found.items()
         }
-        longest = max(map(self._length, self.loops))
+        longest = max(each.length for each in self._formats)
         self._room = max(_LEAST_ROOM, 16 * longest)
-
-    def _length(self, loop: Loop) -> int:
-        return record_length(self._types[loop.type_id], loop)
 
     def most(self, loop: Loop) -> int:
         """Returns how many chunks of a loop can be added."""
-        return self._room // self._length(loop)
+        return self._room // self._formats[self.loops.index(loop)].length
 
     def add(self, loop: Loop, count: int) -> Plan:
         """Adds chunks, spread evenly over the minibatch.
@@ -97,18 +99,9 @@ class Replay:
         lane = (k * width + np.arange(width)) % lanes.shape[1]
         kinds = self._types[type_id].output_kinds
         last = np.array([self._rows[kind] - width for kind in kinds], np.int32)
-        size = np.array([width], np.int32)
         outputs = np.minimum(firsts[:, lane[0]], last)
-        return np.concatenate([outputs, size, lanes[:, lane].reshape(-1)])
-
-
-def _chunks(plan: Plan) -> Iterator[tuple[int, Loop, np.ndarray]]:
-    """Step, loop and record of each chunk, in order."""
-    loops, types = plan.shape.program.loops, plan.shape.program.types.types
-    at = 0
-    for step, turns in enumerate(plan.trips[: plan.num_steps]):
-        for p in np.flatnonzero(turns):
-            length = record_length(types[loops[p].type_id], loops[p])
-            for _ in range(turns[p]):
-                yield step, loops[p], plan.stream[at : at + length]
-                at += length
+        externals = len(self._types[type_id].external_kinds)
+        reads = list(lanes[:, lane])
+        return self._formats[self.loops.index(loop)].write(
+            Record(list(outputs), width, reads[:externals], reads[externals:])
+        )

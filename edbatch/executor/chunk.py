@@ -1,6 +1,7 @@
 """A chunk of nodes of one type: where its rows come from and go to."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -8,6 +9,7 @@ from jax import Array, lax
 from edbatch.cell.rows import slice_rows, take_rows, write_rows
 from edbatch.graph.node_type import NodeType, Slots
 from edbatch.memory_planner.layout import ZERO_ROW
+from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 
 Arenas = dict[int, Array]  # array kind -> [rows, ...]
@@ -19,51 +21,47 @@ Arenas = dict[int, Array]  # array kind -> [rows, ...]
 _FENCED = 2048
 
 
-class Chunk:
-    """One chunk's record, taken apart.
+class Chunk(NamedTuple):
+    """One chunk, as its record describes it.
 
     Attributes:
         node_type: Its type.
-        width: Its lanes, W.
+        width: Its rows, W; a number that is known when the program is compiled.
         output_rows: First row of each output, scalars.
-        size: Lanes that hold a node; the rest is padding. A scalar.
+        size: Number of its nodes; the rest is padding. A scalar.
         externals: Rows of pools per external slot, ``[W]`` each.
         operands: Rows of arenas per operand slot: ``[W]``, or a scalar, the first row,
             where the loop reads a slice.
     """
 
-    def __init__(self, node_type: NodeType, loop: Loop, record: Array) -> None:
-        outputs = len(node_type.output_kinds)
-        self.node_type = node_type
-        self.width = loop.width
-        self.output_rows = [record[k] for k in range(outputs)]
-        self.size = record[outputs]
-        at = outputs + 1
-        self.externals = []
-        for _ in node_type.external_kinds:
-            self.externals.append(record[at : at + loop.width])
-            at += loop.width
-        self.operands = []
-        for slot in range(len(node_type.operand_kinds)):
-            if slot in loop.sliced:
-                self.operands.append(record[at])
-                at += 1
-            else:
-                self.operands.append(record[at : at + loop.width])
-                at += loop.width
+    node_type: NodeType
+    width: int
+    output_rows: list[Array]
+    size: Array
+    externals: list[Array]
+    operands: list[Array]
 
     def is_real(self, ndim: int) -> Array:
         """Tells nodes from padding: ``[W, 1, ...] bool``, of a number of axes."""
-        lanes = jnp.arange(self.width) < self.size
-        return lanes.reshape(-1, *(1,) * (ndim - 1))
+        rows = jnp.arange(self.width) < self.size
+        return rows.reshape(-1, *(1,) * (ndim - 1))
 
 
-def record_length(node_type: NodeType, loop: Loop) -> int:
-    """Returns the length of a chunk's record in the stream."""
-    gathered = len(node_type.external_kinds) + len(node_type.operand_kinds)
-    gathered -= len(loop.sliced)
-    head = len(node_type.output_kinds) + 1
-    return head + loop.width * gathered + len(loop.sliced)
+def read_chunk(node_type: NodeType, loop: Loop, records: Array, at: Array) -> Chunk:
+    """Reads the record of a chunk.
+
+    Args:
+        node_type: The loop's type.
+        loop: The loop.
+        records: Records of all chunks; ``[I] int32``.
+        at: Where this one starts, a scalar.
+
+    Returns:
+        The chunk.
+    """
+    form = record_format(node_type, loop)
+    record = slice_rows(records, at, form.length)
+    return Chunk(node_type, loop.width, *form.read(record))
 
 
 def read_groups(

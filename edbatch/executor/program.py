@@ -21,18 +21,18 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from edbatch.cell.program import CellProgram, Packed, cell_program, run_lanes
-from edbatch.cell.rows import slice_rows
 from edbatch.cell.taped_cell import TapedCell, taped_cell
 from edbatch.executor.chunk import (
     Arenas,
     Chunk,
+    read_chunk,
     read_groups,
     read_masks,
-    record_length,
     write_outputs,
 )
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
+from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 
 _UNGROUPED = 8  # up to so many loops, a group's own loop costs more than it saves
@@ -136,12 +136,11 @@ def execute_packed(
     def body_of(loop: Loop) -> Callable[[Any, Carry], Carry]:
         node_type = shape.types.types[loop.type_id]
         cell = shape.cell(loop.type_id)
-        length = record_length(node_type, loop)
+        length = record_format(node_type, loop).length
 
         def body(_: Any, carry: Carry) -> Carry:
             at, arenas = carry
-            record = slice_rows(stream, at, length)
-            chunk = Chunk(node_type, loop, record)
+            chunk = read_chunk(node_type, loop, stream, at)
             inputs = read_inputs(chunk, arenas, pools)
             own = packed[loop.type_id]
             outputs = run_lanes(cell, loop.width, own, *inputs)

@@ -32,7 +32,7 @@ from edbatch.cell.program import Packed
 from edbatch.cell.rows import keep_rows, slice_rows, take_rows, write_rows, zero_unless
 from edbatch.cell.taped_cell import TapedCell, Tapes
 from edbatch.errors import PlanError
-from edbatch.executor.chunk import Arenas, Chunk, record_length, write_outputs
+from edbatch.executor.chunk import Arenas, read_chunk, write_outputs
 from edbatch.executor.program import (
     ProgramShape,
     execute,
@@ -59,6 +59,7 @@ from edbatch.gradient.reached import (
     has_poles,
     mark_reached,
 )
+from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 
 
@@ -167,12 +168,11 @@ def _forward_body(
     type_id, width = loop.type_id, loop.width
     node_type, cell = shape.types.types[type_id], cells[type_id]
     packed = all_packed[type_id]
-    length = record_length(node_type, loop)
+    length = record_format(node_type, loop).length
     lanes = jax.vmap(cell.forward, in_axes=(None, 0, 0, 0), axis_size=width)
 
     def body(_: Any, carry: _Run) -> _Run:
-        record = slice_rows(stream, carry.at, length)
-        chunk = Chunk(node_type, loop, record)
+        chunk = read_chunk(node_type, loop, stream, carry.at)
         outputs, gives = lanes(packed, *read_inputs(chunk, carry.arenas, pools))
         lane = carry.lanes[type_id]
         tapes = _write(carry.gives[type_id], lane, gives)
@@ -365,7 +365,7 @@ def _backward_body(
     type_id, width = loop.type_id, loop.width
     node_type, cell = shape.types.types[type_id], cells[type_id]
     packed, turned = all_packed[type_id], all_turned[type_id]
-    length = record_length(node_type, loop)
+    length = record_format(node_type, loop).length
     axes = (0, None, 0, 0, None, None, 0)
     lanes = jax.vmap(cell.again, in_axes=axes, axis_size=width)
     template = node_type.template
@@ -398,7 +398,7 @@ def _backward_body(
 
     def body(_: Any, carry: _Carry) -> _Carry:
         at, lane = carry.at - length, carry.lanes[type_id] - width
-        chunk = Chunk(node_type, loop, slice_rows(stream, at, length))
+        chunk = read_chunk(node_type, loop, stream, at)
         operands, externals, masks = read_inputs(chunk, arenas, pools)
         inputs = (repeat_last(chunk, operands), externals, masks)
         given = jax.tree.map(

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from jax import export
 
-from edbatch.executor.chunk import record_length
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
@@ -27,6 +26,7 @@ from edbatch.plan.result import (
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, BucketStore, Needs
 from edbatch.stream.encode import Stream, count_trips, encode
+from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 from edbatch.stream.slice_variants import Forms
 
@@ -300,7 +300,7 @@ def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
     least: Needs = {"stream": 0}
     for loop in loops:
         node_type = types.types[loop.type_id]
-        least["stream"] = max(least["stream"], record_length(node_type, loop))
+        least["stream"] = max(least["stream"], record_format(node_type, loop).length)
         name = f"rows {loop.type_id}"
         least[name] = max(least.get(name, 0), loop.width)
         sliced = [node_type.operand_kinds[slot] for slot in loop.sliced]

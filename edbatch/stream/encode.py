@@ -1,22 +1,13 @@
-"""Encoding: a layout as the stream of integers that the program reads.
+"""Encoding: a laid out minibatch as the stream of integers that the program reads.
 
-The program executes chunks in the order of the stream. The record of one chunk of
-width w is, all int32:
+`edbatch.stream.format` defines the records of chunks. Padding rows of a chunk repeat
+its last node: they compute something finite and harmless. In a slice they are whatever
+follows.
 
-* one row per output of the type: where its first output row is written;
-* how many of its lanes hold nodes; the rest is padding;
-* for each external slot, w rows of the pool;
-* for each operand slot, w rows of the arena, or one, the first, where the chunk's loop
-  reads a slice.
-
-Its length follows from the loop, so the program finds the next record by adding.
-Padding lanes repeat the chunk's last node: they compute something finite and harmless.
-In a slice they are whatever follows.
-
-Consecutive chunks of one `Loop` form a run. Loops have a fixed order; a *step* is one
-pass over all loops, and ``trips[s, p]`` says how often loop p turns in step s. A run
-whose loop comes later in the order than the one before it joins that step, another
-opens a new one. The chunks of one batch run in the order of their loops.
+Consecutive chunks of one `Loop` form a run. Loops have a fixed order; a step is one
+pass over all loops. A run whose loop comes later in the order than the one before it
+joins that step, another opens a new one. The chunks of one batch run in the order of
+their loops.
 """
 
 from dataclasses import dataclass
@@ -27,6 +18,7 @@ from numba import njit
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.memory_planner.layout import Layout
+from edbatch.stream.format import field_starts, record_formats
 from edbatch.stream.loop import Loop, order_loops
 
 
@@ -71,26 +63,19 @@ def encode(
     Raises:
         PlanError: The stream would be longer than int32 can count.
     """
-    operands, externals, outputs = graph.types.counts
     if chunk_form is None:
         chunk_form = np.zeros(len(layout.chunk_start), np.int32)
     types = graph.node_type[layout.order[layout.chunk_start]]
     loops, chunk_loop = _find_loops(types, layout.chunk_width, forms, chunk_form)
     batch = np.searchsorted(layout.batch_start, layout.chunk_start, side="right")
     order = np.lexsort((chunk_loop, batch))
-    is_sliced = np.zeros((len(forms), operands.max(initial=0)), np.bool_)
-    for row, slots in zip(is_sliced, forms, strict=True):
-        row[list(slots)] = True
-    slices = is_sliced.sum(axis=1)[chunk_form]
-    lengths = (outputs[types] + 1 + slices).astype(np.int64) + layout.chunk_width * (
-        (operands + externals)[types] - slices
-    )
-    check_rows(int(lengths.sum()), "operands of padded batches")
+    starts = field_starts(record_formats(graph.types.types, loops))
+    length = int(starts[chunk_loop, -1].sum())
+    check_rows(length, "operands of padded batches")
     records = _write(
-        order, layout.order, layout.chunk_start, layout.chunk_size, layout.chunk_width,
-        is_sliced, chunk_form, layout.value_row, graph.value_start,
-        graph.operand_start, graph.operands, graph.external_start, graph.external_rows,
-        int(lengths.sum()),
+        order, chunk_loop, starts, layout.order, layout.chunk_start, layout.chunk_size,
+        layout.value_row, graph.value_start, graph.operand_start, graph.operands,
+        graph.external_start, graph.external_rows, length,
     )  # fmt: skip
     return Stream(records, loops, chunk_loop[order])
 
@@ -115,7 +100,7 @@ def _find_loops(
 
 
 def count_trips(stream: Stream, loops: tuple[Loop, ...], steps: int) -> np.ndarray:
-    """Counts how often each loop turns in each step.
+    """Counts the iterations of each loop in each step.
 
     Args:
         stream: The encoded schedule.
@@ -134,35 +119,36 @@ def count_trips(stream: Stream, loops: tuple[Loop, ...], steps: int) -> np.ndarr
 
 @njit(cache=True, nogil=True)
 def _write(
-    chunks, order, chunk_start, chunk_size, chunk_width, is_sliced, chunk_form,
-    value_row, value_start, operand_start, operands, external_start, external_rows,
-    length,
+    chunks, chunk_loop, starts, order, chunk_start, chunk_size, value_row, value_start,
+    operand_start, operands, external_start, external_rows, length,
 ):  # fmt: skip
     stream = np.empty(length, np.int32)
     at = 0
     for c in chunks:
+        fields = at + starts[chunk_loop[c]]
         first = chunk_start[c]
         size = chunk_size[c]
-        width = chunk_width[c]
         node = order[first]
+        field = 0
         for value in range(value_start[node], value_start[node + 1]):
-            stream[at] = value_row[value]
-            at += 1
-        stream[at] = size
-        at += 1
+            stream[fields[field]] = value_row[value]
+            field += 1
+        stream[fields[field]] = size
+        field += 1
         for slot in range(external_start[node + 1] - external_start[node]):
-            for lane in range(width):
-                v = order[first + min(lane, size - 1)]
+            for k in range(fields[field + 1] - fields[field]):
+                v = order[first + min(k, size - 1)]
                 # Rows of pools count from 1; a missing one (-1) becomes row 0.
-                stream[at] = external_rows[external_start[v] + slot] + 1
-                at += 1
+                row = external_rows[external_start[v] + slot] + 1
+                stream[fields[field] + k] = row
+            field += 1
         for slot in range(operand_start[node + 1] - operand_start[node]):
-            lanes = 1 if is_sliced[chunk_form[c], slot] else width
-            for lane in range(lanes):
-                v = order[first + min(lane, size - 1)]
+            for k in range(fields[field + 1] - fields[field]):
+                v = order[first + min(k, size - 1)]
                 value = operands[operand_start[v] + slot]
-                stream[at] = value_row[value] if value >= 0 else 0
-                at += 1
+                stream[fields[field] + k] = value_row[value] if value >= 0 else 0
+            field += 1
+        at = fields[-1]
     return stream
 
 

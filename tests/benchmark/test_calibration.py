@@ -14,7 +14,6 @@ from edbatch.benchmark.chunk_times import extended, rising, time_chunks
 from edbatch.benchmark.replay import Replay
 from edbatch.benchmark.stopwatch import Stopwatch
 from edbatch.data import Tree
-from edbatch.executor.chunk import record_length
 from edbatch.models import get_workload
 from edbatch.policies import Agenda, CostModel, Depth, Greedy
 
@@ -85,8 +84,9 @@ def chunks_of(plan):
         for loop, turns in zip(program.loops, row, strict=True):
             node_type = program.types.types[loop.type_id]
             for _ in range(turns):
-                end = at + record_length(node_type, loop)
                 outputs = len(node_type.output_kinds)
+                reads = len(node_type.external_kinds) + len(node_type.operand_kinds)
+                end = at + outputs + 1 + loop.width * reads
                 record = plan.stream[at:end]
                 reads = record[outputs + 1 :].reshape(-1, loop.width)
                 found.append((loop.type_id, loop.width, record[:outputs], reads))

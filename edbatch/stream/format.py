@@ -1,0 +1,198 @@
+"""The format of a stream: the record of one chunk, and where each of its fields stands.
+
+The record of a chunk of width W has these fields, one after the other, all int32:
+
+* per output slot, the first row of the arena that it writes: one number;
+* the number of nodes in the chunk; its other rows are padding: one number;
+* per external slot, the rows of the pool that it reads: W numbers;
+* per operand slot, the rows of the arena that it reads: W numbers; or the first of W
+  consecutive rows, one number, where the chunk's loop reads a slice.
+
+A loop's records all have one format, so the program finds the next record by adding.
+Records stand in the order of execution. A *step* is one pass over the program's loops,
+and ``trips[s, p]`` counts the iterations of loop p in step s.
+
+The writer (`edbatch.stream.encode`), the compiled program and everything on the host
+that takes a stream apart find the fields by `RecordFormat`.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edbatch.graph.node_type import NodeType
+from edbatch.stream.loop import Loop
+
+
+class Record(NamedTuple):
+    """The fields of one record.
+
+    Attributes:
+        outputs: First output row per output slot, scalars.
+        size: Number of nodes, a scalar.
+        externals: Rows of pools per external slot, ``[W]`` each.
+        operands: Rows of arenas per operand slot, ``[W]`` each; a scalar, the first
+            row, where the loop reads a slice.
+    """
+
+    outputs: list[Any]
+    size: Any
+    externals: list[Any]
+    operands: list[Any]
+
+
+class RecordFormat(NamedTuple):
+    """Where the fields of a loop's records stand.
+
+    Attributes:
+        outputs: Number of output slots.
+        externals: Number of external slots.
+        width: Rows of a chunk, W.
+        sliced: Operand slots that are read as slices.
+        starts: First integer of each field, and the length of the record at the end.
+    """
+
+    outputs: int
+    externals: int
+    width: int
+    sliced: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """The integers of a record."""
+        return self.starts[-1]
+
+    def read(self, record: Any) -> Record:
+        """Takes a record apart.
+
+        Args:
+            record: The record, an array of NumPy or JAX; ``[length] int32``.
+
+        Returns:
+            Its fields.
+        """
+        size = self.outputs
+        first = size + 1 + self.externals
+        operands = len(self.starts) - 1 - first
+        return Record(
+            [record[self.starts[k]] for k in range(size)],
+            record[self.starts[size]],
+            [self._rows(record, k) for k in range(size + 1, first)],
+            [
+                record[self.starts[first + slot]]
+                if slot in self.sliced
+                else self._rows(record, first + slot)
+                for slot in range(operands)
+            ],
+        )
+
+    def write(self, fields: Record) -> np.ndarray:
+        """Writes a record on the host; the inverse of `read`.
+
+        Args:
+            fields: Its fields, numbers and arrays of NumPy.
+
+        Returns:
+            The record, ``[length] int32``.
+        """
+        parts = (*fields.outputs, fields.size, *fields.externals, *fields.operands)
+        record = np.concatenate([np.atleast_1d(np.int32(each)) for each in parts])
+        assert len(record) == self.length, "a field has another length"
+        return record
+
+    def _rows(self, record: Any, field: int) -> Any:
+        start = self.starts[field]
+        return record[start : start + self.width]
+
+
+def record_format(node_type: NodeType, loop: Loop) -> RecordFormat:
+    """Returns the format of a loop's records.
+
+    Args:
+        node_type: The loop's type.
+        loop: The loop.
+
+    Returns:
+        The format.
+
+    Example:
+        >>> from types import SimpleNamespace as Type
+        >>> join = Type(output_kinds=[0], external_kinds=[], operand_kinds=[0, 0])
+        >>> record_format(join, Loop(0, 8, sliced=(1,))).starts
+        (0, 1, 2, 10, 11)
+    """
+    outputs, externals = len(node_type.output_kinds), len(node_type.external_kinds)
+    operands = range(len(node_type.operand_kinds))
+    lengths = [
+        *[1] * (outputs + 1),
+        *[loop.width] * externals,
+        *[1 if slot in loop.sliced else loop.width for slot in operands],
+    ]
+    starts = tuple(accumulate(lengths, initial=0))
+    return RecordFormat(outputs, externals, loop.width, loop.sliced, starts)
+
+
+def record_formats(
+    types: Sequence[NodeType], loops: Sequence[Loop]
+) -> list[RecordFormat]:
+    """Returns the format of each loop's records.
+
+    Args:
+        types: All types, by their ids.
+        loops: The loops.
+
+    Returns:
+        One format per loop.
+    """
+    return [record_format(types[loop.type_id], loop) for loop in loops]
+
+
+def field_starts(formats: Sequence[RecordFormat]) -> np.ndarray:
+    """Returns where fields start, as a table for compiled host code.
+
+    Args:
+        formats: P formats.
+
+    Returns:
+        Per format its `RecordFormat.starts`, the length repeated to the end of the row;
+        ``[P, F + 1] int64`` for F fields in the longest record.
+    """
+    most = max((len(each.starts) for each in formats), default=1)
+    rows = [
+        each.starts + each.starts[-1:] * (most - len(each.starts)) for each in formats
+    ]
+    return np.array(rows, np.int64).reshape(len(formats), most)
+
+
+class Chunks(NamedTuple):
+    """The ``C`` chunks of a stream, in the order of execution.
+
+    Attributes:
+        step: The step of each; ascending.
+        loop: Position of its loop among the program's.
+        start: Where its record starts; then the end of the last record.
+    """
+
+    step: np.ndarray  # [C] int64
+    loop: np.ndarray  # [C] int64
+    start: np.ndarray  # [C + 1] int64
+
+
+def find_chunks(formats: Sequence[RecordFormat], trips: np.ndarray) -> Chunks:
+    """Finds the records of a stream.
+
+    Args:
+        formats: The formats of the program's loops.
+        trips: Iterations of each loop in each step; ``[S, P] int32``.
+
+    Returns:
+        The chunks. Time O(C + S P).
+    """
+    step, loop = np.nonzero(trips)
+    counts = trips[step, loop]
+    step, loop = np.repeat(step, counts), np.repeat(loop, counts)
+    lengths = np.array([each.length for each in formats], np.int64)[loop]
+    return Chunks(step, loop, np.concatenate([[0], np.cumsum(lengths)]))
