@@ -46,6 +46,74 @@ class VerificationError(EdbatchError, AssertionError):
     """A batched result differs from the unbatched one."""
 
 
+class DataError(EdbatchError, ValueError):
+    """Data that cannot be read, or a request for data that cannot be met.
+
+    The message says where (file, line, column), what the rule is, what was found,
+    what the usual cause is and how to fix it.
+
+    Example:
+        >>> from edbatch.data import parse_trees
+        >>> try:
+        ...     parse_trees("(S (NN dog)")
+        ... except DataError as error:
+        ...     print(str(error).split(";")[0])
+        <text>, line 1, column 12: every '(' must be closed
+    """
+
+
+class WorkloadError(EdbatchError, ValueError):
+    """A workload, or an option of one, that does not exist or has no such value.
+
+    Example:
+        >>> from edbatch.models import get_workload
+        >>> try:
+        ...     get_workload("tree-lstn")
+        ... except WorkloadError as error:
+        ...     print(str(error).split("; ")[-1])
+        did you mean 'tree-lstm'?
+    """
+
+
+class BenchmarkError(EdbatchError, ValueError):
+    """A benchmark that cannot be run as asked.
+
+    Example:
+        >>> from edbatch.benchmark import BenchmarkConfig
+        >>> try:
+        ...     BenchmarkConfig(systems=("exakt",))
+        ... except BenchmarkError as error:
+        ...     print(str(error).split("; ")[-1])
+        did you mean 'exact'?
+    """
+
+
+class UnsupportedError(BenchmarkError):
+    """A system cannot run a workload; the message says why.
+
+    Example:
+        >>> str(UnsupportedError("its nodes are of 2 types"))
+        'its nodes are of 2 types'
+    """
+
+
+class PlotError(EdbatchError, ValueError):
+    """Something that cannot be drawn, such as a comparison without rows.
+
+    Example:
+        >>> from edbatch.plot import plot_comparison
+        >>> try:
+        ...     plot_comparison({})
+        ... except PlotError as error:
+        ...     print(str(error).split(";")[0])
+        a picture of a comparison needs workloads but there is none
+    """
+
+
+class MissingMatplotlibError(EdbatchError, ImportError):
+    """Matplotlib, with which everything is drawn, is not installed."""
+
+
 _LISTED = 80  # characters of known names in a message
 _MOST_COMPARED = 10_000
 

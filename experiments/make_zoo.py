@@ -1,8 +1,8 @@
 """Makes the policies that come with edbatch, `policies/zoo/`.
 
-Trains one policy per ready workload, on real data, by the command that users have. The
-data are public; `FILES` says which, as paths below one folder. In a clone, for a folder
-that has them:
+Trains one policy per ready workload that names its data, by the command that users
+have. The data are public; `Workload.zoo_data` says which, as paths below one folder. In
+a clone, for a folder that has them:
 
     python experiments/make_zoo.py --data path/to/data
     python experiments/make_zoo.py --data path/to/data --workloads dag-lstm lattice-gru
@@ -18,31 +18,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from edbatch.models import WORKLOADS, get_workload
+
 from arguments import option, parse_arguments
 
 # What the command `train-policy` of this very Python runs.
 _TRAIN_POLICY = "from edbatch.cli.main import train_policy_main; train_policy_main()"
 ZOO = Path(__file__).parents[1] / "policies" / "zoo"
 
-_TREES = ("gum_const/const",)
-_SENTENCES = ("ud_english_ewt",)
-_LATTICES = ("weibo_ner/weiboNER_2nd_conll.train", "jieba_dict/dict.txt.small")
-FILES = {
-    "tree-lstm": _TREES,
-    "tree-gru": _TREES,
-    "mv-rnn": _TREES,
-    "tree-lstm-2type": _TREES,
-    "tree-lstm-childsum": _SENTENCES,
-    "bilstm-tagger": _SENTENCES,
-    "bilstm-tagger-char": ("wikigold/wikigold.conll.txt",),
-    "lattice-lstm": _LATTICES,
-    "lattice-gru": _LATTICES,
-    "dag-lstm": ("fisher_callhome_lattices/plf/fisher_dev.es",),
-    "lstm-nmt": ("tatoeba_cmn_eng/cmn.txt",),
-    "neural-module-network": (
-        "clevr_questions_generated/CLEVR_train_questions_0.json",
-    ),
-}
+FILES = {name: files for name in WORKLOADS if (files := get_workload(name).zoo_data)}
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import DataError, Tree, Vocabulary, index_tree, tree_from_heads
-from edbatch.models import initial_params, tree_lstm_childsum
+from edbatch.models import tree_lstm_childsum
+from edbatch.models.shared import initial_params
 
 from arguments import option, parse_arguments
 from training import SIZES, History, Task, TrainingArguments, report, run_all, train

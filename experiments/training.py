@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 from jax import Array
 
 import edbatch as eb
-from edbatch.plot.errors import MissingMatplotlibError
+from edbatch.errors import MissingMatplotlibError
 from edbatch.plot.figure import new_figure
 
 from arguments import option

@@ -2,9 +2,9 @@
 
 from edbatch.benchmark.calibration import Calibration, Prediction, calibrate
 from edbatch.benchmark.config import PLANNERS, SYSTEMS, BenchmarkConfig
-from edbatch.benchmark.errors import BenchmarkError, UnsupportedError
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row
 from edbatch.benchmark.run import run_benchmark
+from edbatch.errors import BenchmarkError, UnsupportedError
 
 __all__ = [
     "PLANNERS",

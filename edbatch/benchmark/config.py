@@ -4,8 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edbatch.benchmark.errors import BenchmarkError
-from edbatch.errors import nearest
+from edbatch.errors import BenchmarkError, nearest
 from edbatch.memory_planner import OFF
 
 # The order in which they are measured and shown; `unbatched` is the specification,

@@ -15,6 +15,7 @@ from edbatch.cli.inspect import inspect
 from edbatch.cli.one_sentence import OneSentenceCommand, OneSentenceGroup
 from edbatch.cli.run import run
 from edbatch.cli.train_policy import train_policy
+from edbatch.cli.workloads import workloads
 from edbatch.ctrl_c import end_at_ctrl_c, ignore_ctrl_c
 
 app = typer.Typer(
@@ -60,7 +61,7 @@ def edbatch(
         typer.echo(context.get_help())
 
 
-for command in (demo, train_policy, compare, inspect, run, bench, calibrate):
+for command in (demo, train_policy, compare, inspect, run, bench, calibrate, workloads):
     app.command()(command)
 train_policy_app.command(cls=OneSentenceCommand)(train_policy)
 

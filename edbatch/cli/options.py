@@ -6,14 +6,10 @@ from typing import Annotated
 
 import typer
 
-_WHAT = "What to batch"
+from edbatch.models import WORKLOADS
 
-# Not read from the workloads: importing these takes long, and help should not.
-NAMES = (
-    "tree-lstm, tree-gru, mv-rnn, tree-lstm-2type, tree-lstm-childsum, bilstm-tagger,"
-    " bilstm-tagger-char, lattice-lstm, lattice-gru, dag-lstm, lstm-nmt or"
-    " neural-module-network"
-)
+_WHAT = "What to batch"
+NAMES = ", ".join(WORKLOADS)
 
 Workload = Annotated[
     str | None,
@@ -28,13 +24,9 @@ Data = Annotated[
     typer.Option(
         metavar="PATH",
         help=(
-            "A file or folder to read instances from; may be given several times."
-            " tree-lstm, -2type, tree-gru and mv-rnn read Penn Treebank brackets,"
-            " tree-lstm-childsum CoNLL-U, the taggers CoNLL-U or columns of tokens and"
-            " tags, lattice-lstm and -gru columns of characters and tags and, as"
-            " another file, a word list, dag-lstm lattices in PLF, lstm-nmt sentences"
-            " with a tab between the languages, neural-module-network questions of"
-            " CLEVR; each also .gz. Without it, instances are sampled."
+            "A file or folder to read instances from, in the format of the workload"
+            " (`edbatch workloads` lists them), also .gz; may be given several times."
+            " Without it, instances are sampled."
         ),
         rich_help_panel=_WHAT,
     ),
@@ -44,8 +36,8 @@ Arity = Annotated[
     typer.Option(
         metavar="N",
         help=(
-            "tree-lstm only: the largest number of children of a node. 2, the default,"
-            " binarizes the trees."
+            "N-ary trees only: the largest number of children of a node. 2, the"
+            " default, binarizes the trees."
         ),
         rich_help_panel=_WHAT,
     ),
@@ -54,7 +46,7 @@ Classify = Annotated[
     str | None,
     typer.Option(
         metavar="root|nodes",
-        help="tree-lstm only: what is classified, the root (default) or all nodes.",
+        help="Trees only: what is classified, the root (default) or all nodes.",
         rich_help_panel=_WHAT,
     ),
 ]

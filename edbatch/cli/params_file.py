@@ -12,7 +12,7 @@ from edbatch.cli.output_file import write_whole
 from edbatch.data import PairVocabulary, Vocabulary
 from edbatch.errors import nearest, shown
 from edbatch.limits import check_archive
-from edbatch.models.workload import Vocabularies
+from edbatch.models.shared.workload import Vocabularies
 
 VOCABULARY, TARGET_VOCABULARY = "vocabulary", "target_vocabulary"
 

@@ -12,7 +12,7 @@ from edbatch.cli.one_sentence import CommandError
 
 if TYPE_CHECKING:
     from edbatch.models import Workload
-    from edbatch.models.workload import Vocabularies
+    from edbatch.models.shared.workload import Vocabularies
 
 
 def run(

@@ -24,7 +24,6 @@ from edbatch.data.clevr import read_programs
 from edbatch.data.columns import read_columns
 from edbatch.data.conllu import read_dependency_trees, read_sentences
 from edbatch.data.dependencies import tree_from_heads
-from edbatch.data.errors import DataError
 from edbatch.data.program_samplers import sample_programs
 from edbatch.data.programs import Program, index_program
 from edbatch.data.ptb import parse_trees, read_trees
@@ -58,6 +57,7 @@ from edbatch.data.spelled_sentences import (
 from edbatch.data.trees import Tree
 from edbatch.data.vocabulary import Vocabulary, index_sentence, index_tree
 from edbatch.data.word_lists import WordList, read_word_list
+from edbatch.errors import DataError
 
 __all__ = [
     "Arc",

@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from edbatch.data.errors import DataError
 from edbatch.data.trees import Tree
-from edbatch.errors import nearest, shown
+from edbatch.errors import DataError, nearest, shown
 
 Branching = Literal["right", "left"]
 

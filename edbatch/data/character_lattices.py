@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from edbatch.data.columns import SUFFIXES as COLUMN_SUFFIXES
 from edbatch.data.columns import Row, sentence_rows
-from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.vocabulary import Vocabulary
 from edbatch.data.word_lists import WordList
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 
 SUFFIXES = (*COLUMN_SUFFIXES, ".bmes", ".bioes", ".train", ".dev", ".test")
 

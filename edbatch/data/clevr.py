@@ -11,10 +11,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.programs import Program
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 from edbatch.limits import UnreadableError, parse_json
 
 SUFFIXES = (".json",)

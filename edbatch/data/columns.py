@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.sentences import Sentence
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 DOCUMENT_START = "-DOCSTART-"

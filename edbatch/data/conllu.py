@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from edbatch.data.dependencies import build_tree, find_fault
-from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.sentences import Sentence
 from edbatch.data.trees import Tree
-from edbatch.errors import nearest, shown
+from edbatch.errors import DataError, nearest, shown
 from edbatch.limits import MAX_DIGITS
 
 SUFFIXES = (".conllu",)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from edbatch.data.errors import DataError
 from edbatch.data.trees import Tree
+from edbatch.errors import DataError
 
 ROOT = 0  # the head of the word that has none; words count from 1
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edbatch.data.errors import DataError
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 from edbatch.limits import UnreadableError, read_bytes
 
 # What every reader accepts: a file, a folder, or several of them.

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbatch.arguments import is_whole
-from edbatch.data.errors import DataError
 from edbatch.data.vocabulary import UNKNOWN_INDEX, Vocabulary
-from edbatch.errors import nearest, shown
+from edbatch.errors import DataError, nearest, shown
 
 # Height, width and channels of an image's features.
 IMAGE_SHAPE = (7, 7, 16)

@@ -8,10 +8,9 @@ and traces included.
 
 import re
 
-from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.trees import Tree
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 from edbatch.limits import MAX_NESTING
 
 SUFFIXES = (".ptb", ".mrg", ".txt", ".bracket", ".brackets")

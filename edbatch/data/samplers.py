@@ -20,12 +20,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from edbatch.data.dependencies import build_tree
-from edbatch.data.errors import DataError
 from edbatch.data.sentences import Sentence
 from edbatch.data.split_rules import SPLIT_RULES, Shape, SplitRule
 from edbatch.data.trees import Tree
 from edbatch.data.zipf import check_request, zipf_words
-from edbatch.errors import nearest
+from edbatch.errors import DataError, nearest
 
 MAX_LENGTH = 130
 

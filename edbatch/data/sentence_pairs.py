@@ -4,10 +4,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.vocabulary import Vocabulary
-from edbatch.errors import nearest, shown
+from edbatch.errors import DataError, nearest, shown
 
 SUFFIXES = (".tsv", ".txt", ".tab")
 START = "<s>"

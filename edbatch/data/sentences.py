@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edbatch.data.errors import DataError
+from edbatch.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)

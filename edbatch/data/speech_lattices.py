@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
 from edbatch.data.vocabulary import Vocabulary
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 
 SUFFIXES = (".plf", ".lat")
 

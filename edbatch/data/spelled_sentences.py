@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edbatch.data.errors import DataError
 from edbatch.data.samplers import sample_sentences
 from edbatch.data.sentences import Sentence
 from edbatch.data.vocabulary import UNKNOWN_INDEX, Vocabulary, index_sentence
+from edbatch.errors import DataError
 
 UNKNOWN_CHARACTER = 0
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar, final
 
-from edbatch.data.errors import DataError
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 
 Result = TypeVar("Result")
 

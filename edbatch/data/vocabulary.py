@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from edbatch.data.errors import DataError
 from edbatch.data.sentences import Sentence
 from edbatch.data.trees import Tree
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 
 UNKNOWN = "<unk>"
 UNKNOWN_INDEX = 0

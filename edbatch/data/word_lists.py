@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from edbatch.data.errors import DataError
 from edbatch.data.files import Paths, SourceText, read_sources
-from edbatch.errors import shown
+from edbatch.errors import DataError, shown
 
 SUFFIXES = (".txt", ".dict", ".lst")
 MAX_LENGTH = 16

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from edbatch.data.errors import DataError
+from edbatch.errors import DataError
 
 
 def zipf_words(rng: np.random.Generator, count: int, vocabulary_size: int) -> list[int]:

@@ -1,4 +1,8 @@
-"""Ready cells and models, each written for one instance, and the workloads they make.
+"""Ready workloads: a model for one instance, its parameters, and its data.
+
+Every module of this package is a workload, whose name is that of the module with ``-``
+for ``_``, and whose function ``workload(**options)`` builds it. `WORKLOADS` lists them
+and imports one when it is asked for. What several share is in `edbatch.models.shared`.
 
 Example:
     >>> import jax
@@ -11,8 +15,8 @@ Example:
     (3, 8)
 """
 
-from edbatch.models.errors import WorkloadError
-from edbatch.models.registry import WORKLOADS, get_workload
-from edbatch.models.workload import Workload
+from edbatch.errors import WorkloadError
+from edbatch.models.shared.registry import WORKLOADS, get_workload
+from edbatch.models.shared.workload import Workload
 
 __all__ = ["WORKLOADS", "Workload", "WorkloadError", "get_workload"]

@@ -8,6 +8,7 @@ parameters.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,10 +17,12 @@ from jax import Array
 from jax.nn import sigmoid
 
 import edbatch as eb
-from edbatch.data import Sentence
-from edbatch.models.gates import gates
-from edbatch.models.initial_params import affine, embedding
-from edbatch.models.initial_params import gates as init_gates
+from edbatch.data import Sentence, Vocabulary, index_sentence, sample_sentences
+from edbatch.models.shared.gates import gates
+from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.tagged_text import TAGGED_FORMATS, read_tagged, tag_numbers
+from edbatch.models.shared.workload import Workload
 
 NUM_LAYERS = 2
 
@@ -156,3 +159,37 @@ def direction(key: Array, inputs: int, hidden: int) -> dict[str, Any]:
     """
     start = {"h": jnp.zeros(hidden, jnp.float32), "c": jnp.zeros(hidden, jnp.float32)}
     return start | init_gates(key, "ifou", inputs, hidden)
+
+
+def workload(vocabulary_size: int = 10_000, num_tags: int = 18) -> Workload:
+    """Builds ``"bilstm-tagger"``.
+
+    Args:
+        vocabulary_size: Number of words.
+        num_tags: Number of tags.
+
+    Returns:
+        The workload.
+    """
+
+    def number(sentences: list[Sentence], vocabulary: Vocabulary) -> list[Sentence]:
+        tags = tag_numbers(sentences, num_tags)
+        return [index_sentence(each, vocabulary, tags) for each in sentences]
+
+    return Workload(
+        name="bilstm-tagger",
+        description="A tagger of two bidirectional LSTM layers, with a tag per word.",
+        reads=TAGGED_FORMATS,
+        vocabulary_size=vocabulary_size,
+        model=tag,
+        init_params=partial(
+            init_params, vocabulary_size=vocabulary_size, num_tags=num_tags
+        ),
+        read_text=read_tagged,
+        words=lambda sentence: sentence.words,
+        number=number,
+        sample=partial(
+            sample_sentences, vocabulary_size=vocabulary_size, num_tags=num_tags
+        ),
+        zoo_data=("ud_english_ewt",),
+    )

@@ -8,6 +8,7 @@ map combines. Frequent words keep a vector of their own. Characters have vectors
 states of length H here, like words.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,10 +16,18 @@ import jax.numpy as jnp
 from jax import Array
 
 import edbatch as eb
-from edbatch.data import SpelledSentence
+from edbatch.data import (
+    Sentence,
+    SpelledSentence,
+    Vocabulary,
+    sample_spelled_sentences,
+    spell_sentence,
+)
 from edbatch.models import bilstm_tagger
 from edbatch.models.bilstm_tagger import direction, embed, run, start, tag_vectors
-from edbatch.models.initial_params import affine, embedding
+from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.tagged_text import TAGGED_FORMATS, read_tagged, tag_numbers
+from edbatch.models.shared.workload import Workload
 
 DIRECTIONS = ("forward", "backward")
 
@@ -100,3 +109,53 @@ def init_params(
     for name, each in zip(DIRECTIONS, directions, strict=True):
         params["characters"][name] = direction(each, hidden, hidden)
     return params
+
+
+def workload(
+    min_count: int = 5,
+    vocabulary_size: int = 10_000,
+    num_tags: int = 18,
+    num_characters: int = 256,
+) -> Workload:
+    """Builds ``"bilstm-tagger-char"``.
+
+    Args:
+        min_count: Words that occur less often in the data are read by characters.
+        vocabulary_size: Number of words.
+        num_tags: Number of tags.
+        num_characters: Characters are numbers below it.
+
+    Returns:
+        The workload.
+    """
+
+    def number(
+        sentences: list[Sentence], vocabulary: Vocabulary
+    ) -> list[SpelledSentence]:
+        tags = tag_numbers(sentences, num_tags)
+        return [
+            spell_sentence(each, vocabulary, tags, num_characters) for each in sentences
+        ]
+
+    sizes: dict[str, Any] = {
+        "vocabulary_size": vocabulary_size,
+        "num_tags": num_tags,
+        "num_characters": num_characters,
+    }
+    return Workload(
+        name="bilstm-tagger-char",
+        description=(
+            "A tagger of two bidirectional LSTM layers, with a bidirectional LSTM over"
+            " the characters of rare words."
+        ),
+        reads=TAGGED_FORMATS,
+        vocabulary_size=vocabulary_size,
+        model=tag,
+        init_params=partial(init_params, **sizes),
+        read_text=read_tagged,
+        words=lambda sentence: sentence.words,
+        number=number,
+        sample=partial(sample_spelled_sentences, **sizes),
+        min_count=min_count,
+        zoo_data=("wikigold/wikigold.conll.txt",),
+    )

@@ -11,6 +11,7 @@ instead of a weight in the sum. A node with one incoming arc is a plain LSTM ste
 which the sum over one arc reduces.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,10 +20,17 @@ from jax import Array
 from jax.nn import sigmoid
 
 import edbatch as eb
-from edbatch.data import SpeechLattice
-from edbatch.models.gates import gates
-from edbatch.models.initial_params import affine, embedding
-from edbatch.models.initial_params import gates as init_gates
+from edbatch.data import (
+    SpeechLattice,
+    Vocabulary,
+    index_speech_lattice,
+    read_plf,
+    sample_speech_lattices,
+)
+from edbatch.models.shared.gates import gates
+from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.workload import Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -123,3 +131,39 @@ def init_params(
         "gates": init_gates(own, "iouf", hidden + 1, hidden),
         "classify": affine(output, hidden, num_labels),
     }
+
+
+def workload(vocabulary_size: int = 10_000, num_labels: int = 5) -> Workload:
+    """Builds ``"dag-lstm"``.
+
+    Args:
+        vocabulary_size: Number of words.
+        num_labels: Number of labels of the classifier.
+
+    Returns:
+        The workload.
+    """
+    return Workload(
+        name="dag-lstm",
+        description=(
+            "A child-sum LSTM over speech lattices (Sperber et al. 2017), with a"
+            " classifier at the last node."
+        ),
+        reads="lattices in PLF",
+        vocabulary_size=vocabulary_size,
+        model=encode,
+        init_params=partial(
+            init_params, vocabulary_size=vocabulary_size, num_labels=num_labels
+        ),
+        read_text=read_plf,
+        words=lambda lattice: [arc.word for arc in lattice.arcs],
+        number=_number,
+        sample=partial(sample_speech_lattices, vocabulary_size=vocabulary_size),
+        zoo_data=("fisher_callhome_lattices/plf/fisher_dev.es",),
+    )
+
+
+def _number(
+    lattices: list[SpeechLattice], vocabulary: Vocabulary
+) -> list[SpeechLattice]:
+    return [index_speech_lattice(each, vocabulary) for each in lattices]

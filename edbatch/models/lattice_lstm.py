@@ -18,10 +18,12 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import CharacterLattice
-from edbatch.models.gates import gates, linked
-from edbatch.models.initial_params import affine, embedding, gate
-from edbatch.models.initial_params import gates as init_gates
-from edbatch.models.lattice_walk import walk
+from edbatch.data.files import PathLike
+from edbatch.models.shared.character_lattices import over_character_lattices, walk
+from edbatch.models.shared.gates import gates, linked
+from edbatch.models.shared.initial_params import affine, embedding, gate
+from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.workload import Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -124,3 +126,21 @@ def init_params(
         "link": gate(keys[3], hidden, hidden),
         "classify": affine(keys[4], hidden, num_tags),
     }
+
+
+def workload(
+    vocabulary_size: int = 10_000, num_tags: int = 18, words: PathLike | None = None
+) -> Workload:
+    """Builds ``"lattice-lstm"``.
+
+    Args:
+        vocabulary_size: Number of characters and words.
+        num_tags: Number of tags.
+        words: File of the word list; by default it is among the files to read.
+
+    Returns:
+        The workload.
+    """
+    return over_character_lattices(
+        "lattice-lstm", "LSTM", tag, init_params, vocabulary_size, num_tags, words
+    )

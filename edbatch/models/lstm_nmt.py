@@ -8,6 +8,7 @@ attention of a position waits for the decoder's state there and for the whole so
 but no later state waits for it.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,10 +17,19 @@ from jax import Array
 from jax.nn import sigmoid
 
 import edbatch as eb
-from edbatch.data import SentencePair
-from edbatch.models.gates import gates
-from edbatch.models.initial_params import affine, embedding
-from edbatch.models.initial_params import gates as init_gates
+from edbatch.data import (
+    PairVocabulary,
+    SentencePair,
+    index_sentence_pair,
+    read_sentence_pairs,
+    sample_sentence_pairs,
+)
+from edbatch.data.sentence_pairs import TOKENS
+from edbatch.errors import WorkloadError, nearest
+from edbatch.models.shared.gates import gates
+from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.workload import Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -113,3 +123,55 @@ def _side(key: Array, hidden: int, vocabulary_size: int) -> dict[str, Any]:
         "embedding": embedding(words, vocabulary_size, hidden),
         **init_gates(lstm, "ifou", hidden, hidden),
     }
+
+
+def workload(
+    vocabulary_size: int = 10_000,
+    source_tokens: str = "words",
+    target_tokens: str = "words",
+) -> Workload:
+    """Builds ``"lstm-nmt"``.
+
+    Args:
+        vocabulary_size: Number of words of each language.
+        source_tokens: ``"words"`` or ``"characters"``: the tokens of the source.
+        target_tokens: The same for the target.
+
+    Returns:
+        The workload.
+
+    Raises:
+        WorkloadError: There are no such tokens.
+    """
+    tokens = {"source_tokens": source_tokens, "target_tokens": target_tokens}
+    for option, value in tokens.items():
+        if value not in TOKENS:
+            raise WorkloadError(
+                f"option {option!r} of 'lstm-nmt' is 'words' or 'characters' but this"
+                f" is {value!r}; {nearest(str(value), TOKENS)}"
+            )
+    return Workload(
+        name="lstm-nmt",
+        description=(
+            "An LSTM encoder-decoder with attention over the source (Luong et al."
+            " 2015), with the logits of every target word."
+        ),
+        reads="sentences with a tab between the languages",
+        vocabulary_size=vocabulary_size,
+        model=translate,
+        init_params=partial(init_params, vocabulary_size=vocabulary_size),
+        read_text=partial(
+            read_sentence_pairs,
+            source_tokens=source_tokens,
+            target_tokens=target_tokens,
+        ),
+        words=lambda pair: pair.source,
+        target_words=lambda pair: pair.target,
+        number=_number,
+        sample=partial(sample_sentence_pairs, vocabulary_size=vocabulary_size),
+        zoo_data=("tatoeba_cmn_eng/cmn.txt",),
+    )
+
+
+def _number(pairs: list[SentencePair], words: PairVocabulary) -> list[SentencePair]:
+    return [index_sentence_pair(each, words) for each in pairs]

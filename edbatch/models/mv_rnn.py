@@ -8,6 +8,7 @@ rows here, so a matrix stands on the right of what it modifies. The matrix of a 
 costs H times its vector, so H is usually 32 to 64.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,8 +17,10 @@ from jax import Array
 
 import edbatch as eb
 from edbatch.data import Tree
-from edbatch.models.initial_params import affine, embedding
-from edbatch.models.tree_classifier import node_classifier, root_classifier
+from edbatch.models.shared.constituency import GUM, over_constituency_trees
+from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
+from edbatch.models.shared.workload import Workload
 
 RANK = 3
 # The size of a word's matrix beside its diagonal, as a standard deviation.
@@ -101,3 +104,27 @@ def init_params(
         "matrix": {"W": affine(keys[4], 2 * hidden, hidden)["W"]},
         "classify": affine(keys[5], hidden, num_labels),
     }
+
+
+def workload(
+    classify: str = "root", vocabulary_size: int = 10_000, num_labels: int = 5
+) -> Workload:
+    """Builds ``"mv-rnn"``.
+
+    Args:
+        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        vocabulary_size: Number of words.
+        num_labels: Number of labels of the classifier.
+
+    Returns:
+        The workload.
+    """
+    return over_constituency_trees(
+        "mv-rnn",
+        "A matrix-vector recursive network (Socher et al. 2012)",
+        (classify_root, classify_nodes),
+        partial(init_params, num_labels=num_labels),
+        classify=classify,
+        vocabulary_size=vocabulary_size,
+        zoo_data=GUM,
+    )

@@ -10,6 +10,7 @@ the candidate. With one child this is the GRU itself, and a leaf is a GRU
 step from the zero state.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,10 +20,12 @@ from jax.nn import sigmoid, softmax
 
 import edbatch as eb
 from edbatch.data import Tree
-from edbatch.models.gates import from_children, from_input
-from edbatch.models.initial_params import affine, child_gate, embedding
-from edbatch.models.initial_params import gates as init_gates
-from edbatch.models.tree_classifier import node_classifier, root_classifier
+from edbatch.models.shared.constituency import GUM, over_constituency_trees
+from edbatch.models.shared.gates import from_children, from_input
+from edbatch.models.shared.initial_params import affine, child_gate, embedding
+from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
+from edbatch.models.shared.workload import Workload
 
 
 @eb.cell
@@ -107,3 +110,32 @@ def init_params(
         "compose": {"u": u, "z": z, "zs": gates[:arity], "r": gates[arity:]},
         "classify": affine(output, hidden, num_labels),
     }
+
+
+def workload(
+    arity: int = 2,
+    classify: str = "root",
+    vocabulary_size: int = 10_000,
+    num_labels: int = 5,
+) -> Workload:
+    """Builds ``"tree-gru"``.
+
+    Args:
+        arity: Largest number of children of a node; 2 binarizes treebanks.
+        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        vocabulary_size: Number of words.
+        num_labels: Number of labels of the classifier.
+
+    Returns:
+        The workload.
+    """
+    return over_constituency_trees(
+        "tree-gru",
+        "An N-ary tree-GRU (Cho et al. 2014, over children)",
+        (classify_root, classify_nodes),
+        partial(init_params, arity=arity, num_labels=num_labels),
+        arity=arity,
+        classify=classify,
+        vocabulary_size=vocabulary_size,
+        zoo_data=GUM,
+    )

@@ -6,6 +6,7 @@ at the leaves only, so a leaf has no child terms and an inner node no input term
 their constituency model; the two are cells of their own.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,10 +16,12 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import Tree
-from edbatch.models.gates import from_children, from_input
-from edbatch.models.initial_params import affine, child_gate, embedding
-from edbatch.models.initial_params import gates as init_gates
-from edbatch.models.tree_classifier import node_classifier, root_classifier
+from edbatch.models.shared.constituency import GUM, over_constituency_trees
+from edbatch.models.shared.gates import from_children, from_input
+from edbatch.models.shared.initial_params import affine, child_gate, embedding
+from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
+from edbatch.models.shared.workload import Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -118,3 +121,32 @@ def init_compose(key: Array, arity: int, hidden: int) -> dict[str, Any]:
         child_gate(each, arity, hidden) for each in jax.random.split(key, 3 + arity)
     )
     return {"i": i, "o": o, "u": u, "f": f}
+
+
+def workload(
+    arity: int = 2,
+    classify: str = "root",
+    vocabulary_size: int = 10_000,
+    num_labels: int = 5,
+) -> Workload:
+    """Builds ``"tree-lstm"``.
+
+    Args:
+        arity: Largest number of children of a node; 2 binarizes treebanks.
+        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        vocabulary_size: Number of words.
+        num_labels: Number of labels of the classifier.
+
+    Returns:
+        The workload.
+    """
+    return over_constituency_trees(
+        "tree-lstm",
+        "An N-ary tree-LSTM (Tai et al. 2015)",
+        (classify_root, classify_nodes),
+        partial(init_params, arity=arity, num_labels=num_labels),
+        arity=arity,
+        classify=classify,
+        vocabulary_size=vocabulary_size,
+        zoo_data=GUM,
+    )

@@ -14,6 +14,7 @@ So the choice depends on the tree alone, and not on the data set that it is in.
 """
 
 import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,7 +22,9 @@ from jax import Array
 
 from edbatch.data import Tree
 from edbatch.models import tree_lstm
-from edbatch.models.tree_classifier import node_classifier, root_classifier
+from edbatch.models.shared.constituency import GUM, over_constituency_trees
+from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
+from edbatch.models.shared.workload import Workload
 from edbatch.models.tree_lstm import State, classify, init_compose, leaf
 
 NOMINAL = frozenset({"NP", "NX", "NAC", "NML", "QP", "WHNP"})
@@ -107,3 +110,32 @@ def init_params(
     for kind, compose in zip(KINDS, compositions, strict=True):
         params[kind] = {"compose": compose}
     return params
+
+
+def workload(
+    arity: int = 2,
+    classify: str = "root",
+    vocabulary_size: int = 10_000,
+    num_labels: int = 5,
+) -> Workload:
+    """Builds ``"tree-lstm-2type"``.
+
+    Args:
+        arity: Largest number of children of a node; 2 binarizes treebanks.
+        classify: ``"root"`` or ``"nodes"``: what the model classifies.
+        vocabulary_size: Number of words.
+        num_labels: Number of labels of the classifier.
+
+    Returns:
+        The workload.
+    """
+    return over_constituency_trees(
+        "tree-lstm-2type",
+        "An N-ary tree-LSTM with a composition for nominal phrases and one for others",
+        (classify_root, classify_nodes),
+        partial(init_params, arity=arity, num_labels=num_labels),
+        arity=arity,
+        classify=classify,
+        vocabulary_size=vocabulary_size,
+        zoo_data=GUM,
+    )

@@ -6,6 +6,7 @@ has a word, and any number of children. Nodes without children are a cell of the
 which leaves out the sums over nothing. All children share one forget matrix.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,10 +15,12 @@ from jax import Array
 from jax.nn import sigmoid
 
 import edbatch as eb
-from edbatch.data import Tree
-from edbatch.models.gates import from_input, gates, linked
-from edbatch.models.initial_params import affine, embedding
-from edbatch.models.initial_params import gates as init_gates
+from edbatch.data import Tree, read_dependency_trees, sample_dependency_trees
+from edbatch.models.shared.constituency import number_trees
+from edbatch.models.shared.gates import from_input, gates, linked
+from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.workload import Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
 
@@ -99,3 +102,33 @@ def init_params(
         "gates": init_gates(own, "iouf", hidden, hidden),
         "classify": affine(output, hidden, num_labels),
     }
+
+
+def workload(vocabulary_size: int = 10_000, num_labels: int = 5) -> Workload:
+    """Builds ``"tree-lstm-childsum"``.
+
+    Args:
+        vocabulary_size: Number of words.
+        num_labels: Number of labels of the classifier.
+
+    Returns:
+        The workload.
+    """
+    return Workload(
+        name="tree-lstm-childsum",
+        description=(
+            "A child-sum tree-LSTM (Tai et al. 2015) over dependency trees, with a"
+            " classifier at the root."
+        ),
+        reads="CoNLL-U",
+        vocabulary_size=vocabulary_size,
+        model=classify_root,
+        init_params=partial(
+            init_params, vocabulary_size=vocabulary_size, num_labels=num_labels
+        ),
+        read_text=read_dependency_trees,
+        words=Tree.words,
+        number=number_trees,
+        sample=partial(sample_dependency_trees, vocabulary_size=vocabulary_size),
+        zoo_data=("ud_english_ewt",),
+    )

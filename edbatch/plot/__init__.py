@@ -13,10 +13,10 @@ Example:
     2
 """
 
+from edbatch.errors import MissingMatplotlibError, PlotError
 from edbatch.plot.actions import plot_actions
 from edbatch.plot.comparison import plot_comparison
 from edbatch.plot.disagreements import plot_disagreements
-from edbatch.plot.errors import MissingMatplotlibError, PlotError
 from edbatch.plot.generalisation import plot_generalisation
 from edbatch.plot.schedules import plot_schedules
 from edbatch.plot.state_machine import plot_state_machine

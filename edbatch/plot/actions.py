@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edbatch.plot.count_axis import set_counts
-from edbatch.plot.errors import PlotError, check_max_states
-from edbatch.plot.figure import new_figure
-from edbatch.plot.legend import legend_below
+from edbatch.errors import PlotError
+from edbatch.plot.figure import (
+    check_max_states,
+    counted,
+    legend_below,
+    new_figure,
+    set_counts,
+)
 from edbatch.plot.type_style import short_names
-from edbatch.plot.wording import counted
 from edbatch.policies import MachineState, StateMachine
 
 if TYPE_CHECKING:

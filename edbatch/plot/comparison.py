@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edbatch.plot.count_axis import set_counts
-from edbatch.plot.errors import PlotError
-from edbatch.plot.figure import new_figure
-from edbatch.plot.legend import legend_below
+from edbatch.errors import PlotError
+from edbatch.plot.figure import legend_below, new_figure, set_counts
 from edbatch.plot.policy_style import policy_styles
 from edbatch.policies import Comparison
 

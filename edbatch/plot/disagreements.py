@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edbatch.graph import GraphStructure
-from edbatch.plot.count_axis import set_counts
-from edbatch.plot.errors import check_max_states
-from edbatch.plot.figure import new_figure
+from edbatch.plot.figure import check_max_states, legend_below, new_figure, set_counts
 from edbatch.plot.frontier_label import READING, frontier_label
-from edbatch.plot.legend import legend_below
 from edbatch.plot.policy_style import policy_styles
 from edbatch.plot.type_style import short_names
 from edbatch.policies import MachineTrace, StateMachine, trace_machine

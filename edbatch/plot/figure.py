@@ -1,11 +1,27 @@
-"""New figures. Matplotlib is imported here, when the first one is made."""
+"""What all pictures share: figures, panels, legends, axes of counts, numbers in words.
 
-from typing import TYPE_CHECKING
+Matplotlib is imported when the first figure is made.
+"""
 
-from edbatch.plot.errors import MissingMatplotlibError
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from edbatch.errors import MissingMatplotlibError, PlotError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_COLUMNS = 3
+_PANEL_IN = (3.9, 2.9)
+_ALONE_IN = (6.0, 3.6)
+_TITLE_CHARACTER_IN = 0.09
+_CHARACTER_IN = 0.08
+_HANDLE_IN = 0.6  # with the gaps around it
+_LINE_IN = 0.2
+_MOST_TICKS = 4  # of powers of ten: more do not fit beside each other
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -36,3 +52,166 @@ def new_figure(width: float, height: float) -> "Figure":
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
+    """Makes a figure of panels in rows of up to three.
+
+    Args:
+        count: How many.
+
+    Returns:
+        The figure and its panels.
+
+    Raises:
+        MissingMatplotlibError: Matplotlib is not installed.
+
+    Example:
+        >>> figure, panels = new_panels(4)
+        >>> len(panels), len(figure.axes)
+        (4, 4)
+    """
+    columns = min(count, _COLUMNS)
+    rows = -(-count // columns)
+    width, height = _ALONE_IN if count == 1 else _PANEL_IN
+    figure = new_figure(width * columns, height * rows)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for empty in axes[count:]:
+        empty.remove()
+    return figure, [*axes[:count]]
+
+
+def set_panel_title(axes: "Axes", title: str) -> None:
+    """Writes what a panel shows above it, in lines no longer than it is wide.
+
+    Args:
+        axes: A panel of `new_panels`.
+        title: The text.
+
+    Example:
+        >>> _, [panel] = new_panels(1)
+        >>> set_panel_title(panel, "tree-lstm")
+        >>> panel.get_title()
+        'tree-lstm'
+    """
+    grid = axes.get_subplotspec()
+    columns = grid.get_gridspec().ncols if grid else 1
+    figure = axes.get_figure(root=True)
+    assert figure is not None, "new_panels puts its panels into a figure"
+    width = int(figure.get_size_inches()[0] / columns / _TITLE_CHARACTER_IN)
+    axes.set_title(textwrap.fill(title, width), fontsize="medium")
+
+
+def legend_below(figure: "Figure", entries: Mapping[str, Any], title: str = "") -> None:
+    """Adds a legend, and makes the figure higher by what it needs.
+
+    Args:
+        figure: The figure.
+        entries: What matplotlib calls handles, by label; at least one.
+        title: Stands above them.
+    """
+    width, height = figure.get_size_inches()
+    columns = legend_columns([*entries], width)
+    lines = -(-len(entries) // columns) + bool(title)
+    figure.set_size_inches(width, height + _LINE_IN * lines)
+    # Matplotlib leaves out labels that begin with an underscore, as cells may.
+    labels = [f"\N{WORD JOINER}{each}" if each[0] == "_" else each for each in entries]
+    figure.legend(
+        [*entries.values()],
+        labels,
+        title=title or None,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize="small",
+        title_fontsize="small",
+    )
+
+
+def legend_columns(labels: Sequence[str], width: float) -> int:
+    """Finds the most columns, filled one after the other, that fit into a width.
+
+    Args:
+        labels: The labels, at least one.
+        width: In inches.
+
+    Returns:
+        The number of columns, at least 1.
+
+    Example:
+        >>> legend_columns(["a", "b", "c"], 5.0), legend_columns(["a" * 50, "b"], 5.0)
+        (3, 1)
+    """
+    for columns in range(len(labels), 1, -1):
+        lines = -(-len(labels) // columns)
+        longest = [
+            max(map(len, labels[first : first + lines]))
+            for first in range(0, len(labels), lines)
+        ]
+        if sum(_HANDLE_IN + _CHARACTER_IN * each for each in longest) <= width:
+            return len(longest)
+    return 1
+
+
+def set_counts(axes: "Axes", which: Literal["x", "y"], is_log: bool) -> None:
+    """Gives an axis ticks at whole numbers, written out.
+
+    Args:
+        axes: The axes, on which everything is drawn.
+        which: Its axis.
+        is_log: Whether it becomes logarithmic; otherwise it starts at 0.
+    """
+    from matplotlib.ticker import (
+        LogLocator,
+        MaxNLocator,
+        NullLocator,
+        StrMethodFormatter,
+    )
+
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if is_log:
+        axes.set(**{f"{which}scale": "log"})
+    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+    if is_log:
+        powers = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
+        subs = (1, 2, 5) if powers < 2 else (1, 3) if powers == 2 else (1,)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=_MOST_TICKS))
+        axis.set_minor_locator(NullLocator())
+    else:
+        axes.set(**{f"{which}lim": (0, max(high, 1))})
+        axis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Writes how many there are.
+
+    Args:
+        count: The number.
+        one: The noun for one.
+        many: The noun for several; with an s by default.
+
+    Returns:
+        Number and noun.
+
+    Example:
+        >>> counted(1, "state"), counted(2000, "step"), counted(2, "batch", "batches")
+        ('1 state', '2,000 steps', '2 batches')
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def check_max_states(max_states: int) -> None:
+    """Checks how many states a picture shall show.
+
+    Args:
+        max_states: The number.
+
+    Raises:
+        PlotError: It is not positive.
+    """
+    if max_states < 1:
+        raise PlotError(
+            f"a picture shows 1 state or more but max_states is {max_states}; leave it"
+            " out for the default"
+        )

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from edbatch.plot.errors import PlotError
-from edbatch.plot.legend import legend_below
-from edbatch.plot.panels import new_panels, set_panel_title
+from edbatch.errors import PlotError
+from edbatch.plot.figure import legend_below, new_panels, set_panel_title
 from edbatch.plot.policy_style import policy_styles
 from edbatch.policies import Comparison
 

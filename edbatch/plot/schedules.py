@@ -5,13 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edbatch.errors import PlotError
 from edbatch.graph import GraphStructure
-from edbatch.plot.count_axis import set_counts
-from edbatch.plot.errors import PlotError
-from edbatch.plot.figure import new_figure
-from edbatch.plot.legend import legend_below
+from edbatch.plot.figure import counted, legend_below, new_figure, set_counts
 from edbatch.plot.type_style import short_names, type_style
-from edbatch.plot.wording import counted
 from edbatch.schedule import Schedule, lower_bound
 
 if TYPE_CHECKING:

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edbatch.graph import GraphStructure
-from edbatch.plot.errors import check_max_states
-from edbatch.plot.figure import new_figure
+from edbatch.plot.figure import check_max_states, counted, legend_below, new_figure
 from edbatch.plot.frontier_label import frontier_types
-from edbatch.plot.legend import legend_below
 from edbatch.plot.state_layout import StateLayout, lay_out_states
 from edbatch.plot.type_style import short_names, type_style
-from edbatch.plot.wording import counted
 from edbatch.policies import MachineTrace, StateMachine, trace_machine
 
 if TYPE_CHECKING:

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edbatch.plot.errors import PlotError
-from edbatch.plot.legend import legend_below
-from edbatch.plot.panels import new_panels, set_panel_title
-from edbatch.plot.wording import counted
+from edbatch.errors import PlotError
+from edbatch.plot.figure import counted, legend_below, new_panels, set_panel_title
 from edbatch.policies import TrainingRecord
 
 if TYPE_CHECKING:

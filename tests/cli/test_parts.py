@@ -7,14 +7,7 @@ import pytest
 
 from edbatch.cli.minibatches import draw, split
 from edbatch.cli.one_sentence import CommandError
-from edbatch.cli.options import NAMES
 from edbatch.cli.output_file import check_writable, write_whole
-from edbatch.models import WORKLOADS
-
-
-def test_the_help_names_every_workload() -> None:
-    *names, last = NAMES.split(", ")
-    assert [*names, *last.split(" or ")] == list(WORKLOADS)
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 10, 101])

@@ -9,7 +9,7 @@ import pytest
 import edbatch as eb
 from edbatch.data import Program, SpelledSentence, sample_tree
 from edbatch.data.programs import FUNCTIONS, pseudo_features
-from edbatch.models import get_workload
+from edbatch.models import WORKLOADS, get_workload
 
 # These tests pay for compiles, not for rows.
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -21,21 +21,11 @@ LSTMS = [
     for direction in ("forward", "backward")
 ]
 CASES = [
-    ("tree-lstm", {}),
+    *((name, {}) for name in WORKLOADS),
     ("tree-lstm", {"classify": "nodes"}),
     ("tree-lstm", {"arity": 3}),
-    ("tree-gru", {}),
     ("tree-gru", {"arity": 3}),
     ("mv-rnn", {"classify": "nodes"}),
-    ("tree-lstm-2type", {}),
-    ("tree-lstm-childsum", {}),
-    ("bilstm-tagger", {}),
-    ("lattice-lstm", {}),
-    ("lattice-gru", {}),
-    ("dag-lstm", {}),
-    ("lstm-nmt", {}),
-    ("bilstm-tagger-char", {}),
-    ("neural-module-network", {}),
 ]
 
 

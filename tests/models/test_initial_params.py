@@ -7,20 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from edbatch.models import (
-    bilstm_tagger,
-    bilstm_tagger_char,
-    dag_lstm,
-    lattice_gru,
-    lattice_lstm,
-    lstm_nmt,
-    module_network,
-    mv_rnn,
-    tree_gru,
-    tree_lstm,
-    tree_lstm_2type,
-    tree_lstm_childsum,
-)
+from edbatch.models import WORKLOADS, get_workload, mv_rnn
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -31,26 +18,18 @@ def summed_with(name):
 
 
 @pytest.mark.parametrize(
-    ("init_params", "options"),
+    ("name", "options"),
     [
-        (tree_lstm.init_params, {"arity": 3}),
-        (tree_gru.init_params, {"arity": 3}),
-        (mv_rnn.init_params, {}),
-        (tree_lstm_2type.init_params, {}),
-        (tree_lstm_childsum.init_params, {}),
-        (bilstm_tagger.init_params, {}),
-        (bilstm_tagger_char.init_params, {}),
-        (lattice_lstm.init_params, {}),
-        (lattice_gru.init_params, {}),
-        (dag_lstm.init_params, {}),
-        (lstm_nmt.init_params, {}),
-        (module_network.init_params, {}),
+        *((name, {}) for name in WORKLOADS),
+        ("tree-lstm", {"arity": 3}),
+        ("tree-gru", {"arity": 3}),
     ],
 )
-def test_sampled_parameters_are_well_scaled(init_params, options):
+def test_sampled_parameters_are_well_scaled(name, options):
     hidden = 64
-    params = init_params(jax.random.key(0), hidden, 100, **options)
-    other = init_params(jax.random.key(1), hidden, 100, **options)
+    workload = get_workload(name, vocabulary_size=100, **options)
+    params = workload.init_params(jax.random.key(0), hidden)
+    other = workload.init_params(jax.random.key(1), hidden)
     matrices = {}
     fan_in = collections.Counter()  # of all products that are summed
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):

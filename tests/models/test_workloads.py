@@ -1,6 +1,9 @@
 """Workloads by name: their options, readers, samplers and errors."""
 
+import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 
 import edbatch as eb
+from edbatch import models
 from edbatch.data import DataError, Sentence, SpelledSentence, Vocabulary
 from edbatch.data.programs import pseudo_features
 from edbatch.models import WORKLOADS, WorkloadError, get_workload
@@ -29,6 +33,7 @@ def test_a_workload_is_found_by_its_name_and_described(name: str) -> None:
     workload = get_workload(name)
     assert workload.name == name
     assert workload.description.endswith(".")
+    assert workload.reads
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -46,7 +51,11 @@ def test_samples_depend_on_the_seed_alone(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("tree-lstn", {}, "a workload is one of tree-lstm, .*; did you mean 'tree-l"),
+        (
+            "tree-lstn",
+            {},
+            "workload is one of bilstm-tagger, .*; did you mean 'tree-l",
+        ),
         ("zzz", {}, "this is 'zzz'; known are 'bilstm-tagger', 'bilstm-tagger-char', "),
         ("tree-lstm", {"arty": 3}, "'tree-lstm' has no option 'arty'; .* 'arity'"),
         ("bilstm-tagger", {"arity": 3}, "'bilstm-tagger' has no option 'arity'"),
@@ -215,6 +224,28 @@ def test_published_data_are_read(
     assert 0 <= min(words) <= max(words) < workload.vocabulary_size
 
 
-def test_workloads_are_named_in_the_documentation() -> None:
-    text = get_workload.__doc__ or ""
-    assert all(re.search(f'``"{name}"``', text) for name in WORKLOADS)
+def test_a_module_is_a_workload_and_its_options_are_documented() -> None:
+    modules = {file.stem for file in Path(models.__file__).parent.glob("[!_]*.py")}
+    assert {name.replace("-", "_") for name in WORKLOADS} == modules
+    assert len(WORKLOADS) == len(modules) >= 12
+    for build in WORKLOADS.values():
+        for option in inspect.signature(build).parameters:
+            assert re.search(rf"^ +{option}: ", build.__doc__ or "", re.M), build
+
+
+def test_the_names_are_listed_without_importing_a_workload() -> None:
+    code = (
+        "import sys; from edbatch.models import WORKLOADS;"
+        "assert 'tree-lstm' in WORKLOADS and len([*WORKLOADS]) == len(WORKLOADS);"
+        "print([m for m in sys.modules if m.startswith('edbatch.models.')"
+        " and not m.startswith('edbatch.models.shared')])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True)
+    assert done.stdout == b"[]\n", done.stderr
+
+
+def test_a_lookup_of_what_is_no_workload() -> None:
+    assert "shared" not in WORKLOADS
+    assert "tree_lstm" not in WORKLOADS
+    with pytest.raises(KeyError):
+        WORKLOADS["shared"]

@@ -1,8 +1,7 @@
 import pytest
 from figures import overlapping, rendered
 
-from edbatch.plot.count_axis import set_counts
-from edbatch.plot.figure import new_figure
+from edbatch.plot.figure import new_figure, set_counts
 
 
 @pytest.mark.parametrize(

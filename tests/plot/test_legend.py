@@ -1,8 +1,7 @@
 import pytest
 from figures import legend_labels, rendered
 
-from edbatch.plot.figure import new_figure
-from edbatch.plot.legend import legend_below, legend_columns
+from edbatch.plot.figure import legend_below, legend_columns, new_figure
 
 
 @pytest.mark.parametrize("count", [1, 3, 60])

@@ -1,7 +1,7 @@
 import pytest
 from figures import overlapping, rendered
 
-from edbatch.plot.panels import new_panels, set_panel_title
+from edbatch.plot.figure import new_panels, set_panel_title
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

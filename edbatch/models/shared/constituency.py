@@ -1,13 +1,92 @@
-"""Constituency trees of limited arity, as tree-LSTMs take them."""
+"""Workloads over constituency trees, and trees of limited arity for them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from edbatch.data import DataError, Tree, binarize, collapse_unary, read_trees
+from edbatch.data import (
+    Tree,
+    Vocabulary,
+    binarize,
+    collapse_unary,
+    index_tree,
+    read_trees,
+)
 from edbatch.data import sample_trees as sample_binary_trees
 from edbatch.data.files import Paths
-from edbatch.errors import shown
+from edbatch.errors import DataError, WorkloadError, nearest, shown
+from edbatch.models.shared.tree_classifier import Model
+from edbatch.models.shared.workload import Workload
+
+# The public treebank that the zoo's policies over constituency trees are trained on.
+GUM = ("gum_const/const",)
 
 _MERGED = 0.4  # share of binary inner nodes that are merged into their parents
+
+
+def over_constituency_trees(
+    name: str,
+    what: str,
+    models: tuple[Model, Model],
+    init_params: Callable[..., Any],
+    *,
+    vocabulary_size: int,
+    classify: str,
+    arity: int = 2,
+    zoo_data: tuple[str, ...] = (),
+) -> Workload:
+    """Builds a workload over constituency trees.
+
+    Args:
+        name: Its name.
+        what: The network, a noun.
+        models: What classifies the root, and what classifies every node.
+        init_params: ``init_params(key, hidden, vocabulary_size=)``.
+        vocabulary_size: Number of words.
+        classify: ``"root"`` or ``"nodes"``, which of the models.
+        arity: Largest number of children of a node; 2 binarizes treebanks.
+        zoo_data: As of `Workload`.
+
+    Returns:
+        The workload.
+
+    Raises:
+        WorkloadError: The arity or what to classify is not possible.
+    """
+    if arity < 2:
+        raise WorkloadError(
+            f"the arity of {name!r} is 2 or more but this is {arity}; 2 binarizes"
+            " treebanks, the largest number of children keeps them as they are"
+        )
+    where = {"root": "the root", "nodes": "every node"}
+    if classify not in where:
+        raise WorkloadError(
+            f"option 'classify' of {name!r} is 'root' or 'nodes' but this is"
+            f" {classify!r}; {nearest(str(classify), where)}"
+        )
+    return Workload(
+        name=name,
+        description=(
+            f"{what} over constituency trees of arity {arity}, with a classifier at"
+            f" {where[classify]}."
+        ),
+        reads="Penn Treebank brackets",
+        vocabulary_size=vocabulary_size,
+        model=models[0] if classify == "root" else models[1],
+        init_params=partial(init_params, vocabulary_size=vocabulary_size),
+        read_text=partial(read_limited, arity=arity),
+        words=Tree.words,
+        number=number_trees,
+        sample=partial(sample_limited, vocabulary_size=vocabulary_size, arity=arity),
+        zoo_data=zoo_data,
+    )
+
+
+def number_trees(trees: list[Tree], vocabulary: Vocabulary) -> list[Tree]:
+    """Replaces the words of trees by their numbers."""
+    return [index_tree(tree, vocabulary) for tree in trees]
 
 
 def read_limited(path: Paths, arity: int) -> list[Tree]:

@@ -9,7 +9,7 @@ from jax import Array
 
 from edbatch.data import PairVocabulary, Vocabulary
 from edbatch.data.files import Paths
-from edbatch.models.errors import WorkloadError
+from edbatch.errors import WorkloadError
 
 # What numbers the words of a workload: two of them where it has two languages.
 Vocabularies = Vocabulary | PairVocabulary
@@ -25,20 +25,24 @@ class Workload:
     Attributes:
         name: The name by which `get_workload` finds it.
         description: What it is, in one sentence.
+        reads: The format of the files that it reads, a noun.
         vocabulary_size: Number of words that the parameters have vectors for.
         model: ``model(params, instance)``, ordinary Python over cells.
         init_params: ``init_params(key, hidden)`` samples well-scaled parameters.
         read_text: Reads files into instances whose words are still strings.
         words: Lists the words of such an instance.
-        number: ``number(instances, vocabulary)`` gives what the model takes.
+        number: ``number(instances, vocabulary)`` replaces words by their numbers.
         sample: ``sample(rng, count)`` draws instances of realistic size and shape.
         min_count: Words that occur less often in a data set are unknown.
         target_words: Lists the words of the other language, if an instance has two;
             they have a vocabulary of their own, no larger than that of `words`.
+        zoo_data: Public data that its ready-made policy, ``zoo:<name>``, is trained on,
+            as paths below one folder; empty where it has none.
     """
 
     name: str
     description: str
+    reads: str
     vocabulary_size: int
     model: Callable[[Any, Any], Any]
     init_params: Callable[[Array, int], Any]
@@ -48,6 +52,7 @@ class Workload:
     sample: Callable[[np.random.Generator, int], list[Any]]
     min_count: int = 1
     target_words: Callable[[Any], Iterable[str | int]] | None = None
+    zoo_data: tuple[str, ...] = ()
 
     def vocabulary(self, text: Iterable[Any]) -> Vocabularies:
         """Numbers the words of a data set by frequency.

@@ -8,17 +8,28 @@ and not of a function and its value, whose vector is added between the convoluti
 and the answer is read from the mean over the last map.
 """
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.nn import relu
 
 import edbatch as eb
-from edbatch.data import Program
-from edbatch.data.programs import ANSWERS, FUNCTIONS, IMAGE_SHAPE
-from edbatch.models.initial_params import affine, embedding
+from edbatch.data import (
+    Program,
+    Vocabulary,
+    index_program,
+    read_programs,
+    sample_programs,
+)
+from edbatch.data.programs import ANSWERS, FUNCTIONS, IMAGE_SHAPE, VALUES
+from edbatch.data.vocabulary import UNKNOWN
+from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.workload import Workload
 
 _SIDE = 3  # of the window of a convolution
 
@@ -156,3 +167,49 @@ def init_params(
             "convolve": affine(convolve, _SIDE**2 * hidden, hidden),
         }
     return params
+
+
+def workload(
+    vocabulary_size: int = 1 + len(VALUES), num_answers: int = 1 + len(ANSWERS)
+) -> Workload:
+    """Builds ``"neural-module-network"``.
+
+    Args:
+        vocabulary_size: Number of values of functions, the unknown one included.
+        num_answers: Number of answers of the classifier, the unknown one included.
+
+    Returns:
+        The workload.
+    """
+    answers = Vocabulary(ANSWERS, max_size=num_answers)
+
+    def number(programs: list[Program], values: Vocabulary) -> list[Program]:
+        return [index_program(each, values, answers) for each in programs]
+
+    def sample(rng: np.random.Generator, count: int) -> list[Program]:
+        values = Vocabulary(VALUES, max_size=vocabulary_size)
+        return number(sample_programs(rng, count), values)
+
+    return Workload(
+        name="neural-module-network",
+        description=(
+            "A neural module network (Johnson et al. 2017) over the functional programs"
+            " of CLEVR's questions, with a module per function."
+        ),
+        reads="questions of CLEVR",
+        vocabulary_size=vocabulary_size,
+        model=answer,
+        init_params=partial(
+            init_params, vocabulary_size=vocabulary_size, num_answers=num_answers
+        ),
+        read_text=read_programs,
+        words=_values,
+        number=number,
+        sample=sample,
+        zoo_data=("clevr_questions_generated/CLEVR_train_questions_0.json",),
+    )
+
+
+def _values(program: Program) -> Iterable[str | int]:
+    # A vocabulary needs a word, even where no program of a file has a value.
+    return [value for value in program.values if value is not None] or [UNKNOWN]

@@ -1,11 +1,20 @@
-"""Tagged sentences from whichever of the two formats a file has."""
+"""Tagged sentences from whichever of the two formats a file has, and their tags."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from edbatch.data import Sentence, read_columns, read_sentences
+from edbatch.data import (
+    CharacterLattice,
+    Sentence,
+    Vocabulary,
+    read_columns,
+    read_sentences,
+)
 from edbatch.data.conllu import SUFFIXES
 from edbatch.data.files import PathLike, Paths
+
+TAGGED_FORMATS = "CoNLL-U, or columns of tokens and tags"
 
 
 def read_tagged(path: Paths) -> list[Sentence]:
@@ -42,3 +51,12 @@ def _read_one(path: PathLike) -> list[Sentence]:
     if any(each.name.removesuffix(".gz").endswith(SUFFIXES) for each in files):
         return read_sentences(path)
     return read_columns(path)
+
+
+def tag_numbers(
+    instances: Iterable[Sentence | CharacterLattice], num_tags: int
+) -> Vocabulary:
+    """Numbers the tags of instances by frequency, at most ``num_tags`` of them."""
+    return Vocabulary(
+        (tag for each in instances for tag in each.tags), max_size=num_tags
+    )

@@ -1,0 +1,189 @@
+"""Workloads over lattices of characters: their files, and the walk along them."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edbatch.data import (
+    CharacterLattice,
+    Vocabulary,
+    index_character_lattice,
+    read_character_lattices,
+    read_word_list,
+    sample_character_lattices,
+)
+from edbatch.data.character_lattices import SUFFIXES
+from edbatch.data.files import PathLike, Paths, expand_paths, read_text
+from edbatch.data.word_lists import is_word_list
+from edbatch.errors import DataError, WorkloadError
+from edbatch.models.shared.tagged_text import tag_numbers
+from edbatch.models.shared.workload import Workload
+
+
+def over_character_lattices(
+    name: str,
+    unit: str,
+    model: Callable[[Any, CharacterLattice], Any],
+    init_params: Callable[..., Any],
+    vocabulary_size: int,
+    num_tags: int,
+    words: PathLike | None,
+) -> Workload:
+    """Builds a workload over lattices of characters and the words among them.
+
+    Args:
+        name: Its name.
+        unit: The recurrent unit, for its description.
+        model: The tagger.
+        init_params: ``init_params(key, hidden, vocabulary_size=, num_tags=)``.
+        vocabulary_size: Number of characters and words.
+        num_tags: Number of tags.
+        words: File of the word list; None where it is among the files to read.
+
+    Returns:
+        The workload.
+
+    Raises:
+        WorkloadError: The word list is no path.
+    """
+    if words is not None and not isinstance(words, str | os.PathLike):
+        raise WorkloadError(
+            f"option 'words' of {name!r} is the path of a word list but this is"
+            f" {words!r}; leave it out where the list is among the files to read"
+        )
+
+    def number(
+        lattices: list[CharacterLattice], vocabulary: Vocabulary
+    ) -> list[CharacterLattice]:
+        tags = tag_numbers(lattices, num_tags)
+        return [index_character_lattice(each, vocabulary, tags) for each in lattices]
+
+    sizes: dict[str, Any] = {"vocabulary_size": vocabulary_size, "num_tags": num_tags}
+    return Workload(
+        name=name,
+        description=(
+            f"A lattice {unit} (Zhang and Yang 2018) over characters and the words of a"
+            " list among them, with a tag per character."
+        ),
+        reads="columns of characters and tags and, as another file, a word list",
+        vocabulary_size=vocabulary_size,
+        model=model,
+        init_params=partial(init_params, **sizes),
+        read_text=partial(read_lattices, words=words),
+        words=_characters_and_words,
+        number=number,
+        sample=partial(sample_character_lattices, **sizes),
+        zoo_data=(
+            "weibo_ner/weiboNER_2nd_conll.train",
+            "jieba_dict/dict.txt.small",
+        ),
+    )
+
+
+def _characters_and_words(lattice: CharacterLattice) -> list[Any]:
+    return [*lattice.characters, *(each.word for each in lattice.words)]
+
+
+def read_lattices(path: Paths, words: PathLike | None = None) -> list[CharacterLattice]:
+    r"""Reads lattices from files of tagged characters and a word list.
+
+    Args:
+        path: Files or folders. Unless `words` is given one file or more of them is a
+            word list, which is told by its first line: a word alone, or a word, its
+            count and nothing else but a tag.
+        words: The word list.
+
+    Returns:
+        The lattices, all still strings.
+
+    Raises:
+        DataError: A file is missing or malformed, or there is no word list or no file
+            of characters.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     text, words = (pathlib.Path(folder, each) for each in ("a", "b"))
+        ...     _ = text.write_text("a B-X\nb I-X\nc O\n")
+        ...     _ = words.write_text("ab 3 n\n")
+        ...     [lattice] = read_lattices([text, words])
+        >>> lattice.words
+        (LatticeWord(first=0, last=1, word='ab'),)
+    """
+    files = expand_paths(path, SUFFIXES)
+    if words is not None:
+        return read_character_lattices(files, read_word_list(words))
+    lists = [file for file in files if is_word_list(read_text(file))]
+    text = [file for file in files if file not in lists]
+    if not lists:
+        raise DataError(
+            "lattices need a word list beside the files of characters; found none "
+            f"among {_names(files)}; usually its path was left out; name a file with a "
+            "word per line, its count and tag behind it if any"
+        )
+    if not text:
+        raise DataError(
+            "lattices need a file of characters and tags beside the word list; found "
+            f"word lists only, {_names(lists)}; usually its path was left out, or its "
+            "tags are missing; name a file with a character and its tag per line"
+        )
+    return read_character_lattices(text, read_word_list(lists))
+
+
+def _names(files: list[Path]) -> str:
+    return ", ".join(map(str, files))
+
+
+def walk(
+    params: Any,
+    lattice: CharacterLattice,
+    start: Callable[..., Any],
+    char: Callable[..., Any],
+    word: Callable[..., Any],
+    char_words: Callable[..., Any],
+) -> list[Any]:
+    """Runs the cells of a lattice network from the first character to the last.
+
+    Args:
+        params: The parameters, which every cell gets first.
+        lattice: A lattice of numbers.
+        start: Gives the state before the first character.
+        char: ``char(params, character, state)`` gives the state at a character where
+            no word ends.
+        word: ``word(params, word, state)`` gives what a word hands on, from the state
+            at its first character.
+        char_words: ``char_words(params, character, state, words)`` gives the state at
+            a character where words end, from what they hand on.
+
+    Returns:
+        The state at each character.
+
+    Example:
+        >>> from edbatch.data import LatticeWord
+        >>> lattice = CharacterLattice("abc", "OOO", [LatticeWord(0, 2, "abc")])
+        >>> walk(
+        ...     None,
+        ...     lattice,
+        ...     start=lambda _: "",
+        ...     char=lambda _, character, state: state + character,
+        ...     word=lambda _, word, state: f"({state}:{word})",
+        ...     char_words=lambda _, char, state, words: state + char + words[0],
+        ... )
+        ['a', 'ab', 'abc(a:abc)']
+    """
+    state = start(params)
+    ending: dict[int, list[Any]] = defaultdict(list)
+    states = []
+    beginning = lattice.words_by_first()
+    for place, character in enumerate(lattice.characters):
+        if place in ending:
+            state = char_words(params, character, state, ending.pop(place))
+        else:
+            state = char(params, character, state)
+        states.append(state)
+        for each in beginning[place]:
+            ending[each.last].append(word(params, each.word, state))
+    return states
