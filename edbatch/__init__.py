@@ -7,7 +7,8 @@ wide operations in one compiled program.
 import edbatch.ctrl_c  # noqa: F401, first: Ctrl-C may come during the others
 
 # isort: split
-from edbatch.batching import Batched, batch
+from edbatch.batched import Batched
+from edbatch.batched_function import BatchedFunction
 from edbatch.envs import BatchingEnv
 from edbatch.errors import (
     CellError,
@@ -20,6 +21,7 @@ from edbatch.errors import (
     VerificationError,
 )
 from edbatch.executor.kept_memory import keep_memory
+from edbatch.front_door import batch
 from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
 from edbatch.loader import Loader, LoaderReport, Minibatch
 from edbatch.memory_planner import Planner, Sizes
@@ -32,12 +34,13 @@ from edbatch.plan import (
 )
 from edbatch.policies import get_policy, load_policy
 from edbatch.schedule import FrontierPolicy, Policy, Schedule
-from edbatch.sharded import Sharded
 from edbatch.sharding import ShardedPlan, ShardedReport, use_cpu_devices
+from edbatch.sharding.sharded import Sharded
 from edbatch.verify import Verification, verify
 
 __all__ = [
     "Batched",
+    "BatchedFunction",
     "BatchingEnv",
     "Cell",
     "CellError",

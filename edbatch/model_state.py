@@ -1,4 +1,4 @@
-"""What recording and planning have found out about one model so far."""
+"""The owner of all that is known about a model for parameters of one structure."""
 
 import copy
 import threading
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from edbatch.cell import SplitTable, SplitTypes
+from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.outputs import EMPTY, Mismatch, Outputs, Skeleton, spread, unify
@@ -17,43 +19,51 @@ from edbatch.graph.parameters import put_in_order, saw_other_order
 from edbatch.graph.recorder import CallMemory
 from edbatch.graph.type_table import TypeTable
 from edbatch.graph.without_lock import WithoutLock
-from edbatch.memory_planner.planner import Planner
-from edbatch.memory_planner.sizes import Sizes
+from edbatch.options import Options
 from edbatch.plan.adopted import adopt_plan, recorded_types
+from edbatch.plan.cache import PlanCache
 from edbatch.plan.plan import Plan
 from edbatch.plan.result import find_ragged
 from edbatch.stream.buckets import BucketStore
-from edbatch.stream.slice_variants import Forms
+from edbatch.stream.slice_variants import SliceVariants
 
 
 @dataclass(eq=False)
 class ModelState(WithoutLock):
-    """What a batched function knows about parameters of one structure.
+    """What is known about a model for parameters of one structure, shape and dtype.
 
-    Threads that plan share it.
+    Threads that plan share it, and copies of a batched function do, and the function of
+    several devices and that of one. A pickle holds what was decided (types, splits,
+    buckets, slice variants) and leaves out what follows from it.
 
     Attributes:
         types: The types that were recorded.
+        buckets: The buckets of plans for one device.
+        variants: Which operands are read as slices.
+        plans: Cache of plans by structure.
         split: The types as they run, if products of external inputs run ahead.
         foreign_split: The types as they run in plans from elsewhere, if there are any.
-        store: The buckets that were planned for.
-        forms: Which operands are read as slices.
-        memory: What recording remembers about calls.
+        mesh_buckets: The buckets of plans for meshes, by mesh and axis.
+        packed: Packed parameters of the latest call.
+        calls: Calls met while recording.
         order: The order of keys in the parameters' dicts.
         ragged: Positions of the output's lists that are returned as `Ragged`.
         list_lengths: The lengths of its other lists, by position.
         skeleton: The output's structure, with the elements of lists that were empty in
             some minibatches.
         adoptions: Where the types of recordings and plans from elsewhere are here.
-        lock: Guards the last four.
+        lock: Guards what is not guarded by a lock of its own.
     """
 
     types: TypeTable
-    store: BucketStore
-    forms: Forms
+    buckets: BucketStore
+    variants: SliceVariants
+    plans: PlanCache
     split: SplitTypes | None = None
     foreign_split: SplitTypes | None = None
-    memory: CallMemory = field(default_factory=CallMemory)
+    mesh_buckets: dict[tuple[Mesh, str], BucketStore] = field(default_factory=dict)
+    packed: PackedParameters = field(default_factory=PackedParameters)
+    calls: CallMemory = field(default_factory=CallMemory)
     order: Hashable = ()
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -64,17 +74,33 @@ class ModelState(WithoutLock):
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out what follows from the rest."""
+        """Returns what was decided; see `__setstate__` for the rest."""
         with self.lock:
-            parts = {each.name: getattr(self, each.name) for each in fields(self)}
-            for name in ("lock", "memory", "adoptions"):
-                del parts[name]
-            return copy.deepcopy(parts)
+            left_out = ("lock", "mesh_buckets", "packed", "calls", "adoptions", "plans")
+            names = [each.name for each in fields(self) if each.name not in left_out]
+            parts = {name: getattr(self, name) for name in names}
+            return copy.deepcopy(parts) | {"cache_bytes": self.plans.max_bytes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begins with what is known, and remembers no call yet."""
-        self.memory, self.adoptions = CallMemory(), weakref.WeakKeyDictionary()
+        """Begins with what was decided, and with empty caches."""
+        self.plans = PlanCache(state.pop("cache_bytes"))
+        self.mesh_buckets, self.packed = {}, PackedParameters()
+        self.calls, self.adoptions = CallMemory(), weakref.WeakKeyDictionary()
         super().__setstate__(state)
+
+    def buckets_of(self, mesh: Mesh, axis: str) -> BucketStore:
+        """Returns the buckets of plans for a mesh, apart from those for one device.
+
+        Args:
+            mesh: The devices.
+            axis: The axis of the mesh over which minibatches are split.
+
+        Returns:
+            Its buckets.
+        """
+        with self.lock:
+            own = BucketStore(self.buckets.sizes)
+            return self.mesh_buckets.setdefault((mesh, axis), own)
 
     def adoption(self, types: TypeTable) -> Adoption:
         """Takes over the types of a recording from elsewhere, once.
@@ -177,32 +203,29 @@ class ModelState(WithoutLock):
 
 
 def new_state(
-    spec: Any,
-    order: Hashable,
-    sizes: Sizes,
-    planner: Planner,
-    model: Callable[..., Any],
+    model: Callable[..., Any], spec: Any, order: Hashable, options: Options
 ) -> ModelState:
     """Makes a state in which nothing was found out yet.
 
     Args:
+        model: The model.
         spec: The structure of the parameters.
         order: Its `key_order`.
-        sizes: How buckets are chosen.
-        planner: How memory is planned.
-        model: The model.
+        options: What planning goes by.
 
     Returns:
         The state.
     """
     types = TypeTable(spec, model)
+    planner = options.planner
     split = None
     if planner.hoisting != "never":
         split = SplitTypes(types, always=planner.hoisting == "always")
     return ModelState(
         types,
-        BucketStore(sizes),
-        Forms() if planner.slices else Forms(least_share=2),
+        BucketStore(options.sizes),
+        SliceVariants() if planner.slices else SliceVariants(least_share=2),
+        PlanCache(options.cache_bytes),
         split,
         order=order,
     )

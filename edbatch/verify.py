@@ -11,14 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from edbatch.arguments import check_flag, check_number, list_of
-from edbatch.batching import Batched
+from edbatch.batched_function import BatchedFunction
 from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
 from edbatch.graph.cell import jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
 from edbatch.plan.ragged import Ragged
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
-from edbatch.sharded import Sharded
 
 _ROUNDING = 512  # tolerance in units of the rounding error
 _MOST = 0.5  # of an array's scale: beyond, dtypes of few bits would allow anything
@@ -46,7 +45,7 @@ class Verification:
 
 
 def verify(
-    batched: Batched | Sharded,
+    batched: BatchedFunction,
     params: Any,
     instances: Sequence[Any],
     *,
@@ -248,7 +247,7 @@ def _allowed(rounding: Rounding) -> float:
 
 
 def _compare_gradients(
-    batched: Batched | Sharded,
+    batched: BatchedFunction,
     params: Any,
     plan: Any,
     instances: Sequence[Any],

@@ -76,10 +76,11 @@ def test_a_plan_is_run_while_other_shapes_are_bound():
 
     class Locked(dict):
         def values(self):
-            assert batched._lock.locked()
+            assert states._lock.locked()
             return super().values()
 
-    batched._states = Locked(batched._states)
+    states = batched.states
+    states._states = Locked(states._states)
     assert batched.apply(make_params(), plan)[0].shape == (1, 4)
 
 

@@ -8,15 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from edbatch.arguments import check_flag, check_number, check_type, list_of
-from edbatch.batching import Batched
-from edbatch.errors import LoaderError
+from edbatch.arguments import check_flag, check_number, list_of
+from edbatch.batched_function import BatchedFunction
+from edbatch.errors import LoaderError, shown
 from edbatch.graph.type_table import x64_enabled
 from edbatch.loader.order import epoch_order
 from edbatch.loader.prefetch import map_ahead
 from edbatch.loader.report import LoaderReport, WaitClock
 from edbatch.loader.state import LoaderState, digest
-from edbatch.sharded import Sharded
 
 _Task = tuple[int, int, np.ndarray]  # epoch, step, instances
 
@@ -99,7 +98,7 @@ class Loader:
 
     def __init__(
         self,
-        batched: Batched | Sharded,
+        batched: BatchedFunction,
         instances: Iterable[Any],
         batch_size: int,
         *,
@@ -111,10 +110,13 @@ class Loader:
         workers: int = 1,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        what = "what eb.batch, or its .sharded(), returned"
-        check_type(
-            LoaderError, "the function of a loader", batched, (Batched, Sharded), what
-        )
+        if not all(hasattr(batched, name) for name in ("record_all", "plan", "apply")):
+            raise LoaderError(
+                "the function of a loader is what eb.batch, or its .sharded(),"
+                f" returned, but this is {shown(batched)}, of type"
+                f" {type(batched).__name__}; usually the model itself; write"
+                " eb.Loader(eb.batch(model), instances, batch_size)"
+            )
         instances = list_of(LoaderError, "the data of a loader", instances)
         for name, flag in (
             ("shuffle", shuffle),

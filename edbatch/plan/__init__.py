@@ -2,7 +2,7 @@
 
 from edbatch.plan.cache import CacheInfo, PlanCache
 from edbatch.plan.gradient_memory import GradientMemory, gradient_memory
-from edbatch.plan.plan import Encoded, Plan, PlanShape, encode_plan
+from edbatch.plan.plan import Encoded, Plan, PlanShape
 from edbatch.plan.ragged import Ragged
 from edbatch.plan.report import PlanReport
 from edbatch.plan.run import run_plan
@@ -16,7 +16,6 @@ __all__ = [
     "PlanReport",
     "PlanShape",
     "Ragged",
-    "encode_plan",
     "gradient_memory",
     "run_plan",
 ]

@@ -2,16 +2,15 @@
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.plan.plan import Encoded
 
 Key = tuple[object, ...]
 
 
-@dataclass(frozen=True)
-class CacheInfo:
+class CacheInfo(NamedTuple):
     """State of a cache.
 
     Attributes:
@@ -27,6 +26,17 @@ class CacheInfo:
     entries: int
     num_bytes: int
     max_bytes: int
+
+
+class Sized(Protocol):
+    """What a cache holds."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it keeps alive, in bytes."""
+
+
+Kept = TypeVar("Kept", bound=Sized)
 
 
 def structure_key(graph: DataflowGraph, *more: object) -> Key:
@@ -54,7 +64,7 @@ def structure_key(graph: DataflowGraph, *more: object) -> Key:
 
 
 class PlanCache:
-    """Least recently used plans, bounded by the bytes that they take.
+    """Least recently used plans of one state, bounded by the bytes that they take.
 
     Attributes:
         max_bytes: Memory that the plans may take; 0 keeps none.
@@ -62,38 +72,45 @@ class PlanCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._plans: OrderedDict[Key, Encoded] = OrderedDict()
+        self._plans: OrderedDict[Key, Sized] = OrderedDict()
         self._num_bytes = 0
         self._hits = 0
         self._misses = 0
         self._lock = threading.Lock()
 
-    def get(self, key: Key) -> Encoded | None:
-        """Returns the plan of a key, or None."""
+    def get_or_make(self, key: Key, make: Callable[[], Kept]) -> tuple[Kept, bool]:
+        """Finds a plan, or makes and keeps one.
+
+        Plans used longest ago are dropped if there is no room.
+
+        Args:
+            key: What the plan depends on; keys of one kind of plan are never those of
+                another.
+            make: Makes the plan; threads may do so at once.
+
+        Returns:
+            The plan, and whether it was there.
+        """
         with self._lock:
             found = self._plans.get(key)
-            if found is None:
-                self._misses += 1
-            else:
+            if found is not None:
                 self._hits += 1
                 self._plans.move_to_end(key)
-            return found
+                return cast(Kept, found), True
+            self._misses += 1
+        made = make()
+        self._put(key, made)
+        return made, False
 
-    def put(self, key: Key, plan: Encoded) -> None:
-        """Keeps a plan, and drops those used longest ago if there is no room."""
+    def _put(self, key: Key, plan: Sized) -> None:
         with self._lock:
-            if key in self._plans or self._size(key, plan) > self.max_bytes:
+            size = _num_bytes(key, plan)
+            if key in self._plans or size > self.max_bytes:
                 return
             self._plans[key] = plan
-            self._num_bytes += self._size(key, plan)
+            self._num_bytes += size
             while self._num_bytes > self.max_bytes:
-                self._num_bytes -= self._size(*self._plans.popitem(last=False))
-
-    @staticmethod
-    def _size(key: Key, plan: Encoded) -> int:
-        parts = key[0]
-        assert isinstance(parts, tuple)
-        return plan.num_bytes + sum(map(len, parts))
+                self._num_bytes -= _num_bytes(*self._plans.popitem(last=False))
 
     @property
     def info(self) -> CacheInfo:
@@ -106,3 +123,13 @@ class PlanCache:
                 self._num_bytes,
                 self.max_bytes,
             )
+
+
+def _num_bytes(key: Key, plan: Sized) -> int:
+    return plan.num_bytes + _bytes_of(key)
+
+
+def _bytes_of(part: object) -> int:
+    if isinstance(part, bytes):
+        return len(part)
+    return sum(map(_bytes_of, part)) if type(part) is tuple else 0

@@ -16,10 +16,8 @@ from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.planner import OFF, Planner
 from edbatch.plan.report import PlanReport, make_report
 from edbatch.plan.result import (
-    Path,
     ResultRows,
     ResultShape,
-    describe_results,
     find_rows,
     pad_results,
 )
@@ -28,7 +26,7 @@ from edbatch.stream.buckets import Bucket, BucketStore, Needs
 from edbatch.stream.encode import Stream, count_trips, encode
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
-from edbatch.stream.slice_variants import Forms
+from edbatch.stream.slice_variants import SliceVariants
 
 
 @dataclass(frozen=True)
@@ -141,37 +139,6 @@ class Encoded:
         return replace(self.plan, pools=pools)
 
 
-def encode_plan(
-    graph: DataflowGraph,
-    schedule: Schedule,
-    layout: Layout,
-    store: BucketStore,
-    ragged: set[Path],
-    forms: Forms | None = None,
-    planner: Planner = OFF,
-) -> Encoded:
-    """Encodes a laid out graph and pads it to a bucket.
-
-    Args:
-        graph: The graph.
-        schedule: Its schedule.
-        layout: Its layout.
-        store: The model's buckets.
-        ragged: Positions of the output's lists that are returned as `Ragged`.
-        forms: Which operands the model's loops read as slices; none if None.
-        planner: What the program is to do beside.
-
-    Returns:
-        Everything but the external inputs.
-    """
-    outputs = graph.outputs
-    result = describe_results(
-        outputs.skeleton, outputs.lengths, graph.num_instances, ragged
-    )
-    unpadded = encode_unpadded(graph, schedule, layout, result, forms)
-    return pad(unpadded, fit_bucket([unpadded], store), planner)
-
-
 @dataclass(frozen=True, eq=False)
 class Unpadded:
     """A laid out minibatch as integers, before it is padded to a bucket.
@@ -198,7 +165,7 @@ def encode_unpadded(
     schedule: Schedule,
     layout: Layout,
     result: ResultShape,
-    forms: Forms | None = None,
+    variants: SliceVariants | None = None,
 ) -> Unpadded:
     """Encodes a laid out graph.
 
@@ -207,13 +174,13 @@ def encode_unpadded(
         schedule: Its schedule.
         layout: Its layout.
         result: The static part of its result.
-        forms: As in `encode_plan`.
+        variants: Which operands the model's loops read as slices; none if None.
 
     Returns:
         What is left to pad.
     """
-    slices = (forms or Forms(least_share=2)).choose(graph, layout)
-    stream = encode(graph, layout, slices.forms, slices.chunk_form)
+    slices = (variants or SliceVariants(least_share=2)).choose(graph, layout)
+    stream = encode(graph, layout, slices.variants, slices.chunk_variant)
     needs = _needs(graph, layout, stream)
     for kind, least in slices.rows.items():
         needs[f"arena {kind}"] = max(needs[f"arena {kind}"], least)

@@ -1,7 +1,7 @@
 """Sharded plans: one minibatch as data for the devices of a mesh."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jax
@@ -10,14 +10,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from edbatch.errors import PickleError
-from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.memory_planner.planner import Planner
-from edbatch.plan.plan import Plan, Unpadded, pad
+from edbatch.plan.plan import Plan
 from edbatch.plan.result import ResultRows, ResultShape
 from edbatch.sharding.report import ShardedReport
-from edbatch.stream.buckets import Bucket
-
-INSTANCES = "instances"  # the dimension of a bucket that counts a device's instances
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class ShardedPlan:
         shape: The static part.
         shards: The plans of all devices, of one bucket; every array has a leading axis
             ``[D, ...]`` and lies on its devices.
-        rows: Where in everyone's results each of the minibatch's lies, per leaf of the
+        rows: Index of each output row in the all-gathered results, per leaf of the
             model's output; see `edbatch.sharding.order`.
         lengths: Lengths per ragged list of the model's output.
         report: What the plan costs; not part of the pytree, None after
@@ -93,50 +88,6 @@ class ShardedPlan:
     ) -> "ShardedPlan":
         """Builds a plan from its parts."""
         return cls(shape, *arrays)
-
-
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """The instances of one device.
-
-    Attributes:
-        graph: Their graph.
-        plan: Their plan, before it is padded.
-    """
-
-    graph: DataflowGraph
-    plan: Unpadded
-
-
-def pad_shards(
-    shape: ShardedShape,
-    shards: Sequence[Shard | None],
-    bucket: Bucket,
-    planner: Planner,
-) -> list[Plan]:
-    """Pads the plans of all devices to one bucket.
-
-    Args:
-        shape: The mesh and the result.
-        shards: D shards; None for a device without instances.
-        bucket: The bucket, which holds all of them.
-        planner: What the program is to do beside.
-
-    Returns:
-        D plans. Those of devices without instances, and of other processes, are zeros:
-        a plan of no steps.
-    """
-    instances = bucket.sizes[INSTANCES]
-    plans: dict[int, Plan] = {}
-    here = shape.here()
-    for d, shard in enumerate(shards):
-        if shard is None or (d not in here and plans):
-            continue
-        result = replace(shard.plan.result, instances=instances)
-        padded = pad(replace(shard.plan, result=result), bucket, planner)
-        plans[d] = padded.with_externals(shard.graph.externals)
-    nothing = jax.tree.map(np.zeros_like, next(iter(plans.values())))
-    return [plans.get(d, nothing) for d in range(shape.count)]
 
 
 def place(

@@ -40,10 +40,14 @@ _SMALLEST = 64  # dimensions below this are not worth a bucket of their own
 
 
 class BucketStore(WithoutLock):
-    """The buckets of one model, shared by the threads that plan for it."""
+    """The buckets of one model, shared by the threads that plan for it.
+
+    Attributes:
+        sizes: How buckets are chosen.
+    """
 
     def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
+        self.sizes = sizes
         self._buckets: list[Bucket] = []
         self.lock = threading.Lock()
 
@@ -71,7 +75,7 @@ class BucketStore(WithoutLock):
                 each
                 for each in self._buckets
                 if each.holds(loops, needs)
-                and each.waste(needs) <= self._sizes.max_waste
+                and each.waste(needs) <= self.sizes.max_waste
             ]
             if fitting:
                 return min(fitting, key=lambda each: sum(each.sizes.values()))
@@ -88,7 +92,7 @@ class BucketStore(WithoutLock):
         """A bucket with headroom that also holds what a similar one did before it."""
         sizes = {name: self._round(size) for name, size in needs.items()}
         loops = set(loops)
-        limit = self._sizes.max_waste
+        limit = self.sizes.max_waste
         for other in self._buckets:
             if other.waste(needs) <= limit and sum(needs.values()) <= limit * sum(
                 other.sizes.values()
@@ -107,7 +111,7 @@ class BucketStore(WithoutLock):
         A type that ran at some width has smaller remainders elsewhere, and the
         headroom may bring the next larger width.
         """
-        widths = self._sizes.widths
+        widths = self.sizes.widths
         complete = set()
         for loop in loops:
             largest = min(widths.index(loop.width) + 1, len(widths) - 1)
@@ -116,6 +120,6 @@ class BucketStore(WithoutLock):
 
     def _round(self, size: int) -> int:
         """Adds headroom and rounds up to a multiple of a sixteenth of the size."""
-        size = max(_SMALLEST, math.ceil(size * self._sizes.headroom))
+        size = max(_SMALLEST, math.ceil(size * self.sizes.headroom))
         grain = 1 << max(0, size.bit_length() - 4)
         return -(-size // grain) * grain

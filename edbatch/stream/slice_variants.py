@@ -1,12 +1,12 @@
-"""Which operands a program reads as slices.
+"""Slice variants: which operands a program reads as slices.
 
 An operand whose rows are consecutive, in a chunk's own order, is read as one slice of
 an arena and not gathered row by row. A compiled loop does the one or the other, so what
-could be sliced in any combination is cut down to few *forms*: sets of slots. Each type
-has the form that gathers everything and at most `_FORMS` others, those that read most
-bytes in place in the minibatch that first asked for them; a chunk takes the best form
-that its operands allow. They are kept for all later minibatches, whose plans then find
-their loops compiled.
+could be sliced in any combination is cut down to few *slice variants*: sets of operand
+slots. Each type has the variant that gathers everything and at most `_VARIANTS` others,
+those that read most bytes in place in the minibatch that first asked for them; a chunk
+takes the best variant that its operands allow. Variants are kept for all later
+minibatches, whose plans then find their loops compiled.
 """
 
 import threading
@@ -19,10 +19,10 @@ from edbatch.graph.type_table import TypeTable
 from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.layout import Layout
 
-Form = tuple[int, ...]  # operand slots, ascending
-GATHER: Form = ()
+Variant = tuple[int, ...]  # operand slots, ascending
+GATHER: Variant = ()
 
-_FORMS = 2
+_VARIANTS = 2
 _MOST_SLOTS = 32  # of a type, so that a set of slots is a number; others are gathered
 
 
@@ -31,46 +31,46 @@ class Slices:
     """What the ``C`` chunks of a layout read as slices.
 
     Attributes:
-        forms: The forms in use.
-        chunk_form: Position in ``forms`` of each chunk's.
+        variants: The variants in use.
+        chunk_variant: Position in ``variants`` of each chunk's.
         bytes: Bytes that nodes read through slices.
         rows: Rows that an arena needs for slices, which are as wide as their chunk, by
             array kind.
     """
 
-    forms: tuple[Form, ...]
-    chunk_form: np.ndarray  # [C] int32
+    variants: tuple[Variant, ...]
+    chunk_variant: np.ndarray  # [C] int32
     bytes: int = 0
     rows: dict[int, int] = field(default_factory=dict)
 
 
-class Forms(WithoutLock):
-    """The forms of one model's types, shared by the threads that plan for it.
+class SliceVariants(WithoutLock):
+    """The variants of one model's types, shared by the threads that plan for it.
 
     Attributes:
-        least_share: A form is added if it reads at least this share of the bytes that
-            a minibatch's nodes of the type read, beyond what the known ones do; above
-            1 for none.
+        least_share: A variant is added if it reads at least this share of the bytes
+            that a minibatch's nodes of the type read, beyond what the known ones do;
+            above 1 for none.
     """
 
     def __init__(self, least_share: float = 0.25) -> None:
         self.least_share = least_share
-        self._forms: dict[int, list[Form]] = {}
+        self._variants: dict[int, list[Variant]] = {}
         self._slot_bytes = np.zeros((0, 0), np.int64)
         self.lock = threading.Lock()
 
     def choose(self, graph: DataflowGraph, layout: Layout) -> Slices:
-        """Chooses the form of each chunk.
+        """Chooses the variant of each chunk.
 
         Args:
             graph: The graph.
             layout: Its layout.
 
         Returns:
-            The forms in use, and what they ask for.
+            The variants in use, and what they ask for.
         """
-        chunk_form = np.zeros(len(layout.chunk_start), np.int32)
-        nothing = Slices((GATHER,), chunk_form)
+        chunk_variant = np.zeros(len(layout.chunk_start), np.int32)
+        nothing = Slices((GATHER,), chunk_variant)
         if self.least_share > 1 or not layout.in_place.any():
             return nothing
         with self.lock:
@@ -86,43 +86,43 @@ class Forms(WithoutLock):
         )
         weight = np.bincount(inverse, layout.chunk_size, len(keys))
         key_type = chunk_type[first]
-        forms = [GATHER]
+        variants = [GATHER]
         num_bytes, rows = 0, dict[int, int]()
         for type_id in np.unique(key_type[pattern[first] > 0]).tolist():
             own = np.flatnonzero(key_type == type_id)
             best = self._cover(type_id, can[first[own]], weight[own], table[type_id])
-            for key, form in zip(own.tolist(), best, strict=True):
-                if form == GATHER:
+            for key, variant in zip(own.tolist(), best, strict=True):
+                if variant == GATHER:
                     continue
-                if form not in forms:
-                    forms.append(form)
+                if variant not in variants:
+                    variants.append(variant)
                 chunks = np.flatnonzero(inverse == key)
-                chunk_form[chunks] = forms.index(form)
-                num_bytes += int(weight[key] * table[type_id][list(form)].sum())
-                for kind, end in _ends(graph, layout, chunks, type_id, form):
+                chunk_variant[chunks] = variants.index(variant)
+                num_bytes += int(weight[key] * table[type_id][list(variant)].sum())
+                for kind, end in _ends(graph, layout, chunks, type_id, variant):
                     rows[kind] = max(rows.get(kind, 0), end)
-        return Slices(tuple(forms), chunk_form, num_bytes, rows)
+        return Slices(tuple(variants), chunk_variant, num_bytes, rows)
 
     def _cover(
         self, type_id: int, can: np.ndarray, weight: np.ndarray, row_bytes: np.ndarray
-    ) -> list[Form]:
-        """Finds the best known form of each pattern, after adding those that pay."""
+    ) -> list[Variant]:
+        """Finds the best known variant of each pattern, after adding those that pay."""
         with self.lock:
-            known = self._forms.setdefault(type_id, [])
+            known = self._variants.setdefault(type_id, [])
             total = weight.sum() * row_bytes.sum()
             best, now = _best(can, known, row_bytes)
-            while len(known) < _FORMS:
+            while len(known) < _VARIANTS:
                 options = {tuple(np.flatnonzero(each).tolist()) for each in can}
                 gains = {
-                    form: float(
-                        weight @ np.maximum(_read(can, form, row_bytes) - now, 0)
+                    variant: float(
+                        weight @ np.maximum(_read(can, variant, row_bytes) - now, 0)
                     )
-                    for form in sorted(options - {GATHER} - set(known))
+                    for variant in sorted(options - {GATHER} - set(known))
                 }
-                form = max(gains, key=lambda each: gains[each], default=GATHER)
-                if gains.get(form, 0) < max(self.least_share * total, 1):
+                variant = max(gains, key=lambda each: gains[each], default=GATHER)
+                if gains.get(variant, 0) < max(self.least_share * total, 1):
                     break
-                known.append(form)
+                known.append(variant)
                 best, now = _best(can, known, row_bytes)
             return best
 
@@ -153,33 +153,33 @@ def _ends(
     layout: Layout,
     chunks: np.ndarray,
     type_id: int,
-    form: Form,
+    variant: Variant,
 ) -> list[tuple[int, int]]:
-    """Array kind and end of the last slice, for each slot of a form."""
+    """Array kind and end of the last slice, for each slot of a variant."""
     start = graph.operand_start[layout.order[layout.chunk_start[chunks]]]
     kinds = graph.types.types[type_id].operand_kinds
     found = []
-    for slot in form:
+    for slot in variant:
         first = layout.value_row[graph.operands[start + slot]]
         found.append((kinds[slot], int((first + layout.chunk_width[chunks]).max())))
     return found
 
 
-def _read(can: np.ndarray, form: Form, row_bytes: np.ndarray) -> np.ndarray:
-    """Bytes that a node of each pattern reads in place by a form; 0 if it cannot."""
-    slots = list(form)
+def _read(can: np.ndarray, variant: Variant, row_bytes: np.ndarray) -> np.ndarray:
+    """Bytes that a node of each pattern reads in place by a variant; 0 if it cannot."""
+    slots = list(variant)
     return can[:, slots].all(axis=1) * row_bytes[slots].sum()
 
 
 def _best(
-    can: np.ndarray, known: list[Form], row_bytes: np.ndarray
-) -> tuple[list[Form], np.ndarray]:
-    """The form that reads most bytes in place for each pattern, and the bytes."""
+    can: np.ndarray, known: list[Variant], row_bytes: np.ndarray
+) -> tuple[list[Variant], np.ndarray]:
+    """The variant that reads most bytes in place for each pattern, and the bytes."""
     best = [GATHER] * len(can)
     most = np.zeros(len(can), np.int64)
-    for form in known:
-        read = _read(can, form, row_bytes)
+    for variant in known:
+        read = _read(can, variant, row_bytes)
         for k in np.flatnonzero(read > most):
-            best[k] = form
+            best[k] = variant
         most = np.maximum(most, read)
     return best, most

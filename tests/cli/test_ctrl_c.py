@@ -88,7 +88,7 @@ def left_in(folder: Path) -> set[str]:
         ("edbatch", "edbatch.ctrl_c"),
         ("edbatch", "numpy"),
         ("edbatch", "jax"),
-        ("edbatch", "edbatch.batching"),
+        ("edbatch", "edbatch.front_door"),
         ("train-policy", "edbatch.ctrl_c"),
         ("train-policy", "numba"),
     ],

@@ -22,7 +22,7 @@ from edbatch.stream.format import (
     record_formats,
 )
 from edbatch.stream.loop import Loop
-from edbatch.stream.slice_variants import Forms
+from edbatch.stream.slice_variants import SliceVariants
 
 SIZES = eb.Sizes(widths=(1, 3, 8))
 BATCHED = eb.batch(interpret, params=make_params())
@@ -37,8 +37,8 @@ def laid_out(seed, instances, length, options):
 
 
 def encoded(graph, layout):
-    slices = Forms(least_share=0).choose(graph, layout)
-    return encode(graph, layout, slices.forms, slices.chunk_form)
+    slices = SliceVariants(least_share=0).choose(graph, layout)
+    return encode(graph, layout, slices.variants, slices.chunk_variant)
 
 
 def decode(types, stream):

@@ -9,7 +9,7 @@ from programs import interpret, make_params, sample_program
 import edbatch as eb
 from edbatch.executor.program import compiled_copies
 from edbatch.memory_planner import plan_layout
-from edbatch.stream.slice_variants import GATHER, Forms
+from edbatch.stream.slice_variants import GATHER, SliceVariants
 
 HIDDEN = 6
 
@@ -45,10 +45,12 @@ def sliced_chunks(plan):
 
 
 @pytest.fixture
-def every_form(monkeypatch):
+def every_variant(monkeypatch):
     """Whatever can be sliced is, even if it does not pay."""
-    monkeypatch.setattr("edbatch.stream.slice_variants._FORMS", 9)
-    monkeypatch.setattr("edbatch.model_state.Forms", lambda: Forms(least_share=0))
+    monkeypatch.setattr("edbatch.stream.slice_variants._VARIANTS", 9)
+    monkeypatch.setattr(
+        "edbatch.model_state.SliceVariants", lambda: SliceVariants(least_share=0)
+    )
 
 
 def test_the_states_of_chains_are_sliced():
@@ -57,8 +59,8 @@ def test_the_states_of_chains_are_sliced():
     plan = batched.plan(words)
     # Words lie sentence by sentence: they are gathered, by the first step as its state.
     assert sliced_chunks(plan) == (3, 2)
-    [form] = {loop.sliced for loop in plan.shape.program.loops} - {GATHER}
-    assert form == (0,)
+    [variant] = {loop.sliced for loop in plan.shape.program.loops} - {GATHER}
+    assert variant == (0,)
     eb.verify(batched, chain_params(), words)
 
 
@@ -69,7 +71,7 @@ def test_nothing_is_sliced_on_request():
 
 
 @pytest.mark.parametrize(("layout", "seed"), [("schedule", 1), ("aligned", 2)])
-def test_random_programs_with_every_slice(every_form, layout, seed):
+def test_random_programs_with_every_slice(every_variant, layout, seed):
     rng = np.random.default_rng(seed)
     minibatch = [sample_program(rng, 25) for _ in range(5)]
     batched = eb.batch(
@@ -104,7 +106,7 @@ def test_infinities_that_follow_a_slice_reach_no_gradient():
     assert jax.grad(loss)(params)["w"] == 9
 
 
-def test_slices_copy_no_arena(every_form):
+def test_slices_copy_no_arena(every_variant):
     params = chain_params()
     batched = eb.batch(chain, "depth", params=params, sizes=eb.Sizes(widths=(4, 8)))
     plan = batched.plan([[1, 2, 3, 4, 5]] * 4)
@@ -131,7 +133,7 @@ def test_slices_at_the_end_of_an_arena_are_not_shifted():
         eb.verify(batched, params, words, gradients=False)
 
 
-# ---- which forms there are ----
+# ---- which variants there are ----
 
 
 def layout_of(batched, instances):
@@ -140,27 +142,27 @@ def layout_of(batched, instances):
     return graph, plan_layout(graph, schedule, batched.sizes)
 
 
-def test_a_form_that_does_not_pay_is_not_made():
+def test_a_variant_that_does_not_pay_is_not_made():
     batched = eb.batch(chain, "depth", params=chain_params())
     graph, layout = layout_of(batched, [[1, 2, 3, 4]] * 4)
-    slices = Forms().choose(graph, layout)
-    assert slices.forms == (GATHER, (0,))
-    assert slices.chunk_form.tolist() == [0, 0, 1, 1]
+    slices = SliceVariants().choose(graph, layout)
+    assert slices.variants == (GATHER, (0,))
+    assert slices.chunk_variant.tolist() == [0, 0, 1, 1]
     assert slices.bytes == 2 * 4 * 4 * HIDDEN
-    slices = Forms(least_share=1.01).choose(graph, layout)
-    assert slices.forms == (GATHER,) and not slices.chunk_form.any()
+    slices = SliceVariants(least_share=1.01).choose(graph, layout)
+    assert slices.variants == (GATHER,) and not slices.chunk_variant.any()
     assert slices.bytes == 0 and not slices.rows
 
 
-def test_forms_are_kept_for_later_minibatches():
-    kept = Forms()
+def test_variants_are_kept_for_later_minibatches():
+    kept = SliceVariants()
     batched = eb.batch(chain, "depth", params=chain_params())
     kept.choose(*layout_of(batched, [[1, 2, 3, 4]] * 4))
     # Alone, this one has too few slices.
     mixed = [[1], *([k, 1, 2] for k in range(3)), *([k] * 9 for k in range(5))]
     graph, layout = layout_of(batched, mixed)
     slices = kept.choose(graph, layout)
-    assert slices.forms == (GATHER, (0,)) and slices.chunk_form.any()
+    assert slices.variants == (GATHER, (0,)) and slices.chunk_variant.any()
 
 
 def test_padded_lists_are_gathered():
@@ -174,5 +176,5 @@ def test_padded_lists_are_gathered():
     params = {"table": jnp.ones((10, 3)), "gain": jnp.float32(2)}
     batched = eb.batch(model, params=params)
     graph, layout = layout_of(batched, [[1, 2], [3, 4]])
-    assert Forms(least_share=0).choose(graph, layout).forms == (GATHER,)
+    assert SliceVariants(least_share=0).choose(graph, layout).variants == (GATHER,)
     eb.verify(batched, params, [[1, 2], [3, 4, 5]])

@@ -1,52 +1,37 @@
 """Batched functions that run on several devices at once; see `Batched.sharded`."""
 
 import copy
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from edbatch.arguments import list_of
-from edbatch.batching import Batched, Model
 from edbatch.errors import PickleError, PlanError
-from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.merge import at_places, merge, merge_lengths
 from edbatch.graph.parameters import abstract
-from edbatch.model_state import ModelState
+from edbatch.host_side import HostSide
 from edbatch.plan.keys import plan_key
-from edbatch.plan.plan import Plan, encode_unpadded, fit_bucket
-from edbatch.plan.result import describe_results
+from edbatch.plan.plan import Plan
 from edbatch.policies.guard import Guarded
 from edbatch.policies.search.beam_search import Searched
+from edbatch.recording import check_not_empty, record_each
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy
-from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.devices import (
     all_devices,
     automatic,
     check_automatic,
     choose_axis,
 )
-from edbatch.sharding.order import align, order_results
-from edbatch.sharding.plan import (
-    INSTANCES,
-    Shard,
-    ShardedPlan,
-    ShardedShape,
-    pad_shards,
-    place,
-)
-from edbatch.sharding.report import ShardedReport
+from edbatch.sharding.plan import ShardedPlan
+from edbatch.sharding.planning import plan_shards
 from edbatch.sharding.run import run_sharded
-from edbatch.stream.buckets import Bucket, BucketStore
 
 
-class Sharded:
+class Sharded(HostSide):
     """A batched function on the devices of a mesh; made by `Batched.sharded`.
 
     A minibatch is split so that all devices are busy for about as long, and each runs
@@ -59,7 +44,7 @@ class Sharded:
     its own devices only.
 
     Attributes:
-        batched: The function for one device.
+        batched: The function for one device, whose states this one shares.
         mesh: The devices.
         axis: The axis of the mesh over which minibatches are split.
 
@@ -76,14 +61,14 @@ class Sharded:
     """
 
     def __init__(
-        self, batched: Batched, mesh: Mesh | None = None, axis: str | None = None
+        self, batched: HostSide, mesh: Mesh | None = None, axis: str | None = None
     ) -> None:
+        super().__init__(batched.states)
         self.batched = batched
         mesh = all_devices() if mesh is None else mesh
         self.axis = choose_axis(mesh, axis)
         self.mesh = automatic(mesh)
         _check_repeatable(batched.policy, mesh)
-        self._stores: dict[ModelState, BucketStore] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -93,16 +78,11 @@ class Sharded:
 
     def __copy__(self) -> "Sharded":
         """Returns a function of its own on the same devices."""
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__, _stores=dict(self._stores))
-        found._begin()
-        return found
+        return Sharded(self.batched, self.mesh, self.axis)
 
     def __deepcopy__(self, memo: Any) -> "Sharded":
         """As `copy.copy`, of a copy of the function for one device."""
-        found = copy.copy(self)
-        found.batched = copy.deepcopy(self.batched, memo)
-        return found
+        return Sharded(copy.deepcopy(self.batched, memo), self.mesh, self.axis)
 
     def __reduce__(self) -> NoReturn:
         """Raises: devices are of one process."""
@@ -129,22 +109,6 @@ class Sharded:
         """
         plan = self.plan(instances, params=params)
         return self.apply(params, plan, rng=rng)
-
-    @property
-    def model(self) -> Model:
-        """The model for one instance."""
-        return self.batched.model
-
-    def bind(self, params: Any) -> "Sharded":
-        """Tells the shapes of the parameters; see `Batched.bind`."""
-        self.batched.bind(params)
-        return self
-
-    def record_all(
-        self, instances: Iterable[Any], *, params: Any = None
-    ) -> list[DataflowGraph]:
-        """Records the instances of a data set; see `Batched.record_all`."""
-        return self.batched.record_all(instances, params=params)
 
     def replicate(self, params: Any) -> Any:
         """Copies parameters to every device, so that no call has to.
@@ -175,65 +139,10 @@ class Sharded:
                 cells.
         """
         instances = list_of(PlanError, "a minibatch", instances)
-        return self._plan(self.batched._choose(instances, params), instances)
-
-    def _plan(self, state: ModelState, instances: Sequence[Any]) -> ShardedPlan:
-        batched = self.batched
-        recordings = batched._record_all(state, instances)
-        if not recordings:
-            raise PlanError(
-                "a minibatch needs at least one instance but is empty; leave empty"
-                " minibatches out"
-            )
-        start = time.perf_counter()
-        skeleton, lengths = merge_lengths(recordings)
-        ragged = state.see_lists(skeleton, lengths)
-        result = describe_results(skeleton, lengths, len(recordings), ragged)
-        shape = ShardedShape(self.mesh, self.axis, result)
-        work = predict_work(recordings, state.types, batched.costs)
-        device = balance(work, shape.count)
-        recordings = align(recordings, skeleton)
-        shards = [
-            self._encode(state, shape, recordings, own)
-            for own in (np.flatnonzero(device == d) for d in range(shape.count))
-        ]
-        bucket = self._fit(state, shards)
-        plans = pad_shards(shape, shards, bucket, batched.planner)
-        stack_rows = [len(rows) for rows in plans[0].rows]
-        sizes = {name: shape.count * size for name, size in bucket.sizes.items()}
-        report = ShardedReport(
-            tuple(each.plan.report if each else None for each in shards),
-            tuple(map(_count_instances, shards)),
-            tuple(np.bincount(device, work, shape.count).tolist()),
-            1e3 * (time.perf_counter() - start),
-        )
-        order = order_results(recordings, lengths, device, stack_rows, result, sizes)
-        return place(shape, plans, order, report)
-
-    def _encode(
-        self,
-        state: ModelState,
-        shape: ShardedShape,
-        recordings: Sequence[DataflowGraph],
-        own: np.ndarray,
-    ) -> Shard | None:
-        """Plans the recordings of one device, if it has any."""
-        if not own.size:
-            return None
-        graph = at_places(merge([recordings[k] for k in own]), own.tolist())
-        running, schedule, layout = self.batched._lay_out(state, graph)
-        result = replace(shape.result, instances=graph.num_instances)
-        plan = encode_unpadded(running, schedule, layout, result, state.forms)
-        return Shard(graph, plan)
-
-    def _fit(self, state: ModelState, shards: Sequence[Shard | None]) -> Bucket:
-        """Finds a bucket for all devices, apart from those for one device."""
-        sizes = self.batched.sizes
-        return fit_bucket(
-            [each.plan for each in shards if each],
-            self._stores.setdefault(state, BucketStore(sizes)),
-            {INSTANCES: max(map(_count_instances, shards))},
-        )
+        state = self.states.of_minibatch(instances, params)
+        check_not_empty(instances)
+        recordings = record_each(state, instances)
+        return plan_shards(recordings, state, self.options, self.mesh, self.axis)
 
     def apply(self, params: Any, plan: ShardedPlan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
@@ -274,7 +183,8 @@ class Sharded:
                 f" {_describe_mesh(*own)}; make the plan with this function's own"
                 " .plan(instances)"
             )
-        plan = replace(plan, shards=self.batched._own(plan.shards))
+        _, shards = self.states.adopt_plan(plan.shards)
+        plan = replace(plan, shards=shards)
         check_automatic(params)
         try:
             return self._run(params, plan, plan_key(plan.shards, rng))
@@ -290,10 +200,6 @@ class Sharded:
     def compiles(self) -> int:
         """How many programs were compiled so far; each serves all devices."""
         return self._compiles
-
-
-def _count_instances(shard: Shard | None) -> int:
-    return shard.graph.num_instances if shard else 0
 
 
 def _check_repeatable(policy: Policy, mesh: Mesh) -> None:

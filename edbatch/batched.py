@@ -1,0 +1,226 @@
+"""A model that runs on minibatches, on one device."""
+
+import copy
+import pickle
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from edbatch import planning
+from edbatch.arguments import list_of
+from edbatch.cell.program import Packed
+from edbatch.errors import PickleError, PlanError
+from edbatch.executor.packed_parameters import is_traced
+from edbatch.graph.parameters import abstract
+from edbatch.host_side import HostSide
+from edbatch.model_state import ModelState
+from edbatch.plan.keys import plan_key, program_with
+from edbatch.plan.plan import Plan
+from edbatch.plan.run import run_packed, run_plan
+from edbatch.recording import record_minibatch
+from edbatch.schedule.interrupt import keyboard_interrupts
+from edbatch.sharding.plan import ShardedPlan
+from edbatch.sharding.sharded import Sharded
+from edbatch.state_registry import StateRegistry
+
+
+class Batched(HostSide):
+    """A model that runs on minibatches; made by `batch`.
+
+    Calling it gives what ``jax.vmap`` of the model would give: the model's own pytree
+    with a leading axis over instances. The steps behind the call, `record`, `plan` and
+    `apply`, can be used one by one: the first two run on the host only, in any thread,
+    the last is a pure JAX function.
+
+    One function serves parameters of several structures, shapes and dtypes. Recordings
+    and plans know which they were made for. Instances that were not recorded yet are
+    recorded for the parameters of a call, else for those of ``params=``, else for those
+    of the recordings beside them, else for the bound ones: of the latest `bind` or, if
+    there was none, the first that the function met. Later calls do not change that.
+
+    It can be pickled, with all that it found out about the model, if the model can be
+    imported by its name: other processes can record and plan with it, and recordings
+    and plans can be sent and kept. Programs are compiled anew in each process.
+
+    Attributes:
+        states: The states of the model, by structure of the parameters.
+    """
+
+    def __init__(self, states: StateRegistry) -> None:
+        super().__init__(states)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Makes what is neither copied nor pickled."""
+        self._compiles = 0
+        self._run = jax.jit(self._counted_run)
+        self._run_packed = jax.jit(self._counted_run_packed)
+
+    def __copy__(self) -> "Batched":
+        """Returns a function of its own, of the same states."""
+        return Batched(copy.copy(self.states))
+
+    def __deepcopy__(self, memo: Any) -> "Batched":
+        """As `copy.copy`, with a policy of its own."""
+        found = copy.copy(self)
+        found.policy = copy.deepcopy(self.policy, memo)
+        return found
+
+    def __getstate__(self) -> StateRegistry:
+        """Pickles the model by its name, and what was found out about it."""
+        for what, each in (("model", self.model), ("policy", self.policy)):
+            _check_pickles(what, each)
+        return self.states
+
+    def __setstate__(self, states: StateRegistry) -> None:
+        """Makes the function again; it has compiled nothing yet."""
+        self.states = states
+        self._begin()
+
+    def __call__(
+        self, params: Any, instances: Sequence[Any], *, rng: Any = None
+    ) -> Any:
+        """Runs the model on a minibatch.
+
+        Args:
+            params: The model's parameters, any pytree.
+            instances: Instances, or recordings of them.
+            rng: As for `apply`.
+
+        Returns:
+            The model's pytree with a leading axis over instances. Lists whose length
+            differs between instances are `Ragged`.
+
+        Raises:
+            EdbatchError: As `plan` and `apply`.
+        """
+        instances = list_of(PlanError, "a minibatch", instances)
+        state = self.states.checked(self.states.of_params(params), instances)
+        return self.apply(params, self._plan(state, instances), rng=rng)
+
+    def plan(self, instances: Iterable[Any], *, params: Any = None) -> Plan:
+        """Schedules and lays out a minibatch; on the host only.
+
+        Args:
+            instances: Instances, or recordings of them.
+            params: As for `record_all`.
+
+        Returns:
+            The plan, a pytree of NumPy arrays for `apply`.
+
+        Raises:
+            EdbatchError: As `graph`; or the policy belongs to another model; or the
+                minibatch has more rows than int32 can count.
+        """
+        instances = list_of(PlanError, "a minibatch", instances)
+        return self._plan(self.states.of_minibatch(instances, params), instances)
+
+    @keyboard_interrupts()
+    def _plan(self, state: ModelState, instances: Sequence[Any]) -> Plan:
+        graph = record_minibatch(state, instances)
+        return planning.plan(graph, state, self.options)
+
+    def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
+        """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
+
+        Called by itself, as for inference, it keeps what cells make of the parameters
+        alone (such as the packed matrices of their gates) for the next call with the
+        same arrays, until these are dropped.
+
+        Gradients are the model's. What one instance holds (NaN, infinity, a point
+        without a slope) changes no output and no gradient of another, nor of a
+        parameter that only others read; outputs that nothing reads have no cotangent.
+        Two things differ from the model of one instance: both branches of a
+        ``lax.cond`` inside a cell run, as under `jax.vmap`; and rules of
+        `jax.custom_vjp` around parameters alone are applied once per call, to the sum
+        of the nodes' cotangents.
+
+        Args:
+            params: The model's parameters.
+            plan: A plan of this model.
+            rng: The key for cells that draw random numbers, typed or raw; may be
+                traced. Each call of such a cell gets a key of its own, whatever the
+                schedule; `cell_keys` gives the model itself the same ones. Ignored if
+                no cell takes it.
+
+        Returns:
+            As calling the batched function.
+
+        Raises:
+            PlanError: The plan was made by another model, or for parameters of other
+                shapes; or a cell needs a key and there is none.
+            CellError: `rng` is not a key.
+        """
+        if isinstance(plan, ShardedPlan):
+            raise PlanError(
+                "apply of a batched function takes a plan for one device but received"
+                f" one for {plan.shape.count} devices; run it with the .apply of the"
+                " sharded function that made it"
+            )
+        if not isinstance(plan, Plan):
+            raise PlanError(
+                f"apply takes a plan made by .plan(instances) but received"
+                f" {type(plan).__name__}; to run instances, call the batched function"
+            )
+        state, plan = self.states.adopt_plan(plan)
+        key = plan_key(plan, rng)
+        packed = None
+        if not is_traced((plan, key)):  # else a gradient may be asked for
+            packed = state.packed.of(params, program_with(plan.shape.program, key))
+        if packed is not None:
+            return self._run_packed(packed, plan, key)
+        try:
+            return self._run(params, plan, key)
+        except TypeError:
+            abstract(params)  # says which parameters are none
+            raise
+
+    def _counted_run_packed(
+        self, packed: dict[int, Packed], plan: Plan, rng: Any
+    ) -> Any:
+        self._compiles += 1
+        return run_packed(packed, plan, rng)
+
+    def _counted_run(self, params: Any, plan: Plan, rng: Any) -> Any:
+        self._compiles += 1  # runs while tracing only, once per compilation
+        return run_plan(params, plan, rng)
+
+    @property
+    def compiles(self) -> int:
+        """How many programs that run plans were compiled so far."""
+        return self._compiles
+
+    def sharded(self, mesh: Mesh | None = None, *, axis: str | None = None) -> Sharded:
+        """Makes this function run on several devices at once.
+
+        Each minibatch is split over the devices; results come back in the order of the
+        instances, and gradients are those of the whole minibatch.
+
+        Args:
+            mesh: The devices; all of ``jax.devices()`` if None.
+            axis: The axis of the mesh over which to split, if it has several.
+
+        Returns:
+            The sharded function, with `plan`, `apply` and a call like this one.
+
+        Raises:
+            PlanError: The mesh has several axes and none is named, or no device of
+                this process; or it has those of several processes and the policy
+                searches within milliseconds.
+        """
+        return Sharded(self, mesh, axis)
+
+
+def _check_pickles(what: str, part: Any) -> None:
+    try:
+        pickle.dumps(part)
+    except PickleError:
+        raise
+    except Exception as error:
+        raise PickleError(
+            f"a batched function is pickled with its model and its policy, but its"
+            f" {what}, {part!r}, cannot be: {error}; usually it is defined inside a"
+            " function or by a lambda; define it at the top level of a module"
+        ) from error

@@ -1,0 +1,116 @@
+"""The front door: from a model of one instance to a batched function."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from edbatch.arguments import as_path, check_flag, is_number
+from edbatch.batched import Batched
+from edbatch.batched_function import Model
+from edbatch.errors import EdbatchError, PlanError, PolicyError, shown
+from edbatch.memory_planner.planner import Planner
+from edbatch.memory_planner.sizes import Sizes
+from edbatch.options import Options
+from edbatch.policies.cost.file import get_costs
+from edbatch.policies.cost.model import CostModel
+from edbatch.policies.guard import guarded
+from edbatch.policies.registry import get_policy
+from edbatch.policies.search.beam_search import Searched
+from edbatch.schedule.policy import Policy
+from edbatch.state_registry import StateRegistry
+
+
+def batch(
+    model: Model,
+    policy: str | Path | Policy = "greedy",
+    *,
+    params: Any = None,
+    sizes: Sizes | None = None,
+    cache_bytes: int = 256 * 2**20,
+    compilation_cache: str | Path | None = None,
+    search_ms: float = 0.0,
+    guard: bool = True,
+    costs: str | Path | CostModel | None = None,
+    planner: Planner | None = None,
+) -> Batched:
+    """Makes a model of one instance run on minibatches.
+
+    Args:
+        model: ``model(params, instance)``: ordinary Python over cells, for one
+            instance; returns a pytree of what cells return.
+        policy: What decides which operations run together: ``"depth"``, ``"agenda"``,
+            ``"agenda-remaining"``, ``"greedy"``, a policy file, ``"zoo:NAME"`` for a
+            policy that comes with edbatch, or a policy object.
+        params: Parameters, or their shapes, if instances are to be recorded before the
+            first call.
+        sizes: Widths of operations and buckets of compiled sizes.
+        cache_bytes: Memory for plans of minibatches whose structure comes back, for
+            each structure of parameters.
+        compilation_cache: A folder in which JAX keeps compiled programs between runs;
+            it holds for the whole process.
+        search_ms: Milliseconds to search for fewer batches than the policy finds, in
+            minibatches whose structure is new and whose lower bound is not met.
+        guard: Compare the schedule of a learned policy with those of the heuristics,
+            and take the one of fewest batches; the plan's report says whose it was.
+        costs: Measured costs of batches, a file of ``edbatch calibrate``: then search
+            and guard go by predicted time and not by the number of batches; so does
+            the split of a minibatch over devices (`Batched.sharded`).
+        planner: How values are laid out in memory and how cells are packed.
+
+    Returns:
+        The batched function.
+
+    Raises:
+        PolicyError: The policy is unknown, its file cannot be read, or the time to
+            search is negative.
+        EdbatchError: An option is of another type.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import jax.numpy as jnp
+        >>> @eb.cell
+        ... def leaf(params, word):
+        ...     return params["embedding"][word]
+        >>> @eb.cell
+        ... def join(params, left, right):
+        ...     return jnp.tanh(params["gain"] * (left + right))
+        >>> def encode(params, tree):
+        ...     if isinstance(tree, int):
+        ...         return leaf(params, tree)
+        ...     return join(params, *(encode(params, child) for child in tree))
+        >>> batched = eb.batch(encode)
+        >>> params = {"embedding": jnp.eye(3), "gain": jnp.float32(0.5)}
+        >>> batched(params, [((0, 1), 2), (1, 1)]).shape
+        (2, 3)
+    """
+    if not callable(model):
+        raise EdbatchError(
+            "eb.batch takes a function model(params, instance) but received"
+            f" {type(model).__name__}; pass the function itself"
+        )
+    if not (is_number(search_ms) and search_ms >= 0):
+        raise PolicyError(
+            "a search takes a number of milliseconds, 0 or more, but search_ms is"
+            f" {shown(search_ms)}; leave it out, or give 0, for no search"
+        )
+    check_flag(PlanError, "guard of eb.batch", guard)
+    if compilation_cache is not None:
+        as_path(EdbatchError, "compilation_cache of eb.batch", compilation_cache)
+        jax.config.update("jax_compilation_cache_dir", str(compilation_cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    chosen = get_policy(policy)
+    costs = get_costs(costs)
+    if search_ms:
+        chosen = Searched(chosen, search_ms, costs=costs)
+    if guard:
+        chosen = guarded(chosen, costs)
+    options = Options(
+        chosen,
+        Sizes() if sizes is None else sizes,
+        Planner() if planner is None else planner,
+        costs,
+        cache_bytes,
+    )
+    batched = Batched(StateRegistry(model, options))
+    return batched if params is None else batched.bind(params)

@@ -1,0 +1,185 @@
+"""What batched functions of one device and of several share: all before a plan."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Self
+
+from edbatch.arguments import list_of
+from edbatch.batched_function import BatchedFunction, Model
+from edbatch.errors import PlanError
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.type_table import TypeTable
+from edbatch.loader.loader import Loader
+from edbatch.memory_planner.planner import Planner
+from edbatch.memory_planner.sizes import Sizes
+from edbatch.options import Options
+from edbatch.plan.cache import CacheInfo
+from edbatch.policies.cost.model import CostModel
+from edbatch.recording import record_each, record_instances, record_minibatch
+from edbatch.schedule.interrupt import keyboard_interrupts
+from edbatch.schedule.policy import Policy
+from edbatch.state_registry import StateRegistry
+
+
+class HostSide:
+    """The part of a batched function that runs on the host, in any thread.
+
+    Args:
+        states: The states of the model.
+
+    Attributes:
+        states: The states of the model, by structure of the parameters.
+    """
+
+    def __init__(self, states: StateRegistry) -> None:
+        self.states = states
+
+    @property
+    def options(self) -> Options:
+        """What planning goes by."""
+        return self.states.options
+
+    @property
+    def model(self) -> Model:
+        """The model for one instance."""
+        return self.states.model
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that schedules minibatches."""
+        return self.options.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self.states.options = replace(self.options, policy=policy)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Widths and buckets."""
+        return self.options.sizes
+
+    @property
+    def planner(self) -> Planner:
+        """How memory is planned."""
+        return self.options.planner
+
+    @property
+    def costs(self) -> CostModel | None:
+        """Measured costs of batches, if they were given."""
+        return self.options.costs
+
+    @property
+    def types(self) -> TypeTable:
+        """The node types met so far with the bound parameter shapes."""
+        return self.states.default().types
+
+    @property
+    def cache_info(self) -> CacheInfo:
+        """Hits, misses and memory of the cache of plans."""
+        return self.states.cache_info
+
+    def bind(self, params: Any) -> Self:
+        """Sets the shapes of the parameters that fresh instances are recorded for.
+
+        The first parameters that a function meets are bound by themselves. Recordings
+        and plans that were made for other parameters stay as they are.
+
+        Args:
+            params: Parameters, or their ``jax.ShapeDtypeStruct`` pytree.
+
+        Returns:
+            This object.
+        """
+        self.states.bind(params)
+        return self
+
+    @keyboard_interrupts()
+    def record(self, instance: Any, *, params: Any = None) -> DataflowGraph:
+        """Records the model on one instance, to be kept and planned later.
+
+        Args:
+            instance: An instance.
+            params: The parameters to record for, or their shapes; the bound ones if
+                None.
+
+        Returns:
+            Its dataflow graph.
+
+        Raises:
+            EdbatchError: The model does something outside cells, or a cell fails.
+        """
+        states = self.states
+        state = states.default() if params is None else states.of_params(params)
+        return record_instances(state, [instance])
+
+    @keyboard_interrupts()
+    def record_all(
+        self, instances: Iterable[Any], *, params: Any = None
+    ) -> list[DataflowGraph]:
+        """Records the instances of a data set, to be kept and planned later.
+
+        As `record` for each; and which of the model's lists differ in length is known
+        from then on, whatever minibatches are planned first.
+
+        Args:
+            instances: Instances, or recordings of one instance each.
+            params: The parameters to record for, or their shapes; by default those of
+                the recordings among the instances, or else the bound ones.
+
+        Returns:
+            Their dataflow graphs.
+
+        Raises:
+            EdbatchError: As for `record`; a note names the instance. Or a recording
+                belongs to another model or other parameters, or holds several
+                instances, or the model's outputs differ in structure.
+        """
+        instances = list_of(PlanError, "a data set", instances)
+        return record_each(self.states.of_minibatch(instances, params), instances)
+
+    @keyboard_interrupts()
+    def graph(self, instances: Iterable[Any], *, params: Any = None) -> DataflowGraph:
+        """Records a minibatch, or merges recordings.
+
+        Args:
+            instances: Instances, recordings, or both.
+            params: As for `record_all`.
+
+        Returns:
+            The dataflow graph of all of them.
+
+        Raises:
+            EdbatchError: As `record`; the minibatch is empty; or a recording belongs
+                to another model or other parameters.
+        """
+        instances = list_of(PlanError, "a minibatch", instances)
+        return record_minibatch(self.states.of_minibatch(instances, params), instances)
+
+    def loader(
+        self: BatchedFunction,
+        instances: Iterable[Any],
+        batch_size: int,
+        **options: Any,
+    ) -> Loader:
+        """Feeds a data set: ``eb.Loader(self, instances, batch_size, **options)``.
+
+        Args:
+            instances: Instances, or recordings of them by this function.
+            batch_size: Instances per minibatch.
+            **options: Those of `edbatch.Loader`.
+
+        Returns:
+            The loader.
+
+        Raises:
+            EdbatchError: As `edbatch.Loader`.
+
+        Example:
+            >>> import edbatch as eb
+            >>> import jax.numpy as jnp
+            >>> twice = eb.batch(eb.cell(lambda params, x: params * x))
+            >>> loader = twice.bind(jnp.float32(2)).loader([1.0, 5.0, 3.0], 2)
+            >>> len(loader)
+            2
+        """
+        return Loader(self, instances, batch_size, **options)

@@ -1,0 +1,110 @@
+"""The host pipeline: schedule, check, hoist, lay out, choose slices, encode, pad.
+
+There is one, for one device and for several, and it depends on a graph, on the state of
+its model and on the options alone.
+"""
+
+import time
+from dataclasses import replace
+
+from edbatch.cell import run_ahead
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.memory_planner.layout import plan_layout
+from edbatch.model_state import ModelState
+from edbatch.options import Options
+from edbatch.plan.cache import structure_key
+from edbatch.plan.plan import (
+    Encoded,
+    Plan,
+    Unpadded,
+    encode_unpadded,
+    fit_bucket,
+    pad,
+)
+from edbatch.plan.report import PlanReport
+from edbatch.plan.result import ResultShape, describe_results
+from edbatch.schedule.policy import is_ours, reject_invalid
+
+
+def plan(graph: DataflowGraph, state: ModelState, options: Options) -> Plan:
+    """Plans a minibatch for one device.
+
+    Args:
+        graph: The graph of its instances, of the state's types.
+        state: The state of its model.
+        options: What planning goes by.
+
+    Returns:
+        The plan, whose arrays are NumPy's.
+
+    Raises:
+        EdbatchError: The policy belongs to another model, or its schedule is invalid;
+            or the minibatch has more rows than int32 can count.
+    """
+    graph = state.with_known_elements(graph)
+    outputs = graph.outputs
+    ragged = state.see_lists(outputs.skeleton, outputs.lengths)
+    result = describe_results(
+        outputs.skeleton, outputs.lengths, graph.num_instances, ragged
+    )
+
+    def make() -> Encoded:
+        part = encode_graph(graph, result, state, options)
+        return pad(part, fit_bucket([part], state.buckets), options.planner)
+
+    if not options.cache_bytes:
+        return make().with_externals(graph.externals)
+    key = structure_key(graph, result, options)
+    encoded, known = state.plans.get_or_make(key, make)
+    found = encoded.with_externals(graph.externals)
+    return replace(found, report=as_cached(found.report)) if known else found
+
+
+def as_cached(report: PlanReport | None) -> PlanReport:
+    """Returns the report of a plan that came from the cache.
+
+    Args:
+        report: The report of when it was made.
+
+    Returns:
+        The same counts.
+    """
+    assert report is not None, "plans are made with a report"
+    return replace(report, plan_ms=0.0, cached=True)
+
+
+def encode_graph(
+    graph: DataflowGraph, result: ResultShape, state: ModelState, options: Options
+) -> Unpadded:
+    """Turns a graph into integers: all of the pipeline but the bucket.
+
+    Args:
+        graph: The graph.
+        result: The structure of its result.
+        state: The state of its model.
+        options: What planning goes by.
+
+    Returns:
+        The plan before it is padded.
+
+    Raises:
+        EdbatchError: As `plan`.
+    """
+    start = time.perf_counter()
+    policy, planner = options.policy, options.planner
+    schedule = policy.schedule(graph.structure)
+    if not is_ours(policy):
+        reject_invalid(schedule, graph.structure, policy)
+    if state.split is not None:
+        graph, schedule = run_ahead(graph, schedule, state.split)
+    layout = plan_layout(
+        graph,
+        schedule,
+        options.sizes,
+        method=planner.layout,
+        reuse=planner.reuse,
+        effort=planner.effort,
+    )
+    plan_ms = 1e3 * (time.perf_counter() - start)
+    part = encode_unpadded(graph, schedule, layout, result, state.variants)
+    return replace(part, report=replace(part.report, plan_ms=plan_ms))

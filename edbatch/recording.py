@@ -1,0 +1,112 @@
+"""Recordings of instances, fresh or kept, for one state of a model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from edbatch.errors import PlanError
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.merge import merge, merge_lengths
+from edbatch.graph.recorder import record
+from edbatch.model_state import ModelState
+
+
+def record_instances(state: ModelState, instances: Sequence[Any]) -> DataflowGraph:
+    """Records a model on instances, into one graph.
+
+    Args:
+        state: The state of the parameters to record for.
+        instances: Instances, none of them a recording.
+
+    Returns:
+        The dataflow graph of all of them.
+
+    Raises:
+        EdbatchError: The model does something outside cells, a cell fails, or an
+            instance calls no cell.
+    """
+    types = state.types
+    assert types.model is not None, "a state's types know their model"
+    graph = record(types.model, types, instances, state.calls)
+    if not graph.instance_nodes.all():
+        index = int((graph.instance_nodes == 0).argmax())
+        which = f"instance {index} of the minibatch"
+        raise PlanError(
+            f"{which if graph.num_instances > 1 else 'the instance'} calls no cell, so"
+            " there is nothing to run for it; leave such instances out, or call a cell"
+            " for them"
+        )
+    return graph
+
+
+def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGraph]:
+    """Records instances one by one, and takes kept recordings over.
+
+    Args:
+        state: The state of the parameters to record for.
+        instances: Instances, recordings of one instance each, or both.
+
+    Returns:
+        A recording of each.
+
+    Raises:
+        EdbatchError: As `record_instances`, with a note that names the instance; or a
+            recording holds several instances, or outputs differ in structure.
+    """
+    recordings = []
+    for k, each in enumerate(instances):
+        try:
+            recordings.append(_recorded(state, each))
+        except Exception as error:
+            error.add_note(f"instances are recorded one by one; this is number {k}")
+            raise
+    if recordings:
+        state.see_lists(*merge_lengths(recordings))
+    for each in recordings:  # later ones may say what lists of earlier ones hold
+        state.with_known_elements(each)
+    return [state.with_known_elements(each) for each in recordings]
+
+
+def _recorded(state: ModelState, instance: Any) -> DataflowGraph:
+    if not isinstance(instance, DataflowGraph):
+        return record_instances(state, [instance])
+    if instance.num_instances != 1:
+        raise PlanError(
+            "a kept recording holds one instance, so that it can go into any"
+            f" minibatch, but this one holds {instance.num_instances}; record them"
+            " one by one"
+        )
+    return state.adopt(instance)
+
+
+def record_minibatch(state: ModelState, instances: Sequence[Any]) -> DataflowGraph:
+    """Records a minibatch, or merges recordings.
+
+    Args:
+        state: The state of the parameters to record for.
+        instances: Instances, recordings, or both.
+
+    Returns:
+        The dataflow graph of all of them.
+
+    Raises:
+        EdbatchError: As `record_instances`; or the minibatch is empty.
+    """
+    check_not_empty(instances)
+    kept = [isinstance(each, DataflowGraph) for each in instances]
+    if not any(kept):
+        return record_instances(state, instances)
+    return merge(
+        [
+            state.adopt(each) if known else record_instances(state, [each])
+            for each, known in zip(instances, kept, strict=True)
+        ]
+    )
+
+
+def check_not_empty(instances: Sequence[Any]) -> None:
+    """Raises `PlanError` for a minibatch without instances."""
+    if not instances:
+        raise PlanError(
+            "a minibatch needs at least one instance but is empty; leave empty"
+            " minibatches out"
+        )

@@ -1,0 +1,238 @@
+"""Finds the state that parameters, recordings and plans belong to."""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+
+from edbatch.errors import PlanError
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.parameters import abstract, difference, key_order
+from edbatch.graph.reference import full_name
+from edbatch.graph.type_table import TypeTable, x64_enabled
+from edbatch.model_state import ModelState, new_state
+from edbatch.options import Options
+from edbatch.plan.adopted import recorded_types
+from edbatch.plan.cache import CacheInfo
+from edbatch.plan.plan import Plan
+
+_RECORDING = "a recording"
+
+
+class StateRegistry:
+    """The states of one model, one per structure, shapes and dtypes of parameters.
+
+    Recordings and plans know their types, and so their state. What is bound is a
+    default only, for instances that come without either.
+
+    Args:
+        model: The model.
+        options: What planning goes by.
+
+    Attributes:
+        model: The model.
+        options: What planning goes by; cached plans know by which they were made.
+    """
+
+    def __init__(self, model: Callable[..., Any], options: Options) -> None:
+        self.model = model
+        self.options = options
+        self._states: dict[Hashable, ModelState] = {}
+        self._bound: ModelState | None = None
+        self._lock = threading.Lock()
+
+    def __copy__(self) -> "StateRegistry":
+        """Returns a registry of its own, of the same states."""
+        found = StateRegistry(self.model, self.options)
+        with self._lock:
+            found._states, found._bound = dict(self._states), self._bound
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the states without their keys, which depend on the process."""
+        with self._lock:
+            return {
+                "model": self.model,
+                "options": self.options,
+                "states": list(self._states.values()),
+                "bound": self._bound,
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Finds the keys of the states again."""
+        self.model, self.options = state["model"], state["options"]
+        self._states, self._bound = {}, state["bound"]
+        self._lock = threading.Lock()
+        for each in state["states"]:
+            each.types.model = self.model
+            key = _signature(each.types.params_spec, each.types.x64)
+            self._states[(key, each.order) if key in self._states else key] = each
+
+    def bind(self, params: Any) -> None:
+        """Makes the state of some parameters the default."""
+        state = self.of_params(params)
+        with self._lock:
+            self._bound = state
+
+    def of_params(self, params: Any) -> ModelState:
+        """Returns the state of parameters, a new one if they are the first of theirs.
+
+        Args:
+            params: Parameters, or their shapes.
+
+        Returns:
+            Their state; the very first one becomes the default.
+
+        Raises:
+            PlanError: They are no parameters.
+        """
+        spec = abstract(params)
+        key: Hashable = _signature(spec, x64_enabled())
+        order = key_order(spec)
+        with self._lock:
+            known = self._states.get(key)
+            # JAX sorts the keys of dicts, as in the first step of an optimizer: only a
+            # model that lists them computes something else then.
+            if known is not None and not known.takes_order(spec, order):
+                key = (key, order)
+            if key not in self._states:
+                self._states[key] = new_state(self.model, spec, order, self.options)
+            state = self._states[key]
+            if self._bound is None:
+                self._bound = state
+            return state
+
+    def default(self) -> ModelState:
+        """Returns the bound state.
+
+        Raises:
+            PlanError: Nothing was bound yet.
+        """
+        bound = self._bound
+        if bound is None:
+            raise PlanError(
+                "recording needs the shapes of the parameters, which are not known"
+                " yet; pass params= to eb.batch, call .bind(params), or call the"
+                " batched function once"
+            )
+        if bound.types.x64 != x64_enabled():
+            return self.of_params(bound.types.params_spec)
+        return bound
+
+    def of_types(self, types: TypeTable, what: str = _RECORDING) -> ModelState:
+        """Returns the state that recorded types belong to, or are taken over by.
+
+        Args:
+            types: The types of a recording or a plan.
+            what: Which of them it is, for messages.
+
+        Returns:
+            The state.
+
+        Raises:
+            PlanError: They are types of another model, or of another setting of
+                ``jax_enable_x64``.
+        """
+        types.require_setting(what)
+        with self._lock:
+            states = [*self._states.values()]
+        for each in states:
+            if each.types is types:
+                return each
+        if types.model is None:
+            same = types.model_name == full_name(self.model)
+        else:
+            same = types.model is self.model
+        if not same:
+            raise PlanError(
+                f"{what} was made by another model, {types.model_name or 'of no name'}"
+                f" and not {full_name(self.model)}; make it with this model's own"
+                " .record or .plan"
+            )
+        return self.of_params(types.params_spec)
+
+    def of_minibatch(self, instances: Sequence[Any], params: Any = None) -> ModelState:
+        """Returns the state of a minibatch.
+
+        Args:
+            instances: Instances, recordings, or both.
+            params: Parameters, or their shapes.
+
+        Returns:
+            The state of the parameters if there are any, else that of the recordings,
+            else the default.
+
+        Raises:
+            PlanError: Recordings were made for other parameters, or by another model;
+                or there is no default.
+        """
+        if params is not None:
+            return self.checked(self.of_params(params), instances)
+        tables = (each.types for each in instances if isinstance(each, DataflowGraph))
+        first = next(tables, None)
+        state = self.default() if first is None else self.of_types(first)
+        return self.checked(state, instances)
+
+    def checked(self, state: ModelState, instances: Sequence[Any]) -> ModelState:
+        """Returns a state, to which the recordings of a minibatch have to belong.
+
+        Args:
+            state: The state.
+            instances: Instances, recordings, or both.
+
+        Returns:
+            The state.
+
+        Raises:
+            PlanError: A recording was made for other parameters, or by another model.
+        """
+        tables = {
+            id(each.types): each.types
+            for each in instances
+            if isinstance(each, DataflowGraph) and each.types is not state.types
+        }
+        for each in tables.values():
+            other = self.of_types(each)
+            if other is not state:
+                own, found = state.types.params_spec, other.types.params_spec
+                raise PlanError(
+                    "a minibatch is recorded for parameters of one structure, but a"
+                    f" recording of it was made for others: {difference(found, own)};"
+                    " plan these recordings in a minibatch of their own"
+                )
+        return state
+
+    def adopt_plan(self, plan: Plan) -> tuple[ModelState, Plan]:
+        """Finds the state of a plan.
+
+        Args:
+            plan: A plan, from elsewhere perhaps.
+
+        Returns:
+            Its state, and the plan as one of this state's types.
+
+        Raises:
+            EdbatchError: It is a plan of another model, or of changed cells.
+        """
+        types = recorded_types(plan.shape.program.types)
+        state = self.of_types(types, "the plan")
+        return state, state.adopt_plan(plan)
+
+    @property
+    def cache_info(self) -> CacheInfo:
+        """Hits, misses and memory of all plans kept; each state may keep as many."""
+        with self._lock:
+            infos = [each.plans.info for each in self._states.values()]
+        return CacheInfo(
+            sum(each.hits for each in infos),
+            sum(each.misses for each in infos),
+            sum(each.entries for each in infos),
+            sum(each.num_bytes for each in infos),
+            self.options.cache_bytes,
+        )
+
+
+def _signature(spec: Any, x64: bool) -> Hashable:
+    leaves, treedef = jax.tree.flatten(spec)
+    return (treedef, tuple((each.shape, each.dtype) for each in leaves)), x64
