@@ -7,22 +7,26 @@ way is read from the jaxpr of the model, or of its gradient, which holds the bac
 pass, too: no other part of the model makes a result's tolerance wider.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-# They move values or choose among them, and round nothing.
-_EXACT = frozenset(
-    (
-        *("abs", "broadcast_in_dim", "concatenate", "copy", "dynamic_slice", "gather"),
-        *("dynamic_update_slice", "max", "min", "neg", "optimization_barrier", "pad"),
-        *("reshape", "rev", "select_n", "slice", "split", "squeeze", "stop_gradient"),
-        "transpose",
-    )
+from edbatch.cell.jaxpr import (
+    Body,
+    JaxprEqn,
+    Literal,
+    While,
+    dtype_of,
+    inner_bodies,
+    mantissa_bits,
+    name_of,
+    read_scan,
+    read_while,
+    trace,
 )
+from edbatch.cell.primitives import COND, EXACT
 
 finfo: Any = jnp.finfo
 
@@ -78,71 +82,70 @@ def coarsest_roundings(function: Callable[..., Any], *args: Any) -> list[Roundin
         >>> [each.dtype for each in coarsest_roundings(function, jnp.float32(1.0))]
         ['bfloat16', 'float32']
     """
-    jaxpr = jax.make_jaxpr(lambda *own: jax.tree.leaves(function(*own)))(*args).jaxpr
-    return _run(jaxpr, [NONE] * len(jaxpr.invars))
+    body, _ = trace(lambda *own: jax.tree.leaves(function(*own)), *args)
+    return _run(body, [NONE] * len(body.inputs))
 
 
-def _run(jaxpr: Jaxpr, inputs: Sequence[Rounding]) -> list[Rounding]:
-    """Carries roundings from a jaxpr's inputs to its outputs."""
-    found: dict[Any, Rounding] = dict(zip(jaxpr.invars, inputs, strict=True))
+def _run(body: Body, inputs: Sequence[Rounding]) -> list[Rounding]:
+    """Carries roundings from a function's inputs to its outputs."""
+    found: dict[Any, Rounding] = dict(zip(body.inputs, inputs, strict=True))
 
     def read(atom: Any) -> Rounding:
         return NONE if isinstance(atom, Literal) else found.get(atom, NONE)
 
-    for eqn in jaxpr.eqns:
+    for eqn in body.equations:
         outputs = _equation(eqn, [read(each) for each in eqn.invars])
         found.update(zip(eqn.outvars, outputs, strict=True))
-    return [read(each) for each in jaxpr.outvars]
+    return [read(each) for each in body.outputs]
 
 
 def _equation(eqn: JaxprEqn, inputs: list[Rounding]) -> list[Rounding]:
-    name = eqn.primitive.name
-    bodies = list(_bodies(eqn))
-    if name == "while":
-        return _while(eqn, inputs)
-    if name == "scan":
-        consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
-        return _repeat(bodies[0], inputs[:consts], inputs[consts:], carries)
-    if name == "cond":
+    """The roundings of an equation's results."""
+    if loop := read_while(eqn):
+        return _while(loop, inputs)
+    if scan := read_scan(eqn):
+        consts, others = inputs[: scan.num_consts], inputs[scan.num_consts :]
+        return _repeat(scan.body, consts, others, scan.num_carried)
+    bodies = inner_bodies(eqn)
+    if name_of(eqn) == COND:
         branches = [_run(each, inputs[1:]) for each in bodies]
         return [max(inputs[0], *each) for each in zip(*branches, strict=True)]
     if bodies and all(
-        (len(each.invars), len(each.outvars)) == (len(inputs), len(eqn.outvars))
+        (len(each.inputs), len(each.outputs)) == (len(inputs), len(eqn.outvars))
         for each in bodies
     ):  # a call, such as jit, remat and those that have a rule of their own
         outputs = [_run(each, inputs) for each in bodies]
         return [max(each) for each in zip(*outputs, strict=True)]
-    if bodies:  # it is not known what belongs to what
+    if bodies:  # which inputs belong to which is unknown
         inner = [_run_all(each) for each in bodies]
         return [max(NONE, *inputs, *inner)] * len(eqn.outvars)
     coarsest = max(inputs, default=NONE)
-    if name in _EXACT:
+    if name_of(eqn) in EXACT:
         return [coarsest] * len(eqn.outvars)
     return [max(coarsest, _own(eqn, var)) for var in eqn.outvars]
 
 
 def _own(eqn: JaxprEqn, var: Any) -> Rounding:
-    own = rounding_of(var.aval.dtype)
-    if eqn.primitive.name == "reduce_precision":
-        bits = eqn.params["mantissa_bits"]
-        return max(own, Rounding(2.0**-bits, f"{bits} bits"))
-    return own
+    """The rounding of an equation itself."""
+    own = rounding_of(dtype_of(var))
+    bits = mantissa_bits(eqn)
+    return own if bits is None else max(own, Rounding(2.0**-bits, f"{bits} bits"))
 
 
-def _while(eqn: JaxprEqn, inputs: list[Rounding]) -> list[Rounding]:
-    first = eqn.params["cond_nconsts"]
-    second = first + eqn.params["body_nconsts"]
-    condition, body = eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr
+def _while(loop: While, inputs: list[Rounding]) -> list[Rounding]:
+    """The roundings of a loop's results, each as coarse as its condition."""
+    first = loop.condition_consts
+    second = first + loop.body_consts
     carries = len(inputs) - second
-    outputs = _repeat(body, inputs[first:second], inputs[second:], carries)
-    [turns] = _run(condition, [*inputs[:first], *outputs])
-    return [max(turns, each) for each in outputs]
+    outputs = _repeat(loop.body, inputs[first:second], inputs[second:], carries)
+    [iterations] = _run(loop.condition, [*inputs[:first], *outputs])
+    return [max(iterations, each) for each in outputs]
 
 
 def _repeat(
-    body: Jaxpr, consts: list[Rounding], inputs: list[Rounding], carries: int
+    body: Body, consts: list[Rounding], inputs: list[Rounding], carries: int
 ) -> list[Rounding]:
-    """Runs the body of a loop until nothing gets coarser."""
+    """Runs the body of a loop until no rounding gets coarser."""
     while True:
         outputs = _run(body, [*consts, *inputs])
         carried = list(map(max, inputs[:carries], outputs[:carries]))
@@ -151,17 +154,8 @@ def _repeat(
         inputs = [*carried, *inputs[carries:]]
 
 
-def _run_all(jaxpr: Jaxpr) -> Rounding:
-    """The coarsest rounding anywhere in a jaxpr."""
-    own = [_own(eqn, var) for eqn in jaxpr.eqns for var in eqn.outvars]
-    inner = [_run_all(each) for eqn in jaxpr.eqns for each in _bodies(eqn)]
+def _run_all(body: Body) -> Rounding:
+    """The coarsest rounding anywhere in a function."""
+    own = [_own(eqn, var) for eqn in body.equations for var in eqn.outvars]
+    inner = [_run_all(each) for eqn in body.equations for each in inner_bodies(eqn)]
     return max(NONE, *own, *inner)
-
-
-def _bodies(eqn: JaxprEqn) -> Iterator[Jaxpr]:
-    for value in eqn.params.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(each, ClosedJaxpr):
-                yield each.jaxpr
-            elif isinstance(each, Jaxpr):
-                yield each

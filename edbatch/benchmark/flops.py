@@ -10,6 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from edbatch.cell.jaxpr import (
+    Dot,
+    JaxprEqn,
+    body_of,
+    inner_bodies,
+    read_dot,
+    read_scan,
+    shape_of,
+)
 from edbatch.cell.program import cell_program
 from edbatch.graph import DataflowGraph, NodeType, TypeTable
 from edbatch.graph.node_type import input_specs
@@ -33,28 +42,21 @@ def products(jaxpr: Any) -> Iterator[tuple[Product, int]]:
         >>> list(products(jaxpr.jaxpr))
         [((1, 1, 5, 3), 1)]
     """
-    stack = [(jaxpr, 1)]
+    stack = [(body_of(jaxpr), 1)]
     while stack:
-        current, times = stack.pop()
-        for equation in current.eqns:
-            if equation.primitive.name == "dot_general":
-                yield _product(equation), times
-            parameters = equation.params
-            trips = parameters["length"] if equation.primitive.name == "scan" else 1
-            for inner in jax.tree.leaves(list(parameters.values()), is_leaf=_is_jaxpr):
-                if _is_jaxpr(inner):
-                    stack.append((getattr(inner, "jaxpr", inner), times * trips))
+        body, times = stack.pop()
+        for equation in body.equations:
+            if dot := read_dot(equation):
+                yield _product(equation, dot), times
+            scan = read_scan(equation)
+            runs = times * scan.length if scan else times
+            stack += [(inner, runs) for inner in inner_bodies(equation)]
 
 
-def _is_jaxpr(value: Any) -> bool:
-    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
-
-
-def _product(equation: Any) -> Product:
-    left, right = (each.aval.shape for each in equation.invars)
-    (left_sum, _), (left_batch, _) = equation.params["dimension_numbers"]
-    batch = int(np.prod([left[d] for d in left_batch], dtype=np.int64))
-    k = int(np.prod([left[d] for d in left_sum], dtype=np.int64))
+def _product(equation: JaxprEqn, dot: Dot) -> Product:
+    left, right = (shape_of(each) for each in equation.invars)
+    batch = int(np.prod([left[d] for d in dot.batch_dims[0]], dtype=np.int64))
+    k = int(np.prod([left[d] for d in dot.dims[0]], dtype=np.int64))
     m = int(np.prod(left, dtype=np.int64)) // max(1, batch * k)
     n = int(np.prod(right, dtype=np.int64)) // max(1, batch * k)
     return batch, m, n, k

@@ -1,8 +1,8 @@
-"""A cell as a flat list of equations, and which of them read parameters alone.
+"""A cell as a flat list of equations, in the form in which passes rewrite it.
 
 The equations are those of the cell's jaxpr. Calls of jitted functions are replaced by
-their bodies. What has a rule of its own (``custom_jvp``, ``custom_vjp``, ``remat``) or
-is control flow stays one equation.
+their bodies. Calls with a differentiation rule of their own (``custom_jvp``,
+``custom_vjp``, ``remat``) and control flow stay one equation.
 """
 
 import heapq
@@ -14,11 +14,18 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-Atom = Var | Literal
-
-_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
+from edbatch.cell.jaxpr import (
+    Atom,
+    Body,
+    JaxprEqn,
+    Var,
+    called_body,
+    new_variable,
+    rewire,
+    trace,
+    variables,
+)
 
 
 class Node(Protocol):
@@ -43,7 +50,6 @@ class CellGraph:
         constants: Variables of arrays that the cell's function closes over, and these.
         nodes: What is computed, each node after those that it reads.
         outputs: The cell's outputs.
-        traced: The jaxpr that the graph was made from.
     """
 
     parameters: tuple[Var, ...]
@@ -51,7 +57,6 @@ class CellGraph:
     constants: dict[Var, Any]
     nodes: tuple[Node, ...]
     outputs: tuple[Atom, ...]
-    traced: Jaxpr
 
     def with_nodes(
         self, nodes: Iterable[Node], constants: dict[Var, Any] | None = None
@@ -75,59 +80,43 @@ class Inliner:
         self.constants: dict[Var, Any] = {}
         self._variable_of: dict[int, Var] = {}  # of a constant, by identity
 
-    def add(self, closed: ClosedJaxpr, arguments: Sequence[Atom]) -> list[Atom]:
+    def add(self, body: Body, arguments: Sequence[Atom]) -> list[Atom]:
         """Adds a function's equations.
 
         Args:
-            closed: The function.
+            body: The function.
             arguments: What it is called with.
 
         Returns:
             What it returns.
         """
-        jaxpr = closed.jaxpr
-        known: dict[Var, Atom] = dict(zip(jaxpr.invars, arguments, strict=True))
-        for var, value in zip(jaxpr.constvars, closed.consts, strict=True):
-            known[var] = self._constant(value, var.aval)
+        known: dict[Var, Atom] = dict(zip(body.inputs, arguments, strict=True))
+        for var, value in body.constants.items():
+            known[var] = self._constant(value, var)
 
         def read(atom: Atom) -> Atom:
             if isinstance(atom, Var):
                 return known[atom]
-            return self._constant(atom.val, atom.aval) if np.ndim(atom.val) else atom
+            return self._constant(atom.val, atom) if np.ndim(atom.val) else atom
 
-        for eqn in jaxpr.eqns:
+        for eqn in body.equations:
             inputs = [read(each) for each in eqn.invars]
-            body = _called(eqn)
-            if body is not None:
-                results = self.add(body, inputs)
+            called = called_body(eqn)
+            if called is not None:
+                results = self.add(called, inputs)
             else:
-                results = [Var(each.aval) for each in eqn.outvars]
-                self.nodes.append(eqn.replace(invars=inputs, outvars=results))
+                found = [new_variable(each) for each in eqn.outvars]
+                self.nodes.append(rewire(eqn, inputs, found))
+                results = list(found)
             known.update(zip(eqn.outvars, results, strict=True))
-        return [read(each) for each in jaxpr.outvars]
+        return [read(each) for each in body.outputs]
 
-    def _constant(self, value: Any, aval: Any) -> Var:
+    def _constant(self, value: Any, like: Atom) -> Var:
         found = self._variable_of.get(id(value))
         if found is None:
-            found = self._variable_of[id(value)] = Var(aval)
+            found = self._variable_of[id(value)] = new_variable(like)
             self.constants[found] = value  # which keeps it, and so its id, alive
         return found
-
-
-def _called(eqn: JaxprEqn) -> ClosedJaxpr | None:
-    """The function that an equation calls and that can take its place."""
-    name = _CALLS.get(eqn.primitive.name)
-    if name is None:
-        return None
-    asked = [
-        *eqn.params.get("in_shardings", ()),
-        *eqn.params.get("out_shardings", ()),
-        *filter(None, eqn.params.get("in_layouts", ())),
-        *filter(None, eqn.params.get("out_layouts", ())),
-    ]
-    if any(type(each).__name__ != "UnspecifiedValue" for each in asked):
-        return None  # it says where its arrays lie
-    return None if eqn.params.get("compiler_options_kvs") else eqn.params[name]
 
 
 def trace_cell(
@@ -143,44 +132,24 @@ def trace_cell(
     Returns:
         The graph, and the structure of the function's output.
     """
-    closed, output = jax.make_jaxpr(function, return_shape=True)(
-        params_spec, *input_specs
-    )
+    body, output_tree = trace(function, params_spec, *input_specs)
     count = len(jax.tree.leaves(params_spec))
-    arguments = [Var(each.aval) for each in closed.jaxpr.invars]
+    arguments = [new_variable(each) for each in body.inputs]
     inliner = Inliner()
-    outputs = inliner.add(closed, arguments)
+    outputs = inliner.add(body, arguments)
     graph = CellGraph(
         parameters=tuple(arguments[:count]),
         inputs=tuple(arguments[count:]),
         constants=inliner.constants,
         nodes=tuple(inliner.nodes),
         outputs=tuple(outputs),
-        traced=closed.jaxpr,
     )
-    return graph, jax.tree.structure(output)
+    return graph, output_tree
 
 
 def effects_of(node: Node) -> Collection[Any]:
     """Returns the effects of a node: what it does beside computing."""
     return node.effects if isinstance(node, JaxprEqn) else ()
-
-
-def shape_of(atom: Atom) -> tuple[int, ...]:
-    """Returns the shape of an array."""
-    aval: Any = atom.aval
-    return aval.shape
-
-
-def dtype_of(atom: Atom) -> Any:
-    """Returns the dtype of an array."""
-    aval: Any = atom.aval
-    return aval.dtype
-
-
-def variables(atoms: Iterable[Atom]) -> list[Var]:
-    """Returns the variables among atoms, without literals."""
-    return [each for each in atoms if isinstance(each, Var)]
 
 
 def count_uses(graph: CellGraph) -> Counter[Var]:
@@ -189,29 +158,6 @@ def count_uses(graph: CellGraph) -> Counter[Var]:
     for node in graph.nodes:
         uses.update(variables(node.invars))
     return uses
-
-
-def find_parameter_only(graph: CellGraph) -> tuple[frozenset[Var], frozenset[Var]]:
-    """Finds what can be computed before any input is known.
-
-    Args:
-        graph: The graph.
-
-    Returns:
-        Variables that depend on parameters or constants alone, and those that depend
-        on nothing, such as an array of zeros.
-    """
-    packed = {*graph.parameters, *graph.constants}
-    free: set[Var] = set()
-    for node in graph.nodes:
-        read = set(variables(node.invars))
-        if effects_of(node):
-            continue
-        if read <= free:
-            free.update(node.outvars)
-        elif read <= packed | free:
-            packed.update(node.outvars)
-    return frozenset(packed), frozenset(free)
 
 
 def drop_dead(nodes: Sequence[Node], outputs: Iterable[Atom]) -> tuple[Node, ...]:

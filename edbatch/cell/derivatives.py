@@ -10,52 +10,27 @@ needed only where a slope can be infinite.
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
-from edbatch.cell.cell_graph import (
-    CellGraph,
-    Node,
-    dtype_of,
+from edbatch.cell.cell_graph import CellGraph, Node
+from edbatch.cell.jaxpr import (
+    JaxprEqn,
+    Literal,
+    Var,
+    exponent_of,
+    inner_bodies,
+    is_float,
+    literal_value,
+    name_of,
     variables,
 )
-
-# Primitives whose slope is finite wherever their inputs and outputs are: linear ones,
-# products, and those of bounded slope. Any other may have a pole.
-# fmt: off
-_FINITE_SLOPE = frozenset({
-    "abs", "add", "add_any", "broadcast_in_dim", "checkpoint", "clamp", "closed_call",
-    "concatenate", "cond", "conj", "conv_general_dilated", "convert_element_type",
-    "copy", "cos", "cummax", "cummin", "cumsum", "custom_jvp_call", "dot_general",
-    "dynamic_slice", "dynamic_update_slice", "erf", "exp", "exp2", "expand_dims",
-    "expm1", "gather", "imag", "jit", "logistic", "max", "min", "mul", "neg",
-    "optimization_barrier", "pad", "pjit", "real", "reduce_max", "reduce_min",
-    "reduce_precision", "reduce_sum", "remat", "reshape", "rev", "scan", "scatter",
-    "scatter-add", "select_n", "sign", "sin", "slice", "sort", "split", "square",
-    "squeeze", "stop_gradient", "sub", "tanh", "transpose", "while",
-})
-# fmt: on
-# Others have one where this input is zero, and none where it is above.
-_POLE_AT_ZERO = {"div": 1, "log": 0, "pow": 0, "rsqrt": 0, "sqrt": 0}
-
-_POSITIVE = frozenset({"exp", "exp2", "logistic"})
-_KEEPS_SIGN = frozenset(
-    {
-        *("broadcast_in_dim", "concatenate", "convert_element_type", "copy", "div"),
-        *("expand_dims", "mul", "reduce_max", "reduce_min", "reduce_sum", "reshape"),
-        *(
-            "rsqrt",
-            "select_n",
-            "slice",
-            "split",
-            "sqrt",
-            "squeeze",
-            "stop_gradient",
-            "transpose",
-        ),
-    }
+from edbatch.cell.primitives import (
+    FINITE_SLOPE,
+    KEEPS_SIGN,
+    NOT_NEGATIVE,
+    POLE_AT_ZERO,
+    POSITIVE,
+    STOP_GRADIENT,
 )
 
 
@@ -71,7 +46,7 @@ def keeps_outputs_apart(graph: CellGraph) -> bool:
     Returns:
         Whether there are several floating outputs, and slopes that may be infinite.
     """
-    floats = [each for each in graph.outputs if _is_float(each)]
+    floats = [each for each in graph.outputs if is_float(each)]
     equations = [each for each in graph.nodes if isinstance(each, JaxprEqn)]
     return len(floats) > 1 and may_have_poles(equations, floats)
 
@@ -86,60 +61,63 @@ def may_have_poles(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> bool:
     Returns:
         False only if every slope is finite at finite values.
     """
-    needed = {each for each in variables(outputs) if _is_float(each)}
+    needed = {each for each in variables(outputs) if is_float(each)}
     positive = _positive_variables(eqns)
     for eqn in reversed(eqns):
         if needed.isdisjoint(eqn.outvars):
             continue
-        if eqn.primitive.name == "stop_gradient":
+        if name_of(eqn) == STOP_GRADIENT:
             continue
         if _has_pole(eqn, positive):
             return True
-        needed |= {v for v in variables(eqn.invars) if _is_float(v)}
+        needed |= {v for v in variables(eqn.invars) if is_float(v)}
     return False
 
 
 def _has_pole(eqn: JaxprEqn, positive: Collection[Var]) -> bool:
-    name = eqn.primitive.name
-    if name == "integer_pow":
-        return bool(eqn.params["y"] < 0)
-    if name in _POLE_AT_ZERO:
-        at = eqn.invars[_POLE_AT_ZERO[name]]
-        if isinstance(at, Var):
-            return at not in positive
-        return not bool(np.all(np.asarray(at.val) > 0))
-    if name not in _FINITE_SLOPE:
-        return any(_is_float(var) for var in eqn.invars)
-    return any(may_have_poles(each.eqns, each.outvars) for each in inner_jaxprs(eqn))
+    """Whether the slope of an equation may be infinite."""
+    name = name_of(eqn)
+    exponent = exponent_of(eqn)
+    if exponent is not None:
+        return exponent < 0
+    if name in POLE_AT_ZERO:
+        return not _is_positive(eqn.invars[POLE_AT_ZERO[name]], positive)
+    if name not in FINITE_SLOPE:
+        return any(is_float(var) for var in eqn.invars)
+    return any(may_have_poles(e.equations, e.outputs) for e in inner_bodies(eqn))
+
+
+def _is_positive(atom: Any, positive: Collection[Var]) -> bool:
+    if isinstance(atom, Literal):
+        return bool(np.all(literal_value(atom) > 0))
+    return atom in positive
 
 
 def _positive_variables(eqns: Iterable[JaxprEqn]) -> set[Var]:
-    """Finds what is above zero wherever it is finite, unless it underflows.
+    """Finds variables that are above zero wherever they are finite.
 
-    Such are the denominator of a softmax and the variance of a normalisation, to which
-    a small number was added.
+    Such are the denominator of a softmax, unless it underflows, and the variance of a
+    normalisation, to which a small number was added.
     """
     positive: set[Var] = set()
     not_negative: set[Var] = set()
 
     def is_positive(atom: Any) -> bool:
-        if isinstance(atom, Var):
-            return atom in positive
-        return bool(np.all(np.asarray(atom.val) > 0))
+        return _is_positive(atom, positive)
 
     def is_not_negative(atom: Any) -> bool:
-        if isinstance(atom, Var):
-            return atom in positive or atom in not_negative
-        return bool(np.all(np.asarray(atom.val) >= 0))
+        if isinstance(atom, Literal):
+            return bool(np.all(literal_value(atom) >= 0))
+        return atom in positive or atom in not_negative
 
     for eqn in eqns:
-        name = eqn.primitive.name
+        name = name_of(eqn)
         read = eqn.invars[1:] if name == "select_n" else eqn.invars
-        if not all(_is_float(each) for each in (*read, *eqn.outvars)):
+        if not all(is_float(each) for each in (*read, *eqn.outvars)):
             continue
         if (
-            name in _POSITIVE
-            or (name in _KEEPS_SIGN and all(map(is_positive, read)))
+            name in POSITIVE
+            or (name in KEEPS_SIGN and all(map(is_positive, read)))
             or (name == "max" and any(map(is_positive, read)))
             or (
                 name == "add"
@@ -149,25 +127,13 @@ def _positive_variables(eqns: Iterable[JaxprEqn]) -> set[Var]:
         ):
             positive.update(eqn.outvars)
         elif (
-            name in ("square", "abs")
-            or (name == "integer_pow" and eqn.params["y"] in (2, 4))
+            name in NOT_NEGATIVE
+            or exponent_of(eqn) in (2, 4)
             or (name == "mul" and read[0] is read[1])
-            or (name in (*_KEEPS_SIGN, "add") and all(map(is_not_negative, read)))
+            or (name in (*KEEPS_SIGN, "add") and all(map(is_not_negative, read)))
         ):
             not_negative.update(eqn.outvars)
     return positive
-
-
-def inner_jaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
-    """Returns the functions that an equation calls."""
-    found = jax.tree.leaves(
-        list(eqn.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
-    )
-    return [
-        each.jaxpr if isinstance(each, ClosedJaxpr) else each
-        for each in found
-        if isinstance(each, ClosedJaxpr | Jaxpr)
-    ]
 
 
 def differentiable_inputs(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> set[Var]:
@@ -180,11 +146,11 @@ def differentiable_inputs(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> s
     Returns:
         Floating variables, those outputs included.
     """
-    reached = {each for each in variables(outputs) if _is_float(each)}
+    reached = {each for each in variables(outputs) if is_float(each)}
     for eqn in reversed(eqns):
-        if reached.isdisjoint(eqn.outvars) or eqn.primitive.name == "stop_gradient":
+        if reached.isdisjoint(eqn.outvars) or name_of(eqn) == STOP_GRADIENT:
             continue
-        reached |= {v for v in variables(eqn.invars) if _is_float(v)}
+        reached |= {v for v in variables(eqn.invars) if is_float(v)}
     return reached
 
 
@@ -199,14 +165,10 @@ def moving_variables(nodes: Iterable[Node], sources: Iterable[Var]) -> set[Var]:
         Floating variables that depend on one of them otherwise than through
         `jax.lax.stop_gradient`, the floating ones of the sources included.
     """
-    moving = {each for each in sources if _is_float(each)}
+    moving = {each for each in sources if is_float(each)}
     for node in nodes:
-        if isinstance(node, JaxprEqn) and node.primitive.name == "stop_gradient":
+        if isinstance(node, JaxprEqn) and name_of(node) == STOP_GRADIENT:
             continue
         if not moving.isdisjoint(variables(node.invars)):
-            moving.update(each for each in node.outvars if _is_float(each))
+            moving.update(each for each in node.outvars if is_float(each))
     return moving
-
-
-def _is_float(atom: Any) -> bool:
-    return bool(jnp.issubdtype(dtype_of(atom), jnp.inexact))

@@ -5,7 +5,8 @@ from typing import Any
 
 import jax
 
-from edbatch.cell.cell_graph import Atom, Inliner, dtype_of, shape_of
+from edbatch.cell.cell_graph import Inliner
+from edbatch.cell.jaxpr import Atom, dtype_of, shape_of, trace
 
 
 class Emitter(Inliner):
@@ -14,12 +15,13 @@ class Emitter(Inliner):
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from edbatch.cell.cell_graph import trace_cell
+        >>> from edbatch.cell.jaxpr import name_of
         >>> spec = jax.ShapeDtypeStruct((3,), "float32")
         >>> graph, _ = trace_cell(lambda _, x: x, {}, [spec])
         >>> emitter = Emitter()
         >>> emitter.emit(lambda x: jnp.sin(x) + 1, *graph.inputs).aval.shape
         (3,)
-        >>> [each.primitive.name for each in emitter.nodes]
+        >>> [name_of(each) for each in emitter.nodes]
         ['sin', 'add']
     """
 
@@ -34,6 +36,5 @@ class Emitter(Inliner):
             The function's output, an atom in place of each array.
         """
         specs = [jax.ShapeDtypeStruct(shape_of(each), dtype_of(each)) for each in atoms]
-        closed, output = jax.make_jaxpr(function, return_shape=True)(*specs)
-        found = self.add(closed, atoms)
-        return jax.tree.unflatten(jax.tree.structure(output), found)
+        body, output_tree = trace(function, *specs)
+        return jax.tree.unflatten(output_tree, self.add(body, atoms))

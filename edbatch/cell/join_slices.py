@@ -8,11 +8,12 @@ in a tree-LSTM's backward pass the sums took as long as half of its products.
 from collections.abc import Sequence
 
 from jax import lax
-from jax.extend.core import JaxprEqn, Var
 
-from edbatch.cell.cell_graph import CellGraph, shape_of
+from edbatch.cell.cell_graph import CellGraph
 from edbatch.cell.emitter import Emitter
+from edbatch.cell.jaxpr import JaxprEqn, Var, name_of, rewire, shape_of
 from edbatch.cell.places import Place, find_places
+from edbatch.cell.primitives import SLICE
 
 _Part = tuple[JaxprEqn, Place]
 
@@ -31,7 +32,7 @@ def join_slices(graph: CellGraph) -> CellGraph:
     """
     parts: dict[tuple[Var, int], list[_Part]] = {}
     for node in graph.nodes:
-        if isinstance(node, JaxprEqn) and node.primitive is lax.slice_p:
+        if isinstance(node, JaxprEqn) and name_of(node) == SLICE:
             for place in find_places(node, {}).values():
                 parts.setdefault((place.block, place.dim), []).append((node, place))
     joined: dict[int, list[_Part]] = {}
@@ -68,4 +69,5 @@ def _emit_split(emitter: Emitter, parts: Sequence[_Part]) -> None:
     emitter.emit(lambda x: lax.split(x, sizes, place.dim), place.block)
     split = emitter.nodes[-1]
     outvars = [node.outvars[0] for node, _ in parts]
-    emitter.nodes[-1] = split.replace(outvars=[*outvars, *split.outvars[len(parts) :]])
+    outvars += split.outvars[len(parts) :]
+    emitter.nodes[-1] = rewire(split, outvars=outvars)

@@ -1,34 +1,22 @@
-"""From merged nodes back to equations, with slices in place of copies where possible.
+"""Wide products written as equations, with slices in place of copies where possible.
 
-A merged node writes one *block*: the columns of a wide product side by side, or the
-results of equal equations one under the other. Its lanes are slices of the block. Where
-a merged node reads lanes that stand in a block one after the other, in its own order,
-it reads one slice; else they are copied together.
+A wide product computes one *block*, its columns side by side. Its results are slices of
+the block. Where a wide product reads inputs that stand side by side in a larger
+variable, it reads one slice; else they are concatenated.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.extend.core import JaxprEqn, Var
 
-from edbatch.cell.cell_graph import (
-    Atom,
-    CellGraph,
-    dtype_of,
-    shape_of,
-)
+from edbatch.cell.cell_graph import CellGraph
+from edbatch.cell.column_order import Orders
 from edbatch.cell.emitter import Emitter
-from edbatch.cell.equal_equations import EqualEquations
-from edbatch.cell.places import (
-    Place,
-    concatenated,
-    find_places,
-    read_place,
-    stacked,
-)
+from edbatch.cell.jaxpr import Atom, JaxprEqn, Var, dtype_of, rewire, shape_of
+from edbatch.cell.places import Place, concatenated, find_places, read_place
 from edbatch.cell.product import Product
 from edbatch.cell.wide_product import WideProduct
 
@@ -37,15 +25,12 @@ _LINE = 64  # bytes of a cache line
 _SMALL = 2**20  # bytes
 
 
-def lower(
-    graph: CellGraph, lane_order: Mapping[Hashable, Sequence[int]] | None = None
-) -> CellGraph:
-    """Writes merged nodes as equations.
+def lower(graph: CellGraph, orders: Orders) -> CellGraph:
+    """Writes wide products as equations.
 
     Args:
-        graph: A graph with merged nodes.
-        lane_order: The order of a merged node's lanes in its block; that of the node
-            itself where none is given.
+        graph: A graph with wide products.
+        orders: The order of each one's columns in its block.
 
     Returns:
         A graph of equations alone.
@@ -53,11 +38,7 @@ def lower(
     lowering = _Lowering()
     for node in graph.nodes:
         if isinstance(node, WideProduct):
-            order = (lane_order or {}).get(node, range(len(node.outvars)))
-            lowering.wide_product(node, order)
-        elif isinstance(node, EqualEquations):
-            order = (lane_order or {}).get(node, range(len(node.lanes)))
-            lowering.equal_equations(node, order)
+            lowering.wide_product(node, orders[node])
         else:
             assert isinstance(node, JaxprEqn), "every merged node has its lowering"
             lowering.equation(node)
@@ -94,13 +75,13 @@ class _Lowering(Emitter):
     def __init__(self) -> None:
         super().__init__()
         self.places: dict[Var, Place] = {}
-        self.known: dict[Var, Atom] = {}  # what stands for a merged node's results
+        self.known: dict[Var, Atom] = {}  # what stands for a wide product's columns
 
     def read(self, atom: Atom) -> Atom:
         return self.known.get(atom, atom) if isinstance(atom, Var) else atom
 
     def equation(self, eqn: JaxprEqn) -> None:
-        eqn = eqn.replace(invars=list(map(self.read, eqn.invars)))
+        eqn = rewire(eqn, [self.read(each) for each in eqn.invars])
         self.nodes.append(eqn)
         self.places.update(find_places(eqn, self.places))
 
@@ -133,7 +114,7 @@ class _Lowering(Emitter):
             start = stop
 
     def _widened(self, array: Atom, extra: int) -> Atom:
-        """Adds columns of zeros, which nobody reads of the product."""
+        """Adds columns of zeros, whose products are not read."""
         if not extra:
             return array
         none = [(0, 0)] * (len(shape_of(array)) - 1)
@@ -168,29 +149,8 @@ class _Lowering(Emitter):
             self.places[column] = place
         self.known[outvar] = self.emit(product.result, column)
 
-    def equal_equations(self, node: EqualEquations, order: Sequence[int]) -> None:
-        """Emits one equation over all lanes."""
-        lanes = [node.lanes[lane] for lane in order]
-        operands, mapped = [], []
-        for slot in range(len(lanes[0].invars)):
-            atoms = [self.read(lane.invars[slot]) for lane in lanes]
-            same = all(each is atoms[0] for each in atoms)
-            mapped.append(None if same or not isinstance(atoms[0], Var) else 0)
-            operands.append(atoms[0] if mapped[-1] is None else self._stacked(atoms))
-        blocks = self.emit(node.over_lanes(mapped), *operands)
-        for k, lane in enumerate(lanes):
-            for block, outvar in zip(blocks, lane.outvars, strict=True):
-                element = self.emit(
-                    lambda x, k=k: lax.index_in_dim(x, k, 0, False), block
-                )
-                self.places[element] = Place(block, 0, k, k + 1, is_element=True)
-                self.known[outvar] = element
-
     def _concatenated(self, atoms: Sequence[Atom], dim: int) -> Atom:
         return concatenated(self, self.places, atoms, dim)
-
-    def _stacked(self, atoms: Sequence[Atom]) -> Atom:
-        return stacked(self, self.places, atoms)
 
 
 def _add_to_last(y: Array, bias: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A cell with its own operations merged: the door of this package."""
+"""A cell whose products run as few as possible: the door of packing."""
 
 import math
 from collections.abc import Callable
@@ -7,18 +7,12 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax.extend.core import Var
 
-from edbatch.cell.batches import join_equal
-from edbatch.cell.cell_graph import (
-    CellGraph,
-    dtype_of,
-    shape_of,
-    trace_cell,
-)
+from edbatch.cell.binding_time import BindingTime, binding_times, split
+from edbatch.cell.cell_graph import CellGraph, trace_cell
+from edbatch.cell.column_order import order_columns
 from edbatch.cell.derivatives import keeps_outputs_apart
-from edbatch.cell.equal_equations import ELEMENTWISE, OPERATIONS
-from edbatch.cell.halves import divide
+from edbatch.cell.jaxpr import Var, dtype_of, shape_of
 from edbatch.cell.join_slices import join_slices
 from edbatch.cell.lowering import lower
 from edbatch.cell.push_slices import push_slices
@@ -29,19 +23,19 @@ from edbatch.errors import PlanError
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
 
-# What a product costs beside the elements that it copies and writes, in elements per
-# lane. Measured on a CPU core over widths 8 to 512 and hidden sizes 32 to 256: bringing
-# two inputs side by side begins to pay near here.
+# Cost of a product beside the elements that it copies and writes, in elements per batch
+# row. Measured on a CPU core over widths 8 to 512 and hidden sizes 32 to 256: from near
+# here on it pays to bring two inputs side by side.
 OVERHEAD = 64
 
 
 @dataclass(frozen=True, eq=False)
 class PackedCell:
-    """A cell in two parts: what parameters alone decide, and the rest.
+    """A cell in a parameter-time and a run-time partition.
 
     Attributes:
-        before: What the cell computes as it was written.
-        after: What `run` computes.
+        before: The operations of the cell as it is written.
+        after: The operations of `run`.
     """
 
     before: CellSummary
@@ -51,13 +45,13 @@ class PackedCell:
     _output_tree: Any = field(repr=False)
 
     def pack(self, params: Any) -> tuple[Array, ...]:
-        """Computes what depends on parameters alone; once per call, outside of loops.
+        """Runs the parameter-time partition; once per call, outside of loops.
 
         Args:
             params: The parameters.
 
         Returns:
-            The arrays that `run` reads: merged parameters, values derived from
+            The arrays that `run` reads: merged parameters, values computed from
             parameters, and those parameters that are read as they are. Pure JAX.
         """
         return tuple(self._pack(*jax.tree.leaves(params)))
@@ -71,7 +65,7 @@ class PackedCell:
                 `jax.vmap` runs many.
 
         Returns:
-            What the cell returns, equal up to the rounding of floating numbers.
+            The cell's output, equal up to the rounding of floating numbers.
         """
         results = self._run(*packed, *jax.tree.leaves(inputs))
         return jax.tree.unflatten(self._output_tree, results)
@@ -82,24 +76,21 @@ def pack_cell(
     params_spec: Any,
     *input_specs: Any,
     overhead: int = OVERHEAD,
-    elementwise: bool = False,
 ) -> PackedCell:
-    """Merges a cell's products and what else can run as one operation.
+    """Merges a cell's products.
 
     Products that share an input become one wide product; products that are summed
-    become one of their inputs side by side; equal products of different inputs become
-    one with a batch dimension; each where it saves more than its copies cost. What
-    depends on parameters alone is computed in `PackedCell.pack`. Other equations stay
-    as they are, effects, control flow and rules of differentiation included.
+    become one product of their inputs side by side; each where it saves more than its
+    copies cost. Values of parameters alone are computed in `PackedCell.pack`. Other
+    equations stay as they are, effects, control flow and rules of differentiation
+    included.
 
     Args:
         function: ``function(params, *inputs)`` for one instance.
         params_spec: The parameters, with ``jax.ShapeDtypeStruct`` leaves.
         *input_specs: The inputs, likewise.
-        overhead: What an operation costs beside the elements that it copies and
-            writes, in elements per instance. More merges more.
-        elementwise: Also merge equal elementwise equations, where that copies nothing.
-            XLA fuses these by itself, so this changes little but their number.
+        overhead: Cost of a product beside the elements that it copies and writes, in
+            elements per instance. More merges more.
 
     Returns:
         The packed cell.
@@ -127,13 +118,14 @@ def pack_cell(
             f" leave it out for {OVERHEAD}"
         )
     traced, output_tree = trace_cell(function, params_spec, input_specs)
-    halves = divide(_merge(simplify(traced), overhead, elementwise=elementwise))
-    num_bytes = sum(_num_bytes(var) for var in halves.derived)
+    graph = _merge(simplify(traced), overhead)
+    parts = split(graph, BindingTime.PARAM, binding_times(graph))
+    num_bytes = sum(_num_bytes(var) for var in parts.computed)
     return PackedCell(
         before=summarize(traced.nodes),
-        after=summarize(halves.late, len(halves.derived), num_bytes),
-        _pack=halves.early_function(),
-        _run=halves.late_function(),
+        after=summarize(parts.late, len(parts.computed), num_bytes),
+        _pack=parts.early_function(graph.parameters, parts.handed_on),
+        _run=parts.late_function((*parts.handed_on, *graph.inputs)),
         _output_tree=output_tree,
     )
 
@@ -164,17 +156,15 @@ def pack_type(node_type: NodeType, types: TypeTable, **options: Any) -> PackedCe
     return pack_cell(function, types.params_spec, *specs, **options)
 
 
-def _merge(graph: CellGraph, overhead: int, *, elementwise: bool) -> CellGraph:
-    """Merges what pays; equations again."""
+def _merge(graph: CellGraph, overhead: int) -> CellGraph:
+    """Merges products where it pays; returns equations again."""
     wide, cost = widen_products(graph, overhead)
-    if keeps_outputs_apart(graph):  # products alone are joined, which are linear
-        return join_slices(lower(*join_equal(wide, overhead, among=())))
-    pushed = push_slices(graph)
-    if pushed is not graph:
-        other, other_cost = widen_products(simplify(pushed), overhead)
-        wide = other if other_cost < cost else wide
-    names = OPERATIONS | ELEMENTWISE if elementwise else OPERATIONS
-    return join_slices(lower(*join_equal(wide, overhead, among=names)))
+    if not keeps_outputs_apart(graph):
+        pushed = push_slices(graph)
+        if pushed is not graph:
+            other, other_cost = widen_products(simplify(pushed), overhead)
+            wide = other if other_cost < cost else wide
+    return join_slices(lower(wide, order_columns(wide)))
 
 
 def _num_bytes(var: Var) -> int:

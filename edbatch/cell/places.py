@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from jax import lax
-from jax.extend.core import JaxprEqn, Var
 
-from edbatch.cell.cell_graph import Atom, shape_of
 from edbatch.cell.emitter import Emitter
+from edbatch.cell.jaxpr import Atom, JaxprEqn, Var, name_of, read_cuts, shape_of
 
 
 @dataclass(frozen=True)
@@ -44,32 +43,14 @@ def find_places(eqn: JaxprEqn, places: Places) -> dict[Var, Place]:
     Returns:
         The places of its results, those that have one.
     """
-    name = eqn.primitive.name
-    if name not in ("split", "slice", "squeeze", "reshape"):
+    if not eqn.invars or not isinstance(eqn.invars[0], Var):
         return {}
-    [block, *_], [result, *_] = eqn.invars, eqn.outvars
-    if not isinstance(block, Var):
-        return {}
-    if name == "split":
-        dim, start = eqn.params["axis"], 0
-        found = {}
-        for var, size in zip(eqn.outvars, eqn.params["sizes"], strict=True):
-            found[var] = Place(block, dim, start, start + int(size))
-            start += int(size)
-        return found
-    if name == "slice":
-        if set(eqn.params["strides"] or ()) - {1}:
-            return {}
-        limits = zip(
-            eqn.params["start_indices"], eqn.params["limit_indices"], strict=True
-        )
-        cut = [
-            Place(block, dim, start, stop)
-            for dim, (start, stop) in enumerate(limits)
-            if (start, stop) != (0, shape_of(block)[dim])
-        ]
-        return {result: cut[0]} if len(cut) == 1 else {}
-    if block in places:
+    block = eqn.invars[0]
+    if cuts := read_cuts(eqn):
+        found = zip(eqn.outvars, cuts, strict=True)
+        return {var: Place(block, *cut) for var, cut in found}
+    if name_of(eqn) in ("squeeze", "reshape") and block in places:
+        [result] = eqn.outvars
         place = places[block]
         shape = shape_of(block)
         rest = (*shape[: place.dim], *shape[place.dim + 1 :])
@@ -103,35 +84,6 @@ def concatenated(
     if run is not None and not run.is_element and run.dim == dim:
         return read_place(emitter, run)
     return emitter.emit(lambda *arrays: lax.concatenate(arrays, dim), *atoms)
-
-
-def stacked(emitter: Emitter, places: Places, atoms: Sequence[Atom]) -> Atom:
-    """Reads variables of one shape one under the other, along a new first dimension.
-
-    Args:
-        emitter: Takes the equations.
-        places: Where variables stand.
-        atoms: What stands one under the other, at least one.
-
-    Returns:
-        ``[len(atoms), ...]``.
-    """
-    run = _as_run(places, atoms)
-    if run is not None and run.is_element and run.dim == 0:
-        return read_place(emitter, run)
-    if run is not None and not run.is_element:
-        shape = list(shape_of(atoms[0]))
-        shape.insert(run.dim, len(atoms))
-        moved = [run.dim, *(d for d in range(len(shape)) if d != run.dim)]
-        return emitter.emit(
-            lambda x: lax.transpose(x.reshape(shape), moved), read_place(emitter, run)
-        )
-    return emitter.emit(
-        lambda *arrays: lax.concatenate(
-            [lax.expand_dims(each, (0,)) for each in arrays], 0
-        ),
-        *atoms,
-    )
 
 
 def _as_run(places: Places, atoms: Sequence[Atom]) -> Place | None:

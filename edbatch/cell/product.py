@@ -13,9 +13,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.extend.core import JaxprEqn, Var
 
-from edbatch.cell.cell_graph import Node, dtype_of, shape_of
+from edbatch.cell.cell_graph import Node
+from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, read_dot, shape_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,7 @@ class Product:
         x_dims: Contracted dimensions of the input, ascending.
         weight_dims: The weight's dimensions that belong to them.
         weight_first: Whether the weight's dimensions come first in the result.
+        precision: As for `jax.lax.dot_general`.
     """
 
     node: JaxprEqn
@@ -37,6 +38,7 @@ class Product:
     x_dims: tuple[int, ...]
     weight_dims: tuple[int, ...]
     weight_first: bool
+    precision: Any
 
     @property
     def output(self) -> Var:
@@ -77,7 +79,7 @@ class Product:
             dtype_of(self.x),
             dtype_of(self.weight),
             dtype_of(self.output),
-            self.node.params["precision"],
+            self.precision,
         )
 
     def input_matrix(self, x: Array) -> Array:
@@ -119,11 +121,12 @@ class Product:
                 left = lax.slice_in_dim(left, start, stop, axis=dim)
             else:
                 right = lax.slice_in_dim(right, start, stop, axis=dim)
+            dims = (self.weight_dims, self.x_dims)
             return lax.dot_general(
                 left,
                 right,
-                self.node.params["dimension_numbers"],
-                precision=self.node.params["precision"],
+                (dims if self.weight_first else dims[::-1], ((), ())),
+                precision=self.precision,
                 preferred_element_type=dtype_of(self.output),
             )
 
@@ -135,7 +138,7 @@ class Product:
             x,
             weight,
             (((x.ndim - 1,), (0,)), ((), ())),
-            precision=self.node.params["precision"],
+            precision=self.precision,
             preferred_element_type=dtype_of(self.output),
         )
 
@@ -151,21 +154,24 @@ def match_product(node: Node, weights: Collection[Var]) -> Product | None:
         The product; None if the node is no product of floating numbers, of one input
         and one weight, without batch dimensions.
     """
-    if not isinstance(node, JaxprEqn) or node.primitive.name != "dot_general":
+    dot = read_dot(node)
+    if dot is None or not dot.is_plain or any(dot.batch_dims):
         return None
     left, right = node.invars
-    (left_dims, right_dims), batch = node.params["dimension_numbers"]
-    if not isinstance(left, Var) or not isinstance(right, Var):
+    left_dims, right_dims = dot.dims
+    if not left_dims or not isinstance(left, Var) or not isinstance(right, Var):
         return None
-    if any(batch) or not left_dims:
+    numbers = [left, right, *node.outvars]
+    if not all(jnp.issubdtype(dtype_of(each), jnp.floating) for each in numbers):
         return None
-    if not _is_ordinary(node) or (left in weights) == (right in weights):
+    if (left in weights) == (right in weights):
         return None
     weight_first = left in weights
     if weight_first:
         left, right = right, left
         left_dims, right_dims = right_dims, left_dims
     pairs = sorted(zip(left_dims, right_dims, strict=True))
+    assert isinstance(node, JaxprEqn), "a product is an equation"
     return Product(
         node=node,
         x=left,
@@ -173,17 +179,7 @@ def match_product(node: Node, weights: Collection[Var]) -> Product | None:
         x_dims=tuple(x for x, _ in pairs),
         weight_dims=tuple(w for _, w in pairs),
         weight_first=weight_first,
-    )
-
-
-def _is_ordinary(node: JaxprEqn) -> bool:
-    """Whether a product of floating numbers asks for nothing special."""
-    numbers = [*node.invars, *node.outvars]
-    return (
-        all(jnp.issubdtype(dtype_of(each), jnp.floating) for each in numbers)
-        and node.params.get("out_sharding") is None
-        and node.ctx.compute_type is None
-        and not node.ctx.xla_metadata
+        precision=dot.precision,
     )
 
 

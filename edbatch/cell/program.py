@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import AbstractMesh, use_abstract_mesh
 
+from edbatch.cell.cell_graph import count_uses, trace_cell
 from edbatch.cell.packed_cell import pack_type
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
@@ -95,11 +96,9 @@ class PlainCell:
             node_type.external_kinds,
             types.avals,
         )
-        jaxpr = jax.make_jaxpr(self._call)(self._specs, *inputs).jaxpr
-        read = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
-        read |= {id(v) for v in jaxpr.outvars}
-        variables = jaxpr.invars[: len(self._specs)]
-        self._used = [k for k, each in enumerate(variables) if id(each) in read]
+        graph, _ = trace_cell(self._call, self._specs, inputs)
+        read = count_uses(graph)
+        self._used = [k for k, each in enumerate(graph.parameters) if each in read]
 
     def pack(self, params: Any) -> Packed:
         """Returns the parameters that the cell reads."""

@@ -9,16 +9,11 @@ parts again is as wide as before.
 from collections.abc import Sequence
 
 from jax import Array, lax
-from jax.extend.core import JaxprEqn, Var
 
-from edbatch.cell.cell_graph import (
-    CellGraph,
-    Node,
-    find_parameter_only,
-    shape_of,
-    variables,
-)
+from edbatch.cell.binding_time import parameter_values
+from edbatch.cell.cell_graph import CellGraph, Node
 from edbatch.cell.emitter import Emitter
+from edbatch.cell.jaxpr import JaxprEqn, Var, rewire, shape_of, variables
 from edbatch.cell.places import Place, find_places
 from edbatch.cell.product import Product
 from edbatch.cell.sums import (
@@ -38,7 +33,7 @@ def push_slices(graph: CellGraph) -> CellGraph:
     Returns:
         The graph with narrower products; the same graph if there is nothing to split.
     """
-    packed, _ = find_parameter_only(graph)
+    packed = parameter_values(graph)
     readers: dict[Var, list[Node]] = {}
     for node in graph.nodes:
         for var in variables(node.invars):
@@ -103,4 +98,4 @@ def _emit_part(
     signs = [sign for _, sign in (*total.products, *total.others)]
     emitter.emit(lambda *arrays: add_terms(arrays, signs, shape_of(outvar)), *terms)
     *first, last = emitter.nodes
-    emitter.nodes[:] = [*first, last.replace(outvars=[outvar])]
+    emitter.nodes[:] = [*first, rewire(last, outvars=[outvar])]

@@ -6,17 +6,15 @@ one input shows only when equal equations are one.
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-from jax.extend.core import JaxprEqn, Literal, Var
-
-from edbatch.cell.cell_graph import (
+from edbatch.cell.cell_graph import CellGraph, Node
+from edbatch.cell.jaxpr import (
     Atom,
-    CellGraph,
-    Node,
-    dtype_of,
-    shape_of,
+    JaxprEqn,
+    Var,
+    equation_key,
+    literal_key,
+    rewire,
 )
 
 
@@ -46,7 +44,7 @@ def simplify(graph: CellGraph) -> CellGraph:
 
     for node in graph.nodes:
         assert isinstance(node, JaxprEqn), "a graph is simplified before it is packed"
-        eqn = node.replace(invars=[read(each) for each in node.invars])
+        eqn = rewire(node, [read(each) for each in node.invars])
         key = (equation_key(eqn), tuple(map(_atom_key, eqn.invars)))
         earlier = known.setdefault(key, eqn)
         if earlier is eqn:
@@ -55,37 +53,6 @@ def simplify(graph: CellGraph) -> CellGraph:
             same.update(zip(eqn.outvars, earlier.outvars, strict=True))
     outputs = tuple(read(each) for each in graph.outputs)
     return replace(graph, outputs=outputs).with_nodes(nodes)
-
-
-def equation_key(eqn: JaxprEqn) -> Hashable:
-    """Returns what an equation computes, whatever the values that it reads.
-
-    Args:
-        eqn: The equation.
-
-    Returns:
-        A key that is equal for two equations if they do the same to their inputs;
-        one of its own where that cannot be known, or if the equation has effects.
-    """
-    parts = (
-        eqn.primitive,
-        tuple(sorted(eqn.params.items(), key=lambda item: item[0])),
-        tuple((shape_of(each), dtype_of(each)) for each in eqn.outvars)
-        if all(hasattr(each.aval, "shape") for each in eqn.outvars)
-        else id(eqn),
-        eqn.ctx,
-    )
-    try:
-        hash(parts)
-    except TypeError:
-        return id(eqn)
-    return id(eqn) if eqn.effects else parts
-
-
-def literal_key(literal: Literal) -> Hashable:
-    """Returns a key that is equal for literals of one value and dtype."""
-    value: Any = np.asarray(literal.val)
-    return value.dtype, value.shape, value.tobytes()
 
 
 def _atom_key(atom: Atom) -> Hashable:

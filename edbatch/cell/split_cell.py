@@ -8,7 +8,6 @@ minibatch at once: one wide operation in place of many narrow ones.
 What runs ahead hands on one vector per dtype, so that the rest reads one operand more.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,25 +15,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.extend.core import JaxprEqn, Var
 
-from edbatch.cell.cell_graph import (
-    CellGraph,
-    Node,
-    drop_dead,
+from edbatch.cell.binding_time import BindingTime, Times, binding_times, split
+from edbatch.cell.cell_graph import CellGraph, Node, trace_cell
+from edbatch.cell.derivatives import keeps_outputs_apart
+from edbatch.cell.jaxpr import (
+    JaxprEqn,
+    Var,
     dtype_of,
-    effects_of,
-    find_parameter_only,
+    name_of,
     shape_of,
-    trace_cell,
+    size_of,
     variables,
 )
-from edbatch.cell.derivatives import keeps_outputs_apart
-from edbatch.cell.halves import as_function, is_view
+from edbatch.cell.primitives import PRODUCTS
 from edbatch.graph.node_type import Aval, NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
-
-_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +90,7 @@ class SplitCell:
         for vector, group in zip(operands[own:], self._handed_on, strict=True):
             at = 0
             for var in group:
-                size = math.prod(shape_of(var))
+                size = size_of(var)
                 arrays.append(vector[at : at + size].reshape(shape_of(var)))
                 at += size
         inputs = jax.tree.leaves((params, operands[:own], externals, masks))
@@ -133,13 +129,15 @@ def split_cell(node_type: NodeType, types: TypeTable) -> SplitCell | None:
         for mask, padding in zip(masks, template.paddings, strict=True)
         if padding.kind == "external"
     ]
-    early, handed_on, parameters_read = _find(graph, (*externals, *known_masks))
+    inputs = (*externals, *known_masks)
+    times = binding_times(graph, inputs)
+    of_products, parameters_read = _products_of_inputs(graph, times)
+    parts = split(graph, BindingTime.INPUT, times, worth=of_products.__contains__)
+    handed_on = parts.computed
     if not handed_on or not all(
         jnp.issubdtype(dtype_of(var), jnp.floating) for var in handed_on
     ):
         return None
-    made = {id(node) for node in early if not set(node.outvars).isdisjoint(handed_on)}
-    late = [node for node in graph.nodes if id(node) not in made]
     dtypes = dict.fromkeys(dtype_of(var) for var in handed_on)
     groups = tuple(
         tuple(var for var in handed_on if dtype_of(var) == dtype) for dtype in dtypes
@@ -147,62 +145,31 @@ def split_cell(node_type: NodeType, types: TypeTable) -> SplitCell | None:
     flat = tuple(var for group in groups for var in group)
     return SplitCell(
         vectors=tuple(
-            Aval((sum(math.prod(shape_of(var)) for var in group),), dtype)
+            Aval((sum(map(size_of, group)),), dtype)
             for dtype, group in zip(dtypes, groups, strict=True)
         ),
         parameters_read=parameters_read,
         _handed_on=groups,
-        _ahead=as_function(
-            graph,
-            (*graph.parameters, *externals, *known_masks),
-            drop_dead(early, flat),
-            flat,
-        ),
-        _rest=as_function(
-            graph,
-            (*graph.parameters, *graph.inputs, *flat),
-            drop_dead(late, graph.outputs),
-            graph.outputs,
-        ),
+        _ahead=parts.early_function((*graph.parameters, *inputs), flat),
+        _rest=parts.late_function((*graph.parameters, *graph.inputs, *flat)),
     )
 
 
-def _find(
-    graph: CellGraph, inputs: Sequence[Var]
-) -> tuple[list[Node], tuple[Var, ...], int]:
-    """Finds what runs ahead, what of it the rest reads, and `parameters_read`."""
-    packed, free = find_parameter_only(graph)
-    known = {*packed, *free, *inputs}
-    of_inputs, of_products = {*inputs}, set[Var]()
-    early = []
+def _products_of_inputs(graph: CellGraph, times: Times) -> tuple[set[Var], int]:
+    """Finds values of products of external inputs, and `parameters_read`."""
+    found: set[Var] = set()
     parameters_read = 0
     for node in graph.nodes:
+        if not all(times[var] == BindingTime.INPUT for var in node.outvars):
+            continue
         read = set(variables(node.invars))
-        if effects_of(node) or not read <= known:
-            continue
-        early.append(node)
-        known.update(node.outvars)
-        if of_inputs.isdisjoint(read):
-            continue
         if _is_product(node):
-            others = read - of_inputs
-            parameters_read += sum(math.prod(shape_of(var)) for var in others)
-        of_inputs.update(node.outvars)
-        if _is_product(node) or not of_products.isdisjoint(read):
-            of_products.update(node.outvars)
-    is_early = {id(node) for node in early}
-    late = [node for node in graph.nodes if id(node) not in is_early]
-    read = {var for node in late for var in variables(node.invars)}
-    read.update(variables(graph.outputs))
-    # A view of what is handed on is made where it is read: it may be larger.
-    for node in reversed(early):
-        if is_view(node) and not read.isdisjoint(node.outvars):
-            read.difference_update(node.outvars)
-            read.update(variables(node.invars))
-    handed_on = [var for node in early for var in node.outvars]
-    handed_on = [var for var in handed_on if var in read and var in of_products]
-    return early, tuple(handed_on), parameters_read
+            others = [var for var in read if times[var] < BindingTime.INPUT]
+            parameters_read += sum(map(size_of, others))
+        if _is_product(node) or not found.isdisjoint(read):
+            found.update(node.outvars)
+    return found, parameters_read
 
 
 def _is_product(node: Node) -> bool:
-    return isinstance(node, JaxprEqn) and node.primitive.name in _PRODUCTS
+    return isinstance(node, JaxprEqn) and name_of(node) in PRODUCTS

@@ -3,11 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
-
-from edbatch.cell.cell_graph import Node, shape_of
+from edbatch.cell.cell_graph import Node
+from edbatch.cell.jaxpr import JaxprEqn, inner_bodies, read_dot, shape_of
 
 
 @dataclass(frozen=True)
@@ -85,23 +83,11 @@ def _products(equations: Iterable[JaxprEqn]) -> list[ProductShape]:
     open_ = list(equations)[::-1]
     while open_:
         eqn = open_.pop()
-        if eqn.primitive.name == "dot_general":
+        if read_dot(eqn):
             left, right = (shape_of(each) for each in eqn.invars)
             found.append(ProductShape(left, right, shape_of(eqn.outvars[0])))
-        for body in _bodies(eqn.params.values()):
-            open_ += body.eqns[::-1]
-    return found
-
-
-def _bodies(values: Iterable[Any]) -> list[Jaxpr]:
-    found: list[Jaxpr] = []
-    for value in values:
-        if isinstance(value, ClosedJaxpr):
-            found.append(value.jaxpr)
-        elif isinstance(value, Jaxpr):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            found += _bodies(value)
+        for body in inner_bodies(eqn):
+            open_ += body.equations[::-1]
     return found
 
 

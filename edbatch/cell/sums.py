@@ -10,20 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax import Array, lax
-from jax.extend.core import JaxprEqn, Var
 
-from edbatch.cell.cell_graph import (
-    Atom,
-    CellGraph,
-    Node,
-    count_uses,
-    dtype_of,
-    shape_of,
-)
+from edbatch.cell.cell_graph import CellGraph, Node, count_uses
+from edbatch.cell.jaxpr import Atom, JaxprEqn, Var, dtype_of, name_of, shape_of
+from edbatch.cell.primitives import ADDITIONS
 from edbatch.cell.product import Product, match_product
-
-# Signs of the operands.
-_ADDITIONS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +118,7 @@ def _terms(
         assert isinstance(atom, Var), "a literal holds no product"
         node = producer[atom]
         assert isinstance(node, JaxprEqn), "sums are looked for among equations"
-        signs = _ADDITIONS[node.primitive.name]
+        signs = ADDITIONS[name_of(node)]
         terms = list(zip(node.invars, signs, strict=True))
         open_ += [(each, sign * own) for each, own in reversed(terms)]
     return found
@@ -156,7 +147,5 @@ def add_terms(
 def is_addition(node: Node) -> bool:
     """Says whether a node adds, subtracts or negates."""
     return (
-        isinstance(node, JaxprEqn)
-        and node.primitive.name in _ADDITIONS
-        and not node.effects
+        isinstance(node, JaxprEqn) and name_of(node) in ADDITIONS and not node.effects
     )

@@ -5,19 +5,21 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
-from jax.extend.core import JaxprEqn, Var
-
-from edbatch.cell.cell_graph import (
+from edbatch.cell.biclique_cover import Biclique, Table, cover_bicliques
+from edbatch.cell.binding_time import parameter_values
+from edbatch.cell.cell_graph import CellGraph, Node
+from edbatch.cell.emitter import Emitter
+from edbatch.cell.jaxpr import (
     Atom,
-    CellGraph,
-    Node,
-    find_parameter_only,
+    JaxprEqn,
+    Var,
+    broadcast_dims,
+    new_variable,
+    rewire,
     shape_of,
     variables,
 )
-from edbatch.cell.emitter import Emitter
 from edbatch.cell.product import Product
-from edbatch.cell.rectangles import Rectangle, Table, cover_table
 from edbatch.cell.sums import SumOfProducts, add_terms, find_sums
 
 
@@ -67,7 +69,7 @@ def widen_products(graph: CellGraph, overhead: int) -> tuple[CellGraph, int]:
     Returns:
         The graph with wide products, and what its products cost, in elements.
     """
-    packed, _ = find_parameter_only(graph)
+    packed = parameter_values(graph)
     sums = find_sums(graph, packed)
     wide = _Widener(graph, sums, packed)
     by_kind: dict[Hashable, list[tuple[int, Product, int]]] = defaultdict(list)
@@ -118,24 +120,24 @@ class _Widener:
             column_sizes=tuple(each.columns * free for each in columns.values()),
             overhead=overhead,
         )
-        rectangles = cover_table(table)
-        for rectangle in rectangles:
-            if len(rectangle.rows) * len(rectangle.columns) > 1:
-                self._join(rectangle, grid, list(columns))
-        return sum(map(table.cost, rectangles)) + twice * overhead
+        bicliques = cover_bicliques(table)
+        for biclique in bicliques:
+            if len(biclique.rows) * len(biclique.columns) > 1:
+                self._join(biclique, grid, list(columns))
+        return sum(map(table.cost, bicliques)) + twice * overhead
 
     def _join(
         self,
-        rectangle: Rectangle,
+        biclique: Biclique,
         grid: dict[tuple[int, int], tuple[Product, int]],
         places: list[int],
     ) -> None:
-        mine = [places[column] for column in rectangle.columns]
+        mine = [places[column] for column in biclique.columns]
         chosen = tuple(
-            tuple(grid[row, column] for column in rectangle.columns)
-            for row in rectangle.rows
+            tuple(grid[row, column] for column in biclique.columns)
+            for row in biclique.rows
         )
-        outvars = tuple(Var(product.output.aval) for product, _ in chosen[0])
+        outvars = tuple(new_variable(product.output) for product, _ in chosen[0])
         for row in chosen:
             for place, (product, _) in zip(mine, row, strict=True):
                 self.joined[place].add(product.output)
@@ -176,10 +178,10 @@ class _Widener:
         node = self.producer.get(atom) if isinstance(atom, Var) else None
         if more or not isinstance(node, JaxprEqn):
             return None
-        if node.primitive.name != "broadcast_in_dim" or len(node.invars) != 1:
+        dims = broadcast_dims(node)
+        if dims is None:
             return None
         [vector] = node.invars
-        dims = tuple(node.params["broadcast_dimensions"])
         first = 0 if product.weight_first else len(product.free_shape)
         kept = tuple(range(first, first + len(product.column_shape)))
         if dims != kept or shape_of(vector) != product.column_shape:
@@ -241,4 +243,4 @@ class _Widener:
             *(atom for atom, _ in terms),
         )
         *first, last = emitter.nodes
-        return [*first, last.replace(outvars=[total.output])]
+        return [*first, rewire(last, outvars=[total.output])]

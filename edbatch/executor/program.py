@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from edbatch.cell.backward import TapedCell, taped_cell
 from edbatch.cell.program import CellProgram, Packed, cell_program, run_lanes
-from edbatch.cell.taped_cell import TapedCell, taped_cell
 from edbatch.executor.chunk import (
     Arenas,
     Chunk,

@@ -28,9 +28,10 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 
+from edbatch.cell.backward import TapedCell
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import keep_rows, slice_rows, take_rows, write_rows, zero_unless
-from edbatch.cell.taped_cell import TapedCell, Tapes
+from edbatch.cell.weight_gradient import Tapes
 from edbatch.errors import PlanError
 from edbatch.executor.chunk import Arenas, read_chunk, write_outputs
 from edbatch.executor.program import (

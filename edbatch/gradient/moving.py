@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from jax import Array
 
-from edbatch.cell.taped_cell import TapedCell
+from edbatch.cell.backward import TapedCell
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.node_type import Slots
 

@@ -11,14 +11,9 @@ from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
-from jax import Array
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
+from edbatch.cell.jaxpr import reverse_only_identity
 from edbatch.errors import PlanError
-
-_value_p = Primitive("reverse_only")
-_tangent_p = Primitive("tangent_of_reverse_only")
 
 
 def reverse_only(tree: Any) -> Any:
@@ -37,7 +32,7 @@ def reverse_only(tree: Any) -> Any:
 
     def mark(leaf: Any) -> Any:
         floats = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-        return _value_p.bind(leaf) if floats else leaf
+        return _identity(leaf) if floats else leaf
 
     return jax.tree.map(mark, tree)
 
@@ -51,20 +46,4 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-def _value_jvp(primals: tuple[Array], tangents: tuple[Any]) -> tuple[Array, Any]:
-    [primal], [tangent] = primals, tangents
-    passed = tangent if type(tangent) is ad.Zero else _tangent_p.bind(tangent)
-    return _value_p.bind(primal), passed
-
-
-_value_p.def_abstract_eval(lambda aval: aval)
-_value_p.def_impl(lambda value: value)
-batching.defvectorized(_value_p)
-mlir.register_lowering(_value_p, lambda _, value: [value])
-ad.primitive_jvps[_value_p] = _value_jvp
-
-_tangent_p.def_abstract_eval(lambda aval: aval)
-_tangent_p.def_impl(_refuse)
-batching.primitive_batchers[_tangent_p] = _refuse
-mlir.register_lowering(_tangent_p, _refuse)
-ad.deflinear2(_tangent_p, lambda cotangent, _: [cotangent])
+_identity = reverse_only_identity(_refuse)

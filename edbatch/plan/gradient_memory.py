@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from edbatch.cell.taped_cell import taped_cell
+from edbatch.cell.backward import taped_cell
 from edbatch.errors import PlanError
 from edbatch.executor.program import ProgramShape
 from edbatch.plan.plan import Plan

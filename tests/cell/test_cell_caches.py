@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 import edbatch as eb
+from edbatch.cell import backward
 from edbatch.cell import program as cells
-from edbatch.cell import taped_cell
 
 
 @eb.cell(static=("power",))
@@ -52,7 +52,7 @@ def test_each_cell_is_made_once(count, monkeypatch):
     program = program_of(count)
     assert len(program.types) == count
     monkeypatch.setattr(cells, "PlainCell", type("Plain", (Counted,), {"made": 0}))
-    monkeypatch.setattr(taped_cell, "TapedCell", type("Taped", (Counted,), {"made": 0}))
+    monkeypatch.setattr(backward, "TapedCell", type("Taped", (Counted,), {"made": 0}))
     for _ in range(3):
         found = program.cells()
         assert len(found) == count
@@ -61,7 +61,7 @@ def test_each_cell_is_made_once(count, monkeypatch):
     for _ in range(3):
         for type_id in range(count):
             program.taped_cell(type_id)
-        assert taped_cell.TapedCell.made == count
+        assert backward.TapedCell.made == count
     assert cells.PlainCell.made == count
 
 

@@ -3,14 +3,14 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from packed_cells import normal, spec
+from packed_cells import spec
 
 from edbatch.cell.cell_graph import (
     drop_dead,
-    find_parameter_only,
     sort_nodes,
     trace_cell,
 )
+from edbatch.cell.jaxpr import name_of, rewire
 from edbatch.cell.simplify import simplify
 
 
@@ -19,7 +19,7 @@ def graph_of(function, params, *inputs):
 
 
 def names(graph):
-    return [node.primitive.name for node in graph.nodes]
+    return [name_of(node) for node in graph.nodes]
 
 
 def test_calls_are_replaced_by_bodies_but_for_those_with_rules():
@@ -59,25 +59,6 @@ def test_dead_equations_are_dropped_but_for_effects():
     assert "cos" not in names(graph)
 
 
-def test_what_depends_on_parameters_alone():
-    def cell(params, x):
-        return params["a"] * 2 + jnp.zeros(3), x + params["a"], jnp.ones(3) * x
-
-    graph = graph_of(cell, {"a": normal(0, 3)}, jnp.ones(3))
-    packed, free = find_parameter_only(graph)
-    kinds = [
-        "packed"
-        if set(node.outvars) <= packed
-        else "free"
-        if set(node.outvars) <= free
-        else "late"
-        for node in graph.nodes
-    ]
-    assert kinds.count("packed") == 2
-    assert kinds.count("free") == 2
-    assert kinds.count("late") == 2
-
-
 def test_nodes_in_any_order_are_sorted():
     graph = graph_of(lambda _, x: jnp.exp(jnp.sin(jnp.cos(x))), {}, jnp.ones(3))
     assert sort_nodes(graph.nodes[::-1]) == graph.nodes
@@ -102,4 +83,4 @@ def test_nodes_that_wait_for_each_other_are_a_mistake():
     one = graph_of(lambda _, x: jnp.sin(jnp.cos(x)), {}, jnp.ones(3))
     first, second = one.nodes
     with pytest.raises(AssertionError, match="no node waits for itself"):
-        sort_nodes([first.replace(invars=second.outvars), second])
+        sort_nodes([rewire(first, second.outvars), second])

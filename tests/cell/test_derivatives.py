@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from edbatch.cell.derivatives import may_have_poles
+from edbatch.cell.jaxpr import trace
 
 
 def normalize(x):
@@ -24,6 +25,7 @@ FINITE = {
     "gates": lambda x: gates(x, x > 0),
     "by a literal": lambda x: x / 2.0,
     "root of a sum": lambda x: jnp.sqrt((x * x).sum() + 1e-6),
+    "computed again": jax.checkpoint(jnp.tanh),
     "stopped": lambda x: jax.lax.stop_gradient(jnp.sqrt(x)) + x,
 }
 POLES = {
@@ -34,6 +36,7 @@ POLES = {
     "of zero": lambda x: x / jnp.maximum(x, 0.0),
     "masked": lambda x: x / jnp.where(x > 0, jnp.exp(x), 0.0),
     "arc": jnp.arcsin,
+    "log, computed again": jax.checkpoint(jnp.log),
     "in a loop": lambda x: jax.lax.scan(lambda c, _: (jnp.sqrt(c), 0), x, None, 2)[0],
 }
 
@@ -41,5 +44,5 @@ POLES = {
 @pytest.mark.parametrize("name", [*FINITE, *POLES])
 def test_poles(name):
     function = (FINITE | POLES)[name]
-    jaxpr = jax.make_jaxpr(function)(jnp.ones(4)).jaxpr
-    assert may_have_poles(jaxpr.eqns, jaxpr.outvars) == (name in POLES)
+    body, _ = trace(function, jnp.ones(4))
+    assert may_have_poles(body.equations, body.outputs) == (name in POLES)

@@ -58,16 +58,3 @@ def test_a_cell_that_computes_in_half_precision():
     packed = assert_packed(*cell, rtol=0.05, atol=0.05)
     assert packed.after.num_products == 1
     assert {each.dtype.name for each in packed.pack(cell[1])} == {"bfloat16"}
-
-
-def test_elementwise_equations_of_an_lstm():
-    cell = linen_cell("LSTMCell")
-    packed = assert_packed(*cell, elementwise=True)
-    lanes = [jnp.stack([each] * 3) for each in jax.tree.leaves(cell[2:])]
-    carry, x = jax.tree.unflatten(jax.tree.structure(cell[2:]), lanes)
-    program = jax.make_jaxpr(jax.vmap(packed.run, in_axes=(None, 0, 0)))(
-        packed.pack(cell[1]), carry, x
-    )
-    names = [eqn.primitive.name for eqn in program.eqns]
-    assert names.count("logistic") == 1  # of three gates
-    assert names.count("concatenate") == 1  # of the inputs of the one product

@@ -8,13 +8,12 @@ from packed_cells import normal, spec
 
 from edbatch.cell.cell_graph import trace_cell
 from edbatch.cell.emitter import Emitter
-from edbatch.cell.halves import divide
+from edbatch.cell.jaxpr import as_function, name_of
 from edbatch.cell.places import (
     Place,
     concatenated,
     find_places,
     read_place,
-    stacked,
 )
 from edbatch.cell.simplify import simplify
 
@@ -30,12 +29,8 @@ def joined(cut, join):
         places.update(find_places(node, places))
     emitter = Emitter()
     result = join(emitter, places, graph.outputs)
-    names = [each.primitive.name for each in emitter.nodes]
-    last = trace_cell(lambda _, *inputs: inputs, {}, spec([X, Y]))[0]
-    graph = type(graph)(
-        graph.parameters, graph.inputs, {}, (), (result,), last.traced
-    ).with_nodes([*graph.nodes, *emitter.nodes])
-    [found] = divide(graph).late_function()(X, Y)
+    names = [name_of(each) for each in emitter.nodes]
+    [found] = as_function(graph.inputs, [*graph.nodes, *emitter.nodes], [result])(X, Y)
     return found, names
 
 
@@ -68,26 +63,6 @@ def test_side_by_side(cut, dim, names):
     found, done = joined(cut, lambda *each: concatenated(*each, dim))
     np.testing.assert_array_equal(found, jnp.concatenate(cut(X, Y), dim))
     assert done == names
-
-
-@pytest.mark.parametrize(
-    ("cut", "is_slice"),
-    [
-        (split_rows, True),
-        (lambda x, _: jnp.split(x, 3)[:2], True),
-        (lambda x, _: jnp.split(x, 2, axis=1), True),
-        (lambda x, _: jnp.split(x, 3)[::-1], False),
-        (lambda x, y: [x[:3], y[3:]], False),
-        (lambda x, _: [x[2], x[3], x[4]], True),
-        (lambda x, _: [x[2], x[4]], False),
-        (lambda x, _: [x[:, 2], x[:, 3]], False),
-        (lambda x, y: [jnp.sin(x), y], False),
-    ],
-)
-def test_one_under_the_other(cut, is_slice):
-    found, done = joined(cut, stacked)
-    np.testing.assert_array_equal(found, jnp.stack(cut(X, Y)))
-    assert ("concatenate" not in done) == is_slice
 
 
 def test_a_whole_block_is_read_without_an_equation():

@@ -9,8 +9,7 @@ from edbatch.cell import pack_cell
 OPTIONS = (
     {},
     {"overhead": 1_000_000},
-    {"elementwise": True},
-    {"overhead": 1_000_000, "elementwise": True},
+    {"overhead": 1_000},
     {"overhead": 0},
 )
 

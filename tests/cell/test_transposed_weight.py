@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import edbatch as eb
-from edbatch.cell.turned_product import turned_product
+from edbatch.cell.transposed_weight import transposed_weight
 
 PRODUCTS = {
     "matrix, vector": (lambda m, x: m @ x, (3, 4), (4,)),
@@ -39,11 +39,11 @@ def test_it_pulls_as_jax_does(name):
 
     first = outer.invars[0].aval.shape == matrix.shape
     eqn, [_, of_lane] = product(multiply, matrix, lane)
-    found = turned_product(eqn, {of_lane})
+    found = transposed_weight(eqn, {of_lane})
     given, pull = jax.vjp(lambda lane: multiply(matrix, lane), lane)
     bar = jnp.asarray(rng.normal(size=given.shape), jnp.float32)
     np.testing.assert_allclose(
-        found.pull(found.turn(matrix), bar), pull(bar)[0], rtol=1e-5, atol=1e-6
+        found.pull(found.transpose(matrix), bar), pull(bar)[0], rtol=1e-5, atol=1e-6
     )
 
 
@@ -61,13 +61,13 @@ def converting(matrix, lane):
 def test_other_equations_are_left_to_jax(function):
     closed = jax.make_jaxpr(function)(jnp.ones(4), jnp.ones(4))
     eqn = closed.eqns[-1]
-    assert turned_product(eqn, {eqn.invars[1]}) is None
+    assert transposed_weight(eqn, {eqn.invars[1]}) is None
 
 
 def test_products_of_two_arrays_of_the_lane_are_left_to_jax():
     eqn, [own, other] = product(jnp.dot, jnp.ones((4, 4)), jnp.ones(4))
-    assert turned_product(eqn, {own, other}) is None
-    assert turned_product(eqn, {other}).matrix is own
+    assert transposed_weight(eqn, {own, other}) is None
+    assert transposed_weight(eqn, {other}).weight is own
 
 
 @eb.cell

@@ -1,18 +1,18 @@
-"""Which products run as one: the cheapest cover of a table by full rectangles.
+"""Which products run as one: the cheapest biclique cover of inputs and sums.
 
-The rows of the table are the inputs of a cell's products, the columns are the sums that
-the products are terms of. An entry is a product. All products of a *rectangle*, some
-rows by some columns with every entry present, can run as one: the inputs side by side,
-times a matrix made of the products' own. One row is the case of products that share an
-input, one column that of products that are summed.
+A product joins an input to the sum that it is a term of: it is an edge of a bipartite
+graph, here a *table* with a row per input and a column per sum. All products of a
+*biclique*, some rows by some columns with every entry present, can run as one: the
+inputs side by side, times a matrix made of the products' own. One row is the case of
+products that share an input, one column that of products that are summed.
 
-A rectangle costs a fixed overhead, one unit per element that it writes, and, where it
+A biclique costs a fixed overhead, one unit per element that it writes, and, where it
 has several inputs, one per element that is copied to bring them side by side. The
 search is exact: a shortest path over sets of covered entries, the cheapest first, where
-each step covers the first entry that is open. Columns with the same rows are taken as
-one: whichever of two such columns is covered by fewer rectangles, the other can join
-these at no more than its own cost. Beyond a number of steps the search gives up, and
-the rectangles are those that come of joining pairs as long as that saves something.
+each step covers the first open entry. Columns with the same rows are taken as one:
+whichever of two such columns is covered by fewer bicliques, the other can join these at
+no more than its own cost. Beyond a number of steps the search gives up, and pairs of
+bicliques are joined as long as that saves something.
 """
 
 import heapq
@@ -24,7 +24,7 @@ _MOST_STEPS = 5_000  # some tens of milliseconds
 
 
 @dataclass(frozen=True, order=True)
-class Rectangle:
+class Biclique:
     """Products that run as one: all pairs of some rows and some columns."""
 
     rows: tuple[int, ...]
@@ -47,31 +47,32 @@ class Table:
     column_sizes: tuple[int, ...]
     overhead: int
 
-    def cost(self, rectangle: Rectangle) -> int:
-        """Returns what one rectangle costs, in elements."""
-        rows, columns = rectangle.rows, rectangle.columns
+    def cost(self, biclique: Biclique) -> int:
+        """Returns what one biclique costs, in elements."""
+        rows, columns = biclique.rows, biclique.columns
         copied = sum(self.row_sizes[row] for row in rows) if len(rows) > 1 else 0
         written = sum(self.column_sizes[column] for column in columns)
         return self.overhead + copied + written
 
 
-def cover_table(table: Table, *, most_steps: int = _MOST_STEPS) -> list[Rectangle]:
-    """Covers each entry of a table by exactly one rectangle, at the least cost.
+def cover_bicliques(table: Table, *, most_steps: int = _MOST_STEPS) -> list[Biclique]:
+    """Covers each entry of a table by exactly one biclique, at the least cost.
 
     Args:
         table: The table.
         most_steps: After so many steps the search falls back to joining pairs.
 
     Returns:
-        The rectangles, in the order of their first entries.
+        The bicliques, in the order of their first entries.
 
     Example:
         >>> gates = (frozenset({0, 1}),) * 4  # of an LSTM, from x and h
-        >>> cover_table(Table(gates, (32, 32), (32,) * 4, overhead=64))
-        [Rectangle(rows=(0, 1), columns=(0, 1, 2, 3))]
+        >>> cover_bicliques(Table(gates, (32, 32), (32,) * 4, overhead=64))
+        [Biclique(rows=(0, 1), columns=(0, 1, 2, 3))]
         >>> reset, new_x, new_h = frozenset({0, 1}), frozenset({0}), frozenset({1})
-        >>> cover_table(Table((reset, new_x, new_h), (32, 32), (32,) * 3, overhead=64))
-        [Rectangle(rows=(0,), columns=(0, 1)), Rectangle(rows=(1,), columns=(0, 2))]
+        >>> gru = reset, new_x, new_h
+        >>> cover_bicliques(Table(gru, (32, 32), (32,) * 3, overhead=64))
+        [Biclique(rows=(0,), columns=(0, 1)), Biclique(rows=(1,), columns=(0, 2))]
     """
     columns_of: dict[frozenset[int], list[int]] = {}
     for column, rows in enumerate(table.rows_of):
@@ -88,21 +89,21 @@ def cover_table(table: Table, *, most_steps: int = _MOST_STEPS) -> list[Rectangl
     )
     found = _search(small, most_steps) or _join_pairs(small)
     return sorted(
-        Rectangle(
-            rectangle.rows,
-            tuple(sorted(c for k in rectangle.columns for c in classes[k])),
+        Biclique(
+            biclique.rows,
+            tuple(sorted(c for k in biclique.columns for c in classes[k])),
         )
-        for rectangle in found
+        for biclique in found
     )
 
 
-def _search(table: Table, most_steps: int) -> list[Rectangle] | None:
+def _search(table: Table, most_steps: int) -> list[Biclique] | None:
     """The cheapest cover; None if that takes too many steps."""
     entries = [(row, k) for k, rows in enumerate(table.rows_of) for row in sorted(rows)]
     bit = {entry: 1 << place for place, entry in enumerate(entries)}
     everything = (1 << len(entries)) - 1
     costs = {0: 0}
-    last: dict[int, tuple[int, Rectangle]] = {}
+    last: dict[int, tuple[int, Biclique]] = {}
     queue = [(0, 0)]
     steps = 0
     while queue:
@@ -112,23 +113,23 @@ def _search(table: Table, most_steps: int) -> list[Rectangle] | None:
         if cost > costs[covered]:
             continue
         first = entries[((covered + 1) & ~covered).bit_length() - 1]
-        for rectangle in _rectangles_at(table, first, covered, bit):
+        for biclique in _bicliques_at(table, first, covered, bit):
             steps += 1
             if steps > most_steps:
                 return None
-            after = covered | _mask(rectangle, bit)
-            total = cost + table.cost(rectangle)
+            after = covered | _mask(biclique, bit)
+            total = cost + table.cost(biclique)
             if total < costs.get(after, total + 1):
                 costs[after] = total
-                last[after] = covered, rectangle
+                last[after] = covered, biclique
                 heapq.heappush(queue, (total, after))
     return []  # an empty table
 
 
-def _rectangles_at(
+def _bicliques_at(
     table: Table, first: tuple[int, int], covered: int, bit: dict[tuple[int, int], int]
-) -> Iterator[Rectangle]:
-    """All rectangles of open entries that hold a given one, large ones first."""
+) -> Iterator[Biclique]:
+    """All bicliques of open entries that hold a given one, large ones first."""
 
     def is_open(row: int, column: int) -> bool:
         return (row, column) in bit and not bit[row, column] & covered
@@ -144,7 +145,7 @@ def _rectangles_at(
             if k != column and all(is_open(each, k) for each in rows)
         ]
         for columns in _subsets(beside):
-            yield Rectangle(rows, tuple(sorted((column, *columns))))
+            yield Biclique(rows, tuple(sorted((column, *columns))))
 
 
 def _subsets(items: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -152,22 +153,22 @@ def _subsets(items: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield from combinations(items, size)
 
 
-def _mask(rectangle: Rectangle, bit: dict[tuple[int, int], int]) -> int:
-    return sum(bit[entry] for entry in product(rectangle.rows, rectangle.columns))
+def _mask(biclique: Biclique, bit: dict[tuple[int, int], int]) -> int:
+    return sum(bit[entry] for entry in product(biclique.rows, biclique.columns))
 
 
-def _path(last: dict[int, tuple[int, Rectangle]], covered: int) -> list[Rectangle]:
+def _path(last: dict[int, tuple[int, Biclique]], covered: int) -> list[Biclique]:
     found = []
     while covered:
-        covered, rectangle = last[covered]
-        found.append(rectangle)
+        covered, biclique = last[covered]
+        found.append(biclique)
     return found
 
 
-def _join_pairs(table: Table) -> list[Rectangle]:
-    """Joins the two rectangles whose union saves most, as long as one saves."""
+def _join_pairs(table: Table) -> list[Biclique]:
+    """Joins the two bicliques whose union saves most, as long as one saves."""
     found = [
-        Rectangle((row,), (column,))
+        Biclique((row,), (column,))
         for column, rows in enumerate(table.rows_of)
         for row in sorted(rows)
     ]
@@ -186,10 +187,10 @@ def _join_pairs(table: Table) -> list[Rectangle]:
         found = [each for each in found if each not in (one, two)] + [union]
 
 
-def _union(one: Rectangle, two: Rectangle) -> Rectangle | None:
-    """Two rectangles as one, if they have the same rows or the same columns."""
+def _union(one: Biclique, two: Biclique) -> Biclique | None:
+    """Two bicliques as one, if they have the same rows or the same columns."""
     if one.rows == two.rows:
-        return Rectangle(one.rows, tuple(sorted(one.columns + two.columns)))
+        return Biclique(one.rows, tuple(sorted(one.columns + two.columns)))
     if one.columns == two.columns:
-        return Rectangle(tuple(sorted(one.rows + two.rows)), one.columns)
+        return Biclique(tuple(sorted(one.rows + two.rows)), one.columns)
     return None

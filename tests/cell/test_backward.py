@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import edbatch as eb
+from edbatch.cell import weight_gradient
+from edbatch.cell.backward import TapedCell, taped_cell
 from edbatch.cell.program import cell_program
-from edbatch.cell.taped_cell import TapedCell, taped_cell
 
 WORDS, HIDDEN = 50, 6
 
@@ -142,7 +143,7 @@ def test_a_parameter_that_several_cells_read_gets_all_of_its_cotangent():
 
 @pytest.mark.parametrize("used", [0, 1, 4, 5, 15, 16, 17, 33, 39, 40])
 def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, used):
-    monkeypatch.setattr("edbatch.cell.taped_cell._BLOCKS", (16, 4))
+    monkeypatch.setattr(weight_gradient, "_BLOCKS", (16, 4))
     batched = eb.batch(model, params=make_params())
     node_type = types_of(batched)["step"]
     cell = TapedCell(

@@ -1,11 +1,11 @@
-"""Covers of tables by rectangles, against all partitions of their entries."""
+"""Covers of tables by bicliques, against all partitions of their entries."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 
-from edbatch.cell.rectangles import Rectangle, Table, cover_table
+from edbatch.cell.biclique_cover import Biclique, Table, cover_bicliques
 
 
 def partitions(items):
@@ -23,15 +23,15 @@ def as_rectangle(group):
     rows = tuple(sorted({row for row, _ in group}))
     columns = tuple(sorted({column for _, column in group}))
     full = set(product(rows, columns)) == set(group)
-    return Rectangle(rows, columns) if full else None
+    return Biclique(rows, columns) if full else None
 
 
 def least_cost(table):
     found = []
     for groups in partitions(entries_of(table)):
-        rectangles = list(map(as_rectangle, groups))
-        if None not in rectangles:
-            found.append(sum(map(table.cost, rectangles)))
+        bicliques = list(map(as_rectangle, groups))
+        if None not in bicliques:
+            found.append(sum(map(table.cost, bicliques)))
     return min(found)
 
 
@@ -39,12 +39,12 @@ def entries_of(table):
     return [(row, k) for k, rows in enumerate(table.rows_of) for row in sorted(rows)]
 
 
-def cost_of(table, rectangles):
-    return sum(map(table.cost, rectangles))
+def cost_of(table, bicliques):
+    return sum(map(table.cost, bicliques))
 
 
-def assert_covers(table, rectangles):
-    covered = [e for each in rectangles for e in product(each.rows, each.columns)]
+def assert_covers(table, bicliques):
+    covered = [e for each in bicliques for e in product(each.rows, each.columns)]
     assert sorted(covered) == sorted(entries_of(table))
 
 
@@ -68,22 +68,22 @@ def tables(rows, columns):
 )
 def test_small_tables_at_the_least_cost(rows, columns):
     for table in tables(rows, columns):
-        found = cover_table(table)
+        found = cover_bicliques(table)
         assert_covers(table, found)
         assert cost_of(table, found) == least_cost(table)
 
 
 def test_some_larger_tables_at_the_least_cost():
     for table in list(tables(3, 3))[::11]:
-        assert cost_of(table, cover_table(table)) == least_cost(table)
+        assert cost_of(table, cover_bicliques(table)) == least_cost(table)
 
 
 def test_without_time_to_search_pairs_are_joined():
     gained = 0
     for table in tables(2, 3):
-        found = cover_table(table, most_steps=0)
+        found = cover_bicliques(table, most_steps=0)
         assert_covers(table, found)
-        separate = [Rectangle((row,), (k,)) for row, k in entries_of(table)]
+        separate = [Biclique((row,), (k,)) for row, k in entries_of(table)]
         assert least_cost(table) <= cost_of(table, found) <= cost_of(table, separate)
         gained += cost_of(table, found) < cost_of(table, separate)
     assert gained > 10
@@ -92,10 +92,10 @@ def test_without_time_to_search_pairs_are_joined():
 def test_columns_of_many_gates_are_found_at_once():
     rows = frozenset(range(6))
     table = Table((rows,) * 40, (64,) * 6, (64,) * 40, overhead=64)
-    assert cover_table(table) == [Rectangle(tuple(range(6)), tuple(range(40)))]
+    assert cover_bicliques(table) == [Biclique(tuple(range(6)), tuple(range(40)))]
 
 
 def test_large_inputs_are_not_copied():
     both = frozenset({0, 1})
     table = Table((both,), (4096, 4096), (4096,), overhead=64)
-    assert len(cover_table(table)) == 2
+    assert len(cover_bicliques(table)) == 2

@@ -1,0 +1,353 @@
+"""A cell as the gradient of a program runs it.
+
+The forward pass also returns the outputs of each weight-gradient site (see
+`weight_gradient`), most of a cell's work; they wait on the tape that will hold their
+cotangents. The backward pass runs one batch row a second time with these in place, and
+differentiates that.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import use_abstract_mesh
+
+from edbatch.cell.binding_time import BindingTime, binding_times, split
+from edbatch.cell.cell_graph import trace_cell
+from edbatch.cell.derivatives import (
+    differentiable_inputs,
+    may_have_poles,
+    moving_variables,
+)
+from edbatch.cell.jaxpr import JaxprEqn, Literal, Var, is_float, variables
+from edbatch.cell.primitives import CUSTOM_VJP
+from edbatch.cell.program import (
+    NO_MESH,
+    CellProgram,
+    Packed,
+    cell_program,
+    trace_settings,
+)
+from edbatch.cell.transposed_weight import transposed_weight
+from edbatch.cell.weight_gradient import (
+    Sites,
+    Tapes,
+    Values,
+    contains,
+    evaluator,
+    new_tapes,
+)
+from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.type_table import TypeTable
+
+
+class TapedCell:
+    """A cell's equations, with tapes for the gradients of its large parameters.
+
+    Args:
+        cell: The cell.
+        node_type: Its type.
+        types: The table that the type is in.
+        remat: Recompute matmul outputs in the backward pass, and sum the cotangents of
+            their weights chunk by chunk: no tapes for products, less memory.
+
+    Attributes:
+        sites: The weight-gradient sites.
+        direct: Positions of the packed arrays that are read elsewhere, too.
+    """
+
+    def __init__(
+        self,
+        cell: CellProgram,
+        node_type: NodeType,
+        types: TypeTable,
+        *,
+        remat: bool = False,
+    ) -> None:
+        packed = jax.eval_shape(cell.pack, types.params_spec)
+        inputs = input_specs(
+            node_type.template,
+            node_type.operand_kinds,
+            node_type.external_kinds,
+            types.avals,
+        )
+        graph, _ = trace_cell(cell.run, packed, inputs)
+        times = binding_times(graph)
+        parts = split(graph, BindingTime.PARAM, times, remake=False)
+        of_row = {var for var, time in times.items() if time > BindingTime.PARAM}
+        equations = [each for each in parts.late if isinstance(each, JaxprEqn)]
+        used = {*variables(graph.outputs)}
+        used.update(var for eqn in equations for var in variables(eqn.invars))
+        self._graph = graph
+        self._all_equations = [e for e in graph.nodes if isinstance(e, JaxprEqn)]
+        self._equations = equations
+        self._operands = graph.inputs[: len(inputs[0])]
+        self._handed_on = parts.handed_on
+        self._early = parts.early_function(graph.parameters, parts.handed_on)
+        ready = {id(eqn): evaluator(eqn, used) for eqn in equations}
+        self._evaluate = {key: evaluate for key, (_, evaluate) in ready.items()}
+        # Inputs of the equations with a rule of jax.custom_vjp.
+        self._rules = {
+            id(eqn): ready[id(eqn)][0] for eqn in equations if contains(eqn, CUSTOM_VJP)
+        }
+        self._gradient = Sites(parts, of_row, self._evaluate, used, remat=remat)
+        self.sites = self._gradient.sites
+        self.direct = self._gradient.direct
+        self._site_of = {id(site.eqn): k for k, site in enumerate(self.sites)}
+        self._weights = [transposed_weight(each.eqn, of_row) for each in self.sites]
+
+    def output_groups(self, read: Sequence[int]) -> list[tuple[int, ...]]:
+        """Divides outputs into those that can be differentiated together.
+
+        Args:
+            read: Positions of outputs that may have a cotangent.
+
+        Returns:
+            A group for each output on whose way back a slope may be infinite: the zero
+            cotangent of an output that nothing reads must not meet it. One group for
+            all others.
+        """
+        poles = [k for k in read if self.has_poles([k])]
+        others = tuple(k for k in read if k not in poles)
+        return [*([others] if others else []), *((k,) for k in poles)]
+
+    def has_poles(self, outputs: Sequence[int]) -> bool:
+        """Tells whether a slope on the way back from some outputs may be infinite."""
+        some = [self._graph.outputs[k] for k in outputs]
+        return may_have_poles(self._all_equations, some)
+
+    def moving_outputs(
+        self, operands: Sequence[bool], externals: Sequence[bool]
+    ) -> list[bool]:
+        """Tells which outputs have a derivative.
+
+        Args:
+            operands: Which operands have one.
+            externals: Which external inputs have one.
+
+        Returns:
+            For each output, whether it changes with these or with parameters.
+        """
+        given = zip(self._graph.inputs, [*operands, *externals], strict=False)
+        sources = [*self._graph.parameters, *(var for var, moves in given if moves)]
+        moving = moving_variables(self._graph.nodes, sources)
+        return [isinstance(v, Var) and v in moving for v in self._graph.outputs]
+
+    def moved_operands(self, output: int) -> list[bool]:
+        """Tells which operands have a cotangent if an output has one.
+
+        Args:
+            output: The position of the output.
+
+        Returns:
+            For each operand.
+        """
+        outputs = [self._graph.outputs[output]]
+        reached = differentiable_inputs(self._all_equations, outputs)
+        return [each in reached for each in self._operands]
+
+    def new_lives(self, rows: int) -> Array | None:
+        """Returns a tape that tells which rows are in use; None if none is needed."""
+        return self._gradient.new_mask(rows)
+
+    def new_reads(self, rows: int) -> Tapes:
+        """Returns tapes for the inputs of each site, all zero."""
+        return new_tapes(rows, [site.inputs for site in self.sites])
+
+    def new_gives(self, rows: int) -> Tapes:
+        """Returns tapes for the outputs of each site, all zero."""
+        return new_tapes(rows, [site.outputs for site in self.sites])
+
+    def turn(self, packed: Packed) -> list[Array | None]:
+        """Transposes the weights of sites that are products, for `again`.
+
+        Args:
+            packed: The packed arrays.
+
+        Returns:
+            The weight of each site; None where it would not pay.
+        """
+        values = self._constant(packed)
+        return [
+            each.transpose(values[each.weight]) if each and each.pays else None
+            for each in self._weights
+        ]
+
+    def forward(
+        self, packed: Packed, *inputs: Any
+    ) -> tuple[list[Array], list[list[Array]]]:
+        """Runs one batch row.
+
+        Args:
+            packed: The packed arrays.
+            *inputs: Operands, external inputs and masks.
+
+        Returns:
+            The cell's outputs, and the outputs of each site.
+        """
+        values = self._with_inputs(packed, inputs)
+        for eqn in self._equations:
+            values |= self._evaluate[id(eqn)](values)
+        return self._outputs(values), [
+            [values[var] for var in site.outputs] for site in self.sites
+        ]
+
+    def again(
+        self,
+        live: Array,
+        direct: Sequence[Array],
+        inputs: Sequence[Any],
+        deltas: Sequence[Sequence[Array]],
+        packed: Packed,
+        turned: Sequence[Array | None],
+        given: Sequence[Sequence[Array]],
+    ) -> tuple[list[Array], list[list[Array]]]:
+        """Runs one batch row again, to be differentiated by the first three arrays.
+
+        Args:
+            live: Whether a cotangent reaches the row. If not, its cotangents are zero,
+                though a rule of `jax.custom_vjp` may return another for zero.
+            direct: The arrays at positions `direct`.
+            inputs: Operands, external inputs and masks.
+            deltas: Zeros to add to the outputs of each site: their cotangents are those
+                of the outputs.
+            packed: All packed arrays; taken as constant.
+            turned: The transposed weights, from `turn`.
+            given: The outputs of each site; they are not computed again.
+
+        Returns:
+            The cell's outputs, and the inputs of each site.
+        """
+        own = list(packed)
+        for k, array in zip(self.direct, direct, strict=True):
+            own[k] = array
+        constant = self._constant(packed)
+        values = self._with_inputs(own, inputs)
+        read: list[list[Array]] = []
+        for eqn in self._equations:
+            if not eqn.outvars:  # a print, which the forward pass did
+                continue
+            if id(eqn) in self._rules:
+                masked = _only_if(live, {v: values[v] for v in self._rules[id(eqn)]})
+                values |= self._evaluate[id(eqn)](values | masked)
+                continue
+            if id(eqn) not in self._site_of:
+                values |= self._evaluate[id(eqn)](values)
+                continue
+            k = self._site_of[id(eqn)]
+            site = self.sites[k]
+            read.append([values[var] for var in site.inputs])
+            pull = partial(self._pull_back, k, constant, turned[k])
+            outputs = _known(pull, read[-1], given[k])
+            for var, array, delta in zip(site.outputs, outputs, deltas[k], strict=True):
+                values[var] = array + delta
+        return self._outputs(values), read
+
+    def contract(
+        self,
+        packed: Packed,
+        reads: Tapes,
+        gives_bar: Tapes,
+        lives: Array | None,
+        used: Array,
+    ) -> dict[int, Array]:
+        """Computes the cotangents of the packed arrays from the tapes.
+
+        Args:
+            packed: The packed arrays.
+            reads: The inputs of each site, one row per batch row; zero elsewhere.
+            gives_bar: The cotangents of its outputs, likewise.
+            lives: Which rows are in use, as `new_lives` made it.
+            used: How many rows are in use, a scalar.
+
+        Returns:
+            Cotangents of packed arrays by position, without what is read directly.
+        """
+        constant = self._constant
+        return self._gradient.contract(packed, constant, reads, gives_bar, lives, used)
+
+    def _pull_back(
+        self,
+        k: int,
+        constant: Values,
+        transposed: Array | None,
+        inputs: list[Array],
+        bars: list[Array],
+    ) -> list[Array]:
+        """The cotangents of a site's inputs."""
+        weight = self._weights[k]
+        if weight is not None and transposed is not None:
+            return [weight.pull(transposed, bars[0])]
+        _, pull = jax.vjp(partial(self.sites[k].run, constant), inputs)
+        return pull(bars)[0]
+
+    def _constant(self, packed: Sequence[Array]) -> Values:
+        """Values that depend on no batch row."""
+        early = zip(self._handed_on, self._early(*packed), strict=True)
+        return self._graph.constants | dict(early)
+
+    def _with_inputs(self, packed: Sequence[Array], inputs: Sequence[Any]) -> Values:
+        leaves = zip(self._graph.inputs, jax.tree.leaves(inputs), strict=True)
+        return self._constant(packed) | dict(leaves)
+
+    def _outputs(self, values: Values) -> list[Array]:
+        outputs = self._graph.outputs
+        return [v.val if isinstance(v, Literal) else values[v] for v in outputs]
+
+
+def taped_cell(
+    node_type: NodeType, types: TypeTable, packing: bool, remat: bool = False
+) -> TapedCell:
+    """Returns the taped cell of a type.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+        packing: As for `cell_program`.
+        remat: As for `TapedCell`. Types without operands do so anyway: they run in few
+            and wide chunks, in which tapes take more time than they save.
+
+    Returns:
+        The taped cell.
+    """
+    remat = remat or not node_type.operand_kinds
+
+    def make() -> TapedCell:
+        with use_abstract_mesh(NO_MESH):
+            cell = cell_program(node_type, types, packing)
+            return TapedCell(cell, node_type, types, remat=remat)
+
+    key = (taped_cell, node_type, packing, remat, trace_settings())
+    return types.derived(key, make)
+
+
+def _known(
+    pull: Callable[[list[Array], list[Array]], list[Array]],
+    inputs: list[Array],
+    outputs: Sequence[Array],
+) -> list[Array]:
+    """Outputs of a function that are known already; `pull` is its backward."""
+
+    @jax.custom_vjp
+    def known(inputs: list[Array], outputs: list[Array]) -> list[Array]:
+        return outputs
+
+    def forward(inputs: list[Array], outputs: list[Array]) -> Any:
+        return outputs, inputs
+
+    def backward(inputs: list[Array], bars: list[Array]) -> Any:
+        return pull(inputs, bars), list(map(jnp.zeros_like, bars))
+
+    known.defvjp(forward, backward)
+    return known(inputs, list(outputs))
+
+
+def _only_if(live: Array, values: Values) -> Values:
+    """The same values; their cotangents are zero in rows that are not live."""
+    return {
+        var: jnp.where(live, each, lax.stop_gradient(each)) if is_float(var) else each
+        for var, each in values.items()
+    }

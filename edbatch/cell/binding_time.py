@@ -1,0 +1,221 @@
+"""When the parts of a cell are known, and a cell split by it.
+
+A cell mixes numbers in the code, parameters, external inputs and the results of other
+nodes. Each is known at another time, and whatever can be computed early is computed
+once instead of once per node: products of parameters before all loops (`packed_cell`),
+products of external inputs for the whole minibatch (`hoisted_cell`), and in gradients
+what does not depend on the batch row (`backward`). The analysis and the split are those
+of partial evaluation (Jones, Gomard, Sestoft 1993, chapter 4: binding-time analysis).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from jax import lax
+
+from edbatch.cell.cell_graph import CellGraph, Node, drop_dead, effects_of
+from edbatch.cell.derivatives import moving_variables
+from edbatch.cell.jaxpr import (
+    Atom,
+    JaxprEqn,
+    Var,
+    as_function,
+    is_float,
+    name_of,
+    variables,
+)
+from edbatch.cell.primitives import VIEWS
+
+
+class BindingTime(IntEnum):
+    """When a value is known; the later of two is the larger."""
+
+    CONST = 0
+    """When the cell is traced: computed from numbers in the code, such as zeros."""
+    PARAM = 1
+    """When the parameters are: once per call of a program. Arrays that the cell closes
+    over count as parameters, since they may be as large."""
+    INPUT = 2
+    """When the minibatch is: external inputs."""
+    OPERAND = 3
+    """When other nodes have run."""
+
+
+Times = Mapping[Var, BindingTime]
+
+
+def binding_times(graph: CellGraph, inputs: Collection[Var] = ()) -> Times:
+    """Finds when each variable of a cell is known.
+
+    Args:
+        graph: The cell.
+        inputs: Those of its inputs that are external; all others are operands.
+
+    Returns:
+        The latest time of all that a variable is computed from. Results of equations
+        with effects count as operands: an effect happens each time that a node runs.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from edbatch.cell.cell_graph import trace_cell
+        >>> spec = jax.ShapeDtypeStruct((3,), "float32")
+        >>> def cell(p, x, h):
+        ...     return jnp.exp(p), jnp.exp(x), x + h
+        >>> graph, _ = trace_cell(cell, spec, [spec, spec])
+        >>> times = binding_times(graph, inputs=graph.inputs[:1])
+        >>> [times[each].name for each in graph.outputs]
+        ['PARAM', 'INPUT', 'OPERAND']
+    """
+    times = dict.fromkeys((*graph.parameters, *graph.constants), BindingTime.PARAM)
+    for var in graph.inputs:
+        times[var] = BindingTime.INPUT if var in inputs else BindingTime.OPERAND
+    for node in graph.nodes:
+        own = max((times[v] for v in variables(node.invars)), default=BindingTime.CONST)
+        time = BindingTime.OPERAND if effects_of(node) else own
+        times.update(dict.fromkeys(node.outvars, time))
+    return times
+
+
+def parameter_values(graph: CellGraph) -> frozenset[Var]:
+    """Returns the variables of a cell that are computed from parameters alone."""
+    times = binding_times(graph)
+    return frozenset(v for v, time in times.items() if time == BindingTime.PARAM)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A cell in two partitions.
+
+    Attributes:
+        graph: The cell.
+        early: The equations of the first partition, in order.
+        handed_on: The variables that the second one reads of the first: computed by
+            it, or parameters.
+        late: The equations of the second partition, in order.
+    """
+
+    graph: CellGraph
+    early: tuple[Node, ...]
+    handed_on: tuple[Var, ...]
+    late: tuple[Node, ...]
+
+    @property
+    def computed(self) -> tuple[Var, ...]:
+        """The variables handed on that the first partition computes."""
+        return tuple(var for var in self.handed_on if var not in self.graph.parameters)
+
+    def early_function(
+        self, arguments: Sequence[Var], results: Sequence[Var]
+    ) -> Callable[..., Sequence[Any]]:
+        """Returns the first partition as a function.
+
+        Args:
+            arguments: The variables that it takes.
+            results: Those of `handed_on` that it returns.
+
+        Returns:
+            The function, of arrays.
+        """
+        nodes = drop_dead(self.early, results)
+        return graph_function(self.graph, arguments, nodes, results)
+
+    def late_function(self, arguments: Sequence[Var]) -> Callable[..., Sequence[Any]]:
+        """Returns the second partition as a function.
+
+        Args:
+            arguments: The variables that it takes.
+
+        Returns:
+            The function, of arrays, to the outputs of the cell.
+        """
+        return graph_function(self.graph, arguments, self.late, self.graph.outputs)
+
+
+def split(
+    graph: CellGraph,
+    at: BindingTime,
+    times: Times,
+    *,
+    worth: Callable[[Var], bool] = lambda _: True,
+    remake: bool = True,
+) -> Split:
+    """Splits a cell by binding time.
+
+    The second partition keeps every effect, and repeats what costs nothing there:
+    constants, whose values XLA then knows where they are read, and views of what is
+    handed on, which would take memory of their own.
+
+    Args:
+        graph: A cell of equations alone.
+        at: What is known at this time belongs to the first partition.
+        times: As from `binding_times`.
+        worth: Whether to hand on a variable; what is not worth it is repeated, so that
+            must hold for all that it is computed from.
+        remake: Whether constants and views are repeated.
+
+    Returns:
+        The two partitions, without dead equations.
+    """
+    needed = set(variables(graph.outputs))
+    handed_on: set[Var] = set()
+    early: list[Node] = []
+    late: list[Node] = []
+    for node in reversed(graph.nodes):
+        read = needed.intersection(node.outvars)
+        is_early = bool(node.outvars) and all(times[v] <= at for v in node.outvars)
+        if is_early:
+            early.append(node)
+        cheap = remake and (is_view(node) or not any(times[v] for v in node.outvars))
+        if is_early and not cheap and all(map(worth, read)):
+            handed_on |= read
+        elif read or effects_of(node):
+            late.append(node)
+            needed.update(variables(node.invars))
+    computed = [var for node in graph.nodes for var in node.outvars if var in handed_on]
+    known = [var for var in graph.parameters if var in needed]
+    found = tuple(known + computed)
+    live = drop_dead(early[::-1], computed)
+    return Split(graph, live, found, tuple(late[::-1]))
+
+
+def is_view(node: Node) -> bool:
+    """Tells whether a node shows an array in another shape and computes nothing."""
+    return isinstance(node, JaxprEqn) and name_of(node) in VIEWS
+
+
+def graph_function(
+    graph: CellGraph,
+    arguments: Sequence[Var],
+    nodes: Sequence[Node],
+    results: Sequence[Atom],
+) -> Callable[..., Sequence[Any]]:
+    """Makes a function of some equations of a cell.
+
+    Args:
+        graph: The cell; its constants are known.
+        arguments: The variables that the function takes.
+        nodes: Equations, in an order in which they can run.
+        results: What it returns.
+
+    Returns:
+        The function, of arrays. An argument that the cell computes behind
+        `jax.lax.stop_gradient` has no derivative here either: a loop that cannot be
+        differentiated may read it.
+    """
+    equations = [node for node in nodes if isinstance(node, JaxprEqn)]
+    assert len(equations) == len(nodes), "merged nodes were written as equations"
+    read: Iterable[Atom] = (*(v for e in equations for v in e.invars), *results)
+    constants = {v: graph.constants[v] for v in variables(read) if v in graph.constants}
+    function = as_function(arguments, equations, results, constants)
+    moving = moving_variables(graph.nodes, (*graph.parameters, *graph.inputs))
+    stops = [var not in moving and is_float(var) for var in arguments]
+    if not any(stops):
+        return function
+
+    def stop_and_run(*arrays: Any) -> Sequence[Any]:
+        pairs = zip(arrays, stops, strict=True)
+        return function(*(lax.stop_gradient(x) if stop else x for x, stop in pairs))
+
+    return stop_and_run

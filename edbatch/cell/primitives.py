@@ -1,0 +1,52 @@
+"""Primitives of JAX by name, sorted by what they mean to edbatch.
+
+JAX may rename them in any release: `tests/cell/test_jaxpr.py` looks for each of them.
+"""
+
+DOT_GENERAL = "dot_general"
+STOP_GRADIENT = "stop_gradient"
+WHILE, SCAN, COND = "while", "scan", "cond"
+CUSTOM_VJP = "custom_vjp_call"
+SLICE = "slice"
+
+PRODUCTS = frozenset({DOT_GENERAL, "conv_general_dilated"})
+# They show an array in another shape and compute nothing.
+VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
+# The signs of their operands.
+ADDITIONS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
+# Calls that their bodies can stand for, and the parameter that holds the body.
+CALLS = {"jit": "jaxpr"}
+
+# Primitives whose slope is finite wherever their inputs and outputs are: linear ones,
+# products, and those of bounded slope. Any other may have a pole.
+# fmt: off
+FINITE_SLOPE = frozenset({
+    "abs", "add", "add_any", "broadcast_in_dim", "clamp", "concatenate",
+    "cond", "conj", "conv_general_dilated", "convert_element_type", "copy", "cos",
+    "cummax", "cummin", "cumsum", "custom_jvp_call", "dot_general", "dynamic_slice",
+    "dynamic_update_slice", "erf", "exp", "exp2", "expm1", "gather", "imag", "jit",
+    "logistic", "max", "min", "mul", "neg", "optimization_barrier", "pad", "real",
+    "reduce_max", "reduce_min", "reduce_precision", "reduce_sum", "remat2", "reshape",
+    "rev", "scan", "scatter", "scatter-add", "select_n", "sign", "sin", "slice", "sort",
+    "split", "square", "squeeze", "stop_gradient", "sub", "tanh", "transpose", "while",
+})
+# Others have one where this input is zero, and none where it is above.
+POLE_AT_ZERO = {"div": 1, "log": 0, "pow": 0, "rsqrt": 0, "sqrt": 0}
+# Their results are above zero, whatever they read.
+POSITIVE = frozenset({"exp", "exp2", "logistic"})
+# Their results are not below zero, whatever they read.
+NOT_NEGATIVE = frozenset({"square", "abs"})
+# Their results are above zero, or not below it, if all that they read is.
+KEEPS_SIGN = frozenset({
+    "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "div", "mul",
+    "reduce_max", "reduce_min", "reduce_sum", "reshape", "rsqrt", "select_n", "slice",
+    "split", "sqrt", "squeeze", "stop_gradient", "transpose",
+})
+# They move values or choose among them, and round nothing.
+EXACT = frozenset({
+    "abs", "broadcast_in_dim", "concatenate", "copy", "dynamic_slice",
+    "dynamic_update_slice", "gather", "max", "min", "neg", "optimization_barrier",
+    "pad", "reshape", "rev", "select_n", "slice", "split", "squeeze", "stop_gradient",
+    "transpose",
+})
+# fmt: on

@@ -1,0 +1,305 @@
+"""Where a cell's large parameters meet batch rows, and their gradients from tapes.
+
+An equation that mixes a parameter with values of a batch row, such as a product or the
+lookup of a table's row, is a *weight-gradient site*: the parameter's cotangent is a sum
+over all batch rows. Summing it chunk by chunk would write an array of the parameter's
+size for every chunk. So the backward pass records each site's inputs and the cotangents
+of its outputs on *tapes* with one row per batch row, and one contraction over the tapes
+at the end gives the parameter's cotangent. Small parameters, such as biases, are summed
+chunk by chunk: their tapes would be larger.
+
+Tapes are as long as a program's bucket allows. The contraction of a product goes over
+blocks of rows and stops with the rows in use; that of a table, whose cotangent is as
+large as the table, runs once.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from edbatch.cell.binding_time import Split
+from edbatch.cell.jaxpr import (
+    Atom,
+    JaxprEqn,
+    Var,
+    as_function,
+    dtype_of,
+    inner_bodies,
+    is_float,
+    name_of,
+    shape_of,
+    size_of,
+    variables,
+)
+from edbatch.cell.primitives import CUSTOM_VJP, DOT_GENERAL, STOP_GRADIENT, WHILE
+from edbatch.cell.rows import keep_rows, slice_rows
+
+Tapes = list[list[Array]]  # per site, arrays with one row per batch row
+Values = dict[Var, Any]
+
+# A parameter is small if it has at most so many times the elements of its equation's
+# outputs for one batch row.
+_SMALL = 4
+
+# Rows per iteration of a product's contraction: most iterations take the many, the rest
+# is done in iterations of the few. Tapes are a multiple of the few.
+_BLOCKS = (1024, 128)
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A weight-gradient site.
+
+    Attributes:
+        eqn: The equation.
+        inputs: Those of its inputs that depend on the batch row.
+        outputs: Its outputs, all floating.
+        positions: The parameters that its other inputs depend on.
+        evaluate: Its outputs, from the values of all its inputs.
+    """
+
+    eqn: JaxprEqn
+    inputs: tuple[Var, ...]
+    outputs: tuple[Var, ...]
+    positions: frozenset[int]
+    evaluate: Callable[[Values], Values]
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product."""
+        return name_of(self.eqn) == DOT_GENERAL
+
+    def run(self, values: Values, inputs: Sequence[Array]) -> list[Array]:
+        """Computes its outputs.
+
+        Args:
+            values: Values that do not depend on the batch row.
+            inputs: As many arrays as `inputs`.
+
+        Returns:
+            As many arrays as `outputs`.
+        """
+        found = self.evaluate(values | dict(zip(self.inputs, inputs, strict=True)))
+        return [found[var] for var in self.outputs]
+
+
+def evaluator(
+    eqn: JaxprEqn, used: Collection[Var]
+) -> tuple[list[Var], Callable[[Values], Values]]:
+    """Makes an equation ready to be evaluated.
+
+    Args:
+        eqn: The equation.
+        used: The variables whose values matter.
+
+    Returns:
+        The variables that it reads, and the function from values to those of its
+        outputs that matter.
+    """
+    inputs = list(dict.fromkeys(variables(eqn.invars)))
+    outputs = [var for var in eqn.outvars if var in used]
+    function = as_function(inputs, [eqn], outputs)
+
+    def evaluate(values: Values) -> Values:
+        found = function(*(values[var] for var in inputs))
+        return dict(zip(outputs, found, strict=True))
+
+    return inputs, evaluate
+
+
+class Sites:
+    """The weight-gradient sites of a cell.
+
+    Args:
+        split: The cell, split where parameters are known.
+        of_row: The variables that depend on the batch row.
+        evaluate: The evaluator of each equation of the late partition, by identity.
+        used: The variables whose values matter.
+        remat: Whether products have no tapes.
+
+    Attributes:
+        sites: The sites, in the order in which they run.
+        direct: Positions of the parameters that are read elsewhere, too.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        of_row: Collection[Var],
+        evaluate: dict[int, Callable[[Values], Values]],
+        used: Collection[Var],
+        *,
+        remat: bool,
+    ) -> None:
+        self._of_row = of_row
+        self._remat = remat
+        self._sources = _sources(split)
+        self.sites: list[Site] = []
+        direct: set[int] = set(self._positions(split.graph.outputs))
+        for eqn in split.late:
+            assert isinstance(eqn, JaxprEqn), "a traced cell has equations alone"
+            positions = self._positions(eqn.invars)
+            outputs = tuple(var for var in eqn.outvars if var in used)
+            if name_of(eqn) == STOP_GRADIENT or not positions:
+                continue
+            if self._is_taped(eqn, outputs):
+                inputs = dict.fromkeys(v for v in variables(eqn.invars) if v in of_row)
+                self.sites.append(
+                    Site(eqn, tuple(inputs), outputs, positions, evaluate[id(eqn)])
+                )
+            else:
+                direct |= positions
+        self.direct = tuple(sorted(direct))
+        self._products = [k for k, each in enumerate(self.sites) if each.is_product]
+        self._others = [k for k, each in enumerate(self.sites) if not each.is_product]
+
+    def _positions(self, atoms: Iterable[Atom]) -> frozenset[int]:
+        """Positions of the floating parameters that some atoms depend on."""
+        none: frozenset[int] = frozenset()
+        return none.union(*(self._sources.get(v, none) for v in variables(atoms)))
+
+    def _is_taped(self, eqn: JaxprEqn, outputs: Sequence[Var]) -> bool:
+        """Whether an equation that reads parameters is a site."""
+        if not any(var in self._of_row for var in variables(eqn.invars)):
+            return False
+        parameters = [v for v in eqn.invars if self._positions([v])]
+        small = sum(map(size_of, parameters)) <= _SMALL * sum(map(size_of, outputs))
+        recomputed = self._remat and name_of(eqn) == DOT_GENERAL
+        # custom_vjp may return nonzero for padding rows, and while_loop is not
+        # reverse-differentiable: neither is taped.
+        untaped = contains(eqn, CUSTOM_VJP) or contains(eqn, WHILE)
+        return not (small or recomputed or untaped) and all(map(is_float, outputs))
+
+    def new_mask(self, rows: int) -> Array | None:
+        """Returns a tape of the rows in use; None if no site needs it."""
+        return jnp.zeros(_tape_rows(rows), jnp.bool) if self._others else None
+
+    def contract(
+        self,
+        packed: Sequence[Array],
+        constant: Callable[[Sequence[Array]], Values],
+        inputs: Tapes,
+        outputs_bar: Tapes,
+        mask: Array | None,
+        used: Array,
+    ) -> dict[int, Array]:
+        """Computes the cotangents of the parameters from the tapes.
+
+        Args:
+            packed: The parameters.
+            constant: Computes the values that depend on parameters alone.
+            inputs: The inputs of each site; zero in rows not in use.
+            outputs_bar: The cotangents of its outputs, likewise.
+            mask: Which rows are in use, as `new_mask` made it.
+            used: How many rows are in use, a scalar.
+
+        Returns:
+            Cotangents of parameters by position, without their direct readers' part.
+        """
+        found: dict[int, Array] = {}
+        pull = partial(self._pull, packed, constant)
+        if mask is not None:
+            # An equation may have no slope at zero: rows not in use repeat the first
+            # that is.
+            own = {k: inputs[k] for k in self._others}
+            own = keep_rows(mask, jnp.argmax(mask), own)
+            bars = pull(self._others, own, outputs_bar)
+            found = {k: jnp.where(mask.any(), bar, 0) for k, bar in bars.items()}
+        if not self._products:
+            return found
+        sums = {k: jnp.zeros_like(packed[k]) for k in self._parameters(self._products)}
+        done = jnp.int32(0)
+        rows = len(jax.tree.leaves(inputs)[0])
+        for size in [each for each in _BLOCKS if each <= rows]:
+            end = used // size if size > _BLOCKS[-1] else -(-used // size)
+
+            def add(
+                block: Array, sums: dict[int, Array], size: int = size
+            ) -> dict[int, Array]:
+                part = partial(slice_rows, first=block * size, width=size)
+                some = jax.tree.map(part, (inputs, outputs_bar))
+                more = pull(self._products, dict(enumerate(some[0])), some[1])
+                return {k: sums[k] + more[k] for k in sums}
+
+            sums = lax.fori_loop(done // size, end, add, sums)
+            done = end * size
+        for k, each in sums.items():
+            found[k] = found[k] + each if k in found else each
+        return found
+
+    def _parameters(self, chosen: Sequence[int]) -> list[int]:
+        """Positions of the parameters of some sites."""
+        return sorted(frozenset().union(*(self.sites[k].positions for k in chosen)))
+
+    def _pull(
+        self,
+        packed: Sequence[Array],
+        constant: Callable[[Sequence[Array]], Values],
+        chosen: Sequence[int],
+        inputs: dict[int, list[Array]],
+        outputs_bar: Tapes,
+    ) -> dict[int, Array]:
+        """Contracts the tapes of some sites."""
+        positions = self._parameters(chosen)
+
+        def run(arrays: list[Array]) -> list[list[Array]]:
+            own = list(packed)
+            for k, array in zip(positions, arrays, strict=True):
+                own[k] = array
+            values = constant(own)
+            return [
+                jax.vmap(partial(self.sites[k].run, values))(inputs[k]) for k in chosen
+            ]
+
+        _, pull = jax.vjp(run, [packed[k] for k in positions])
+        (bars,) = pull([outputs_bar[k] for k in chosen])
+        return dict(zip(positions, bars, strict=True))
+
+
+def _sources(split: Split) -> dict[Var, frozenset[int]]:
+    """Positions of the floating parameters that each early variable depends on."""
+    none: frozenset[int] = frozenset()
+    found = {
+        var: frozenset([k] if is_float(var) else [])
+        for k, var in enumerate(split.graph.parameters)
+    }
+    for node in split.early:
+        stops = isinstance(node, JaxprEqn) and name_of(node) == STOP_GRADIENT
+        read = [] if stops else [found.get(v, none) for v in variables(node.invars)]
+        found |= dict.fromkeys(node.outvars, none.union(*read))
+    return found
+
+
+def new_tapes(rows: int, sites: Iterable[Sequence[Var]]) -> Tapes:
+    """Returns tapes, all zero.
+
+    Args:
+        rows: Number of batch rows.
+        sites: The variables that each site writes down.
+
+    Returns:
+        One array per variable, with a multiple of the contraction's block of rows.
+    """
+    rows = _tape_rows(rows)
+    return [
+        [jnp.zeros((rows, *shape_of(each)), dtype_of(each)) for each in site]
+        for site in sites
+    ]
+
+
+def _tape_rows(rows: int) -> int:
+    return -(-rows // _BLOCKS[-1]) * _BLOCKS[-1]
+
+
+def contains(eqn: JaxprEqn, primitive: str) -> bool:
+    """Tells whether an equation is of a primitive, or calls one that is."""
+    return name_of(eqn) == primitive or any(
+        contains(each, primitive)
+        for body in inner_bodies(eqn)
+        for each in body.equations
+    )

@@ -1,0 +1,327 @@
+"""One file knows the internals of JAX; a release that changes one of them fails here.
+
+The first tests read the sources with `ast`, as those of the direction of imports do.
+The others name each internal that `edbatch/cell/jaxpr.py` relies on.
+"""
+
+import ast
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import Primitive
+
+import edbatch.gradient.reverse_mode  # noqa: F401 (its primitives are counted)
+from edbatch.cell import primitives
+from edbatch.cell.jaxpr import (
+    as_function,
+    body_of,
+    called_body,
+    equation_key,
+    exponent_of,
+    inner_bodies,
+    mantissa_bits,
+    name_of,
+    new_variable,
+    read_cuts,
+    read_dot,
+    read_scan,
+    read_while,
+    reverse_only_identity,
+    rewire,
+    trace,
+)
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+OWNER = "edbatch/cell/jaxpr.py"
+FOLDERS = ("edbatch", "envs", "policies", "memory_planner", "experiments")
+
+UNSTABLE_MODULES = ("jax.extend", "jax.interpreters", "jax._src")
+# Attributes of equations and jaxprs: what they are may change in any release.
+UNSTABLE_ATTRIBUTES = {
+    *("primitive", "ctx", "xla_metadata", "compute_type", "eqns", "constvars"),
+    *("subfuns", "debug_info", "get_bind_params"),
+}
+
+
+def unstable_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The line and the name of each internal of JAX."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        match node:
+            case ast.Import():
+                names = [alias.name for alias in node.names]
+            case ast.ImportFrom():
+                base = node.module or ""
+                names = [f"{base}.{alias.name}" for alias in node.names]
+            case ast.Attribute(attr=name) if name in UNSTABLE_ATTRIBUTES:
+                yield node.lineno, f".{name}"
+            case ast.Attribute():
+                names = [ast.unparse(node)]
+            case ast.Subscript(value=ast.Attribute(attr="params"), slice=key):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield node.lineno, f".params[{key.value!r}]"
+            case ast.Constant(value="UnspecifiedValue"):
+                yield node.lineno, "UnspecifiedValue"
+        for name in names:
+            if name.startswith(UNSTABLE_MODULES):
+                yield node.lineno, name
+
+
+def violations(root: Path) -> list[str]:
+    return [
+        f"{file.relative_to(root)}:{line}: {name} is an internal of JAX; {OWNER} alone"
+        " may use it, so give that a function"
+        for folder in FOLDERS
+        for file in sorted((root / folder).rglob("*.py"))
+        if str(file.relative_to(root)) != OWNER
+        for line, name in unstable_uses(ast.parse(file.read_text()))
+    ]
+
+
+def test_one_file_knows_the_internals_of_jax():
+    found = violations(PROJECT_ROOT)
+    assert not found, "\n".join(found)
+
+
+def test_that_file_uses_them():
+    used = {
+        name for _, name in unstable_uses(ast.parse((PROJECT_ROOT / OWNER).read_text()))
+    }
+    assert {".primitive", ".ctx", "UnspecifiedValue", "jax.extend.core.Var"} <= used
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("from jax.extend.core import Var", "jax.extend.core.Var"),
+        ("def f():\n    import jax._src.core", "jax._src.core"),
+        (
+            "from jax import interpreters\nfrom jax.extend import core",
+            "jax.extend.core",
+        ),
+        ("from jax import extend", "jax.extend"),
+        ("import jax\njax.interpreters.ad.Zero", "jax.interpreters"),
+        ("def f(eqn):\n    return eqn.primitive.name", ".primitive"),
+        ("def f(eqn):\n    return eqn.ctx", ".ctx"),
+        ("def f(eqn):\n    return eqn.params['axis']", ".params['axis']"),
+        ("x = type(y).__name__ == 'UnspecifiedValue'", "UnspecifiedValue"),
+    ],
+)
+def test_an_internal_elsewhere_is_named(tmp_path, source, name):
+    (tmp_path / "edbatch").mkdir()
+    (tmp_path / "edbatch" / "other.py").write_text(source)
+    found = violations(tmp_path)
+    assert found, "nothing was found"
+    assert any(name in each and "edbatch/other.py:" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import jax",
+        "from jax import Array, lax",
+        "f(params['W'])",
+        "model.params[name]",
+    ],
+)
+def test_what_is_public_may_be_used(tmp_path, source):
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "a.py").write_text(source)
+    assert violations(tmp_path) == []
+
+
+# The internals, one by one.
+
+X = jnp.arange(3.0)
+
+
+def only(function, *arguments):
+    """The one equation of a function."""
+    body, _ = trace(function, *arguments)
+    [eqn] = body.equations
+    return eqn
+
+
+def names_of_primitives() -> set[str]:
+    return {each.name for each in gc.get_objects() if isinstance(each, Primitive)}
+
+
+def tables() -> Iterator[tuple[str, str]]:
+    for table, value in vars(primitives).items():
+        if table.startswith("_") or not table.isupper():
+            continue
+        for name in [value] if isinstance(value, str) else value:
+            yield table, name
+
+
+def test_every_primitive_has_its_name():
+    known = names_of_primitives()
+    missing = [f"{name} ({table})" for table, name in tables() if name not in known]
+    assert not missing, f"JAX {jax.__version__} has no primitive {', '.join(missing)}"
+    assert "reverse_only" in known and "no_such_primitive" not in known
+
+
+def test_a_call_has_a_body_and_asks_for_nothing():
+    eqn = only(jax.jit(lambda x: x + 1), X)
+    assert name_of(eqn) == "jit"
+    for name in ("in_shardings", "out_shardings", "in_layouts", "out_layouts"):
+        assert name in eqn.params, name
+    assert {type(each).__name__ for each in eqn.params["in_shardings"]} == {
+        "UnspecifiedValue"
+    }
+    assert [name_of(each) for each in called_body(eqn).equations] == ["add"]
+
+
+def test_a_call_that_asks_for_something_is_left_alone():
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    placed = only(jax.jit(lambda x: x + 1, in_shardings=device), X)
+    assert called_body(placed) is None
+    assert called_body(only(jnp.sin, X)) is None
+
+
+def test_rules_of_differentiation_hold_their_body():
+    one = jax.custom_jvp(lambda x: jnp.sin(x))
+    one.defjvp(lambda primals, tangents: (one(*primals), tangents[0]))
+    two = jax.custom_vjp(lambda x: jnp.sin(x))
+    two.defvjp(lambda x: (two(x), None), lambda _, bar: (bar,))
+    calls = {
+        one: "custom_jvp_call",
+        two: "custom_vjp_call",
+        jax.checkpoint(jnp.sin): "remat2",
+    }
+    for function, name in calls.items():
+        eqn = only(function, X)
+        assert name_of(eqn) == name
+        [body] = inner_bodies(eqn)
+        assert [name_of(each) for each in body.equations] == ["sin"]
+        assert len(body.inputs) == len(eqn.invars)
+        assert called_body(eqn) is None
+
+
+def test_loops_and_branches_hold_their_bodies():
+    def step(carry, row):
+        return carry * X[0] + row, row
+
+    body, _ = trace(
+        lambda c, a, xs: lax.scan(lambda c, x: (c * a + x, x), c, xs), *[1.0, 2.0, X]
+    )
+    [scan] = [each for each in body.equations if name_of(each) == "scan"]
+    found = read_scan(scan)
+    assert (found.num_consts, found.num_carried, found.length) == (1, 1, 3)
+    assert len(found.body.inputs) == 3
+
+    def loop(x, bound, added):
+        return lax.while_loop(lambda c: c < bound, lambda c: c + added, x)
+
+    found = read_while(only(loop, 1.0, 2.0, 3.0))
+    assert (found.condition_consts, found.body_consts) == (1, 1)
+    assert [name_of(each) for each in found.condition.equations] == ["lt"]
+    assert [name_of(each) for each in found.body.equations] == ["add"]
+    branches, _ = trace(lambda p, x: lax.cond(p, jnp.sin, jnp.cos, x), True, X)
+    bodies = inner_bodies(branches.equations[-1])
+    assert sorted(name_of(each.equations[0]) for each in bodies) == ["cos", "sin"]
+    assert all(len(each.inputs) == 1 for each in bodies)
+    assert (
+        read_scan(branches.equations[-1]) is read_while(branches.equations[-1]) is None
+    )
+
+
+def test_a_product_says_what_it_contracts():
+    dims = (((2,), (1,)), ((0,), (0,)))
+    eqn = only(
+        lambda x, y: lax.dot_general(x, y, dims, precision="highest"),
+        jnp.ones((2, 3, 4)),
+        jnp.ones((2, 4)),
+    )
+    found = read_dot(eqn)
+    assert (found.dims, found.batch_dims) == dims
+    assert found.precision == (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
+    assert found.is_plain and "out_sharding" in eqn.params
+    assert read_dot(only(jnp.sin, X)) is None
+
+
+def test_metadata_of_a_product_is_seen():
+    def marked(x, y):
+        with set_xla_metadata(mark="x"):
+            return lax.dot_general(x, y, (((0,), (0,)), ((), ())))
+
+    assert not read_dot(only(marked, X, X)).is_plain
+
+
+def test_slices_and_splits_say_where_they_cut():
+    table = jnp.ones((4, 6))
+
+    def cuts(function):
+        return [tuple(each) for each in read_cuts(only(function, table))]
+
+    assert cuts(lambda x: lax.split(x, (1, 5), 1)) == [(1, 0, 1), (1, 1, 6)]
+    assert cuts(lambda x: lax.slice(x, (1, 0), (3, 6))) == [(0, 1, 3)]
+    assert cuts(lambda x: lax.slice(x, (1, 0), (3, 5))) == []
+    assert cuts(lambda x: lax.slice(x, (0, 0), (4, 6), (2, 1))) == []
+    assert cuts(jnp.sin) == []
+
+
+def test_numbers_of_other_equations():
+    assert exponent_of(only(lambda x: x**-2, X)) == -2
+    assert mantissa_bits(only(lambda x: lax.reduce_precision(x, 8, 7), X)) == 7
+    assert exponent_of(only(jnp.sin, X)) is mantissa_bits(only(jnp.sin, X)) is None
+
+
+def test_constants_of_a_closed_jaxpr_have_their_arrays():
+    table = np.arange(3, dtype=np.float32)
+    body, _ = trace(lambda x: x + table, X)
+    [(var, value)] = body.constants.items()
+    np.testing.assert_array_equal(value, table)
+    assert var not in body.inputs and len(body.inputs) == 1
+    again = body_of(jax.make_jaxpr(lambda x: x + table)(X).jaxpr)
+    assert len(again.inputs) == 1
+
+
+def test_equations_become_functions_again():
+    table = np.arange(3, dtype=np.float32)
+    body, _ = trace(lambda x: jnp.sin(x + table), X)
+    function = as_function(body.inputs, body.equations, body.outputs, body.constants)
+    np.testing.assert_allclose(function(X)[0], jnp.sin(X + table), rtol=1e-6)
+    first, second = body.equations
+    other = new_variable(first.outvars[0])
+    changed = [rewire(first, outvars=[other]), rewire(second, [other])]
+    function = as_function(body.inputs, changed, second.outvars, body.constants)
+    np.testing.assert_allclose(function(X)[0], jnp.sin(X + table), rtol=1e-6)
+    assert as_function(body.inputs, [], body.inputs)(X) == [X]
+
+
+def test_equal_equations_have_equal_keys():
+    def three(x):
+        return lax.reduce_sum(x, (0,)), lax.reduce_sum(x, (0,)), lax.reduce_sum(x, (1,))
+
+    body, _ = trace(three, jnp.ones((2, 3)))
+    one, two, other = map(equation_key, body.equations)
+    assert one == two != other
+    acting, _ = trace(lambda x: [jax.debug.print("{}", x) for _ in range(2)], X)
+    one, two = map(equation_key, acting.equations)
+    assert one != two
+
+
+def test_an_identity_without_forward_mode():
+    class Refused(Exception):
+        pass
+
+    def refuse(*_, **__):
+        raise Refused
+
+    identity = reverse_only_identity(refuse)
+    assert jax.jit(identity)(2.0) == jax.grad(lambda x: identity(x) ** 2)(1.0) == 2
+    assert jax.vmap(identity)(X).shape == (3,)
+    for forward in (
+        lambda: jax.jvp(identity, (1.0,), (1.0,)),
+        lambda: jax.jacfwd(identity)(1.0),
+    ):
+        with pytest.raises(Refused):
+            forward()
