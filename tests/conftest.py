@@ -8,6 +8,7 @@ from pathlib import Path
 import hypothesis
 import jax
 import pytest
+from compile_report import CompileReport
 from hypothesis.database import DirectoryBasedExampleDatabase
 from memory_regions import drop_programs_if_many
 
@@ -39,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="folder of public data sets (default: $EDBATCH_SHARED_DATA, then "
         "shared/data beside the repository); tests that need it skip without it",
     )
+    parser.addoption(
+        "--compiles",
+        type=int,
+        metavar="N",
+        help="print the N files and tests that compile most, with counts and seconds",
+    )
     fuzz = parser.getgroup("fuzz", "random models, tests/fuzz")
     fuzz.addoption("--programs", type=int, default=10, help="how many random models")
     fuzz.addoption("--fuzz-seed", type=int, default=0, help="what decides them")
@@ -49,6 +56,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     fuzz.addoption(
         "--fuzz-shrink", type=int, default=25, help="runs to make a failing one smaller"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    shown = config.getoption("--compiles")
+    if shown is not None:
+        config.pluginmanager.register(CompileReport(shown))
 
 
 def pytest_report_header() -> str:
