@@ -46,12 +46,10 @@ def zero_unless(kept: Array, arrays: Any) -> Any:
         arrays: A pytree of ``[W, ...]`` arrays.
 
     Returns:
-        Arrays of the same shapes; those without a cotangent (float0) as they are.
+        Arrays of the same shapes.
     """
 
-    def clear(array: Any) -> Any:
-        if array.dtype == jax.dtypes.float0:
-            return array
+    def clear(array: Array) -> Array:
         return choose_rows(kept, array, jnp.zeros_like(array))
 
     return jax.tree.map(clear, arrays)

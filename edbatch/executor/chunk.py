@@ -1,18 +1,18 @@
 """A chunk of nodes of one type: where its rows come from and go to."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from edbatch.cell.rows import slice_rows, take_rows, write_rows
+from edbatch.executor.arenas import Arenas
 from edbatch.graph.node_type import NodeType, Slots
 from edbatch.memory_planner.layout import ZERO_ROW
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
-
-Arenas = dict[int, Array]  # array kind -> [rows, ...]
 
 # XLA's CPU backend reads a slice where it is used, element by element, and then does
 # not vectorise what uses it. From so many elements on, reading it first is faster: a
@@ -64,7 +64,7 @@ def read_chunk(node_type: NodeType, loop: Loop, records: Array, at: Array) -> Ch
     return Chunk(node_type, loop.width, *form.read(record))
 
 
-def read_groups(
+def _read_groups(
     arenas: Arenas,
     kinds: Sequence[int],
     groups: Sequence[Slots],
@@ -89,7 +89,7 @@ def read_groups(
         own = group_rows(group, rows)
         if own.ndim == 0:
             array = slice_rows(arena, own, width)
-            arrays.append(fence([array], own)[0] if array.size >= _FENCED else array)
+            arrays.append(fence(array, own) if array.size >= _FENCED else array)
         else:
             arrays.append(take_rows(arena, own))
     return arrays
@@ -102,7 +102,7 @@ def group_rows(group: Slots, rows: Sequence[Array]) -> Array:
     return rows[group.slots[0]]
 
 
-def read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
+def _read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
     """Returns the mask of each padded argument, boolean ``[width, K]``."""
     masks = []
     for padding in node_type.template.paddings:
@@ -115,11 +115,52 @@ def read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
     return masks
 
 
-def write_outputs(
-    arenas: Arenas, node_type: NodeType, chunk: Chunk, outputs: Sequence[Array]
-) -> Arenas:
-    """Writes a chunk's outputs into the arenas, in place inside a loop."""
-    arenas = dict(arenas)
+def read_inputs(
+    chunk: Chunk, arenas: Arenas, pools: Arenas
+) -> tuple[list[Array], list[Array], list[Array]]:
+    """Reads what a chunk's cell reads.
+
+    Args:
+        chunk: The chunk.
+        arenas: Values by array kind.
+        pools: External inputs by array kind.
+
+    Returns:
+        Operands, external inputs and masks, one ``[W, ...]`` array each.
+    """
+    node_type = chunk.node_type
+    template = node_type.template
+    return (
+        _read_groups(
+            arenas,
+            node_type.operand_kinds,
+            template.operands,
+            chunk.operands,
+            chunk.width,
+        ),
+        _read_groups(
+            pools,
+            node_type.external_kinds,
+            template.externals,
+            chunk.externals,
+            chunk.width,
+        ),
+        _read_masks(node_type, chunk),
+    )
+
+
+def write_outputs(arenas: Arenas, chunk: Chunk, outputs: Sequence[Array]) -> Arenas:
+    """Writes a chunk's outputs into the arenas, in place inside a loop.
+
+    Args:
+        arenas: Values by array kind.
+        chunk: The chunk.
+        outputs: One ``[W, ...]`` array per output.
+
+    Returns:
+        The arenas.
+    """
+    arenas, node_type = dict(arenas), chunk.node_type
     if set(node_type.operand_kinds) & set(node_type.output_kinds):
         outputs = fence(outputs, chunk.output_rows[0])
     for kind, row, rows in zip(
@@ -129,7 +170,7 @@ def write_outputs(
     return arenas
 
 
-def fence(arrays: Sequence[Array], row: Array) -> Sequence[Array]:
+def fence(arrays: Any, row: Array) -> Any:
     """Has arrays computed before anything that is written later.
 
     Else XLA may fuse the gather of an operand with the write of an output; the write
@@ -138,12 +179,15 @@ def fence(arrays: Sequence[Array], row: Array) -> Sequence[Array]:
     never turns, which XLA cannot know, and costs one comparison.
 
     Args:
-        arrays: The arrays.
+        arrays: A pytree of arrays.
         row: A row that the chunk writes; never the zero row.
 
     Returns:
-        The arrays.
+        The same arrays.
     """
+    leaves, treedef = jax.tree.flatten(arrays)
+    if not leaves:
+        return arrays
 
     def loop(row: Array, *arrays: Array) -> tuple[Array, ...]:
         turns = (row <= ZERO_ROW).astype(jnp.int32)
@@ -154,4 +198,5 @@ def fence(arrays: Sequence[Array], row: Array) -> Sequence[Array]:
     def barrier(row: Array, *arrays: Array) -> tuple[Array, ...]:
         return lax.optimization_barrier(arrays)
 
-    return lax.platform_dependent(row, *arrays, cpu=loop, default=barrier)
+    fenced = lax.platform_dependent(row, *leaves, cpu=loop, default=barrier)
+    return jax.tree.unflatten(treedef, fenced)

@@ -18,38 +18,29 @@ have such slopes, the program keeps a mask beside each arena of cotangents of th
 that one has *reached*, and the rows that none has reached are treated as padding.
 """
 
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import Array, lax
-from jax.custom_derivatives import SymbolicZero
+from jax import Array
 
 from edbatch.cell.backward import TapedCell
 from edbatch.cell.program import Packed
-from edbatch.cell.rows import keep_rows, slice_rows, take_rows, write_rows, zero_unless
+from edbatch.cell.rows import keep_rows, slice_rows, write_rows, zero_unless
 from edbatch.cell.weight_gradient import Tapes
-from edbatch.errors import PlanError
-from edbatch.executor.chunk import Arenas, read_chunk, write_outputs
-from edbatch.executor.program import (
-    ProgramShape,
-    execute,
-    new_arenas,
-    read_inputs,
-    run_loops,
-)
+from edbatch.executor.arenas import Arenas
+from edbatch.executor.chunk import Chunk, fence, read_inputs
+from edbatch.executor.loops import walk
+from edbatch.executor.program import ProgramShape
 from edbatch.gradient.cotangents import (
     add_groups,
     as_cotangent,
-    fence_floats,
     is_float,
-    is_float0,
     repeat_last,
     zero_cotangent,
 )
+from edbatch.gradient.forward import TapedRun, write_tapes
 from edbatch.gradient.moving import moving_arenas, put, read_from, take
 from edbatch.gradient.reached import (
     Group,
@@ -60,194 +51,43 @@ from edbatch.gradient.reached import (
     has_poles,
     mark_reached,
 )
-from edbatch.stream.format import record_format
+from edbatch.graph.node_type import NodeType
 from edbatch.stream.loop import Loop
+from edbatch.stream.stream import Stream
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def differentiable_execute(
-    shape: ProgramShape,
-    kinds: tuple[int, ...],
+def differentiate(
+    program: ProgramShape,
     params: Any,
     pools: Arenas,
-    stream: Array,
-    trips: Array,
-    num_steps: Array,
-    rows: tuple[Array, ...],
-) -> tuple[Array, ...]:
-    """Runs a minibatch and reads results, with a gradient.
-
-    One may differentiate by parameters and floating external inputs.
+    stream: Stream,
+    run: TapedRun,
+    results: Results,
+    moving_pools: set[int],
+) -> tuple[Any, dict[int, Array | None]]:
+    """Finds the cotangents of parameters and external inputs.
 
     Args:
-        shape: The program.
-        kinds: Array kind of each result.
+        program: The program.
         params: The model's parameters.
         pools: External inputs by array kind.
-        stream: Records of all chunks.
-        trips: Turns of each loop in each step.
-        num_steps: How many steps there are.
-        rows: Rows of each result, ``[n] int32``.
+        stream: The stream.
+        run: What the forward pass left.
+        results: Array kind, rows and cotangent of each result that has one.
+        moving_pools: Array kinds of the external inputs to differentiate by.
 
     Returns:
-        The results, ``[n, ...]`` each. They are read here and not by the caller, so
-        that it is known which of them have no cotangent.
+        A pytree as `params` and one as `pools`; None in place of integers.
     """
-    arenas = execute(shape, params, pools, stream, trips, num_steps)
-    return _read_results(kinds, arenas, rows)
-
-
-def _read_results(
-    kinds: tuple[int, ...], arenas: Arenas, rows: tuple[Array, ...]
-) -> tuple[Array, ...]:
-    return tuple(
-        take_rows(arenas[kind], own) for kind, own in zip(kinds, rows, strict=True)
-    )
-
-
-def _forward(
-    shape: ProgramShape, kinds: tuple[int, ...], *arguments: Any
-) -> tuple[tuple[Array, ...], Any]:
-    if shape.reuses_rows:
-        raise PlanError(
-            "a gradient needs the values that a plan with reuse=True overwrites; plan"
-            " with eb.Planner(reuse=False) for training"
-        )
-    params, pools, *plan = jax.tree.map(lambda each: each.value, arguments)
-    # Which pools somebody differentiates by is part of the structure: None or ().
-    moving = {
-        kind: () if each.perturbed else None for kind, each in arguments[1].items()
-    }
-    stream, trips, num_steps, result_rows = plan
-    packed = shape.pack(params)
-    cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
-    rows = dict(shape.type_rows)
-    start = _Run(
-        at=jnp.int32(0),
-        lanes=dict.fromkeys(cells, jnp.int32(0)),
-        arenas=new_arenas(shape),
-        gives={
-            type_id: cell.new_gives(rows[type_id]) for type_id, cell in cells.items()
-        },
-    )
-    bodies = [
-        _forward_body(loop, cells, packed, shape, pools, stream) for loop in shape.loops
-    ]
-
-    def step(s: Array, carry: _Run) -> _Run:
-        return run_loops(bodies, trips[s], carry)
-
-    end = lax.fori_loop(0, num_steps, step, start)
-    results = _read_results(kinds, end.arenas, result_rows)
-    return results, (params, pools, plan, end, moving)
-
-
-class _Run(NamedTuple):
-    """State of the forward pass.
-
-    Attributes:
-        at: Place in the stream.
-        lanes: Rows of the tapes that are written, by type.
-        arenas: Values.
-        gives: What each site gave, by type.
-    """
-
-    at: Array
-    lanes: dict[int, Array]
-    arenas: Arenas
-    gives: dict[int, Tapes]
-
-
-def _forward_body(
-    loop: Loop,
-    cells: dict[int, TapedCell],
-    all_packed: dict[int, Packed],
-    shape: ProgramShape,
-    pools: Arenas,
-    stream: Array,
-) -> Callable[[Any, _Run], _Run]:
-    type_id, width = loop.type_id, loop.width
-    node_type, cell = shape.types.types[type_id], cells[type_id]
-    packed = all_packed[type_id]
-    length = record_format(node_type, loop).length
-    lanes = jax.vmap(cell.forward, in_axes=(None, 0, 0, 0), axis_size=width)
-
-    def body(_: Any, carry: _Run) -> _Run:
-        chunk = read_chunk(node_type, loop, stream, carry.at)
-        outputs, gives = lanes(packed, *read_inputs(chunk, carry.arenas, pools))
-        lane = carry.lanes[type_id]
-        tapes = _write(carry.gives[type_id], lane, gives)
-        return _Run(
-            at=carry.at + length,
-            lanes=carry.lanes | {type_id: lane + width},
-            arenas=write_outputs(carry.arenas, node_type, chunk, outputs),
-            gives=carry.gives | {type_id: tapes},
-        )
-
-    return body
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _differentiate_once(
-    shape: ProgramShape,
-    kinds: tuple[int, ...],
-    residuals: Any,
-    cotangents: list[Array | None],
-) -> Any:
-    bars = _differentiate(shape, kinds, residuals, cotangents)
-    return jax.tree.map(lambda bar: None if is_float0(bar) else bar, bars)
-
-
-@_differentiate_once.defjvp
-def _differentiate_twice(
-    shape: ProgramShape, kinds: tuple[int, ...], primals: Any, tangents: Any
-) -> Any:
-    raise PlanError(
-        "a batched function has first derivatives only, by jax.grad, jax.value_and_grad"
-        " or jax.vjp, but this asks for the derivative of its gradient; for a Hessian,"
-        " differentiate the model itself, instance by instance"
-    )
-
-
-def _backward(
-    shape: ProgramShape, kinds: tuple[int, ...], residuals: Any, cotangents: Any
-) -> Any:
-    known = [None if isinstance(bar, SymbolicZero) else bar for bar in cotangents]
-    bars = _differentiate_once(shape, kinds, residuals, known)
-    params, pools, plan, *_ = residuals
-
-    def restore(primal: Array, bar: Array | None) -> Any:
-        return np.zeros(primal.shape, jax.dtypes.float0) if bar is None else bar
-
-    params_bar, pools_bar = jax.tree.map(restore, (params, pools), bars)
-    rest = jax.tree.map(lambda each: restore(each, None), tuple(plan))
-    return params_bar, pools_bar, *rest
-
-
-def _differentiate(
-    shape: ProgramShape,
-    kinds: tuple[int, ...],
-    residuals: Any,
-    cotangents: list[Array | None],
-) -> Any:
-    """Returns the cotangents of parameters and pools."""
-    params, pools, plan, run, moving = residuals
-    stream, trips, num_steps, result_rows = plan
-    packed, unpack = jax.vjp(shape.pack, params)
-    cells = {type_id: shape.taped_cell(type_id) for type_id in packed}
-    moving_pools = {kind for kind, mark in moving.items() if mark is not None}
-    moving_values = moving_arenas(shape, cells, moving_pools)
-    results = [
-        (kind, own, bar)
-        for kind, own, bar in zip(kinds, result_rows, cotangents, strict=True)
-        if bar is not None and kind in moving_values
-    ]
-    rows = dict(shape.type_rows)
-    start = _Carry(
-        at=run.at,
+    prepared, unpack = jax.vjp(program.pack, params)
+    cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
+    moving_values = moving_arenas(program, cells, moving_pools)
+    results = [each for each in results if each[0] in moving_values]
+    rows = dict(program.type_rows)
+    start = _State(
         lanes=run.lanes,
         sums={
-            type_id: [jnp.zeros_like(packed[type_id][k]) for k in cell.direct]
+            type_id: [jnp.zeros_like(prepared[type_id][k]) for k in cell.direct]
             for type_id, cell in cells.items()
         },
         reads={
@@ -262,30 +102,24 @@ def _differentiate(
             for kind, pool in pools.items()
             if kind in moving_pools and is_float(pool)
         },
-        arenas_bar=_first_cotangents(shape, run.arenas, moving_values, results),
+        arenas_bar=_first_cotangents(program, run.arenas, moving_values, results),
         reached={},
     )
-    if has_poles(shape, cells):
+    if has_poles(program, cells):
         start = start._replace(reached=first_reached(start.arenas_bar, results))
-    arenas = run.arenas
-    turned = {type_id: cell.turn(packed[type_id]) for type_id, cell in cells.items()}
-    bodies = [
-        _backward_body(
-            *(loop, cells, packed, turned, shape, pools, arenas, stream),
-            moving_values=start.arenas_bar,
-            moving_pools=start.pools_bar,
-        )
-        for loop in shape.loops
-    ]
+    turned = {type_id: cell.turn(prepared[type_id]) for type_id, cell in cells.items()}
 
-    def step(s: Array, carry: _Carry) -> _Carry:
-        return run_loops(bodies, trips[num_steps - 1 - s], carry, reverse=True)
+    def body_of(loop: Loop) -> Callable[[Chunk, _State], _State]:
+        type_id = loop.type_id
+        node_type, own = program.types.types[type_id], prepared[type_id]
+        pull = _pull_back(node_type, loop, cells[type_id], own, turned[type_id], start)
+        return _body(node_type, loop, cells[type_id], pull, pools, run.arenas)
 
-    end = lax.fori_loop(0, num_steps, step, start)
-    packed_bar = {
+    _, end = walk(program, stream, body_of, start, end=run.end)
+    prepared_bar = {
         type_id: _collect(
             cell,
-            packed[type_id],
+            prepared[type_id],
             end.sums[type_id],
             end.reads[type_id],
             end.gives[type_id],
@@ -294,24 +128,23 @@ def _differentiate(
         )
         for type_id, cell in cells.items()
     }
-    [params_bar] = unpack(packed_bar)
-    pools_bar = {
-        kind: end.pools_bar[kind]
-        if kind in end.pools_bar
-        else as_cotangent(zero_cotangent(pool), pool)
+    [params_bar] = unpack(prepared_bar)
+    params_bar = jax.tree.map(
+        lambda own, bar: bar if is_float(own) else None, params, params_bar
+    )
+    unmoved = {
+        kind: jnp.zeros_like(pool) if is_float(pool) else None
         for kind, pool in pools.items()
+        if kind not in end.pools_bar
     }
-    return params_bar, pools_bar
-
-
-differentiable_execute.defvjp(_forward, _backward, symbolic_zeros=True)
+    return params_bar, end.pools_bar | unmoved
 
 
 def _first_cotangents(
-    shape: ProgramShape, arenas: Arenas, moving: set[int], results: Results
+    program: ProgramShape, arenas: Arenas, moving: set[int], results: Results
 ) -> Arenas:
     """The cotangents of values that move and are read, before the first chunk."""
-    types = [shape.types.types[each.type_id] for each in shape.loops]
+    types = [program.types.types[each.type_id] for each in program.loops]
     read = {kind for kind, _, _ in results}
     read.update(kind for each in types for kind in each.operand_kinds)
     bars = {kind: jnp.zeros_like(arenas[kind]) for kind in sorted(read & moving)}
@@ -324,15 +157,14 @@ def _first_cotangents(
     return bars
 
 
-class _Carry(NamedTuple):
+class _State(NamedTuple):
     """State of the backward pass, which goes through the stream from its end.
 
     Attributes:
-        at: Place in the stream.
         lanes: Rows of the tapes that are still to do, by type.
         sums: Cotangents of packed arrays that are summed chunk by chunk, by type.
-        reads: What each site reads of the lane, by type.
-        gives: What each site gave; its cotangents, in the rows that are done.
+        reads: Inputs of each site that depend on the row, by type.
+        gives: Outputs of each site; its cotangents, in the rows that are done.
         lives: Which rows of the tapes are live lanes, by type; None where not needed.
         pools_bar: Cotangents of external inputs.
         arenas_bar: Cotangents of values.
@@ -340,7 +172,6 @@ class _Carry(NamedTuple):
             where no slope is infinite.
     """
 
-    at: Array
     lanes: dict[int, Array]
     sums: dict[int, list[Array]]
     reads: dict[int, Tapes]
@@ -351,35 +182,35 @@ class _Carry(NamedTuple):
     reached: Arenas
 
 
-def _backward_body(
+_Pull = Callable[[Group, Any, Any], tuple[Any, Tapes]]
+
+
+def _pull_back(
+    node_type: NodeType,
     loop: Loop,
-    cells: dict[int, TapedCell],
-    all_packed: dict[int, Packed],
-    all_turned: dict[int, list[Array | None]],
-    shape: ProgramShape,
-    pools: Arenas,
-    arenas: Arenas,
-    stream: Array,
-    moving_values: Collection[int],
-    moving_pools: Collection[int],
-) -> Callable[[Any, _Carry], _Carry]:
-    type_id, width = loop.type_id, loop.width
-    node_type, cell = shape.types.types[type_id], cells[type_id]
-    packed, turned = all_packed[type_id], all_turned[type_id]
-    length = record_format(node_type, loop).length
+    cell: TapedCell,
+    packed: Packed,
+    turned: list[Array | None],
+    start: _State,
+) -> _Pull:
+    """Returns what differentiates a group of a chunk's outputs.
+
+    It takes the group, the chunk's inputs, and the outputs of sites; it returns the
+    cotangents of arrays read directly, operands, external inputs and outputs of sites,
+    and what the sites read.
+    """
     axes = (0, None, 0, 0, None, None, 0)
-    lanes = jax.vmap(cell.again, in_axes=axes, axis_size=width)
+    lanes = jax.vmap(cell.again, in_axes=axes, axis_size=loop.width)
     template = node_type.template
     moving_operands = read_from(
-        node_type.operand_kinds, template.operands, moving_values
+        node_type.operand_kinds, template.operands, start.arenas_bar
     )
     moving_externals = read_from(
-        node_type.external_kinds, template.externals, moving_pools
+        node_type.external_kinds, template.externals, start.pools_bar
     )
     direct = [packed[k] for k in cell.direct]
 
-    def differentiate(group: Group, inputs: Any, given: Any) -> tuple[Any, Tapes]:
-        """Finds the cotangents of a group's outputs; also what sites read."""
+    def pull_back(group: Group, inputs: Any, given: Any) -> tuple[Any, Tapes]:
         operands, externals, masks = inputs
 
         def run(direct: Any, some: Any, others: Any, deltas: Any) -> Any:
@@ -397,60 +228,66 @@ def _backward_body(
             group.live, reads
         )
 
-    def body(_: Any, carry: _Carry) -> _Carry:
-        at, lane = carry.at - length, carry.lanes[type_id] - width
-        chunk = read_chunk(node_type, loop, stream, at)
+    return pull_back
+
+
+def _body(
+    node_type: NodeType,
+    loop: Loop,
+    cell: TapedCell,
+    pull_back: _Pull,
+    pools: Arenas,
+    arenas: Arenas,
+) -> Callable[[Chunk, _State], _State]:
+    """Returns what adds the cotangents of a chunk's inputs to a state."""
+    type_id, width, template = loop.type_id, loop.width, node_type.template
+
+    def body(chunk: Chunk, state: _State) -> _State:
+        lane = state.lanes[type_id] - width
         operands, externals, masks = read_inputs(chunk, arenas, pools)
         inputs = (repeat_last(chunk, operands), externals, masks)
         given = jax.tree.map(
-            lambda tape: slice_rows(tape, lane, width), carry.gives[type_id]
+            lambda tape: slice_rows(tape, lane, width), state.gives[type_id]
         )
         given = keep_rows(chunk.is_real(1), chunk.size - 1, given)
-        groups = divide_outputs(cell, chunk, carry.arenas_bar, carry.reached)
-        if carry.reached:
-            bars, reads, live = differentiate_groups(
-                differentiate, groups, inputs, given
-            )
+        groups = divide_outputs(cell, chunk, state.arenas_bar, state.reached)
+        if state.reached:
+            bars, reads, live = differentiate_groups(pull_back, groups, inputs, given)
         else:
-            bars, reads = differentiate(groups[0], inputs, given)
+            bars, reads = pull_back(groups[0], inputs, given)
             live = groups[0].live
-        (direct_bar, operands_bar, externals_bar, gives_bar), reads = fence_floats(
+        (direct_bar, operands_bar, externals_bar, gives_bar), reads = fence(
             (bars, reads), chunk.output_rows[0]
         )
-        sums = [a + b for a, b in zip(carry.sums[type_id], direct_bar, strict=True)]
-        lives = carry.lives[type_id]
-        return _Carry(
-            at=at,
-            lanes=carry.lanes | {type_id: lane},
-            sums=carry.sums | {type_id: sums},
-            reads=carry.reads | {type_id: _write(carry.reads[type_id], lane, reads)},
-            gives=carry.gives
-            | {type_id: _write(carry.gives[type_id], lane, gives_bar)},
-            lives=carry.lives
-            | {type_id: None if lives is None else write_rows(lives, lane, live)},
+        sums = [a + b for a, b in zip(state.sums[type_id], direct_bar, strict=True)]
+        reads = write_tapes(state.reads[type_id], lane, reads)
+        gives = write_tapes(state.gives[type_id], lane, gives_bar)
+        lives = state.lives[type_id]
+        lives = None if lives is None else write_rows(lives, lane, live)
+        return _State(
+            lanes=state.lanes | {type_id: lane},
+            sums=state.sums | {type_id: sums},
+            reads=state.reads | {type_id: reads},
+            gives=state.gives | {type_id: gives},
+            lives=state.lives | {type_id: lives},
             arenas_bar=add_groups(
-                carry.arenas_bar,
+                state.arenas_bar,
                 node_type.operand_kinds,
                 template.operands,
                 chunk.operands,
                 operands_bar,
             ),
             pools_bar=add_groups(
-                carry.pools_bar,
+                state.pools_bar,
                 node_type.external_kinds,
                 template.externals,
                 chunk.externals,
                 externals_bar,
             ),
-            reached=mark_reached(cell, chunk, carry.reached),
+            reached=mark_reached(cell, chunk, state.reached),
         )
 
     return body
-
-
-def _write(tapes: Tapes, lane: Array, rows: Tapes) -> Tapes:
-    """Writes rows of consecutive lanes on tapes."""
-    return jax.tree.map(lambda tape, own: write_rows(tape, lane, own), tapes, rows)
 
 
 def _collect(

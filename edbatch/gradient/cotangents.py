@@ -9,7 +9,8 @@ import numpy as np
 from jax import Array
 
 from edbatch.cell.rows import keep_rows, slice_rows, write_rows
-from edbatch.executor.chunk import Arenas, Chunk, fence, group_rows
+from edbatch.executor.arenas import Arenas
+from edbatch.executor.chunk import Chunk, group_rows
 from edbatch.graph.node_type import Slots
 
 
@@ -93,17 +94,6 @@ def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
     ]
 
 
-def fence_floats(bars: Any, row: Array) -> Any:
-    """As `fence`, for a pytree of cotangents, of which some may be float0."""
-    leaves, treedef = jax.tree.flatten(bars)
-    real = [k for k, leaf in enumerate(leaves) if not is_float0(leaf)]
-    if not real:
-        return bars
-    for k, leaf in zip(real, fence([leaves[k] for k in real], row), strict=True):
-        leaves[k] = leaf
-    return jax.tree.unflatten(treedef, leaves)
-
-
 def zero_cotangent(array: Array) -> Array:
     """A cotangent of zero; a placeholder for what has no cotangent."""
     return jnp.zeros_like(array) if is_float(array) else jnp.zeros((), jnp.float32)
@@ -112,11 +102,6 @@ def zero_cotangent(array: Array) -> Array:
 def as_cotangent(bar: Array, primal: Array) -> Any:
     """What JAX expects as an array's cotangent: float0 zeros for integers."""
     return bar if is_float(primal) else np.zeros(primal.shape, jax.dtypes.float0)
-
-
-def is_float0(array: Any) -> bool:
-    """Whether this is the cotangent of integers."""
-    return bool(array.dtype == jax.dtypes.float0)
 
 
 def is_float(array: Any) -> bool:

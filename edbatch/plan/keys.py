@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from edbatch.errors import PlanError
-from edbatch.executor.chunk import Arenas
+from edbatch.executor.arenas import Arenas
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.node_keys import GENERATOR, is_key, node_key, typed_key
 from edbatch.plan.plan import Plan

@@ -23,10 +23,11 @@ from edbatch.plan.result import (
 )
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, BucketStore, Needs
-from edbatch.stream.encode import Stream, count_trips, encode
+from edbatch.stream.encode import UnpaddedStream, encode, pad_stream
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 from edbatch.stream.slice_variants import SliceVariants
+from edbatch.stream.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,10 @@ class Plan:
     rows: tuple[Any, ...]
     lengths: tuple[Any, ...]
     report: PlanReport | None = field(default=None, repr=False)
+
+    def as_stream(self) -> Stream:
+        """Returns the schedule, as the executor takes it."""
+        return Stream(self.stream, self.trips, self.num_steps)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], _Static]:
         """Splits the plan into arrays and the static part."""
@@ -153,7 +158,7 @@ class Unpadded:
     """
 
     types: TypeTable
-    stream: Stream
+    stream: UnpaddedStream
     result: ResultShape
     rows: ResultRows
     needs: Needs
@@ -222,7 +227,7 @@ def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
     Returns:
         Everything but the external inputs.
     """
-    sizes, stream = bucket.sizes, part.stream
+    sizes = bucket.sizes
     program = ProgramShape(
         part.types,
         bucket.loops,
@@ -232,14 +237,11 @@ def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
         reuses_rows=planner.reuse,
         remat=planner.remat,
     )
-    records = np.zeros(sizes["stream"], np.int32)
-    records[: len(stream.records)] = stream.records
+    stream = pad_stream(part.stream, bucket.loops, sizes["stream"], sizes["steps"])
     rows = pad_results(part.rows, part.result, lambda name, _: sizes[name])
     plan = Plan(
         PlanShape(program, part.result),
-        records,
-        count_trips(stream, bucket.loops, sizes["steps"]),
-        np.int32(stream.num_steps),
+        *stream,
         {},
         rows.rows,
         rows.lengths,
@@ -248,7 +250,7 @@ def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
     return Encoded(plan, _by_kind("pool", sizes))
 
 
-def _needs(graph: DataflowGraph, layout: Layout, stream: Stream) -> Needs:
+def _needs(graph: DataflowGraph, layout: Layout, stream: UnpaddedStream) -> Needs:
     needs = {"stream": len(stream.records), "steps": stream.num_steps}
     for kind, rows in enumerate(layout.arena_rows.tolist()):
         if rows > 1:

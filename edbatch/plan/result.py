@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from edbatch.cell.rows import take_rows
-from edbatch.executor.chunk import Arenas
+from edbatch.executor.arenas import Arenas
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.outputs import Outputs, Skeleton, leaves
 from edbatch.plan.ragged import Ragged

@@ -6,8 +6,9 @@ from jax import Array
 
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import take_rows
-from edbatch.executor.program import execute_packed
-from edbatch.gradient.backward import differentiable_execute
+from edbatch.executor.arenas import new_arenas
+from edbatch.executor.loops import Loops
+from edbatch.gradient.differentiable import differentiable_execute
 from edbatch.gradient.reverse_mode import reverse_only
 from edbatch.graph.parameters import check_params
 from edbatch.plan.keys import give_keys
@@ -47,9 +48,7 @@ def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
     """
     shape = plan.shape
     program, pools = give_keys(shape.program, plan.pools, rng)
-    arenas = execute_packed(
-        program, packed, pools, plan.stream, plan.trips, plan.num_steps
-    )
+    arenas = Loops().run(program, packed, new_arenas(program), pools, plan.as_stream())
     results = take_results(shape.result, plan.rows, arenas, plan.pools)
     return assemble(shape.result, results, plan.lengths)
 
@@ -76,9 +75,7 @@ def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ..
     kinds = tuple(kind for source, kind in shape.result.leaves if source == "value")
     rows = tuple(own for own, value in zip(plan.rows, is_value, strict=True) if value)
     values = iter(
-        differentiable_execute(
-            program, kinds, params, pools, plan.stream, plan.trips, plan.num_steps, rows
-        )
+        differentiable_execute(program, kinds, params, pools, plan.as_stream(), rows)
     )
     return tuple(
         next(values) if source == "value" else take_rows(plan.pools[kind], own)

@@ -20,10 +20,11 @@ from edbatch.graph.merge import check_rows
 from edbatch.memory_planner.layout import Layout
 from edbatch.stream.format import field_starts, record_formats
 from edbatch.stream.loop import Loop, order_loops
+from edbatch.stream.stream import Stream
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class UnpaddedStream:
     """A minibatch as ``I`` integers; ``C`` chunks in ``S`` steps.
 
     Attributes:
@@ -45,16 +46,16 @@ class Stream:
 def encode(
     graph: DataflowGraph,
     layout: Layout,
-    forms: tuple[tuple[int, ...], ...] = ((),),
-    chunk_form: np.ndarray | None = None,
-) -> Stream:
+    variants: tuple[tuple[int, ...], ...] = ((),),
+    chunk_variant: np.ndarray | None = None,
+) -> UnpaddedStream:
     """Encodes a layout as a stream of records.
 
     Args:
         graph: The graph.
         layout: Its layout.
-        forms: Sets of operand slots that are read as slices.
-        chunk_form: Which of them each chunk of the layout has; the first if None.
+        variants: Sets of operand slots that are read as slices.
+        chunk_variant: Which of them each chunk of the layout has; the first if None.
             ``[C] int32``.
 
     Returns:
@@ -63,10 +64,10 @@ def encode(
     Raises:
         PlanError: The stream would be longer than int32 can count.
     """
-    if chunk_form is None:
-        chunk_form = np.zeros(len(layout.chunk_start), np.int32)
+    if chunk_variant is None:
+        chunk_variant = np.zeros(len(layout.chunk_start), np.int32)
     types = graph.node_type[layout.order[layout.chunk_start]]
-    loops, chunk_loop = _find_loops(types, layout.chunk_width, forms, chunk_form)
+    loops, chunk_loop = _find_loops(types, layout.chunk_width, variants, chunk_variant)
     batch = np.searchsorted(layout.batch_start, layout.chunk_start, side="right")
     order = np.lexsort((chunk_loop, batch))
     starts = field_starts(record_formats(graph.types.types, loops))
@@ -77,29 +78,31 @@ def encode(
         layout.value_row, graph.value_start, graph.operand_start, graph.operands,
         graph.external_start, graph.external_rows, length,
     )  # fmt: skip
-    return Stream(records, loops, chunk_loop[order])
+    return UnpaddedStream(records, loops, chunk_loop[order])
 
 
 def _find_loops(
     types: np.ndarray,
     widths: np.ndarray,
-    forms: tuple[tuple[int, ...], ...],
-    chunk_form: np.ndarray,
+    variants: tuple[tuple[int, ...], ...],
+    chunk_variant: np.ndarray,
 ) -> tuple[tuple[Loop, ...], np.ndarray]:
     """Returns the loops in use, in order, and the position of each chunk's."""
-    codes = (types.astype(np.int64) << 32 | widths) * len(forms) + chunk_form
+    codes = (types.astype(np.int64) << 32 | widths) * len(variants) + chunk_variant
     used, inverse = np.unique(codes, return_inverse=True)
     found = []
     for code in used.tolist():
-        pair, form = divmod(code, len(forms))
-        found.append(Loop(pair >> 32, pair & 0xFFFFFFFF, forms[form]))
+        pair, variant = divmod(code, len(variants))
+        found.append(Loop(pair >> 32, pair & 0xFFFFFFFF, variants[variant]))
     loops = order_loops(found)
     place = {loop: k for k, loop in enumerate(loops)}
     rank = np.array([place[loop] for loop in found], np.int32)
     return loops, rank[inverse]
 
 
-def count_trips(stream: Stream, loops: tuple[Loop, ...], steps: int) -> np.ndarray:
+def count_trips(
+    stream: UnpaddedStream, loops: tuple[Loop, ...], steps: int
+) -> np.ndarray:
     """Counts the iterations of each loop in each step.
 
     Args:
@@ -115,6 +118,26 @@ def count_trips(stream: Stream, loops: tuple[Loop, ...], steps: int) -> np.ndarr
     trips = np.zeros((steps, len(loops)), np.int32)
     _fill_trips(own[stream.chunk_loop], trips)
     return trips
+
+
+def pad_stream(
+    stream: UnpaddedStream, loops: tuple[Loop, ...], length: int, steps: int
+) -> Stream:
+    """Pads a stream to a bucket.
+
+    Args:
+        stream: The stream.
+        loops: The program's loops in their order; a superset of ``stream.loops``.
+        length: Integers of the bucket, at least as many as of the stream.
+        steps: Steps of the bucket, at least as many as of the stream.
+
+    Returns:
+        The stream, arrays of NumPy.
+    """
+    records = np.zeros(length, np.int32)
+    records[: len(stream.records)] = stream.records
+    trips = count_trips(stream, loops, steps)
+    return Stream(records, trips, np.int32(stream.num_steps))
 
 
 @njit(cache=True, nogil=True)

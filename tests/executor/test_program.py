@@ -9,7 +9,8 @@ import pytest
 from trees import all_states, encode, make_params, sample_trees
 
 import edbatch as eb
-from edbatch.executor.program import compiled_copies, run_loops
+from edbatch.executor.arenas import compiled_copies
+from edbatch.executor.loops import run_loops
 
 HIDDEN = 24
 

@@ -7,7 +7,7 @@ import pytest
 from programs import interpret, make_params, sample_program
 
 import edbatch as eb
-from edbatch.executor.program import compiled_copies
+from edbatch.executor.arenas import compiled_copies
 from edbatch.memory_planner import plan_layout
 from edbatch.stream.slice_variants import GATHER, SliceVariants
 

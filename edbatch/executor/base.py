@@ -1,0 +1,50 @@
+"""What an executor is: arenas in, arenas out.
+
+An executor runs a stream on arenas that the caller gives and takes back. A function
+that is compiled with the arenas donated updates them in place, so a minibatch may run
+as several streams, one after the other, on arenas that stay on the device:
+
+    run = jax.jit(executor.run, static_argnums=0, donate_argnums=2)
+    arenas = new_arenas(program)
+    for stream in streams:
+        arenas = run(program, prepared, arenas, pools, stream)
+
+The streams may be of other programs (buckets) of the same types; arenas may have more
+rows than the program asks for, and there may be more of them.
+"""
+
+from typing import Protocol
+
+from edbatch.cell.program import Packed
+from edbatch.executor.arenas import Arenas
+from edbatch.executor.program import ProgramShape
+from edbatch.stream.stream import Stream
+
+Prepared = dict[int, Packed]  # type id -> what its cell makes of parameters alone
+
+
+class Executor(Protocol):
+    """A way to run streams, made for a kind of device."""
+
+    def run(
+        self,
+        program: ProgramShape,
+        prepared: Prepared,
+        arenas: Arenas,
+        pools: Arenas,
+        stream: Stream,
+    ) -> Arenas:
+        """Runs a stream.
+
+        Args:
+            program: The program.
+            prepared: What `ProgramShape.pack` made of the parameters.
+            arenas: Values by array kind, ``[rows, ...]``; row 0 is zero. Whatever the
+                stream reads and does not write itself is there.
+            pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
+            stream: The stream.
+
+        Returns:
+            The arenas, with the values that the stream computes. Rows that no node
+            wrote hold arbitrary values.
+        """

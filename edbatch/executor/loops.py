@@ -1,0 +1,146 @@
+"""Programs of loops: the executor for CPUs, and for GPUs as long as there is no other.
+
+The program holds one loop per type, width and set of operands that are read as slices.
+A step passes over all of them; the number of iterations of each, possibly zero, comes
+from the stream. Loops update the arenas in place, where ``lax.cond`` or ``lax.switch``
+around them would copy them; a test reads the compiled HLO for such copies.
+
+With many loops those that do not iterate would cost more than those that do, so loops
+are enclosed in groups: a loop of zero or one iteration around each skips it at once.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from edbatch.cell.program import run_lanes
+from edbatch.executor.arenas import Arenas
+from edbatch.executor.base import Prepared
+from edbatch.executor.chunk import Chunk, read_chunk, read_inputs, write_outputs
+from edbatch.executor.program import ProgramShape
+from edbatch.stream.format import record_format
+from edbatch.stream.loop import Loop
+from edbatch.stream.stream import Stream
+
+_UNGROUPED = 8  # up to so many loops, a group's own loop costs more than it saves
+
+_State = TypeVar("_State")
+_Body = Callable[[Chunk, _State], _State]
+
+
+class Loops:
+    """Runs streams by nested loops; see `Executor`."""
+
+    def run(
+        self,
+        program: ProgramShape,
+        prepared: Prepared,
+        arenas: Arenas,
+        pools: Arenas,
+        stream: Stream,
+    ) -> Arenas:
+        """Runs a stream; see `Executor.run`."""
+
+        def body_of(loop: Loop) -> _Body[Arenas]:
+            cell, own = program.cell(loop.type_id), prepared[loop.type_id]
+
+            def body(chunk: Chunk, arenas: Arenas) -> Arenas:
+                inputs = read_inputs(chunk, arenas, pools)
+                outputs = run_lanes(cell, chunk.width, own, *inputs)
+                return write_outputs(arenas, chunk, outputs)
+
+            return body
+
+        return walk(program, stream, body_of, arenas)[1]
+
+
+def walk(
+    program: ProgramShape,
+    stream: Stream,
+    body_of: Callable[[Loop], _Body[_State]],
+    state: _State,
+    *,
+    end: Array | None = None,
+) -> tuple[Array, _State]:
+    """Visits the chunks of a stream, in their order or from the last to the first.
+
+    Args:
+        program: The program.
+        stream: The stream.
+        body_of: Returns what a loop does with a chunk and a state, the next state.
+        state: The initial state, a pytree.
+        end: Where the last record ends, a scalar, to visit chunks in reverse.
+
+    Returns:
+        The position in the records after the last chunk visited, and the final state.
+    """
+    reverse = end is not None
+
+    def visit(loop: Loop) -> Callable[[Any, Any], Any]:
+        node_type, body = program.types.types[loop.type_id], body_of(loop)
+        length = record_format(node_type, loop).length
+
+        def forward(_: Any, carry: tuple[Array, _State]) -> tuple[Array, _State]:
+            at, state = carry
+            chunk = read_chunk(node_type, loop, stream.records, at)
+            return at + length, body(chunk, state)
+
+        def backward(_: Any, carry: tuple[Array, _State]) -> tuple[Array, _State]:
+            at, state = carry[0] - length, carry[1]
+            return at, body(read_chunk(node_type, loop, stream.records, at), state)
+
+        return backward if reverse else forward
+
+    visits = [visit(loop) for loop in program.loops]
+
+    def step(s: Array, carry: tuple[Array, _State]) -> tuple[Array, _State]:
+        trips = stream.trips[stream.num_steps - 1 - s if reverse else s]
+        found: tuple[Array, _State] = run_loops(visits, trips, carry, reverse=reverse)
+        return found
+
+    start = jnp.int32(0) if end is None else end
+    return lax.fori_loop(0, stream.num_steps, step, (start, state))
+
+
+def run_loops(
+    bodies: Sequence[Callable[[Any, Any], Any]],
+    trips: Array,
+    carry: Any,
+    *,
+    reverse: bool = False,
+) -> Any:
+    """Runs each loop for as many iterations as asked, in order.
+
+    Args:
+        bodies: One body per loop.
+        trips: Iterations of each; ``[P] int32``.
+        carry: Initial carry.
+        reverse: Take the loops from the last to the first.
+
+    Returns:
+        The final carry.
+    """
+
+    def run_range(first: int, last: int, carry: Any) -> Any:
+        order = range(first, last)
+        for p in reversed(order) if reverse else order:
+            carry = lax.fori_loop(0, trips[p], bodies[p], carry)
+        return carry
+
+    if len(bodies) <= _UNGROUPED:
+        return run_range(0, len(bodies), carry)
+    size = math.isqrt(len(bodies))
+    starts = list(range(0, len(bodies), size))
+    for first in reversed(starts) if reverse else starts:
+        last = min(first + size, len(bodies))
+        busy = (trips[first:last].max() > 0).astype(jnp.int32)
+        carry = lax.fori_loop(
+            0,
+            busy,
+            lambda _, inner, a=first, b=last: run_range(a, b, inner),
+            carry,
+        )
+    return carry

@@ -1,0 +1,149 @@
+"""The executor as a function with a rule for its gradient."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax.custom_derivatives import SymbolicZero
+
+from edbatch.cell.rows import take_rows
+from edbatch.errors import PlanError
+from edbatch.executor.arenas import Arenas, new_arenas
+from edbatch.executor.loops import Loops
+from edbatch.executor.program import ProgramShape
+from edbatch.gradient.backward import differentiate
+from edbatch.gradient.forward import TapedRun, run_with_tapes
+from edbatch.stream.stream import Stream
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def differentiable_execute(
+    program: ProgramShape,
+    kinds: tuple[int, ...],
+    params: Any,
+    pools: Arenas,
+    stream: Stream,
+    rows: tuple[Array, ...],
+) -> tuple[Array, ...]:
+    """Runs a minibatch and reads results, with a gradient.
+
+    One may differentiate by parameters and floating external inputs.
+
+    Args:
+        program: The program.
+        kinds: Array kind of each result.
+        params: The model's parameters.
+        pools: External inputs by array kind.
+        stream: The stream.
+        rows: Rows of each result, ``[n] int32``.
+
+    Returns:
+        The results, ``[n, ...]`` each. They are read here and not by the caller, so
+        that it is known which of them have no cotangent.
+    """
+    prepared = program.pack(params)
+    arenas = Loops().run(program, prepared, new_arenas(program), pools, stream)
+    return _read_results(kinds, arenas, rows)
+
+
+def _read_results(
+    kinds: tuple[int, ...], arenas: Arenas, rows: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    return tuple(
+        take_rows(arenas[kind], own) for kind, own in zip(kinds, rows, strict=True)
+    )
+
+
+class _Residuals(NamedTuple):
+    """What the forward pass leaves for the backward pass.
+
+    Attributes:
+        params: The model's parameters.
+        pools: External inputs.
+        stream: The stream.
+        rows: Rows of each result.
+        run: Values and tapes.
+        moving: By array kind of external inputs: () if one differentiates by them, else
+            None. It is part of the structure, and no array.
+    """
+
+    params: Any
+    pools: Arenas
+    stream: Stream
+    rows: tuple[Array, ...]
+    run: TapedRun
+    moving: dict[int, Any]
+
+
+def _forward(
+    program: ProgramShape, kinds: tuple[int, ...], *arguments: Any
+) -> tuple[tuple[Array, ...], _Residuals]:
+    if program.reuses_rows:
+        raise PlanError(
+            "a gradient needs the values that a plan with reuse=True overwrites; plan"
+            " with eb.Planner(reuse=False) for training"
+        )
+    params, pools, stream, rows = jax.tree.map(lambda each: each.value, arguments)
+    moving = {
+        kind: () if each.perturbed else None for kind, each in arguments[1].items()
+    }
+    prepared = program.pack(params)
+    cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
+    arenas = new_arenas(program)
+    run = run_with_tapes(program, prepared, cells, arenas, pools, stream)
+    results = _read_results(kinds, run.arenas, rows)
+    return results, _Residuals(params, pools, stream, rows, run, moving)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _differentiate_once(
+    program: ProgramShape,
+    kinds: tuple[int, ...],
+    residuals: _Residuals,
+    cotangents: list[Array | None],
+) -> Any:
+    """Returns the cotangents of parameters and pools, None for integers."""
+    params, pools, stream, rows, run, moving = residuals
+    results = [
+        (kind, own, bar)
+        for kind, own, bar in zip(kinds, rows, cotangents, strict=True)
+        if bar is not None
+    ]
+    by = {kind for kind, mark in moving.items() if mark is not None}
+    return differentiate(program, params, pools, stream, run, results, by)
+
+
+@_differentiate_once.defjvp
+def _differentiate_twice(
+    program: ProgramShape, kinds: tuple[int, ...], primals: Any, tangents: Any
+) -> Any:
+    raise PlanError(
+        "a batched function has first derivatives only, by jax.grad, jax.value_and_grad"
+        " or jax.vjp, but this asks for the derivative of its gradient; for a Hessian,"
+        " differentiate the model itself, instance by instance"
+    )
+
+
+def _backward(
+    program: ProgramShape,
+    kinds: tuple[int, ...],
+    residuals: _Residuals,
+    cotangents: Any,
+) -> Any:
+    known = [None if isinstance(bar, SymbolicZero) else bar for bar in cotangents]
+    bars = _differentiate_once(program, kinds, residuals, known)
+
+    def restore(primal: Array, bar: Array | None) -> Any:
+        return np.zeros(primal.shape, jax.dtypes.float0) if bar is None else bar
+
+    primals = residuals.params, residuals.pools
+    integers = residuals.stream, residuals.rows
+    return (
+        *jax.tree.map(restore, primals, bars),
+        *jax.tree.map(lambda each: restore(each, None), integers),
+    )
+
+
+differentiable_execute.defvjp(_forward, _backward, symbolic_zeros=True)
