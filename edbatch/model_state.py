@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 from edbatch.cell import SplitTable, SplitTypes
 from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
+from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.outputs import EMPTY, Mismatch, Outputs, Skeleton, spread, unify
+from edbatch.graph.output_tree import EMPTY, Mismatch, Outputs, Skeleton, spread, unify
 from edbatch.graph.parameters import put_in_order, saw_other_order
-from edbatch.graph.recorder import CallMemory
 from edbatch.graph.type_table import TypeTable
 from edbatch.graph.without_lock import WithoutLock
 from edbatch.options import Options

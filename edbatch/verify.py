@@ -13,7 +13,7 @@ import numpy as np
 from edbatch.arguments import check_flag, check_number, list_of
 from edbatch.batched_function import BatchedFunction
 from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
-from edbatch.graph.cell import jitted_cells
+from edbatch.graph.context import jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
 from edbatch.plan.ragged import Ragged

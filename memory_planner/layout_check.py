@@ -3,7 +3,7 @@
 import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.outputs import leaves
+from edbatch.graph.output_tree import leaves
 from edbatch.memory_planner.layout import ZERO_ROW, Layout
 
 _NOBODY = -1

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.outputs import leaves
+from edbatch.graph.output_tree import leaves
 from edbatch.memory_planner.gaps import give_rows_back, take_rows
 from edbatch.memory_planner.rows import NO_LANE
 

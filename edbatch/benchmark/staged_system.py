@@ -13,9 +13,9 @@ import numpy as np
 from jax import Array
 
 from edbatch.graph import DataflowGraph, TypeTable, record
-from edbatch.graph.outputs import leaves
+from edbatch.graph.call_memory import CallMemory
+from edbatch.graph.output_tree import leaves
 from edbatch.graph.parameters import abstract
-from edbatch.graph.recorder import CallMemory
 from edbatch.plan.result import (
     assemble,
     find_ragged,

@@ -14,7 +14,7 @@ from edbatch.benchmark.levels import Levels
 from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.scan import Scan, ScanSorted
 from edbatch.graph import DataflowGraph
-from edbatch.graph.cell import jitted_cells
+from edbatch.graph.context import jitted_cells
 from edbatch.memory_planner import Planner
 from edbatch.plan import Plan
 from edbatch.schedule import Policy

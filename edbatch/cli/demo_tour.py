@@ -17,7 +17,7 @@ from edbatch.cli.output_file import check_writable, make_folder
 from edbatch.cli.rows import as_rows, comparisons
 from edbatch.cli.task import Task
 from edbatch.graph import GraphStructure
-from edbatch.graph.cell import jitted_cells
+from edbatch.graph.context import jitted_cells
 from edbatch.models import Workload, get_workload
 from edbatch.policies import Greedy, StateMachine, compare, train_policy, warm_up
 from edbatch.schedule.interrupt import deferred_interrupt

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.outputs import Outputs, Skeleton
+from edbatch.graph.output_tree import Outputs, Skeleton
 from edbatch.graph.type_table import TypeTable
 
 

@@ -5,27 +5,24 @@ and numbers the slots of the node. The recorder takes this way for the first nod
 type, and for calls that its fast way does not cover.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from edbatch.errors import CellError, RecordingError, user_line
 from edbatch.graph.cell import Cell
 from edbatch.graph.dataflow_graph import MISSING
-from edbatch.graph.external_input import NotAnInputError, as_input
-from edbatch.graph.handle import Handle
+from edbatch.graph.external_input import ABSENT, NotAnInputError, as_input
+from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import NODE_KEY, is_key, key_dtype
 from edbatch.graph.node_type import CallTemplate, Padding, Slots
 from edbatch.graph.parameters import ParameterPath
-
-if TYPE_CHECKING:
-    from edbatch.graph.recorder import Recorder
+from edbatch.graph.tape import InstanceTape
 
 _ARGUMENTS = (
     "arguments are pytrees of handles, parameters, numbers and arrays, or are declared"
     " with @eb.cell(static=...)"
 )
-ABSENT: Any = object()  # an external input that a padded list lacks
 
 
 class CallAnalysis:
@@ -38,7 +35,7 @@ class CallAnalysis:
         external_kinds: Array kind per external slot.
     """
 
-    def __init__(self, recorder: "Recorder", cell: Cell) -> None:
+    def __init__(self, recorder: InstanceTape, cell: Cell) -> None:
         self.recorder = recorder
         self.cell = cell
         self.operands: list[int] = []
@@ -106,7 +103,7 @@ class CallAnalysis:
         """Takes one value in; returns where it comes from and its slot there."""
         if isinstance(value, Handle):
             if value._recorder is not self.recorder:
-                self.recorder.reject_foreign(value)
+                reject_foreign(value)
             self.operands.append(value._value)
             self.operand_kinds.append(value._kind)
             return "operand", len(self.operands) - 1

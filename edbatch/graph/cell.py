@@ -2,10 +2,8 @@
 
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -13,46 +11,11 @@ import numpy as np
 
 from edbatch.arguments import check_number, check_type, list_of
 from edbatch.errors import CellError, PickleError, shown, user_line, user_module
+from edbatch.graph.constants import PYTHON_NUMBERS, as_number, constant_key
+from edbatch.graph.context import context
 from edbatch.graph.reference import find, full_name, reference
-from edbatch.graph.static_value import exactly
 
-if TYPE_CHECKING:
-    from edbatch.graph.node_keys import CallKeys
-    from edbatch.graph.recorder import Recorder
-
-PYTHON_NUMBERS = (bool, int, float, complex)
 RNG = "rng"  # the argument by which a cell asks for a key
-
-
-class _Active(threading.local):
-    recorder: "Recorder | None" = None
-    keys: "CallKeys | None" = None
-    jit: bool = False
-    inside: bool = False  # the function of a recorded cell runs
-
-
-active = _Active()
-
-
-@contextmanager
-def jitted_cells() -> Iterator[None]:
-    """Compiles each cell by itself while models run unbatched in this context."""
-    before, active.jit = active.jit, True
-    try:
-        yield
-    finally:
-        active.jit = before
-
-
-@contextmanager
-def inside_cell() -> Iterator[None]:
-    """Makes cells plain functions, while the function of a recorded cell runs."""
-    before = active.recorder, active.keys, active.inside
-    active.recorder, active.keys, active.inside = None, None, True
-    try:
-        yield
-    finally:
-        active.recorder, active.keys, active.inside = before
 
 
 class Cell:
@@ -162,7 +125,7 @@ class Cell:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, or records a node while a model is recorded."""
-        recorder = active.recorder
+        recorder = context.recorder
         if recorder is not None:
             return recorder.call(self, args, kwargs)
         if self.lacks_rng(args, kwargs):
@@ -198,15 +161,15 @@ class Cell:
         return self.name, self.padded, self.static, lengths, tuple(self.positions)
 
     def _next_key(self) -> dict[str, Any]:
-        if active.inside:
+        if context.inside:
             raise CellError(
                 f"cell {self.name!r} takes a key, 'rng', but another cell calls it"
                 f" without one ({user_line()}), and edbatch gives keys to the calls of"
                 " the model alone; let the cell around it take 'rng' and pass rng= on,"
                 " a part of jax.random.split if several need one, or rng=None"
             )
-        if active.keys is not None:
-            return {RNG: active.keys.next()}
+        if context.keys is not None:
+            return {RNG: context.keys.next()}
         if self._has_default_rng:
             return {}
         raise CellError(
@@ -230,7 +193,7 @@ class Cell:
                 bound[position] = jax.tree.map(_as_array, bound[position])
             elif name in named:
                 named[name] = jax.tree.map(_as_array, named[name])
-        function = self._compiled if active.jit else self.function
+        function = self._compiled if context.jit else self.function
         return jax.tree.map(_strong, function(*bound, **named))
 
     @functools.cached_property
@@ -257,13 +220,13 @@ class Cell:
             name: Its name.
 
         Returns:
-            What is equal for the same constants alone, see `exactly`.
+            Its key, see `constant_key`.
 
         Raises:
             CellError: It cannot be told from others, with the mend.
         """
         try:
-            found = exactly(value)
+            found = constant_key(value)
             hash(found)
         except TypeError:
             raise CellError(
@@ -314,24 +277,6 @@ def _find_cell(module: str, qualname: str, options: tuple[Any, ...]) -> Cell:
         fix = "usually the code was changed since; record again with this code"
         raise PickleError(rule.format(f"this is {what} here", fix))
     return found
-
-
-def as_number(value: Any) -> Any:
-    """Makes a plain number of one of a subclass, such as a member of an ``IntEnum``.
-
-    Args:
-        value: A ``bool``, ``int``, ``float`` or ``complex``.
-
-    Returns:
-        The number, of one of these types themselves.
-
-    Example:
-        >>> from http import HTTPStatus
-        >>> as_number(HTTPStatus.OK)
-        200
-    """
-    base = next(each for each in PYTHON_NUMBERS if isinstance(value, each))
-    return value if type(value) is base else base(value)
 
 
 def _as_array(leaf: Any) -> Any:

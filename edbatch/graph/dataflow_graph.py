@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from edbatch.graph.outputs import Outputs
+from edbatch.graph.output_tree import Outputs
 from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import TypeTable
 

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.graph.cell import PYTHON_NUMBERS, as_number
+from edbatch.graph.constants import PYTHON_NUMBERS, as_number
 from edbatch.graph.node_type import Aval
 
+ABSENT: Any = object()  # an external input that a padded list lacks
 # Numbers that recording takes as they are.
 NUMBERS = frozenset(
     (bool, int, float, complex, np.int32, np.int64, np.float32, np.float64, np.bool_)

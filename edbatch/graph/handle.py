@@ -1,18 +1,15 @@
 """What a cell returns while it is being recorded: a promise of one array."""
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from edbatch.errors import PickleError, RecordingError, user_line
-from edbatch.graph.no_arithmetic import no_arithmetic
-
-if TYPE_CHECKING:
-    from edbatch.graph.recorder import Recorder
+from edbatch.graph.stand_in import StandIn
+from edbatch.graph.tape import InstanceTape
 
 
-@no_arithmetic
-class Handle:
+class Handle(StandIn):
     """One output array of one recorded node.
 
     A handle can be passed to cells and returned from the model, nothing else: it has
@@ -23,7 +20,7 @@ class Handle:
 
     # No __init__: `new_handle` and the recorder set the slots, twice as fast.
     _kind: int
-    _recorder: "Recorder"
+    _recorder: InstanceTape
     _value: int
 
     @property
@@ -51,14 +48,6 @@ class Handle:
             " is not computed yet while the model is recorded; move the computation"
             " into a function marked with @eb.cell"
         )
-
-    def __copy__(self) -> "Handle":
-        """Returns the handle itself: an array that is not computed cannot change."""
-        return self
-
-    def __deepcopy__(self, memo: Any) -> "Handle":
-        """Returns the handle itself: an array that is not computed cannot change."""
-        return self
 
     def __reduce__(self) -> NoReturn:
         """Raises: a handle is of one recording that is being made."""
@@ -95,11 +84,11 @@ class Handle:
         return self._reject(f"array method .{name}")
 
 
-def new_handle(recorder: "Recorder", value: int, kind: int) -> Handle:
+def new_handle(recorder: InstanceTape, value: int, kind: int) -> Handle:
     """Makes a handle.
 
     Args:
-        recorder: The recorder of its instance.
+        recorder: The tape of its instance.
         value: Number of the value that it stands for.
         kind: Array kind of the value.
 
@@ -111,3 +100,19 @@ def new_handle(recorder: "Recorder", value: int, kind: int) -> Handle:
     handle._value = value
     handle._kind = kind
     return handle
+
+
+def reject_foreign(handle: Handle) -> NoReturn:
+    """Raises the error for a handle of another recording.
+
+    Args:
+        handle: The handle.
+
+    Raises:
+        RecordingError: Always.
+    """
+    raise RecordingError(
+        f"a handle from another recording was passed to a cell ({user_line()}):"
+        f" {handle!r} belongs to another instance, or to an earlier recording;"
+        " compute it inside this model call, or pass it as an array"
+    )

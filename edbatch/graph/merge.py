@@ -9,7 +9,7 @@ from numba import njit
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_keys import is_key
-from edbatch.graph.outputs import (
+from edbatch.graph.output_tree import (
     Outputs,
     Skeleton,
     leaves,

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from edbatch.errors import CellError
-from edbatch.graph.cell import active
+from edbatch.graph.context import context
 
 # What other generators draw depends on how keys are batched together.
 GENERATOR = "threefry2x32"
@@ -138,8 +138,8 @@ def cell_keys(rng: Any, instance: int = 0) -> Iterator[None]:
         >>> bool(batched[1] == one), bool(batched[0] == one)
         (True, False)
     """
-    before, active.keys = active.keys, CallKeys(typed_key(rng), instance)
+    before, context.keys = context.keys, CallKeys(typed_key(rng), instance)
     try:
         yield
     finally:
-        active.keys = before
+        context.keys = before

@@ -15,9 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from edbatch.graph.cell import Cell, inside_cell
+from edbatch.graph.cell import Cell
+from edbatch.graph.constants import constant_key
+from edbatch.graph.context import inside_cell
 from edbatch.graph.parameters import ParameterPath, path_name, resolve
-from edbatch.graph.static_value import exactly
 
 _NO_DEFAULT = inspect.Parameter.empty
 
@@ -112,9 +113,9 @@ class CallTemplate:
     paddings: tuple[Padding, ...] = ()
 
     def with_exact_constants(self) -> "CallTemplate":
-        """Returns what is equal for calls of the very same constants; see `exactly`."""
+        """Returns a key of the call: `constant_key` in place of each constant."""
         leaves = tuple(
-            (kind, exactly(content) if kind == "static" else content)
+            (kind, constant_key(content) if kind == "static" else content)
             for kind, content in self.leaves
         )
         return replace(self, leaves=leaves)

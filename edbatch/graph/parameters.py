@@ -19,7 +19,7 @@ from edbatch.errors import (
     shown,
     user_line,
 )
-from edbatch.graph.no_arithmetic import no_arithmetic
+from edbatch.graph.stand_in import StandIn
 
 # One step from a container to a part of it: ("item", key) or ("attribute", name).
 Step = tuple[str, Any]
@@ -127,8 +127,7 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-@no_arithmetic
-class ParameterPath:
+class ParameterPath(StandIn):
     """A part of the parameters, named by the path that leads to it.
 
     Attributes are looked up on the parameters' own structure; the same path always
@@ -210,14 +209,6 @@ class ParameterPath:
             )
             raise RecordingError(_unknown(self._steps, str(key), known)) from None
         return self._child(step, spec)
-
-    def __copy__(self) -> "ParameterPath":
-        """Returns the path itself: one part has one path."""
-        return self
-
-    def __deepcopy__(self, memo: Any) -> "ParameterPath":
-        """Returns the path itself: one part has one path."""
-        return self
 
     def __reduce__(self) -> NoReturn:
         """Raises: a path is of one model's recordings."""

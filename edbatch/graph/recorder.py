@@ -6,85 +6,36 @@ appends a few integers to flat lists. Only a type's first node is analysed with
 ``jax.eval_shape``.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-import jax
 import numpy as np
 
-from edbatch.errors import EdbatchError, RecordingError, raising_line, user_line
-from edbatch.graph.call_analysis import ABSENT, CallAnalysis
-from edbatch.graph.cell import RNG, Cell, active
+from edbatch.errors import EdbatchError, RecordingError, raising_line
+from edbatch.graph.call_analysis import CallAnalysis
+from edbatch.graph.call_memory import Branch, CallMemory, KnownType
+from edbatch.graph.cell import RNG, Cell
+from edbatch.graph.context import context
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
-from edbatch.graph.external_input import NUMBERS, stack_inputs, too_wide
-from edbatch.graph.handle import Handle, new_handle
+from edbatch.graph.external_input import NUMBERS
+from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import NODE_KEY
-from edbatch.graph.node_type import NodeType
-from edbatch.graph.outputs import OutputColumns
+from edbatch.graph.output_recording import OutputColumns
 from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.stand_in import is_about_stand_in
+from edbatch.graph.tape import InstanceTape, Tape
 from edbatch.graph.type_table import TypeTable
 
-
-class Tape:
-    """Growing lists that the recordings of one call of `record` share."""
-
-    def __init__(self, types: TypeTable) -> None:
-        self.types = types
-        self.node_type: list[int] = []
-        self.operands: list[int] = []  # value ids, counted over the whole tape
-        self.external_rows: list[int] = []
-        # Array kind -> rows
-        self.externals: defaultdict[int, list[Any]] = defaultdict(list)
-        # id -> array, its kind, its row
-        self.shared_rows: dict[int, tuple[Any, int, int]] = {}
-        self.num_values = 0
-
-
-_NOT_SHARED = (None, MISSING, MISSING)
-Branch = defaultdict[Any, Any]
 _CLOSE = None  # the end of a tuple or a list
 _END = "end"  # the end of the arguments
 
 
-def _new_branch() -> Branch:
-    return defaultdict(_new_branch)
-
-
-class CallMemory:
-    """Calls met before, as a tree: by cell, then by the structure of the arguments.
-
-    Attributes:
-        root: Branches by cell.
-    """
-
-    def __init__(self) -> None:
-        self.root = _new_branch()
-        self._known: dict[NodeType, _Known] = {}
-
-    def known(self, node_type: NodeType) -> "_Known":
-        """Returns what recording needs of a type."""
-        return self._known.setdefault(node_type, _Known(node_type))
-
-
-class Recorder:
+class Recorder(InstanceTape):
     """Records one instance onto a tape."""
 
-    def __init__(self, tape: Tape, memory: "CallMemory", instance: int = 0) -> None:
-        self.tape = tape
-        self.types = tape.types
+    def __init__(self, tape: Tape, memory: CallMemory, instance: int = 0) -> None:
+        super().__init__(tape, instance)
         self._memory = memory
-        self._instance = instance
-        self._keys = 0  # calls so far that took a key
-
-    def cell_of_value(self, value: int) -> str:
-        """Names the cell whose node has an output; for messages."""
-        first = 0
-        for each in self.tape.node_type:
-            first += len(self.types.types[each].output_kinds)
-            if value < first:
-                return self.types.types[each].key.cell
-        raise AssertionError("a handle's value is on its recorder's tape")
 
     def call(self, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records one call of a cell.
@@ -126,7 +77,7 @@ class Recorder:
                 tape.external_rows.append(len(rows))
                 rows.append(externals[0])
             else:
-                self._append_externals(known.external_kinds, externals)
+                self.append_externals(known.external_kinds, externals)
         first = tape.num_values
         tape.num_values = first + known.num_outputs
         pair = known.pair
@@ -155,7 +106,7 @@ class Recorder:
             kind = type(arg)
             if kind is Handle:
                 if arg._recorder is not self:
-                    self.reject_foreign(arg)
+                    reject_foreign(arg)
                 branch = branch[arg._kind]
                 operands.append(arg._value)
             elif kind is tuple or kind is list:
@@ -227,42 +178,9 @@ class Recorder:
             operands += absent
         return end
 
-    def _append_externals(self, kinds: Sequence[int], values: list[Any]) -> None:
-        tape = self.tape
-        for kind, value in zip(kinds, values, strict=True):
-            if type(value) in NUMBERS:
-                rows = tape.externals[kind]
-                tape.external_rows.append(len(rows))
-                rows.append(value)
-            elif value is ABSENT:
-                tape.external_rows.append(MISSING)
-            elif value is NODE_KEY:
-                rows = tape.externals[kind]
-                tape.external_rows.append(len(rows))
-                rows.append((self._instance, self._keys))
-                self._keys += 1
-            else:
-                tape.external_rows.append(self.array_row(kind, value))
-
-    def array_row(self, kind: int, value: Any) -> int:
-        """Returns the row of an array in its pool; an array seen before is shared."""
-        rows = self.tape.externals[kind]
-        known, its_kind, row = self.tape.shared_rows.get(id(value), _NOT_SHARED)
-        # The owner of a NumPy array may have changed it since.
-        if (
-            known is value
-            and its_kind == kind
-            and (not _may_change(value) or rows[row].tobytes() == value.tobytes())
-        ):
-            return row
-        # Keeping the array alive keeps its id its own.
-        self.tape.shared_rows[id(value)] = (value, kind, len(rows))
-        rows.append(value.copy() if _may_change(value) else np.asarray(value))
-        return len(rows) - 1
-
     def _analyse(
         self, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple["_Known", list[int], list[Any]]:
+    ) -> tuple[KnownType, list[int], list[Any]]:
         call = CallAnalysis(self, cell)
         template = call.template(args, kwargs)
         node_type = self.types.intern(
@@ -272,46 +190,6 @@ class Recorder:
             tuple(call.external_kinds),
         )
         return self._memory.known(node_type), call.operands, call.externals
-
-    def reject_foreign(self, handle: Handle) -> NoReturn:
-        """Raises the error for a handle of another recording."""
-        raise RecordingError(
-            f"a handle from another recording was passed to a cell ({user_line()}):"
-            f" {handle!r} belongs to another instance, or to an earlier recording;"
-            " compute it inside this model call, or pass it as an array"
-        )
-
-
-class _Known:
-    """What `Recorder.call` needs of a type, and how to build its output handles."""
-
-    __slots__ = ("external_kinds", "id", "num_outputs", "outputs", "pair")
-
-    def __init__(self, node_type: NodeType) -> None:
-        self.id = node_type.id
-        self.external_kinds = node_type.external_kinds
-        kinds = node_type.output_kinds
-        self.num_outputs = len(kinds)
-        tree = node_type.output_tree
-        # A pair such as (h, c) is so common that `call` builds it itself.
-        self.pair = kinds if tree == jax.tree.structure((0, 0)) else None
-        self.outputs: Callable[[Recorder, int], Any]
-        if jax.tree_util.treedef_is_leaf(tree):
-            kind = kinds[0]
-            self.outputs = lambda rec, first: new_handle(rec, first, kind)
-        else:
-            self.outputs = lambda rec, first: jax.tree.unflatten(
-                tree, [new_handle(rec, first + k, kind) for k, kind in enumerate(kinds)]
-            )
-
-
-def _may_change(value: Any) -> bool:
-    """Whether somebody may write to an array: to it, or to one that it is a view of."""
-    while isinstance(value, np.ndarray):
-        if value.flags.writeable:
-            return True
-        value = value.base
-    return False
 
 
 def record(
@@ -341,11 +219,11 @@ def record(
     memory = CallMemory() if memory is None else memory
     outputs = OutputColumns()
     num_nodes: list[int] = []
-    outer = active.recorder
+    outer = context.recorder
     try:
         for index, instance in enumerate(instances):
             before = len(tape.node_type)
-            recorder = active.recorder = Recorder(tape, memory, index)
+            recorder = context.recorder = Recorder(tape, memory, index)
             try:
                 outputs.add(recorder, model(types.params, instance))
             except Exception as error:
@@ -358,13 +236,13 @@ def record(
                 raise reason from error
             num_nodes.append(len(tape.node_type) - before)
     finally:
-        active.recorder = outer
+        context.recorder = outer
     return DataflowGraph(
         types=types,
         node_type=np.array(tape.node_type, np.int32),
         operands=np.array(tape.operands, np.int32),
         external_rows=np.array(tape.external_rows, np.int32),
-        externals={kind: _stack_externals(tape, kind) for kind in tape.externals},
+        externals=tape.pools(),
         outputs=outputs.finish(types.skeletons),
         instance_nodes=np.array(num_nodes, np.int32),
         num_values=tape.num_values,
@@ -372,47 +250,11 @@ def record(
 
 
 def _explain(error: Exception) -> Exception:
-    """Turns JAX's complaint about a handle into the error that a user can mend."""
-    text = str(error)
-    if isinstance(error, EdbatchError) or not isinstance(
-        error, (TypeError, ValueError)
-    ):
-        return error
-    if not ("'Handle'" in text or "graph.handle." in text or "ParameterPath" in text):
+    """Turns JAX's complaint about a handle into an error that says how to fix it."""
+    if isinstance(error, EdbatchError) or not is_about_stand_in(error):
         return error
     return RecordingError(
         f"a JAX operation was applied to a handle or a parameter outside a cell"
         f" ({raising_line(error)}): it has no value while the model is recorded; move"
         " the computation into a function marked with @eb.cell"
     )
-
-
-def _stack_externals(tape: Tape, kind: int) -> np.ndarray:
-    rows, aval = tape.externals[kind], tape.types.pool_aval(kind)
-    try:
-        return stack_inputs(rows, aval)
-    except OverflowError:
-        row, value = too_wide(rows, aval.dtype)
-        bits = 8 * aval.dtype.itemsize
-        error = RecordingError(
-            f"{_reader(tape, kind, row)} {value}, which does not fit {aval.dtype}:"
-            f" JAX has integers of {bits} bits at most"
-            + (
-                " here; enable jax_enable_x64, or make the numbers smaller outside of"
-                " cells (hashes by %, ids by numbering what there is)"
-                if bits < 64
-                else "; pass a float, or the number in several parts"
-            )
-        )
-    raise error
-
-
-def _reader(tape: Tape, kind: int, row: int) -> str:
-    """Names the first call that reads a row of a pool; for messages."""
-    rows = iter(tape.external_rows)
-    for each in tape.node_type:
-        node_type = tape.types.types[each]
-        for found in [(own, next(rows)) for own in node_type.external_kinds]:
-            if found == (kind, row):
-                return f"cell {node_type.key.cell!r} received"
-    return "the model returns"

@@ -16,7 +16,6 @@ from edbatch.errors import (
     EdbatchError,
     PickleError,
     PlanError,
-    RecordingError,
     raising_line,
     user_line,
 )
@@ -35,6 +34,7 @@ from edbatch.graph.node_type import (
 )
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.reference import full_name
+from edbatch.graph.stand_in import is_about_stand_in
 from edbatch.graph.stored_type import StoredType, moved, store, template_for
 
 Made = TypeVar("Made")
@@ -389,7 +389,7 @@ class TypeTable:
                 *inputs,
             )
         except Exception as error:
-            if _is_about_stand_in(error):
+            if is_about_stand_in(error):
                 where = raising_line(error) or user_line()
                 raise CellError(
                     f"cell {name!r} uses a handle or a parameter that was not passed to"
@@ -478,15 +478,6 @@ class TypeTable:
                 f" `with jax.enable_x64({self.x64}):` (the setting of such a context"
                 " holds for one thread)"
             )
-
-
-def _is_about_stand_in(error: Exception) -> bool:
-    """Whether an error in a cell is about a handle, or a stand-in for a parameter."""
-    text = str(error)
-    names = ("graph.handle.", "Handle(", "ParameterPath")
-    return isinstance(error, RecordingError) or (
-        isinstance(error, TypeError) and any(each in text for each in names)
-    )
 
 
 def x64_enabled() -> bool:

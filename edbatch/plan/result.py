@@ -17,7 +17,7 @@ from jax import Array
 from edbatch.cell.rows import take_rows
 from edbatch.executor.arenas import Arenas
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.outputs import Outputs, Skeleton, leaves
+from edbatch.graph.output_tree import Outputs, Skeleton, leaves
 from edbatch.plan.ragged import Ragged
 
 Path = tuple[int, ...]  # position of a list in the skeleton

@@ -13,7 +13,7 @@ import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
-from edbatch.graph.outputs import Outputs, Skeleton, spread
+from edbatch.graph.output_tree import Outputs, Skeleton, spread
 from edbatch.plan.result import (
     ResultRows,
     ResultShape,

@@ -13,7 +13,7 @@ import pytest
 
 import edbatch as eb
 from edbatch.data import DataError
-from edbatch.graph.cell import jitted_cells
+from edbatch.graph.context import jitted_cells
 
 TREES = """(3 (2 It) (4 (4 works) (2 .)))
 (1 (2 It) (0 (2 never) (1 works)))

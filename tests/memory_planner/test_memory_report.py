@@ -13,7 +13,7 @@ from trees import HIDDEN, encode
 from trees import make_params as make_tree_params
 
 import edbatch as eb
-from edbatch.graph.outputs import leaves
+from edbatch.graph.output_tree import leaves
 from edbatch.memory_planner import plan_layout, report_memory
 
 RANDOM = eb.batch(interpret, params=make_params())

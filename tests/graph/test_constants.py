@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import edbatch as eb
-from edbatch.graph.static_value import exactly
+from edbatch.graph.constants import constant_key
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Size:
     ],
 )
 def test_constants_that_compute_differently_are_told_apart(one, other):
-    assert exactly(one) != exactly(other)
+    assert constant_key(one) != constant_key(other)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_constants_that_compute_differently_are_told_apart(one, other):
 )
 def test_equal_constants_are_one(value):
     again = copy.deepcopy(value)
-    assert exactly(value) == exactly(again)
-    assert hash(exactly(value)) == hash(exactly(again))
+    assert constant_key(value) == constant_key(again)
+    assert hash(constant_key(value)) == hash(constant_key(again))
 
 
 @eb.cell(static=("by",))

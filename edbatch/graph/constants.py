@@ -1,0 +1,59 @@
+"""Constants in calls: Python's numbers, and when two static arguments are the same.
+
+Python takes 2, 2.0 and True for equal, and 0.0 for -0.0, but a cell may compute
+something else for each; and NaN, which equals nothing, is one constant.
+"""
+
+import dataclasses
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+PYTHON_NUMBERS = (bool, int, float, complex)
+_INEXACT = (float, complex, np.inexact)
+
+
+def as_number(value: Any) -> Any:
+    """Converts a number of a subclass, such as an ``IntEnum`` member, to a plain one.
+
+    Args:
+        value: A ``bool``, ``int``, ``float`` or ``complex``.
+
+    Returns:
+        The number, of one of these types themselves.
+
+    Example:
+        >>> from http import HTTPStatus
+        >>> as_number(HTTPStatus.OK)
+        200
+    """
+    base = next(each for each in PYTHON_NUMBERS if isinstance(value, each))
+    return value if type(value) is base else base(value)
+
+
+def constant_key(value: Any) -> Hashable:
+    """Hash key that distinguishes 2, 2.0 and True, and treats NaN as equal to itself.
+
+    Args:
+        value: A static argument, hashable. Tuples, frozen sets and dataclasses are
+            compared by their elements; other objects by their own ``==``.
+
+    Returns:
+        A key for dictionaries.
+
+    Example:
+        >>> 2 == 2.0, constant_key(2) == constant_key(2.0)
+        (True, False)
+    """
+    kind = type(value)
+    if isinstance(value, tuple):
+        return kind, tuple(map(constant_key, value))
+    if isinstance(value, frozenset):
+        return kind, frozenset(map(constant_key, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [each.name for each in dataclasses.fields(value) if each.compare]
+        return kind, value, tuple(constant_key(getattr(value, name)) for name in fields)
+    if isinstance(value, _INEXACT):
+        return kind, repr(value)
+    return kind, value

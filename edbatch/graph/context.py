@@ -1,0 +1,53 @@
+"""What a call of a cell does in this thread: run, or become a node of a recording."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class CallRecorder(Protocol):
+    """Records calls of cells as nodes, while a model is recorded."""
+
+    def call(self, cell: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records one call; returns handles in the structure of the cell's output."""
+
+
+class KeySource(Protocol):
+    """Gives the calls of an instance their keys, while its model runs unbatched."""
+
+    def next(self) -> Any:
+        """Returns the key of the next call."""
+
+
+class _Context(threading.local):
+    """The state of one thread."""
+
+    recorder: CallRecorder | None = None
+    keys: KeySource | None = None
+    jit: bool = False
+    inside: bool = False  # the function of a recorded cell runs
+
+
+context = _Context()
+
+
+@contextmanager
+def jitted_cells() -> Iterator[None]:
+    """Compiles each cell by itself while models run unbatched in this context."""
+    before, context.jit = context.jit, True
+    try:
+        yield
+    finally:
+        context.jit = before
+
+
+@contextmanager
+def inside_cell() -> Iterator[None]:
+    """Makes cells plain functions, while the function of a recorded cell runs."""
+    before = context.recorder, context.keys, context.inside
+    context.recorder, context.keys, context.inside = None, None, True
+    try:
+        yield
+    finally:
+        context.recorder, context.keys, context.inside = before

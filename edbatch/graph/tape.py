@@ -1,0 +1,157 @@
+"""The tape: growing lists of integers to which recording appends nodes."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edbatch.errors import RecordingError
+from edbatch.graph.dataflow_graph import MISSING
+from edbatch.graph.external_input import ABSENT, NUMBERS, stack_inputs, too_wide
+from edbatch.graph.node_keys import NODE_KEY
+from edbatch.graph.type_table import TypeTable
+
+_NOT_SHARED = (None, MISSING, MISSING)
+
+
+class Tape:
+    """Growing lists that the recordings of one call of `record` share.
+
+    Attributes:
+        types: The model's table of types.
+        node_type: Type of each node.
+        operands: Value read by each operand slot; values are counted over the tape.
+        external_rows: Row read by each external slot.
+        externals: Rows of each array kind's pool.
+        shared_rows: By the id of an array: the array, its kind, its row.
+        num_values: Number of values.
+    """
+
+    def __init__(self, types: TypeTable) -> None:
+        self.types = types
+        self.node_type: list[int] = []
+        self.operands: list[int] = []
+        self.external_rows: list[int] = []
+        self.externals: defaultdict[int, list[Any]] = defaultdict(list)
+        self.shared_rows: dict[int, tuple[Any, int, int]] = {}
+        self.num_values = 0
+
+    def pools(self) -> dict[int, np.ndarray]:
+        """Stacks the external inputs.
+
+        Returns:
+            Array kind to ``[rows, ...]``.
+
+        Raises:
+            RecordingError: An integer does not fit the dtype that JAX gives it.
+        """
+        return {kind: self._pool(kind) for kind in self.externals}
+
+    def _pool(self, kind: int) -> np.ndarray:
+        rows, aval = self.externals[kind], self.types.pool_aval(kind)
+        try:
+            return stack_inputs(rows, aval)
+        except OverflowError:
+            row, value = too_wide(rows, aval.dtype)
+        bits = 8 * aval.dtype.itemsize
+        raise RecordingError(
+            f"{self._reader(kind, row)} {value}, which does not fit {aval.dtype}:"
+            f" JAX has integers of {bits} bits at most"
+            + (
+                " here; enable jax_enable_x64, or make the numbers smaller outside of"
+                " cells (hashes by %, ids by numbering what there is)"
+                if bits < 64
+                else "; pass a float, or the number in several parts"
+            )
+        )
+
+    def _reader(self, kind: int, row: int) -> str:
+        """Names the first call that reads a row of a pool; for messages."""
+        rows = iter(self.external_rows)
+        for each in self.node_type:
+            node_type = self.types.types[each]
+            for found in [(own, next(rows)) for own in node_type.external_kinds]:
+                if found == (kind, row):
+                    return f"cell {node_type.key.cell!r} received"
+        return "the model returns"
+
+
+class InstanceTape:
+    """The part of a tape that one instance writes.
+
+    Attributes:
+        tape: The tape.
+        types: The model's table of types.
+    """
+
+    def __init__(self, tape: Tape, instance: int = 0) -> None:
+        self.tape = tape
+        self.types = tape.types
+        self._instance = instance
+        self._keys = 0  # calls so far that took a key
+
+    def cell_of_value(self, value: int) -> str:
+        """Names the cell whose node has an output; for messages."""
+        first = 0
+        for each in self.tape.node_type:
+            first += len(self.types.types[each].output_kinds)
+            if value < first:
+                return self.types.types[each].key.cell
+        raise AssertionError("a handle's value is on its recorder's tape")
+
+    def append_externals(self, kinds: Sequence[int], values: Sequence[Any]) -> None:
+        """Appends the external inputs of a node.
+
+        Args:
+            kinds: Array kind per external slot.
+            values: Number or array per external slot, `ABSENT` or `NODE_KEY`.
+        """
+        tape = self.tape
+        for kind, value in zip(kinds, values, strict=True):
+            if type(value) in NUMBERS:
+                rows = tape.externals[kind]
+                tape.external_rows.append(len(rows))
+                rows.append(value)
+            elif value is ABSENT:
+                tape.external_rows.append(MISSING)
+            elif value is NODE_KEY:
+                rows = tape.externals[kind]
+                tape.external_rows.append(len(rows))
+                rows.append((self._instance, self._keys))
+                self._keys += 1
+            else:
+                tape.external_rows.append(self.array_row(kind, value))
+
+    def array_row(self, kind: int, value: Any) -> int:
+        """Returns the row of an array in its pool; an array seen before is shared.
+
+        Args:
+            kind: Its array kind.
+            value: The array.
+
+        Returns:
+            The row.
+        """
+        rows = self.tape.externals[kind]
+        known, its_kind, row = self.tape.shared_rows.get(id(value), _NOT_SHARED)
+        # The owner of a NumPy array may have changed it since.
+        if (
+            known is value
+            and its_kind == kind
+            and (not _may_change(value) or rows[row].tobytes() == value.tobytes())
+        ):
+            return row
+        # Keeping the array alive keeps its id its own.
+        self.tape.shared_rows[id(value)] = (value, kind, len(rows))
+        rows.append(value.copy() if _may_change(value) else np.asarray(value))
+        return len(rows) - 1
+
+
+def _may_change(value: Any) -> bool:
+    """Whether somebody may write to an array: to it, or to one that it is a view of."""
+    while isinstance(value, np.ndarray):
+        if value.flags.writeable:
+            return True
+        value = value.base
+    return False
