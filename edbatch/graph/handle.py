@@ -5,11 +5,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from edbatch.errors import PickleError, RecordingError, user_line
-from edbatch.graph.stand_in import StandIn
+from edbatch.graph.stand_in import stand_in
 from edbatch.graph.tape import InstanceTape
 
 
-class Handle(StandIn):
+@stand_in
+class Handle:
     """One output array of one recorded node.
 
     A handle can be passed to cells and returned from the model, nothing else: it has

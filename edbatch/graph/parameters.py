@@ -19,7 +19,7 @@ from edbatch.errors import (
     shown,
     user_line,
 )
-from edbatch.graph.stand_in import StandIn
+from edbatch.graph.stand_in import stand_in
 
 # One step from a container to a part of it: ("item", key) or ("attribute", name).
 Step = tuple[str, Any]
@@ -127,7 +127,8 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-class ParameterPath(StandIn):
+@stand_in
+class ParameterPath:
     """A part of the parameters, named by the path that leads to it.
 
     Attributes are looked up on the parameters' own structure; the same path always

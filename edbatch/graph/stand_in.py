@@ -1,6 +1,6 @@
 """Stand-ins for arrays and parameters: no value while a model is recorded."""
 
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, TypeVar
 
 from edbatch.errors import RecordingError
 
@@ -13,43 +13,47 @@ float int complex index round
 _TRACES = ("'Handle'", "Handle(", "graph.handle.", "ParameterPath")
 
 
-class StandIn:
-    """Base class whose operators call ``_reject`` with the operation that was tried.
+Class = TypeVar("Class", bound=type)
 
-    Copies are the object itself: what has no value cannot change.
+
+def stand_in(cls: Class) -> Class:
+    """Gives a class operators that call its ``_reject`` with what was tried.
+
+    Copies are the object itself: what has no value cannot change. No base class: it
+    would make each handle slower to create.
+
+    Args:
+        cls: The class; its ``_reject(operation)`` raises.
+
+    Returns:
+        The class.
 
     Example:
-        >>> class Nothing(StandIn):
+        >>> @stand_in
+        ... class Nothing:
         ...     def _reject(self, operation):
         ...         raise TypeError(operation)
         >>> Nothing() + 1
         Traceback (most recent call last):
         TypeError: arithmetic (add)
     """
+    members = {f"__{name}__": _forbidden(name) for name in _OPERATORS.split()}
+    members |= {"__copy__": _itself, "__deepcopy__": _itself}
+    for name, member in members.items():
+        setattr(cls, name, member)
+    return cls
 
-    __slots__ = ()
 
-    def _reject(self, operation: str) -> NoReturn:
-        raise NotImplementedError(operation)
-
-    def __copy__(self) -> Self:
-        """Returns the object itself."""
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        """Returns the object itself."""
-        return self
+def _itself(self: Any, memo: Any = None) -> Any:
+    return self
 
 
 def _forbidden(name: str) -> Any:
-    def operation(self: StandIn, *args: Any) -> NoReturn:
+    def operation(self: Any, *args: Any) -> NoReturn:
         self._reject(f"arithmetic ({name})")
+        raise AssertionError("_reject raises")
 
     return operation
-
-
-for _name in _OPERATORS.split():
-    setattr(StandIn, f"__{_name}__", _forbidden(_name))
 
 
 def is_about_stand_in(error: Exception) -> bool:
