@@ -7,9 +7,10 @@ wide operations in one compiled program.
 import edbatch.ctrl_c  # noqa: F401, first: Ctrl-C may come during the others
 
 # isort: split
+from typing import TYPE_CHECKING
+
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
-from edbatch.envs import BatchingEnv
 from edbatch.errors import (
     CellError,
     EdbatchError,
@@ -23,6 +24,7 @@ from edbatch.errors import (
 from edbatch.executor.kept_memory import keep_memory
 from edbatch.front_door import batch
 from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
+from edbatch.lazy import __getattr__ as __getattr__
 from edbatch.loader import Loader, LoaderReport, Minibatch
 from edbatch.memory_planner import Planner, Sizes
 from edbatch.plan import (
@@ -37,6 +39,9 @@ from edbatch.schedule import FrontierPolicy, Policy, Schedule
 from edbatch.sharding import ShardedPlan, ShardedReport, use_cpu_devices
 from edbatch.sharding.sharded import Sharded
 from edbatch.verify import Verification, verify
+
+if TYPE_CHECKING:
+    from edbatch.envs import BatchingEnv
 
 __all__ = [
     "Batched",

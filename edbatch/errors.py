@@ -34,6 +34,10 @@ class LoaderError(EdbatchError, ValueError):
     """A loader got a setting out of range, no data, or the state of another run."""
 
 
+class TrainingError(EdbatchError, ValueError):
+    """A step of training left something that is not finite, or cannot be made."""
+
+
 class PickleError(EdbatchError, pickle.PicklingError, pickle.UnpicklingError):
     """Something cannot be pickled, or not be read here."""
 

@@ -1,7 +1,7 @@
 """Registers the environment with gymnasium under the name `edbatch/Batching-v0`.
 
-Gymnasium 1.4 loads no plug-ins by itself: import `edbatch.envs` first, or write
-``gymnasium.make("edbatch.envs:edbatch/Batching-v0")``.
+Gymnasium 1.4 loads no plug-ins by itself: import `edbatch` too, before or after it, or
+write ``gymnasium.make("edbatch.envs:edbatch/Batching-v0")``.
 """
 
 import gymnasium

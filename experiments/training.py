@@ -8,11 +8,11 @@ not finite end the run; the last good checkpoint stays.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,9 @@ import orbax.checkpoint as ocp
 from jax import Array
 
 import edbatch as eb
-from edbatch.errors import MissingMatplotlibError
+from edbatch.errors import MissingMatplotlibError, TrainingError
 from edbatch.plot.figure import new_figure
+from edbatch.training import Learned, Trainer
 
 from arguments import option
 
@@ -103,21 +104,6 @@ def mean_loss(judged: eb.Ragged) -> Array:
     return jnp.sum(losses) / jnp.sum(judged.lengths)
 
 
-class Learned(NamedTuple):
-    """What a step changes."""
-
-    params: Any
-    optimizer_state: Any
-
-
-class Step(NamedTuple):
-    """A step that the device may still be computing."""
-
-    item: eb.Minibatch
-    loss: Array
-    is_finite: Array
-
-
 def train(task: Task, arguments: TrainingArguments) -> History:
     """Trains, or goes on with a run; see the head of this file.
 
@@ -147,25 +133,11 @@ def train(task: Task, arguments: TrainingArguments) -> History:
     return run.history
 
 
-@partial(jax.jit, static_argnames="task")
-def _update(
-    task: Task, learned: Learned, plan: eb.Plan, targets: Any
-) -> tuple[Learned, Array, Array]:
-    """A step; also returns the loss, and whether all is finite after it."""
-    loss, grads = jax.value_and_grad(task.loss)(learned.params, plan, targets)
-    updates, state = task.optimizer.update(
-        grads, learned.optimizer_state, learned.params
-    )
-    params = optax.apply_updates(learned.params, updates)
-    is_finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(params))
-    return Learned(params, state), loss, is_finite
-
-
 class _Run:
     def __init__(self, task: Task, arguments: TrainingArguments) -> None:
         self.task = task
-        self.history = History()
-        self.learned = Learned(task.params, task.optimizer.init(task.params))
+        self.trainer = Trainer(task.loss, task.optimizer, task.params, task.targets)
+        self.history = History(self.trainer.losses)
         self.loader = eb.Loader(
             task.batched,
             task.instances,
@@ -187,7 +159,6 @@ class _Run:
                 max_to_keep=2, enable_async_checkpointing=False
             ),
         )
-        self.unchecked: Step | None = None
         self.began = time.perf_counter()
 
     def start(self) -> None:
@@ -205,11 +176,14 @@ class _Run:
         rest = self._restore_rest(last)
         arrays = self.checkpoints.restore(
             last,
-            args=ocp.args.Composite(arrays=ocp.args.StandardRestore(self.learned)),
+            args=ocp.args.Composite(
+                arrays=ocp.args.StandardRestore(self.trainer.learned)
+            ),
         )["arrays"]
-        self.learned = Learned(*arrays)
+        self.trainer.learned = Learned(*arrays)
         self.loader.restore(rest["loader"])
-        self.history = History(rest["losses"], rest["epochs"])
+        self.trainer.losses += rest["losses"]
+        self.history.epochs += rest["epochs"]
         print(f"going on from step {last}")
 
     def _restore_rest(self, last: int) -> dict[str, Any]:
@@ -227,37 +201,31 @@ class _Run:
         return rest
 
     def step(self, item: eb.Minibatch) -> None:
-        """Begins a step, then checks the one before: the device is never idle."""
-        targets = self.task.targets
-        own = None if targets is None else targets[item.index]
-        learned, loss, is_finite = _update(self.task, self.learned, item.plan, own)
-        self.check()
-        self.learned = learned
-        self.unchecked = Step(item, loss, is_finite)
+        """Begins a step, and ends the run if the one before went wrong."""
+        with self.ending():
+            self.trainer.step(item)
 
     def check(self) -> None:
-        """Waits for the last step and ends the run if it went wrong."""
-        if self.unchecked is None:
-            return
-        item, loss, is_finite = self.unchecked
-        self.unchecked = None
-        if not is_finite:
+        """Waits for the last step, and ends the run if it went wrong."""
+        with self.ending():
+            self.trainer.finish()
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Ends the run at a step that went wrong, and says what is left of it."""
+        try:
+            yield
+        except TrainingError as error:
             last = self.checkpoints.latest_step()
             kept = "there is no checkpoint yet"
             if last is not None:
                 kept = f"the last good checkpoint is {self.folder / str(last)}"
-            raise SystemExit(
-                "a step must leave loss and parameters finite, but the loss is"
-                f" {float(loss)} at step {item.step} of epoch {item.epoch}, instances"
-                f" {item.index.tolist()}; usually the learning rate is too large;"
-                f" {kept}"
-            )
-        self.history.losses.append(float(loss))
+            raise SystemExit(f"{error}; {kept}") from error
 
     def finish_epoch(self, epoch: int) -> None:
         """Judges the parameters and says what they have reached."""
         self.check()
-        held_out = self.task.judge(self.learned.params)
+        held_out = self.task.judge(self.trainer.learned.params)
         metric = next(iter(held_out))
         earlier = [each["held_out"][metric] for each in self.history.epochs]
         found: dict[str, Any] = {
@@ -266,7 +234,7 @@ class _Run:
             "held_out": held_out,
         }
         if all(held_out[metric] > each for each in earlier):
-            found["test"] = self.task.test(self.learned.params)
+            found["test"] = self.task.test(self.trainer.learned.params)
         self.history.epochs.append(found)
         now = time.perf_counter()
         print(f"{line(found)}  {now - self.began:.1f} s", flush=True)
@@ -283,7 +251,7 @@ class _Run:
         self.checkpoints.save(
             step,
             args=ocp.args.Composite(
-                arrays=ocp.args.StandardSave(self.learned),
+                arrays=ocp.args.StandardSave(self.trainer.learned),
                 rest=ocp.args.JsonSave(rest),
             ),
         )

@@ -132,8 +132,13 @@ def import_violations(root: Path) -> list[str]:
 
 
 def is_declaration(statement: ast.stmt) -> bool:
-    """Whether a statement is an import, a docstring or `__all__ = [names]`."""
+    """Whether a statement is an import, a docstring or `__all__ = [names]`.
+
+    Imports may stand below `if TYPE_CHECKING`, for names that load when they are used.
+    """
     match statement:
+        case ast.If(test=ast.Name("TYPE_CHECKING"), orelse=[]):
+            return all(isinstance(each, ast.ImportFrom) for each in statement.body)
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(str())):
             return True
         case ast.Assign(
@@ -222,6 +227,7 @@ def test_a_wrong_import_is_named(
         ("edbatch/models/a.py", "import edbatch as eb, edbatch.data"),
         ("edbatch/__init__.py", "from edbatch.front_door import batch"),
         ("edbatch/__main__.py", "from edbatch.cli.main import main"),
+        ("edbatch/training.py", "from edbatch.loader import Minibatch"),
         ("tests/a.py", "import edbatch.cli"),
     ],
 )
@@ -232,7 +238,10 @@ def test_a_right_import_passes(tmp_path: Path, file: str, source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["x = 1", "__all__ = [f()]", "__all__ += ['a']", "if x:\n    import a", "f()"],
+    [
+        *("x = 1", "__all__ = [f()]", "__all__ += ['a']", "if x:\n    import a", "f()"),
+        *("if TYPE_CHECKING:\n    f()", "if TYPE_CHECKING:\n    x = 1"),
+    ],
 )
 def test_logic_in_an_init_file_is_named(tmp_path: Path, source: str) -> None:
     write(tmp_path, "envs/__init__.py", f'"""Doc."""\n\nimport a\n\n{source}\n')

@@ -1,27 +1,77 @@
-"""Importing edbatch costs little more than importing JAX."""
+"""What `import edbatch` loads, and what waits until it is used."""
 
+import json
 import subprocess
 import sys
 
-LIMIT_S = 1.5
-# -P: the installed package, not the current folder's.
-MEASURE = [
-    sys.executable,
-    "-P",
-    "-c",
-    "import time, jax; start = time.perf_counter(); import edbatch; "
-    "print(time.perf_counter() - start)",
-]
+import pytest
+
+# Dependencies that load where they are used, with what they bring along.
+LATER = ("flax", "gymnasium", "matplotlib", "optax", "orbax", "rich", "typer")
+LATER_OWN = ("benchmark", "cli", "data", "envs", "flax", "models", "plot", "training")
+PRINT = "import sys, json; print(json.dumps([*sys.modules]))"
 
 
-def import_time_s() -> float:
-    done = subprocess.run(MEASURE, capture_output=True, text=True, check=True)
-    return float(done.stdout)
-
-
-def test_import_adds_little_to_that_of_jax() -> None:
-    best = min(import_time_s() for _ in range(3))
-    assert best < LIMIT_S, (
-        f"`import edbatch` takes {best:.2f} s after `import jax`; find the slow "
-        "import with `python -X importtime -c 'import edbatch'`"
+def loaded(code: str) -> set[str]:
+    """The modules that are loaded after some code, in a process of its own."""
+    # -P: the installed package, not the current folder's.
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"{code}\n{PRINT}"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return {*json.loads(done.stdout.splitlines()[-1])}
+
+
+def test_import_loads_what_a_model_needs_and_no_more() -> None:
+    modules = loaded("import edbatch")
+    assert {"jax", "numpy", "numba", "edbatch.batched", "edbatch.policies"} <= modules
+    assert not {name.partition(".")[0] for name in modules} & {*LATER}
+    own = {name.split(".")[1] for name in modules if name.startswith("edbatch.")}
+    assert "batched" in own
+    assert not own & {*LATER_OWN}
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("edbatch.BatchingEnv", "gymnasium"),
+        ("edbatch.envs.AgentPolicy", "gymnasium"),
+        ("edbatch.flax.cell", "flax"),
+        ("edbatch.training.Trainer", "optax"),
+    ],
+)
+def test_a_name_loads_what_it_needs(code: str, name: str) -> None:
+    assert name in loaded(f"import edbatch; {code}")
+
+
+def test_a_name_that_does_not_exist() -> None:
+    import edbatch
+
+    with pytest.raises(AttributeError, match="'edbatch' has no attribute 'batchh'"):
+        _ = edbatch.batchh
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import edbatch; import gymnasium",
+        "import gymnasium; import edbatch",
+        "import edbatch.envs; import gymnasium",
+        "import edbatch; import gymnasium.spaces; import gymnasium",
+    ],
+)
+def test_gymnasium_knows_the_environment_after_both_imports(imports: str) -> None:
+    make = "env = gymnasium.make('edbatch/Batching-v0'); env.reset(seed=0)"
+    check = "assert type(gymnasium.__spec__.loader).__name__ == 'SourceFileLoader'"
+    assert "edbatch.envs" in loaded(f"{imports}; {make}; {check}")
+
+
+def test_help_loads_no_workload() -> None:
+    modules = loaded("import edbatch.cli.main")
+    own = {name for name in modules if name.startswith("edbatch.models.")}
+    assert {"typer", "rich"} <= modules
+    assert not {"flax", "gymnasium", "matplotlib", "optax"} & modules
+    assert all(name.startswith("edbatch.models.shared") for name in own), own

@@ -1,0 +1,162 @@
+"""Steps of an Optax optimizer over the minibatches of `edbatch.Loader`.
+
+The device is never idle: a step is checked when the next one was begun. What costs time
+in training, recording and planning, the loader does in its threads.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from edbatch.arguments import check_type
+from edbatch.errors import TrainingError
+from edbatch.loader import Minibatch
+from edbatch.plan import Plan
+
+Loss = Callable[[Any, Plan, Any], Array]
+
+
+class Learned(NamedTuple):
+    """What a step changes.
+
+    Attributes:
+        params: The parameters.
+        optimizer_state: The state of the optimizer.
+    """
+
+    params: Any
+    optimizer_state: Any
+
+
+class _Begun(NamedTuple):
+    """A step that the device may still be computing."""
+
+    minibatch: Minibatch
+    loss: Array
+    is_finite: Array
+
+
+class Trainer:
+    """Trains parameters, a minibatch per step.
+
+    Args:
+        loss: ``loss(params, plan, targets)``, a number to minimise; traced by JAX.
+        optimizer: The optimizer, of Optax.
+        params: The parameters before the first step.
+        targets: ``[N, ...]``, a row per instance of the loader's data; ``loss`` gets
+            those of its minibatch. None where instances hold their targets: it gets
+            None.
+
+    Attributes:
+        learned: Parameters and state of the optimizer after the last step.
+        losses: The loss of each step that was checked.
+
+    Raises:
+        TrainingError: The loss or the optimizer is none.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def add(params, total, x):
+        ...     return total + params["scale"] * x
+        >>> def model(params, numbers):
+        ...     total = 0.0
+        ...     for x in numbers:
+        ...         total = add(params, total, x)
+        ...     return total
+        >>> batched = eb.batch(model)
+        >>> def loss(params, plan, targets):
+        ...     return jnp.mean((batched.apply(params, plan) - targets) ** 2)
+        >>> data, targets = [[1.0], [1.0, 2.0]], np.float32([2, 6])
+        >>> params = {"scale": jnp.float32(0)}
+        >>> trainer = Trainer(loss, optax.sgd(0.05), params, targets)
+        >>> for minibatch in eb.Loader(batched, data, 2, params=params).epochs(20):
+        ...     trainer.step(minibatch)
+        >>> round(float(trainer.finish().params["scale"]), 3)
+        2.0
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        optimizer: optax.GradientTransformation,
+        params: Any,
+        targets: np.ndarray | None = None,
+    ) -> None:
+        if not callable(loss):
+            raise TrainingError(
+                "a loss is a function loss(params, plan, targets) but this is"
+                f" {loss!r}; pass the function itself"
+            )
+        check_type(
+            TrainingError,
+            "the optimizer of a Trainer",
+            optimizer,
+            optax.GradientTransformation,
+            "a GradientTransformation of Optax",
+        )
+        self.learned = Learned(params, optimizer.init(params))
+        self.losses: list[float] = []
+        self._update = partial(_update, loss, optimizer)
+        self._targets = targets
+        self._begun: _Begun | None = None
+
+    def step(self, minibatch: Minibatch) -> None:
+        """Begins a step, then checks the one before.
+
+        Args:
+            minibatch: A minibatch of an `edbatch.Loader`.
+
+        Raises:
+            TrainingError: The step before left a loss or parameters that are not
+                finite; `learned` is what it left.
+        """
+        targets = None if self._targets is None else self._targets[minibatch.index]
+        learned, loss, is_finite = self._update(self.learned, minibatch.plan, targets)
+        self.finish()
+        self.learned = learned
+        self._begun = _Begun(minibatch, loss, is_finite)
+
+    def finish(self) -> Learned:
+        """Waits for the last step, and checks it.
+
+        Returns:
+            `learned`.
+
+        Raises:
+            TrainingError: It left a loss or parameters that are not finite.
+        """
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            if not begun.is_finite:
+                raise TrainingError(
+                    "a step must leave loss and parameters finite, but the loss is"
+                    f" {float(begun.loss)} at step {begun.minibatch.step} of epoch"
+                    f" {begun.minibatch.epoch}, instances"
+                    f" {begun.minibatch.index.tolist()}; usually the learning rate is"
+                    " too large; reduce it"
+                )
+            self.losses.append(float(begun.loss))
+        return self.learned
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _update(
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    learned: Learned,
+    plan: Plan,
+    targets: Any,
+) -> tuple[Learned, Array, Array]:
+    """Computes a step: what it learned, the loss, and whether all is finite."""
+    value, grads = jax.value_and_grad(loss)(learned.params, plan, targets)
+    updates, state = optimizer.update(grads, learned.optimizer_state, learned.params)
+    params = optax.apply_updates(learned.params, updates)
+    is_finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(params))
+    return Learned(params, state), value, is_finite

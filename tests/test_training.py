@@ -1,0 +1,85 @@
+"""`edbatch.training`: the same steps as an explicit loop, and what ends it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from trees import encode, make_params, sample_trees
+
+import edbatch as eb
+from edbatch.errors import TrainingError
+from edbatch.training import Trainer
+
+TREES = sample_trees(0, 9)
+TARGETS = np.linspace(-1, 1, 9, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def batched():
+    return eb.batch(encode, params=make_params(), sizes=eb.Sizes(widths=(4, 16)))
+
+
+@pytest.fixture(scope="module")
+def loss(batched):
+    def loss(params, plan, targets):
+        return jnp.mean((batched.apply(params, plan)[0] - targets[:, None]) ** 2)
+
+    return loss
+
+
+def minibatches(batched, epochs):
+    return eb.Loader(batched, TREES, 2, drop_last=True).epochs(epochs)
+
+
+def test_it_makes_the_steps_of_an_explicit_loop(batched, loss):
+    optimizer = optax.adam(0.03)
+    trainer = Trainer(loss, optimizer, make_params(), TARGETS)
+    params, state = make_params(), optimizer.init(make_params())
+    losses = []
+    for item in minibatches(batched, 2):
+        trainer.step(item)
+        value, grads = jax.value_and_grad(loss)(params, item.plan, TARGETS[item.index])
+        updates, state = optimizer.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        losses.append(float(value))
+    assert len(trainer.losses) == len(losses) - 1  # the last one may still run
+    learned = trainer.finish()
+    np.testing.assert_allclose(trainer.losses, losses, rtol=1e-4)
+    assert learned is trainer.learned
+    for one, other in zip(
+        jax.tree.leaves(learned), jax.tree.leaves((params, state)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert trainer.finish() is learned
+    assert len(trainer.losses) == len(losses) == 8
+
+
+def test_instances_may_hold_their_targets(batched):
+    def without_targets(params, plan, targets):
+        assert targets is None
+        return jnp.mean(batched.apply(params, plan)[0] ** 2)
+
+    trainer = Trainer(without_targets, optax.sgd(0.1), make_params())
+    for item in minibatches(batched, 1):
+        trainer.step(item)
+    trainer.finish()
+    assert len(trainer.losses) == 4
+
+
+def test_a_step_that_is_not_finite_is_named(batched, loss):
+    targets = np.where(np.arange(9) == 4, np.float32("nan"), TARGETS)
+    trainer = Trainer(loss, optax.sgd(0.1), make_params(), targets)
+    with pytest.raises(TrainingError, match=r"finite, but the loss is nan .*large"):
+        for item in minibatches(batched, 5):
+            trainer.step(item)
+            assert len(trainer.losses) == item.epoch * 4 + item.step
+            found = item
+    assert 4 in found.index
+
+
+def test_a_loss_or_an_optimizer_that_is_none(loss):
+    with pytest.raises(TrainingError, match=r"loss\(params, .*\) but this is 3"):
+        Trainer(3, optax.sgd(0.1), make_params())
+    with pytest.raises(TrainingError, match="the optimizer of a Trainer is a Gradient"):
+        Trainer(loss, 0.1, make_params())
