@@ -1,5 +1,6 @@
 # make demo    a short tour, on generated inputs
-# make test    the tests; make test PYTEST_ARGS="-m slow" hands arguments to pytest
+# make test    the tests; make test PYTEST_ARGS="-m slow" hands arguments to pytest,
+#              which then runs once
 # make lint    ruff and mypy
 # make clean   remove the environment, builds and caches
 #
@@ -25,9 +26,31 @@ demo: $(STAMP)
 
 # -P keeps this folder out of the import path: what is tested is what is installed.
 # A process per core, of which each takes whole files, since tests of a file share
-# compiled programs.
+# compiled programs. Without arguments three runs: of the tests whose programs XLA
+# compiles in a hurry, of those that are about its programs, and of those that need
+# two devices. All three run, whatever fails.
+PYTEST = $(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile \
+    --timeout 300 --timeout-method thread --durations 25
+# The newer emitters of XLA for CPUs take most of its time. Where it does not know the
+# flag, it would end the process.
+HASTE := --xla_cpu_use_fusion_emitters=false
+OTHERS := not slow and not gpu and not devices
+
 test: $(STAMP)
-	$(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+ifeq ($(strip $(PYTEST_ARGS)),)
+	@failed=; haste="$(HASTE)"; \
+	XLA_FLAGS="$$haste" $(BIN)/python -c 'import jax; jax.devices()' 2>/dev/null \
+	    || haste=; \
+	set -x; \
+	XLA_FLAGS="$$XLA_FLAGS $$haste" \
+	    $(PYTEST) -m "$(OTHERS) and not default_flags" || failed=1; \
+	$(PYTEST) -m "$(OTHERS) and default_flags" || failed=1; \
+	JAX_NUM_CPU_DEVICES=2 XLA_FLAGS="$$XLA_FLAGS $$haste" \
+	    $(PYTEST) -m devices tests/sharding || failed=1; \
+	test -z "$$failed"
+else
+	$(PYTEST) $(PYTEST_ARGS)
+endif
 
 lint: $(STAMP) typing-tree
 	$(BIN)/ruff check .

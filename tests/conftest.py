@@ -19,6 +19,8 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+SLOW_LIMIT_S = 3600
+
 IN_CI = "CI" in os.environ
 # No deadline: the first example of a property pays for the compile.
 hypothesis.settings.register_profile(
@@ -64,6 +66,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(CompileReport(shown))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests have an hour, where pytest-timeout is installed and limits others."""
+    for item in items:
+        if item.get_closest_marker("slow") and item.config.pluginmanager.hasplugin(
+            "timeout"
+        ):
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
+
+
 def pytest_report_header() -> str:
     return f"edbatch: {Path(edbatch.__file__).parent}, JAX on {jax.default_backend()}"
 
@@ -72,7 +83,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
         pytest.skip(f"needs a GPU, but JAX runs on {jax.default_backend()}")
     if item.get_closest_marker("devices") and jax.device_count() < 2:
-        pytest.skip("needs two devices; set JAX_NUM_CPU_DEVICES=2")
+        asked = "JAX_NUM_CPU_DEVICES" in os.environ
+        outcome = pytest.fail if asked else pytest.skip
+        outcome("needs two devices; set JAX_NUM_CPU_DEVICES=2")
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,8 @@ import edbatch as eb
 from edbatch.policies import Guarded, MachineState, Searched, StateMachine
 from edbatch.verify import split_instances
 
+pytestmark = pytest.mark.default_flags
+
 SIZES = eb.Sizes(widths=(4, 16))
 
 

@@ -10,6 +10,8 @@ from edbatch.cell import weight_gradient
 from edbatch.cell.backward import TapedCell, taped_cell
 from edbatch.cell.program import cell_program
 
+pytestmark = pytest.mark.default_flags
+
 WORDS, HIDDEN = 50, 6
 
 

@@ -7,6 +7,8 @@ from packed_cells import assert_packed, count_products, normal
 
 from edbatch.cell.lowering import extra_columns
 
+pytestmark = pytest.mark.default_flags
+
 
 @pytest.mark.parametrize(
     ("rows", "columns", "itemsize", "expected"),

@@ -6,6 +6,8 @@ import pytest
 from flax import linen, nnx
 from packed_cells import assert_packed, count_products, normal
 
+pytestmark = pytest.mark.default_flags
+
 HIDDEN, FEATURES = 6, 4
 CARRIES = {"GRUCell": normal(1, HIDDEN)}
 LSTM_CARRY = (normal(1, HIDDEN), normal(2, HIDDEN))

@@ -12,6 +12,8 @@ from packed_cells import assert_packed, count_products, normal, spec
 import edbatch as eb
 from edbatch.cell import pack_cell
 
+pytestmark = pytest.mark.default_flags
+
 H, D = 5, 3
 LARGE = 1_000_000  # an overhead that makes every merge pay
 

@@ -12,6 +12,8 @@ import edbatch as eb
 from edbatch.executor.arenas import compiled_copies
 from edbatch.executor.loops import run_loops
 
+pytestmark = pytest.mark.default_flags
+
 HIDDEN = 24
 
 

@@ -3,6 +3,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -133,8 +134,10 @@ def test_resumed_where_the_bound_was_met(tmp_path):
         check_equal(resumed, expected)
 
 
-def test_time_adds_up(tmp_path):
+def test_time_adds_up(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.npz"
+    clock = SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr("edbatch.policies.fsm.training.time", clock)
     first = train(path, progress=interrupt_at(6)).training.elapsed_s
     second = train(path, progress=interrupt_at(0), resume=True).training.elapsed_s
     assert 0 < first < second
