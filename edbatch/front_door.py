@@ -16,7 +16,7 @@ from edbatch.policies.cost.file import get_costs
 from edbatch.policies.cost.model import CostModel
 from edbatch.policies.guard import guarded
 from edbatch.policies.registry import get_policy
-from edbatch.policies.search.beam_search import Searched
+from edbatch.policies.search.beam_search import BeamSearch
 from edbatch.schedule.policy import Policy
 from edbatch.state_registry import StateRegistry
 
@@ -102,7 +102,7 @@ def batch(
     chosen = get_policy(policy)
     costs = get_costs(costs)
     if search_ms:
-        chosen = Searched(chosen, search_ms, costs=costs)
+        chosen = BeamSearch(chosen, search_ms, costs=costs)
     if guard:
         chosen = guarded(chosen, costs)
     options = Options(

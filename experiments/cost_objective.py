@@ -28,7 +28,7 @@ from edbatch.benchmark import BenchmarkConfig, calibrate
 from edbatch.benchmark.minibatches import random_params
 from edbatch.graph import GraphStructure
 from edbatch.models import WORKLOADS, get_workload
-from edbatch.policies import CostModel, Searched, train_policy
+from edbatch.policies import BeamSearch, CostModel, train_policy
 from edbatch.policies.registry import HEURISTICS
 from edbatch.schedule import Policy, Schedule
 
@@ -104,9 +104,9 @@ def candidates(workload: str, width: int, costs: CostModel) -> tuple[Policy, ...
     learned = eb.get_policy(f"zoo:{workload}")
     heuristics = [eb.get_policy(each) for each in HEURISTICS]
     searched = [
-        Searched(each, width=width) for each in (learned, eb.get_policy("greedy"))
+        BeamSearch(each, width=width) for each in (learned, eb.get_policy("greedy"))
     ]
-    for_cost = Searched(learned, width=width, costs=costs)
+    for_cost = BeamSearch(learned, width=width, costs=costs)
     return (*searched, for_cost, learned, *heuristics)
 
 

@@ -1,7 +1,7 @@
 """What does each part of a learned policy bring?
 
 A ready-made policy is taken apart: the encoding alone (the type whose batch lowers the
-soft bound most, all weights 1), with the tuned weights, with the learned table, and
+smoothed bound most, all weights 1), with the tuned weights, with the learned table, and
 with the guard that `edbatch.batch` puts around it. All schedule the same minibatches,
 drawn from the fifth of the data that training made no use of; without data, instances
 are sampled. In a clone, for a folder that has the data sets of `make_zoo.py`:
@@ -23,10 +23,10 @@ from edbatch.cli.options import TaskOptions
 from edbatch.cli.task import load_task
 from edbatch.graph import GraphStructure
 from edbatch.policies import (
+    BestOfHeuristics,
     BoundWeights,
     Comparison,
     Greedy,
-    Guarded,
     StateMachine,
     compare,
     get_policy,
@@ -74,7 +74,9 @@ def parts(workload: str, graphs: list[GraphStructure]) -> list[Comparison]:
     weighted = replace(whole, states=())
     encoding = replace(weighted, weights=BoundWeights())
     return compare(
-        [Greedy(), encoding, weighted, whole, Guarded(whole)], graphs, repeats=1
+        [Greedy(), encoding, weighted, whole, BestOfHeuristics(whole)],
+        graphs,
+        repeats=1,
     )
 
 

@@ -9,10 +9,11 @@ from edbatch.policies.fsm.machine_trace import MachineTrace, trace_machine
 from edbatch.policies.fsm.state_machine import MachineState, StateMachine
 from edbatch.policies.fsm.training import train_policy, warm_up
 from edbatch.policies.fsm.training_record import TrainingRecord
-from edbatch.policies.guard import Guarded, guarded
+from edbatch.policies.guard import BestOfHeuristics, guarded
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
 from edbatch.policies.registry import get_policy, zoo_names
-from edbatch.policies.search.beam_search import Searched
+from edbatch.policies.renamed import __getattr__ as __getattr__
+from edbatch.policies.search.beam_search import BeamSearch
 from edbatch.policies.search.exact import Optimum, find_optimum
 from edbatch.policies.smooth_bound.weights import BoundWeights
 
@@ -20,17 +21,17 @@ __all__ = [
     "ENCODINGS",
     "Agenda",
     "AgendaRemaining",
+    "BeamSearch",
+    "BestOfHeuristics",
     "BoundWeights",
     "Comparison",
     "CostModel",
     "CostRecord",
     "Depth",
     "Greedy",
-    "Guarded",
     "MachineState",
     "MachineTrace",
     "Optimum",
-    "Searched",
     "StateMachine",
     "TrainingRecord",
     "compare",

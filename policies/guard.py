@@ -12,7 +12,7 @@ from edbatch.graph.structure import GraphStructure
 from edbatch.policies.cost.model import CostModel, require_costs
 from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
-from edbatch.policies.search.beam_search import Searched
+from edbatch.policies.search.beam_search import BeamSearch
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.policy import Policy, require_policy
 from edbatch.schedule.schedule import Schedule
@@ -21,7 +21,7 @@ _HEURISTICS = (Greedy(), Agenda(), AgendaRemaining(), Depth())
 
 
 @dataclass(frozen=True)
-class Guarded:
+class BestOfHeuristics:
     """A policy that never runs more batches than any of the heuristics.
 
     Attributes:
@@ -38,7 +38,7 @@ class Guarded:
         >>> graph = tree("(((a)b)c((a)c)b)d")
         >>> Depth().schedule(graph).num_batches
         6
-        >>> schedule = Guarded(Depth()).schedule(graph)
+        >>> schedule = BestOfHeuristics(Depth()).schedule(graph)
         >>> schedule.num_batches, schedule.policy
         (5, 'greedy')
     """
@@ -91,7 +91,7 @@ def guarded(policy: Policy, costs: CostModel | None = None) -> Policy:
 
     Args:
         policy: The policy.
-        costs: As for `Guarded`.
+        costs: As for `BestOfHeuristics`.
 
     Returns:
         The guarded policy; any other, such as a heuristic that was asked for by name,
@@ -101,5 +101,5 @@ def guarded(policy: Policy, costs: CostModel | None = None) -> Policy:
         >>> guarded(Depth()).name
         'depth'
     """
-    is_learned = isinstance(policy, StateMachine | Searched)
-    return Guarded(policy, costs) if is_learned else policy
+    is_learned = isinstance(policy, StateMachine | BeamSearch)
+    return BestOfHeuristics(policy, costs) if is_learned else policy

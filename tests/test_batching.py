@@ -20,7 +20,7 @@ from trees import (
 )
 
 import edbatch as eb
-from edbatch.policies import Guarded, MachineState, Searched, StateMachine
+from edbatch.policies import BeamSearch, BestOfHeuristics, MachineState, StateMachine
 from edbatch.verify import split_instances
 
 pytestmark = pytest.mark.default_flags
@@ -383,21 +383,23 @@ def poor_machine():
 
 def test_learned_and_searched_policies_are_guarded():
     machine = poor_machine()
-    assert eb.batch(encode, machine).policy == Guarded(machine)
+    assert eb.batch(encode, machine).policy == BestOfHeuristics(machine)
     assert eb.batch(encode, machine, guard=False).policy is machine
-    searched = Searched(machine, 5)
-    assert eb.batch(encode, machine, search_ms=5).policy == Guarded(searched)
-    assert eb.batch(encode, searched).policy == Guarded(searched)
+    searched = BeamSearch(machine, 5)
+    assert eb.batch(encode, machine, search_ms=5).policy == BestOfHeuristics(searched)
+    assert eb.batch(encode, searched).policy == BestOfHeuristics(searched)
     assert eb.batch(encode, machine, search_ms=5, guard=False).policy == searched
     policy = eb.batch(encode, "greedy", search_ms=5).policy
-    assert isinstance(policy, Guarded) and isinstance(policy.policy, Searched)
-    assert isinstance(eb.batch(encode, "zoo:tree-lstm").policy, Guarded)
+    assert isinstance(policy, BestOfHeuristics) and isinstance(
+        policy.policy, BeamSearch
+    )
+    assert isinstance(eb.batch(encode, "zoo:tree-lstm").policy, BestOfHeuristics)
 
 
 @pytest.mark.parametrize("policy", ["greedy", "agenda", "depth", Backwards()])
 def test_heuristics_and_policies_of_ones_own_run_as_they_are(policy):
     found = eb.batch(encode, policy).policy
-    assert not isinstance(found, Guarded)
+    assert not isinstance(found, BestOfHeuristics)
     assert found.name == (policy if isinstance(policy, str) else "backwards")
 
 
@@ -412,20 +414,20 @@ def test_a_plan_says_whose_schedule_won():
         ("greedy", 4),
     ]
     assert reports[1].cached  # and still says so
-    searched = eb.batch(walk, Searched(machine, width=8), params={})
+    searched = eb.batch(walk, BeamSearch(machine, width=8), params={})
     assert searched.plan(LETTERS).report.policy == "search"
     assert guarded.plan(["mh"]).report.policy == "fsm-base"
 
 
 def test_only_new_structures_are_searched(monkeypatch):
     searched = []
-    schedule = Searched.schedule
+    schedule = BeamSearch.schedule
 
     def count(self, structure):
         searched.append(structure.num_nodes)
         return schedule(self, structure)
 
-    monkeypatch.setattr(Searched, "schedule", count)
+    monkeypatch.setattr(BeamSearch, "schedule", count)
     batched = eb.batch(encode, params=make_params(), sizes=SIZES, search_ms=1)
     batched.plan([(1, 2), 3])
     batched.plan([(4, 5), 6])  # other words, the same structure

@@ -6,7 +6,7 @@ import pytest
 
 import edbatch as eb
 from edbatch.policies import Greedy
-from edbatch.policies.guard import Guarded
+from edbatch.policies.guard import BestOfHeuristics
 from edbatch.schedule import Schedule
 
 
@@ -67,7 +67,7 @@ def test_invalid_schedules_are_refused(change, text):
 
 
 def test_a_guard_is_looked_through():
-    guarded = Guarded(Own(reverse))
+    guarded = BestOfHeuristics(Own(reverse))
     batched = eb.batch(model, params=jnp.float32(1), policy=guarded, guard=False)
     with pytest.raises(eb.PolicyError, match="runs before its operand"):
         batched.plan([1, 2, 3])

@@ -10,7 +10,13 @@ from trees import encode, make_params
 
 import edbatch as eb
 from edbatch.arguments import list_of
-from edbatch.policies import Greedy, Guarded, Searched, load_costs, train_policy
+from edbatch.policies import (
+    BeamSearch,
+    BestOfHeuristics,
+    Greedy,
+    load_costs,
+    train_policy,
+)
 from edbatch.schedule.examples import chain
 
 ODD: tuple[Any, ...] = (
@@ -222,15 +228,15 @@ def test_options_of_cell() -> None:
 
 
 def test_policies_around_policies() -> None:
-    refused(Guarded)
-    refused(Searched)
-    refused(lambda value: Guarded(Greedy(), value), None)
-    refused(lambda value: Searched(Greedy(), costs=value), None)
-    refused(lambda value: Searched(Greedy(), budget_ms=value), float, int)
+    refused(BestOfHeuristics)
+    refused(BeamSearch)
+    refused(lambda value: BestOfHeuristics(Greedy(), value), None)
+    refused(lambda value: BeamSearch(Greedy(), costs=value), None)
+    refused(lambda value: BeamSearch(Greedy(), budget_ms=value), float, int)
     for budget_ms in (-1, 0, float("nan")):
         with pytest.raises(eb.PolicyError, match="milliseconds above 0 but this is"):
-            Searched(Greedy(), budget_ms=budget_ms)
-    refused(lambda value: Searched(Greedy(), width=value), None, int)
+            BeamSearch(Greedy(), budget_ms=budget_ms)
+    refused(lambda value: BeamSearch(Greedy(), width=value), None, int)
 
 
 @pytest.mark.parametrize(

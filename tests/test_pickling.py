@@ -30,7 +30,7 @@ from trees import (
 import edbatch as eb
 from edbatch import policies
 from edbatch.graph.type_table import TypeTable
-from edbatch.policies import Guarded, MachineState, Searched, StateMachine
+from edbatch.policies import BeamSearch, BestOfHeuristics, MachineState, StateMachine
 from edbatch.schedule.examples import tree as example
 
 LIMIT_S = 120
@@ -301,7 +301,7 @@ def example_machine():
 
 
 def example_policy():
-    return Guarded(Searched(policies.Greedy(), width=2))
+    return BestOfHeuristics(BeamSearch(policies.Greedy(), width=2))
 
 
 @pytest.mark.parametrize(

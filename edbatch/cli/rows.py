@@ -10,11 +10,11 @@ from edbatch.graph import GraphStructure
 from edbatch.policies import (
     Agenda,
     AgendaRemaining,
+    BeamSearch,
     Comparison,
     Depth,
     Greedy,
     Optimum,
-    Searched,
     compare,
     find_optimum,
     guarded,
@@ -58,7 +58,7 @@ def comparisons(
     """
     policies: dict[str, Policy] = {LEARNED: guarded(learned), ALONE: learned}
     if search_ms > 0:
-        policies[SEARCHED] = guarded(Searched(learned, search_ms))
+        policies[SEARCHED] = guarded(BeamSearch(learned, search_ms))
     policies |= {each.name: each for each in HEURISTICS}
     found = compare([*policies.values()], structures)
     return [

@@ -69,7 +69,7 @@ def find_fault(heads: Sequence[int]) -> tuple[int, str] | None:
             return word, (
                 f"a head must be 0 or a word of the sentence, 1 to {count}; found "
                 f"{head} at word {word + 1}; usually a sentence cut in two, or ids "
-                "renumbered without the heads; mend the head"
+                "renumbered without the heads; fix the head"
             )
     roots = [word for word, head in enumerate(heads) if head == ROOT]
     if len(roots) != 1:
@@ -78,7 +78,7 @@ def find_fault(heads: Sequence[int]) -> tuple[int, str] | None:
     if cycle:
         return cycle[0], (
             "following heads must lead to the root; found the words "
-            f"{_shown(cycle)} in a cycle; usually a mistake of annotation; mend one of "
+            f"{_shown(cycle)} in a cycle; usually a mistake of annotation; fix one of "
             "their heads"
         )
     return None

@@ -27,7 +27,7 @@ _BARS = "#5F5F5F"
 _NUMBERS = {
     "max": "1: the type with most operations ready",
     "sort": "numbers: rank by how many operations are ready",
-    "fall": "shown of what is ready: the two that lower the soft bound most, by rank",
+    "fall": "shown, by rank: the two ready types that lower the smoothed bound most",
 }
 
 

@@ -7,7 +7,7 @@ READING = {
     "base": "A state is called by the types that are ready.",
     "max": "A state is called by the types that are ready, * by most operations.",
     "sort": "A state is called by the types that are ready, most operations first.",
-    "fall": "A state is called by the two types that lower the soft bound most.",
+    "fall": "A state is called by the two types that lower the smoothed bound most.",
 }
 
 _RANKED = ("sort", "fall")

@@ -31,7 +31,7 @@ _READING = {
     "base": "▸ the type that runs, of those that are ready",
     "max": "▸ the type that runs, of those that are ready; * most operations",
     "sort": "▸ the type that runs, of those that are ready, most operations first",
-    "fall": "▸ the type that runs, of the two that lower the soft bound most",
+    "fall": "▸ the type that runs, of the two that lower the smoothed bound most",
 }
 
 

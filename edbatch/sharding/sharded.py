@@ -15,8 +15,8 @@ from edbatch.graph.parameters import abstract
 from edbatch.host_side import HostSide
 from edbatch.plan.keys import plan_key
 from edbatch.plan.plan import Plan
-from edbatch.policies.guard import Guarded
-from edbatch.policies.search.beam_search import Searched
+from edbatch.policies.guard import BestOfHeuristics
+from edbatch.policies.search.beam_search import BeamSearch
 from edbatch.recording import check_not_empty, record_each
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy
@@ -203,13 +203,13 @@ class Sharded(HostSide):
 
 
 def _check_repeatable(policy: Policy, mesh: Mesh) -> None:
-    own = policy.policy if isinstance(policy, Guarded) else policy
-    timed = isinstance(own, Searched) and own.width is None
+    own = policy.policy if isinstance(policy, BestOfHeuristics) else policy
+    timed = isinstance(own, BeamSearch) and own.width is None
     if timed and len({each.process_index for each in mesh.devices.flat}) > 1:
         raise PlanError(
             "each process of a mesh plans for itself and all have to come to the same"
             " plans, but a search within milliseconds finds what the machine has time"
-            " for; leave search_ms out, or search by Searched(policy, width=8)"
+            " for; leave search_ms out, or search by BeamSearch(policy, width=8)"
         )
 
 

@@ -2,10 +2,12 @@
 
 Each says what it is and of which version. Whoever reads one builds its content from
 entries, and raises `ValueError` with a clause that says what is wrong with one; here
-it becomes a sentence that names the file and the mend.
+it becomes a sentence that names the file and the fix.
 """
 
 import json
+import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,8 @@ from edbatch.arguments import as_path
 from edbatch.errors import PolicyError, nearest, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.limits import UnreadableError, parse_json, read_bytes
-from edbatch.policies.files.whole_file import write_whole
 from edbatch.policies.fsm.training_record import is_number
+from edbatch.schedule.interrupt import deferred_interrupt
 
 T = TypeVar("T")
 
@@ -243,3 +245,26 @@ def read_entry(values: Any, where: str, name: str, kind: type) -> Any:
     if kind is float or type(value) is not kind:
         raise ValueError(f"{name!r} of {where} is not a JSON {_KINDS[kind]}")
     return value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file beside its place, and then puts it there.
+
+    Args:
+        path: The file; replaced if it exists. Of a link the target is replaced.
+        text: Its content.
+
+    Raises:
+        OSError: It cannot be written; nothing has changed then.
+    """
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    with deferred_interrupt():
+        try:
+            with open(beside, "x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ import numpy as np
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
 from edbatch.limits import check_archive, parse_json
-from edbatch.policies.fsm.evaluator import Verdict
+from edbatch.policies.fsm.evaluator import EvalResult
 from edbatch.policies.fsm.q_learning import QTable
 from edbatch.policies.fsm.state_machine import MachineState
 from edbatch.policies.fsm.training_record import is_number
@@ -39,10 +39,10 @@ class TrainingState:
     Attributes:
         table: The values learned so far.
         stream: Random numbers of the exploration.
-        tuning: The weights of the soft bound, if they are tuned.
+        tuning: The weights of the smoothed bound, if they are tuned.
         trial: Trials that have been run.
-        best: The best verdict so far.
-        curve: Trial and held-out batches of each judgement.
+        best: The best result so far.
+        curve: Trial and held-out batches of each evaluation.
         elapsed_s: Seconds spent before the last start.
     """
 
@@ -50,7 +50,7 @@ class TrainingState:
     stream: np.ndarray
     tuning: Tuning | None
     trial: int = 0
-    best: Verdict | None = None
+    best: EvalResult | None = None
     curve: list[tuple[int, float]] = field(default_factory=list)
     elapsed_s: float = 0.0
 
@@ -100,7 +100,7 @@ def save_checkpoint(
         "trial": state.trial,
         "curve": state.curve,
         "elapsed_s": state.elapsed_s,
-        "best": None if state.best is None else _verdict_to_json(state.best),
+        "best": None if state.best is None else _result_to_json(state.best),
         "tuning": None,
     }
     if state.tuning is not None:
@@ -193,7 +193,7 @@ def _state(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> TrainingState
         stream=arrays["stream"],
         tuning=tuning,
         trial=rest["trial"],
-        best=None if best is None else _verdict_from_json(best),
+        best=None if best is None else _result_from_json(best),
         curve=[(trial, batches) for trial, batches in rest["curve"]],
         elapsed_s=rest["elapsed_s"],
     )
@@ -242,25 +242,25 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _verdict_to_json(verdict: Verdict) -> dict[str, Any]:
-    weights = verdict.weights
+def _result_to_json(result: EvalResult) -> dict[str, Any]:
+    weights = result.weights
     return {
-        "batches": verdict.batches,
-        "unseen": verdict.unseen,
-        "trial": verdict.trial,
-        "meets_bounds": verdict.meets_bounds,
+        "batches": result.batches,
+        "unseen": result.unseen,
+        "trial": result.trial,
+        "meets_bounds": result.meets_bounds,
         "states": [
             [each.frontier, each.action, each.visits, each.value]
-            for each in verdict.states
+            for each in result.states
         ],
         "weights": [weights.types, weights.path, weights.power],
     }
 
 
-def _verdict_from_json(values: dict[str, Any]) -> Verdict:
+def _result_from_json(values: dict[str, Any]) -> EvalResult:
     types, path, power = values.pop("weights")
     states = values.pop("states")
-    return Verdict(
+    return EvalResult(
         **values,
         states=tuple(
             MachineState(tuple(frontier), *others) for frontier, *others in states

@@ -6,9 +6,10 @@ An encoding is a sequence of types (ED-Batch, Chen et al., ICML 2023, section 2.
 - `max`: the type with most frontier nodes (the lowest of equals), then as `base`.
 - `sort`: the types on the frontier by how many nodes they have, most first, the lower
   of equals first.
-- `fall`, new here: the type whose batch would lower the soft bound of what remains most
-  (`edbatch.policies.smooth_bound.bound`), and the runner-up. The first is a good choice
-  by itself; a machine learns where to take the second.
+- `fall`, new here: the type of largest marginal gain, whose batch would lower the
+  smoothed bound of what remains most (`edbatch.policies.smooth_bound.bound`), and the
+  runner-up. The first is a good choice by itself; a machine learns where to take the
+  second.
 
 Sequences are looked up exactly, in a trie (`edbatch.policies.fsm.trie`): two states are
 the same only if their sequences are. Time O(T) for `base` and `max`; O(T + F²) for
@@ -27,8 +28,8 @@ from numba import njit
 
 from edbatch.errors import PolicyError, nearest, shown
 from edbatch.policies.compiled import without_counting
-from edbatch.policies.smooth_bound.arrays import SoftBound
-from edbatch.policies.smooth_bound.bound import fall, path_value
+from edbatch.policies.smooth_bound.arrays import SmoothedBound
+from edbatch.policies.smooth_bound.bound import marginal_gain, path_value
 from edbatch.schedule.frontier import FrontierState
 
 ENCODINGS = ("base", "max", "sort", "fall")
@@ -95,7 +96,7 @@ def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
 def encode(
     kind: int,
     state: FrontierState,
-    soft: SoftBound,
+    smooth: SmoothedBound,
     type_of: np.ndarray,
     sequence: np.ndarray,
 ) -> int:
@@ -104,7 +105,7 @@ def encode(
     Args:
         kind: `encoding_id` of the encoding.
         state: A `FrontierState`.
-        soft: The `SoftBound` of what remains; read for `fall` only.
+        smooth: The `SmoothedBound` of what remains; read for `fall` only.
         type_of: The graph's type of each symbol, negative where the graph has none.
         sequence: Receives the symbols; at least one longer than there are symbols.
 
@@ -112,7 +113,7 @@ def encode(
         The length of the sequence.
     """
     if kind == FALL:
-        return best_two(state, soft, type_of, sequence)
+        return best_two(state, smooth, type_of, sequence)
     length = 0
     if kind == _MAX:
         length = 1  # its place is filled below
@@ -142,23 +143,26 @@ def encode(
 
 @without_counting()
 def best_two(
-    state: FrontierState, soft: SoftBound, type_of: np.ndarray, sequence: np.ndarray
+    state: FrontierState,
+    smooth: SmoothedBound,
+    type_of: np.ndarray,
+    sequence: np.ndarray,
 ) -> int:
-    """Finds the two types on the frontier that lower the soft bound most.
+    """Finds the two types on the frontier that lower the smoothed bound most.
 
     This is `encode` for `fall`, which callers of that alone do well to call: see
     `edbatch.policies.compiled`.
 
     Args:
         state: As for `encode`, and so the others.
-        soft: The `SoftBound` of what remains.
+        smooth: The `SmoothedBound` of what remains.
         type_of: The graph's type of each symbol.
-        sequence: Receives the symbols, that of the largest fall first.
+        sequence: Receives the symbols, that of the largest gain first.
 
     Returns:
         How many there are: two, or as many as there are types on the frontier.
     """
-    paths = path_value(soft)
+    paths = path_value(smooth)
     length = 0
     most = 0.0
     second = 0.0
@@ -166,7 +170,7 @@ def best_two(
         t = type_of[symbol]
         if t < 0 or state.tail[t] == state.head[t]:
             continue
-        value = fall(soft, t, paths)
+        value = marginal_gain(smooth, t, paths)
         if length == 0 or value > most + _EQUAL:
             sequence[1] = sequence[0]
             second = most
@@ -182,7 +186,7 @@ def best_two(
 def encoded(
     encoding: str,
     state: FrontierState,
-    soft: SoftBound,
+    smooth: SmoothedBound,
     type_of: np.ndarray | None = None,
 ) -> list[int]:
     """Encodes the frontier of an execution; for tests and displays.
@@ -190,24 +194,24 @@ def encoded(
     Args:
         encoding: One of `ENCODINGS`.
         state: The execution.
-        soft: Its `SoftBound`.
+        smooth: Its `SmoothedBound`.
         type_of: As for `encode`; symbols are the graph's own types if None.
 
     Returns:
         The symbols.
 
     Example:
-        >>> from edbatch.policies.smooth_bound.bound import start_soft_bound
+        >>> from edbatch.policies.smooth_bound.bound import start_smoothed_bound
         >>> from edbatch.schedule import start_frontier
         >>> from edbatch.schedule.examples import from_operands
         >>> graph = from_operands("abb", [[], [], []])
         >>> state = start_frontier(graph)
-        >>> soft = start_soft_bound(state, graph.instance_nodes, np.ones(3), 3)
-        >>> [encoded(each, state, soft) for each in ENCODINGS]
+        >>> smooth = start_smoothed_bound(state, graph.instance_nodes, np.ones(3), 3)
+        >>> [encoded(each, state, smooth) for each in ENCODINGS]
         [[0, 1], [1, 0, 1], [1, 0], [0, 1]]
     """
     if type_of is None:
         type_of = np.arange(len(state.head), dtype=np.int32)
     sequence = np.empty(len(type_of) + 1, np.int32)
-    length = encode(encoding_id(encoding), state, soft, type_of, sequence)
+    length = encode(encoding_id(encoding), state, smooth, type_of, sequence)
     return [int(each) for each in sequence[:length]]

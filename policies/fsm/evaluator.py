@@ -1,4 +1,4 @@
-"""Judging tables during training: batches on minibatches that were held out."""
+"""Evaluation of tables during training: batches on held-out minibatches."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from edbatch.schedule.policy import Policy
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
-    """How a table does on the held-out minibatches.
+class EvalResult:
+    """The result of a table on the held-out minibatches.
 
     Attributes:
         batches: Mean batches per minibatch.
@@ -24,7 +24,7 @@ class Verdict:
         trial: After which trial.
         meets_bounds: Whether every minibatch meets its lower bound.
         states: The table, as states of a machine.
-        weights: Weights of the soft bound.
+        weights: Weights of the smoothed bound.
     """
 
     batches: float
@@ -40,7 +40,7 @@ class Verdict:
         return self.batches, self.unseen, self.trial
 
 
-class Judge:
+class Evaluator:
     """Runs tables and heuristics on the held-out minibatches.
 
     With a cost per type, costs stand for numbers of batches everywhere.
@@ -60,8 +60,8 @@ class Judge:
         self._type_of = np.arange(num_types, dtype=np.int32)
         self.bound = mean(self._bounds)
 
-    def __call__(self, table: QTable, weights: BoundWeights, trial: int) -> Verdict:
-        """Judges a table with the weights that it was learned with."""
+    def __call__(self, table: QTable, weights: BoundWeights, trial: int) -> EvalResult:
+        """Evaluates a table with the weights that it was learned with."""
         action = best_actions(table)
         num_types = len(self._type_of)
         binding = Binding(self._type_of, *weights.arrays(self._type_of, num_types))
@@ -73,7 +73,7 @@ class Judge:
             )
             batches.append(cost_of(batch_type, self._cost))
             unseen += strange
-        return Verdict(
+        return EvalResult(
             batches=mean(batches),
             unseen=unseen,
             trial=trial,

@@ -21,7 +21,7 @@ from edbatch.graph.structure import GraphStructure
 from edbatch.policies.fsm.encoding import encoded
 from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.heuristics import mean_depths, smallest_mean_depth
-from edbatch.policies.smooth_bound.bound import advance, start_soft_bound
+from edbatch.policies.smooth_bound.bound import advance, start_smoothed_bound
 from edbatch.schedule.frontier import start_frontier
 from edbatch.schedule.sufficient_condition import best_ratio, start_heads, update_heads
 
@@ -133,20 +133,20 @@ def _steps(
     machine: StateMachine, structure: GraphStructure, symbols: dict[TypeKey, int]
 ) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
     """Yields frontier, action and the heuristics' choices along one schedule."""
-    type_of, weight, squarings = machine.bind(structure.type_keys)
+    type_of, weight, log2_p = machine.bind(structure.type_keys)
     symbol_of = [symbols[key] for key in structure.type_keys]
     state = start_frontier(structure)
     heads = start_heads(state)
-    soft = start_soft_bound(state, structure.instance_nodes, weight, squarings)
+    smooth = start_smoothed_bound(state, structure.instance_nodes, weight, log2_p)
     mean_depth = mean_depths(structure)
     for chosen in machine.schedule(structure).batch_type:
         # Symbols of unknown types are numbered per graph: name them for all graphs.
-        frontier = encoded(machine.encoding, state, soft, type_of)
+        frontier = encoded(machine.encoding, state, smooth, type_of)
         yield (
             tuple(symbol_of[type_of[each]] for each in frontier),
             symbol_of[chosen],
             symbol_of[smallest_mean_depth(state, mean_depth)],
             symbol_of[best_ratio(heads, state)],
         )
-        first, last = advance(soft, state, chosen)
+        first, last = advance(smooth, state, chosen)
         update_heads(heads, state, chosen, first, last)

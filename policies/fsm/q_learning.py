@@ -29,7 +29,11 @@ from numba import njit
 from edbatch.policies.fsm.encoding import FALL, encode
 from edbatch.policies.fsm.random_stream import next_uniform
 from edbatch.policies.fsm.trie import Trie, insert, trie_of
-from edbatch.policies.smooth_bound.bound import advance, new_soft_bound, no_soft_bound
+from edbatch.policies.smooth_bound.bound import (
+    advance,
+    new_smoothed_bound,
+    no_smoothed_bound,
+)
 from edbatch.policies.smooth_bound.remaining import new_bound, update_bound
 from edbatch.schedule.frontier import FrontierState, run_type
 from edbatch.schedule.sufficient_condition import (
@@ -64,13 +68,13 @@ class Episode(NamedTuple):
         state: Number of the state before each step.
         action: Type that was run.
         reward: −1 + α·ratio, or less or more than −1 by what the batch costs.
-        fall: By how much the lower bound of what remains fell, as a cost.
+        gain: By how much the batch lowered the remaining lower bound, as a cost.
     """
 
     state: np.ndarray  # [N] int32
     action: np.ndarray  # [N] int32
     reward: np.ndarray  # [N] float64
-    fall: np.ndarray  # [N] float64
+    gain: np.ndarray  # [N] float64
 
 
 def new_table(num_types: int) -> QTable:
@@ -103,7 +107,7 @@ def run_episode(
     below: np.ndarray,
     kind: int,
     weight: np.ndarray,
-    squarings: int,
+    log2_p: int,
     alpha: float,
     epsilon: float,
     stream: np.ndarray,
@@ -117,8 +121,8 @@ def run_episode(
         instance_nodes: Number of nodes of each instance; ``[B]``.
         below: `chains_below` of the graph.
         kind: `encoding_id` of the encoding.
-        weight: Weights of the soft bound, see `BoundWeights.arrays`.
-        squarings: Its power is two to this.
+        weight: Weights of the smoothed bound, see `BoundWeights.arrays`.
+        log2_p: Its power is two to this.
         alpha: Weight of the ratio in the reward.
         epsilon: Probability of a random action.
         stream: Random numbers; updated.
@@ -134,9 +138,9 @@ def run_episode(
     heads = new_heads(state)
     bound = new_bound(state, below)
     if kind == FALL:
-        soft = new_soft_bound(state, instance_nodes, weight, squarings)
+        smooth = new_smoothed_bound(state, instance_nodes, weight, log2_p)
     else:
-        soft = no_soft_bound()
+        smooth = no_smoothed_bound()
     episode = Episode(
         np.empty(n, np.int32),
         np.empty(n, np.int32),
@@ -146,7 +150,7 @@ def run_episode(
     steps = 0
     done = 0
     while done < n:
-        length = encode(kind, state, soft, type_of, sequence)
+        length = encode(kind, state, smooth, type_of, sequence)
         trie, number = insert(table.trie, sequence, length)
         table = QTable(trie, table.value, table.visits)
         if number >= len(table.value):
@@ -164,12 +168,12 @@ def run_episode(
         episode.action[steps] = chosen
         episode.reward[steps] = alpha * ratio(heads, state, chosen) - cost[chosen]
         if kind == FALL:
-            first, last = advance(soft, state, chosen)
+            first, last = advance(smooth, state, chosen)
         else:
             first, last = run_type(state, chosen)
         update_heads(heads, state, chosen, first, last)
         fallen = update_bound(bound, state, chosen, first, last)
-        episode.fall[steps] = fallen * cost[chosen]
+        episode.gain[steps] = fallen * cost[chosen]
         steps += 1
         done += last - first
     return table, episode, steps
@@ -225,7 +229,7 @@ def learn(
     """
     paid = np.zeros(steps + 1)
     for s in range(steps):
-        paid[s + 1] = paid[s] + episode.reward[s] + episode.fall[s]
+        paid[s + 1] = paid[s] + episode.reward[s] + episode.gain[s]
     for s in range(steps - 1, -1, -1):
         end = min(s + n_step, steps)
         target = paid[end] - paid[s]
@@ -246,7 +250,7 @@ def run_trial(
     below: np.ndarray,
     kind: int,
     weight: np.ndarray,
-    squarings: int,
+    log2_p: int,
     alpha: float,
     epsilon: float,
     stream: np.ndarray,
@@ -267,7 +271,7 @@ def run_trial(
         below,
         kind,
         weight,
-        squarings,
+        log2_p,
         alpha,
         epsilon,
         stream,
@@ -286,7 +290,7 @@ def _run_trial(
     below,
     kind,
     weight,
-    squarings,
+    log2_p,
     alpha,
     epsilon,
     stream,
@@ -301,7 +305,7 @@ def _run_trial(
         below,
         kind,
         weight,
-        squarings,
+        log2_p,
         alpha,
         epsilon,
         stream,

@@ -6,7 +6,7 @@ arbitrary choice; here the machine falls back on a heuristic and counts it: with
 encoding `fall` on the first type of the encoded frontier, else on the greedy ratio. The
 heads that the ratio needs are computed when the first such state is met, so a schedule
 whose states were all seen costs O(N + E + S T) for S batches and T types, and one with
-unseen states O(T (N + E)). The soft bound of `fall` costs as much, with a small
+unseen states O(T (N + E)). The smoothed bound of `fall` costs as much, with a small
 constant.
 """
 
@@ -26,7 +26,11 @@ from edbatch.policies.compiled import without_counting
 from edbatch.policies.fsm.encoding import FALL, best_two, encode, encoding_id
 from edbatch.policies.fsm.training_record import TrainingRecord
 from edbatch.policies.fsm.trie import NO_STATE, Trie, find, trie_of
-from edbatch.policies.smooth_bound.bound import advance, new_soft_bound, no_soft_bound
+from edbatch.policies.smooth_bound.bound import (
+    advance,
+    new_smoothed_bound,
+    no_smoothed_bound,
+)
 from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, BoundWeights
 from edbatch.schedule.frontier import (
     collect,
@@ -68,13 +72,13 @@ class Binding(NamedTuple):
     Attributes:
         type_of: The graph's type of each of the machine's types, negative where it has
             none, and then its ``U`` types that the machine does not know.
-        weight: Weights of the soft bound, see `BoundWeights.arrays`.
-        squarings: Its power is two to this.
+        weight: Weights of the smoothed bound, see `BoundWeights.arrays`.
+        log2_p: Its power is two to this.
     """
 
     type_of: np.ndarray  # [P + U] int32
     weight: np.ndarray  # [T + 1] float64
-    squarings: int
+    log2_p: int
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class StateMachine:
         encoding: How it sees the frontier: `"base"`, `"max"`, `"sort"` or `"fall"`.
         states: Its table; kept sorted by frontier.
         training: How it was trained, if it was.
-        weights: Of the soft bound, for `"fall"` and for search.
+        weights: Of the smoothed bound, for `"fall"` and for search.
 
     Raises:
         PolicyError: The encoding is unknown, a state refers to a type by a position
@@ -256,7 +260,7 @@ def run_table(
     Args:
         structure: The graph.
         kind: `encoding_id` of the encoding.
-        binding: The graph's type of each symbol, and the weights of the soft bound.
+        binding: The graph's type of each symbol, and the weights of the smoothed bound.
         trie: The encodings of the known states.
         action: The symbol to run in each of them.
 
@@ -269,14 +273,14 @@ def run_table(
     graph = structure.node_type, structure.operand_start, structure.operand_node
     num_types = len(binding.weight) - 1
     if kind == FALL:
-        return _run_by_falls(
+        return _run_by_gains(
             *graph, structure.instance_nodes, num_types, *binding, *trie, action
         )
     return _run_by_sizes(*graph, num_types, kind, binding.type_of, *trie, action)
 
 
 @njit(cache=True, nogil=True)
-def _run_by_falls(
+def _run_by_gains(
     node_type,
     operand_start,
     operand_node,
@@ -284,37 +288,37 @@ def _run_by_falls(
     num_types,
     type_of,
     weight,
-    squarings,
+    log2_p,
     child,
     number,
     used,
     action,
 ):
     state = compiled_frontier(node_type, operand_start, operand_node, num_types)
-    soft = new_soft_bound(state, instance_nodes, weight, squarings)
+    smooth = new_smoothed_bound(state, instance_nodes, weight, log2_p)
     trie = Trie(child, number, used)
     sequence = np.empty(len(type_of) + 1, np.int32)
     batches = np.empty((len(node_type), 3), np.int32)
     num_batches, unseen = _take_best(
-        state, soft, type_of, trie, action, sequence, batches
+        state, smooth, type_of, trie, action, sequence, batches
     )
     order, start, batch_type = collect(state, batches, num_batches)
     return order, start, batch_type, unseen
 
 
 @without_counting()
-def _take_best(state, soft, type_of, trie, action, sequence, batches):
+def _take_best(state, smooth, type_of, trie, action, sequence, batches):
     """Fills ``batches``; returns their number and that of steps in unknown states."""
     unseen = 0
     num_batches = 0
     done = 0
     while done < len(state.node_type):
-        length = best_two(state, soft, type_of, sequence)
+        length = best_two(state, smooth, type_of, sequence)
         chosen = _known_choice(state, trie, action, type_of, sequence, length)
         if chosen < 0:
             unseen += 1
             chosen = type_of[sequence[0]]
-        first, last = advance(soft, state, chosen)
+        first, last = advance(smooth, state, chosen)
         batches[num_batches, 0] = chosen
         batches[num_batches, 1] = first
         batches[num_batches, 2] = last
@@ -339,7 +343,7 @@ def _run_by_sizes(
     state = compiled_frontier(node_type, operand_start, operand_node, num_types)
     trie = Trie(child, number, used)
     n = len(node_type)
-    soft = no_soft_bound()
+    smooth = no_smoothed_bound()
     sequence = np.empty(len(type_of) + 1, np.int32)
     batches = np.empty((n, 3), np.int32)
     heads = HeadState(
@@ -350,7 +354,7 @@ def _run_by_sizes(
     num_batches = 0
     done = 0
     while done < n:
-        length = encode(kind, state, soft, type_of, sequence)
+        length = encode(kind, state, smooth, type_of, sequence)
         chosen = _known_choice(state, trie, action, type_of, sequence, length)
         if chosen < 0:
             unseen += 1

@@ -1,6 +1,6 @@
-"""Training: from sampled minibatches to a state machine, judged on others.
+"""Training: from sampled minibatches to a state machine, evaluated on others.
 
-With the encoding `fall` the weights of the soft bound are tuned first
+With the encoding `fall` the weights of the smoothed bound are tuned first
 (`edbatch.policies.fsm.tuning`), then a table is learned on top (`.q_learning`); with
 the other encodings there is only the table.
 """
@@ -31,7 +31,7 @@ from edbatch.policies.fsm.checkpoint import (
     save_checkpoint,
 )
 from edbatch.policies.fsm.encoding import FALL, encoding_id
-from edbatch.policies.fsm.evaluator import Judge, Verdict, mean
+from edbatch.policies.fsm.evaluator import EvalResult, Evaluator, mean
 from edbatch.policies.fsm.q_learning import QTable, new_table, run_trial
 from edbatch.policies.fsm.random_stream import new_stream
 from edbatch.policies.fsm.state_machine import StateMachine
@@ -74,11 +74,11 @@ def train_policy(
     """Trains a state machine by Q-learning; see `edbatch.policies.fsm.q_learning`.
 
     Trial k runs on minibatch k modulo their number, with random actions that become
-    rarer. From time to time the table is judged by its number of batches on the
+    rarer. From time to time the table is evaluated by its number of batches on the
     held-out minibatches, with no random actions, and the best one is kept: of equal
     ones that with fewer unseen states, then the earlier. Training ends when every
     held-out minibatch meets its lower bound and has no unseen state, or when the last
-    `patience` judgements brought nothing better.
+    `patience` evaluations brought nothing better.
 
     A table that is worse than the greedy heuristic is not returned; instead a machine
     without states is, which follows that heuristic, and its training record says so.
@@ -86,7 +86,7 @@ def train_policy(
     Args:
         graphs: Minibatches to train on, of the size that will be run: a policy that was
             trained on single instances is poor on minibatches.
-        held_out: Minibatches to judge by, of the same model.
+        held_out: Minibatches to evaluate on, of the same model.
         encoding: `"fall"`, `"sort"`, `"max"` or `"base"`.
         trials: How many episodes to run at most.
         seed: Gives the same policy, bit for bit, for the same graphs.
@@ -95,16 +95,17 @@ def train_policy(
             with `"fall"`, whose encoding says more.
         learning_rate: Least share of a new return in a table entry.
         epsilon: Share of random actions in the first trial; falls linearly to 0.
-        generations: How often the weights of the soft bound are tuned, for `"fall"`.
-        patience: After how many judgements without improvement to stop.
+        generations: How often the weights of the smoothed bound are tuned, for
+            `"fall"`.
+        patience: After how many evaluations without improvement to stop.
         workload: What this is, for the training record.
         progress: Called as ``progress(trial, trials, batches, bound)`` with the mean
-            batches and lower bound on the held-out minibatches after each judgement.
-        checkpoint: File that keeps the state of training, written at each judgement
+            batches and lower bound on the held-out minibatches after each evaluation.
+        checkpoint: File that keeps the state of training, written at each evaluation
             and when training is interrupted.
         resume: Go on from that file; the policy is that of an uninterrupted training.
         costs: Measured costs, a file of ``edbatch calibrate``: then the policy learns
-            to run batches of little cost, not few of them, and what is judged, shown
+            to run batches of little cost, not few of them, and what is evaluated, shown
             and kept in the record is cost, in units of an average batch.
         if_needed: Train nothing where the greedy heuristic meets the lower bound on
             every minibatch: the machine then has no states and follows that heuristic.
@@ -267,7 +268,7 @@ class _Run:
         self._kind = encoding_id(settings.encoding)
         self._types = common_types([*graphs, *held_out])
         self._cost = None if costs is None else costs.batch_weights(self._types)
-        self._judge = Judge(held_out, self._kind, len(self._types), self._cost)
+        self._evaluator = Evaluator(held_out, self._kind, len(self._types), self._cost)
         self._began = time.perf_counter()
         self._in_step = False
         self.state = TrainingState(
@@ -320,12 +321,12 @@ class _Run:
         return "trials" if state.trial == self._settings.trials else None
 
     def _begin(self, check_interrupt: Callable[[], None]) -> None:
-        """Tunes the weights of the soft bound; keeps equal ones if they are as good."""
+        """Tunes the weights of the smoothed bound, unless equal ones are as good."""
         settings, state = self._settings, self.state
         if not state.curve:
             self._in_step = True
             state.table = self._play_first()
-            self._judge_now()
+            self._evaluate()
         best = state.best
         if len(state.curve) > 1 or best is None or best.meets_bounds:
             return
@@ -343,12 +344,12 @@ class _Run:
             check_interrupt()
         self._in_step = True
         table = self._play_first()
-        verdict = self._judge(table, self._weights, state.trial)
-        if verdict.batches < best.batches:
+        result = self._evaluator(table, self._weights, state.trial)
+        if result.batches < best.batches:
             state.table = table
         else:
             state.tuning = replace(tuning, best=0 * tuning.best)
-        self._note(verdict)
+        self._note(result)
 
     def _play_first(self) -> QTable:
         """Values the first choice of `fall` in all states that it leads to."""
@@ -370,8 +371,8 @@ class _Run:
             state.table, state.trial % len(self._starts), epsilon=epsilon
         )
         state.trial += 1
-        if state.trial in _judgements(settings.trials):
-            self._judge_now()
+        if state.trial in _evaluations(settings.trials):
+            self._evaluate()
         self._in_step = False
 
     def _play(self, table: QTable, graph: int, epsilon: float) -> QTable:
@@ -394,21 +395,21 @@ class _Run:
             np.ones(num_types) if self._cost is None else self._cost,
         )
 
-    def _judge_now(self) -> None:
+    def _evaluate(self) -> None:
         state = self.state
         self._in_step = True
-        self._note(self._judge(state.table, self._weights, state.trial))
+        self._note(self._evaluator(state.table, self._weights, state.trial))
 
-    def _note(self, verdict: Verdict) -> None:
+    def _note(self, result: EvalResult) -> None:
         state = self.state
-        if state.best is None or verdict.rank < state.best.rank:
-            state.best = verdict
-        state.curve.append((state.trial, verdict.batches))
+        if state.best is None or result.rank < state.best.rank:
+            state.best = result
+        state.curve.append((state.trial, result.batches))
         self._in_step = False
         self._save()
         if self._progress is not None:
-            trials, bound = self._settings.trials, self._judge.bound
-            self._progress(state.trial, trials, verdict.batches, bound)
+            trials, bound = self._settings.trials, self._evaluator.bound
+            self._progress(state.trial, trials, result.batches, bound)
 
     def _save(self) -> None:
         if self._checkpoint is not None:
@@ -419,15 +420,15 @@ class _Run:
 
     def machine(self, stopped: str, workload: str) -> StateMachine:
         """Builds the policy and its record."""
-        judge, best = self._judge, self.state.best
-        greedy = judge.heuristic(Greedy())
+        evaluator, best = self._evaluator, self.state.best
+        greedy = evaluator.heuristic(Greedy())
         if stopped == "greedy":
             self.state.curve.append((0, greedy))
         encoding = self._settings.encoding
         worse = best is not None and best.batches > greedy
         if best is None or worse:
             encoding = encoding if self._kind != FALL else "sort"
-            follow = Judge(
+            follow = Evaluator(
                 self._held_out,
                 encoding_id(encoding),
                 len(self._types),
@@ -441,9 +442,9 @@ class _Run:
         return StateMachine(self._types, encoding, best.states, record, best.weights)
 
     def _record(
-        self, stopped: str, workload: str, best: Verdict, greedy: float, worse: bool
+        self, stopped: str, workload: str, best: EvalResult, greedy: float, worse: bool
     ) -> TrainingRecord:
-        settings, judge = self._settings, self._judge
+        settings, evaluator = self._settings, self._evaluator
         elapsed_s = self.state.elapsed_s + time.perf_counter() - self._began
         return TrainingRecord(
             workload=workload,
@@ -462,10 +463,10 @@ class _Run:
             batch_size=mean(len(each.instance_nodes) for each in self._graphs),
             held_out=len(self._held_out),
             held_out_batches=best.batches,
-            held_out_lower_bound=judge.bound,
-            held_out_depth=judge.heuristic(Depth()),
-            held_out_agenda=judge.heuristic(Agenda()),
-            held_out_agenda_remaining=judge.heuristic(AgendaRemaining()),
+            held_out_lower_bound=evaluator.bound,
+            held_out_depth=evaluator.heuristic(Depth()),
+            held_out_agenda=evaluator.heuristic(Agenda()),
+            held_out_agenda_remaining=evaluator.heuristic(AgendaRemaining()),
             held_out_greedy=greedy,
             held_out_unseen=best.unseen,
             stopped=stopped,
@@ -531,8 +532,8 @@ class _Start:
 
 
 @functools.cache
-def _judgements(trials: int) -> frozenset[int]:
-    """After which trials to judge: often at first, then evenly, and at the end."""
+def _evaluations(trials: int) -> frozenset[int]:
+    """After which trials to evaluate: often at first, then evenly, and at the end."""
     every = math.ceil(trials / _EVALUATIONS)
     early = (2**k for k in range(every.bit_length()))
     return frozenset((*early, *range(every, trials, every), trials))

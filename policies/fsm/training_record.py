@@ -22,8 +22,8 @@ class TrainingRecord:
         alpha: Weight of the ratio of the sufficient condition in the reward.
         learning_rate: Share of a new return in a table entry, at least.
         epsilon: Share of random actions in the first trial.
-        generations: How often the weights of the soft bound were tuned, for `fall`.
-        patience: After how many judgements without improvement training would stop.
+        generations: How often the weights of the smoothed bound were tuned, for `fall`.
+        patience: After how many evaluations without improvement training would stop.
         trials: Trials that were run.
         max_trials: Trials that were allowed.
         best_trial: Trial after which the policy was taken; 0 if before the first.
@@ -46,7 +46,7 @@ class TrainingRecord:
         worse_than_greedy: Whether learning never met the greedy heuristic, so that the
             policy has no states of its own and only follows that.
         elapsed_s: Seconds that it took, Numba's compilation left out.
-        curve: Trial, and batches on the held-out minibatches, of each judgement.
+        curve: Trial, and batches on the held-out minibatches, of each evaluation.
         versions: Versions of the packages that could change the outcome.
     """
 

@@ -1,4 +1,4 @@
-"""Tuning the weights of a soft bound by the cross-entropy method.
+"""Tuning the weights of a smoothed bound by the cross-entropy method.
 
 Rubinstein 1999; with noise that keeps the search alive, as Szita and Lőrincz, "Learning
 Tetris using the noisy cross-entropy method", 2006, which is the same kind of problem: a
@@ -139,7 +139,7 @@ def _play(
     logarithms: np.ndarray,
     cost: np.ndarray | None,
 ) -> float:
-    """Mean batches of the policy that always takes the largest fall, or their cost."""
+    """Mean batches, or cost, of always taking the largest marginal gain."""
     num_types = len(logarithms) - 1
     type_of = np.arange(num_types, dtype=np.int32)
     binding = Binding(type_of, *as_weights(logarithms).arrays(type_of, num_types))

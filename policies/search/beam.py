@@ -1,10 +1,11 @@
-"""Beam search over the states of a minibatch, with the soft bound as value.
+"""Beam search over the states of a minibatch, with the smoothed bound as value.
 
-Layer by layer, every kept state is continued by every type on its frontier; the best
-`width` of what comes out, by their soft bound (`edbatch.policies.smooth_bound.bound`),
-are kept. Where the sufficient condition of ED-Batch holds for a type, some optimal
-schedule runs it next, so the state is continued by that type only. A type whose nodes
-have no readers waits until all of them are ready: they could all run in a later batch.
+Layer by layer, every kept state is continued by every type on its frontier; of the
+successors the best `width` by their smoothed bound are kept
+(`edbatch.policies.smooth_bound.bound`). Where ED-Batch's sufficient condition holds for
+a type, some optimal schedule runs it next, so the state is continued by that type only.
+A type whose nodes have no readers waits until all of them are ready: they could all run
+in a later batch.
 States that cannot lead to fewer batches than are known already, by their lower bound,
 are dropped; if nothing else was ever dropped, the result is proven: with room for all
 states this is an exact solver (breadth first with a bound: what A* expands, in another
@@ -29,7 +30,7 @@ from edbatch.policies.search.instance_states import (
     new_scratch,
     table_size,
 )
-from edbatch.policies.smooth_bound.powers import powers, root
+from edbatch.policies.smooth_bound.bound import powers, root
 
 FOUND, EXHAUSTED, STOPPED = range(3)
 
@@ -57,7 +58,7 @@ class _Layers(NamedTuple):
     Attributes:
         present: State of each instance, for each kept state.
         chain: Longest remaining chain of each type.
-        share: What each type's chains, and the paths, add to the soft bound.
+        share: What each type's chains, and the paths, add to the smoothed bound.
         ready: Frontier nodes of each type.
         paid: Cost of the batches so far.
         parent: From which kept state each one came.
@@ -83,7 +84,7 @@ def search_beam(
     states: InstanceStates,
     start: np.ndarray,
     weight: np.ndarray,
-    squarings: int,
+    log2_p: int,
     width: int,
     limit: float,
     max_ms: float = np.inf,
@@ -96,7 +97,7 @@ def search_beam(
         states: States of its instances; new ones are added.
         start: State in which each of some of its instances starts; ``[B'] int32``.
         weight: Weight of each type's chains, and of the path; ``[T + 1]``.
-        squarings: The power of the soft bound is two to this.
+        log2_p: Base-2 logarithm of the p of the smoothed bound.
         width: How many states to keep per layer.
         limit: Number of batches, or cost, that is known already; only less is of
             interest.
@@ -110,7 +111,7 @@ def search_beam(
     num_types = states.ready.shape[1]
     if cost is None:
         cost = np.ones(num_types)
-    power = powers(int(states.chain[start, -1].max(initial=1)), squarings)
+    power = powers(int(states.chain[start, -1].max(initial=1)), log2_p)
     # The weight of the path goes with what a batch costs on average.
     weight = weight * np.append(cost, cost.mean() if num_types else 1.0)
     most = math.ceil(min(limit / cost.min(initial=np.inf), len(graph.node_type)))
@@ -128,12 +129,12 @@ def search_beam(
     layers.present[0, 0] = start
     layers.chain[0, 0] = states.chain[start, :-1].max(axis=0, initial=0)
     totals = power[states.chain[start]].sum(axis=0)
-    layers.share[0, 0] = weight * [root(total, squarings) for total in totals]
+    layers.share[0, 0] = weight * [root(total, log2_p) for total in totals]
     layers.ready[0, 0] = states.ready[start].sum(axis=0)
     is_over = False
     while not is_over:
         *arrays, is_over = _advance(
-            graph, states, layers, power, weight, squarings, cost, _WORK
+            graph, states, layers, power, weight, log2_p, cost, _WORK
         )
         states = InstanceStates(*arrays)
         if time.perf_counter() > deadline:
@@ -158,7 +159,7 @@ _STATE_WORK = 100
 
 
 @njit(cache=True, nogil=True)
-def _advance(graph, states, layers, power, weight, squarings, cost, max_work):
+def _advance(graph, states, layers, power, weight, log2_p, cost, max_work):
     """Goes on layer by layer until nothing is left, or for so much work."""
     width = layers.present.shape[1]
     num_types = graph.chains.shape[1]
@@ -219,8 +220,8 @@ def _advance(graph, states, layers, power, weight, squarings, cost, max_work):
                     continue  # a later batch of the type could run these nodes, too
                 # The batch's own cost, less what the lower bound falls by.
                 if bound + cost[a] * (1 + longest - chain[p, a]) < limit - _EQUAL:
-                    chain_share = weight[a] * root(chain_total, squarings)
-                    path_share = weight[num_types] * root(path_total, squarings)
+                    chain_share = weight[a] * root(chain_total, log2_p)
+                    path_share = weight[num_types] * root(path_total, log2_p)
                     value[count] = base + cost[a] - share[p, a]
                     value[count] += chain_share + path_share
                     new_share[count, 0] = chain_share

@@ -2,7 +2,7 @@
 
 A beam search (`edbatch.policies.search.beam`) starts from the number of batches that
 the policy found and looks for fewer. It goes once over each of a few weights of the
-soft bound: the policy's, and variations of them. Four narrow beams with different
+smoothed bound: the policy's, and variations of them. Four narrow beams with different
 weights find more than one of four times the width, and the later ones meet the same
 states of instances, which are made once (word lattices of 32 sentences of Weibo: 1.156
 times the bound in 20 ms by four beams of width 4, 1.170 in 16 ms by one of width 8).
@@ -37,7 +37,7 @@ _WIDEST = 4096
 
 
 @dataclass(frozen=True)
-class Searched:
+class BeamSearch:
     """A policy with a search on top; never more batches than the policy alone.
 
     With costs, what is searched for and compared is the time that batches take by
@@ -62,7 +62,7 @@ class Searched:
         >>> graph = tree("(((a)b)c((a)c)b)d")
         >>> Depth().schedule(graph).num_batches
         6
-        >>> schedule = Searched(Depth(), width=8).schedule(graph)
+        >>> schedule = BeamSearch(Depth(), width=8).schedule(graph)
         >>> schedule.num_batches, schedule.policy
         (5, 'search')
     """
@@ -175,11 +175,11 @@ class Search:
         self._states, start = new_states(self._graph)
         self._start = start if instances is None else start[instances]
         if isinstance(policy, StateMachine):
-            _, weight, squarings = policy.bind(structure.type_keys)
+            _, weight, log2_p = policy.bind(structure.type_keys)
         else:
             nothing = np.empty(0, np.int32)
-            weight, squarings = EQUAL_WEIGHTS.arrays(nothing, structure.num_types)
-        self._variations = _vary(weight, squarings)
+            weight, log2_p = EQUAL_WEIGHTS.arrays(nothing, structure.num_types)
+        self._variations = _vary(weight, log2_p)
 
     @property
     def chains(self) -> np.ndarray:
@@ -228,14 +228,14 @@ def _cost_bound(structure: GraphStructure, cost: np.ndarray | None) -> float:
 NUM_VARIATIONS = 4
 
 
-def _vary(weight: np.ndarray, squarings: int) -> list[tuple[np.ndarray, int]]:
+def _vary(weight: np.ndarray, log2_p: int) -> list[tuple[np.ndarray, int]]:
     """Returns weights and variations of them: flatter, with more of the path, broader.
 
     Which ones is by trial on the workloads with a gap to the bound.
     """
     types = weight[:-1]
     return [
-        (weight, squarings),
+        (weight, log2_p),
         (np.append(np.sqrt(types), 2.0), 3),
         (np.append(np.ones_like(types), 2.0), 2),
         (np.append(np.sqrt(types), 4.0), 2),

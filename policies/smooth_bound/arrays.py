@@ -5,44 +5,43 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-# Columns of the arrays of a `SoftBound`. Rows keep together what is read together, and
-# few arrays are quicker to hand over and to allocate than many. Unsigned numbers are
-# quicker to index with: Numba need not ask whether they count from the end.
-RUNG, CHAIN, GROUP, LEVEL = range(4)
-TYPE, FIRST_RUNG, LONGEST, COLUMN = range(4)
-TYPES, TYPE_SUM, IS_SUMMIT, HEIGHT = range(4)
-TOTAL, FLOOR, CHAIN_FALL, PATH_FALL, CHAIN_VALUE = range(5)
+# Columns of the arrays of a `SmoothedBound`. A row holds what is read together; few
+# arrays are faster to pass and to allocate than many. Numba indexes faster with
+# unsigned numbers, which cannot count from the end.
+CHAIN_LEVEL, CHAIN, GROUP, PATH_LEVEL = range(4)
+TYPE, FIRST_LEVEL, LONGEST, COLUMN = range(4)
+TYPES, TYPE_SUM, IS_FRONT, HEIGHT = range(4)
+TOTAL, FLOOR, CHAIN_GAIN, PATH_GAIN, CHAIN_VALUE = range(5)
 
 
-class SoftBound(NamedTuple):
+class SmoothedBound(NamedTuple):
     """State for ``N`` nodes of ``T`` types in ``B`` instances; updated in place.
 
     A *pair* is a type of an instance that has nodes of it; there are up to ``P``. The
-    nodes of a pair from which equally long chains start are a *rung*; the nodes of an
-    instance from which equally long paths start are a *level*, and those of one type
-    among them a *group*.
+    nodes of a pair from which equally long chains start are a *chain level*; the nodes
+    of an instance from which equally long paths start are a *path level*, and those of
+    one type among them a *group*.
 
     Attributes:
-        node: Of each node: its rung, the nodes on the longest chain from it, its group
-            and its level.
-        pair: Its type; its rung of chains of one node, after which come longer ones;
-            its longest chain, as far as sums were added up since; and its column in
-            what finds chains, counted from one, or 0 if it has one node only.
-        waiting: Nodes of each rung that are not on the frontier yet.
+        node: Per node: its chain level, the length of the longest chain from it, its
+            group and its path level.
+        pair: Per pair: its type; its chain level of length one, which longer ones
+            follow; its longest chain when sums were last recomputed; and its column in
+            the chain table, from one, or 0 if the pair has one node only.
+        waiting: Nodes of each chain level that are not on the frontier yet.
         left: Nodes of each group that have not run.
-        level: How many types have nodes there that have not run, and the sum of these
-            types, which is the type itself if it is one; whether all higher levels of
-            the instance have run; and the nodes on the longest path from there.
-        sums: Of each type's chains, and of the paths: the sum over instances of the
-            powers; the sum below which it is added up anew (what rounding has lost by
-            then would soon count); by how much the chains' sum falls if the type runs,
-            and by how much that of the paths; and by how much the chains would lower
-            the soft bound, without their weight.
-        is_stale: Whether that last number is to be computed anew.
-        power: Power of each length.
-        rise: By how much it is larger than that of the length before.
+        level: Per path level: the number of types with nodes that have not run, and the
+            sum of these types, which is the type itself if it is one; whether this is
+            the instance's critical-path front; and the longest path from there.
+        sums: Per type, and for the paths: the sum of powers over instances; the
+            threshold below which it is recomputed, against rounding; by how much
+            running the type lowers the chains' sum, and the paths' sum; and the gain of
+            the chains, unweighted.
+        is_stale: Whether that gain has to be recomputed.
+        power: Length to the power of p.
+        rise: Its difference to that of the length before.
         weight: Weight of each type's chains, and of the path.
-        squarings: The power is two to this.
+        log2_p: Base-2 logarithm of the norm's p.
     """
 
     node: np.ndarray  # [N, 4] uint32
@@ -55,7 +54,7 @@ class SoftBound(NamedTuple):
     power: np.ndarray  # [longest path + 1] float64
     rise: np.ndarray  # [longest path + 1] float64
     weight: np.ndarray  # [T + 1] float64
-    squarings: int
+    log2_p: int
 
 
 @njit(cache=True, nogil=True)
@@ -66,7 +65,7 @@ def measure(
     instance_nodes: np.ndarray,
     num_types: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """Finds the rungs, levels and groups of a graph of which nothing has run.
+    """Finds the levels and groups of a graph of which nothing has run.
 
     Args:
         node_type: As in `FrontierState`, and so the next two.
@@ -76,7 +75,7 @@ def measure(
         num_types: How many types there are.
 
     Returns:
-        ``node``, ``pair``, ``waiting``, ``left`` and ``level`` of `SoftBound`, all
+        ``node``, ``pair``, ``waiting``, ``left`` and ``level`` of `SmoothedBound`, all
         nodes waiting; and the longest path.
     """
     n = len(node_type)
@@ -114,24 +113,24 @@ def measure(
                     chains[row, k] = 0
             else:  # mostly one reader: its row is copied
                 reader = consumers[first]
-                height = node[reader, LEVEL] - ground
+                height = node[reader, PATH_LEVEL] - ground
                 for k in range(width):
                     chains[row, k] = chains[reader - begin, k]
             for e in range(first + 1, last):
                 reader = consumers[e]
-                height = max(height, node[reader, LEVEL] - ground)
+                height = max(height, node[reader, PATH_LEVEL] - ground)
                 for k in range(width):
                     chains[row, k] = max(chains[row, k], chains[reader - begin, k])
             height += 1
             longest = max(longest, height)
-            p = node[v, RUNG]  # its pair, until here
+            p = node[v, CHAIN_LEVEL]  # its pair, until here
             chain = 1
             if pair[p, COLUMN] > 0:
                 chain = chains[row, pair[p, COLUMN] - 1] + 1
                 chains[row, pair[p, COLUMN] - 1] = chain
             pair[p, LONGEST] = max(pair[p, LONGEST], chain)
-            rung = pair[p, FIRST_RUNG] + chain - 1
-            waiting[rung] += 1
+            chain_level = pair[p, FIRST_LEVEL] + chain - 1
+            waiting[chain_level] += 1
             group = group_of[height, p - first_pair]
             if group < first_group:  # of an earlier instance, or none
                 group = num_groups
@@ -141,11 +140,11 @@ def measure(
                 level[ground + height, TYPE_SUM] += node_type[v]
                 level[ground + height, HEIGHT] = height
             left[group] += 1
-            node[v, RUNG] = rung
+            node[v, CHAIN_LEVEL] = chain_level
             node[v, CHAIN] = chain
             node[v, GROUP] = group
-            node[v, LEVEL] = ground + height
-        level[ground + longest, IS_SUMMIT] = 1
+            node[v, PATH_LEVEL] = ground + height
+        level[ground + longest, IS_FRONT] = 1
         longest_path = max(longest_path, longest)
         ground += longest + 1
         first_pair += num_pairs[i]
@@ -155,9 +154,9 @@ def measure(
 
 @njit(cache=True, nogil=True)
 def _find_pairs(node_type, instance_nodes, num_types):
-    """Numbers the pairs, instance by instance; a node's stands in place of its rung.
+    """Numbers the pairs, instance by instance; a node's stands in its level's place.
 
-    A pair has as many rungs as nodes, of which its longest chain may leave some unused.
+    A pair has as many levels as nodes; those above its longest chain stay unused.
     Returns the most columns of an instance, too.
     """
     n = len(node_type)
@@ -177,18 +176,18 @@ def _find_pairs(node_type, instance_nodes, num_types):
                 pair_of[t] = total
                 pair[total, TYPE] = t
                 total += 1
-            node[v, RUNG] = pair_of[t]
+            node[v, CHAIN_LEVEL] = pair_of[t]
             count[pair_of[t]] += 1
             v += 1
         num_pairs[i] = total - first
-    rung = 0
+    chain_level = 0
     most = 0
     p = 0
     for i in range(num_instances):
         columns = 0
         for _ in range(num_pairs[i]):
-            pair[p, FIRST_RUNG] = rung
-            rung += count[p]
+            pair[p, FIRST_LEVEL] = chain_level
+            chain_level += count[p]
             if count[p] > 1:
                 columns += 1
                 pair[p, COLUMN] = columns

@@ -8,27 +8,27 @@ stands for the largest (p is 8 by default; infinity would be the bound itself):
     value = Σ over types t of weight[t] · ‖chain of t in instance i‖ over i
             + weight[T] · ‖longest path in instance i‖ over i
 
-in units of batches. How far running a type would lower it, its *fall*, tells how much
-that batch is worth. Taking the type of largest fall, with all weights 1, runs 1.20
-times the lower bound on the word lattices of 32 sentences of Weibo, where the greedy
-ratio of ED-Batch's sufficient condition runs 1.30; training tunes the weights and then
-learns when to take the runner-up.
+in units of batches. The *marginal gain* of a type is how far running it would lower the
+value. Always taking the type of largest gain, with all weights 1, runs 1.20 times the
+lower bound on the word lattices of 32 sentences of Weibo, where the greedy ratio of
+ED-Batch's sufficient condition runs 1.30 (docs/results-policies.md has all workloads).
+Training tunes the weights and then learns when to take the runner-up.
 
-A type's chain in an instance gets shorter if all its nodes from which the longest one
-starts run. A chain's next node waits for the one before, so the *rungs* of a pair of
-instance and type (nodes with equally long chains) become ready from the longest down,
-each as a whole only after those above have run: a rung of which no node waits any more
-is worth a step, once, and no node needs to be looked at when it runs.
+Chains: the nodes of one type in one instance from which equally long chains start are a
+*chain level*. Levels become ready from the longest down, so running a fully ready level
+shortens its chain by one. The gain is counted once, when the level becomes ready.
 
-A path gets shorter if all of the *summit* runs, the remaining nodes from which the
-longest path starts; these are always ready, but may be of several types, and only a
-summit of one type falls by one batch.
+Paths: the *critical-path front* of an instance is its remaining nodes from which the
+longest path starts. They are always ready, but may be of several types; running a type
+shortens the path by one where the front is of this type alone.
 
 Powers are taken by squaring and roots by `sqrt`, so values are the same on every
 machine. Time O(T (N + E)) to start, T being the types of one instance here that have
 several nodes, with a small constant (rows of T numbers), then O(N + E) in all and O(1)
-per fall; space O(N + T L), L being the nodes of the largest instance.
+per gain; space O(N + T L), L being the nodes of the largest instance.
 """
+
+import math
 
 import numpy as np
 from numba import njit
@@ -36,47 +36,64 @@ from numba import njit
 from edbatch.policies.compiled import without_counting
 from edbatch.policies.smooth_bound.arrays import (
     CHAIN,
-    CHAIN_FALL,
+    CHAIN_GAIN,
+    CHAIN_LEVEL,
     CHAIN_VALUE,
-    FIRST_RUNG,
+    FIRST_LEVEL,
     FLOOR,
     GROUP,
     HEIGHT,
-    IS_SUMMIT,
-    LEVEL,
+    IS_FRONT,
     LONGEST,
-    PATH_FALL,
-    RUNG,
+    PATH_GAIN,
+    PATH_LEVEL,
     TOTAL,
     TYPE,
     TYPE_SUM,
     TYPES,
-    SoftBound,
+    SmoothedBound,
     measure,
 )
-from edbatch.policies.smooth_bound.powers import powers, root
 from edbatch.schedule.frontier import FrontierState
 
 _SMALL = 1e-4  # of a sum: adding it up anew pays
 
 
 @njit(cache=True, nogil=True)
-def new_soft_bound(
+def powers(longest: int, log2_p: int) -> np.ndarray:
+    """Returns ``k ** (2 ** log2_p)`` for k from 0 on; ``[longest + 1] float64``."""
+    power = np.arange(longest + 1).astype(np.float64)
+    for _ in range(log2_p):
+        power *= power
+    return power
+
+
+@without_counting()
+def root(value: float, log2_p: int) -> float:
+    """Takes a square root as often; of what rounding made negative, too."""
+    value = max(value, 0.0)
+    for _ in range(log2_p):
+        value = math.sqrt(value)
+    return value
+
+
+@njit(cache=True, nogil=True)
+def new_smoothed_bound(
     state: FrontierState,
     instance_nodes: np.ndarray,
     weight: np.ndarray,
-    squarings: int,
-) -> SoftBound:
-    """Computes the soft bound at the start of an execution; for compiled callers.
+    log2_p: int,
+) -> SmoothedBound:
+    """Computes the smoothed bound at the start of an execution; for compiled callers.
 
     Args:
         state: A `FrontierState` at its start.
         instance_nodes: Number of nodes of each instance; ``[B]``.
         weight: Weight of each type's chains, and of the path; ``[T + 1]``.
-        squarings: The power is two to this.
+        log2_p: Base-2 logarithm of the norm's p.
 
     Returns:
-        `SoftBound` for it.
+        `SmoothedBound` for it.
     """
     num_types = len(state.head)
     node, pair, waiting, left, level, longest = measure(
@@ -88,11 +105,11 @@ def new_soft_bound(
     )
     sums = np.zeros((num_types + 1, 5))
     is_stale = np.ones(num_types, np.uint8)
-    power = powers(longest, squarings)
+    power = powers(longest, log2_p)
     rise = power.copy()
     for length in range(1, len(power)):
         rise[length] -= power[length - 1]
-    soft = SoftBound(
+    smooth = SmoothedBound(
         node,
         pair,
         waiting,
@@ -103,40 +120,40 @@ def new_soft_bound(
         power,
         rise,
         weight,
-        squarings,
+        log2_p,
     )
     for p in range(len(pair)):
         sums[pair[p, TYPE], TOTAL] += power[pair[p, LONGEST]]
     for t in range(num_types):
         sums[t, FLOOR] = sums[t, TOTAL] * _SMALL
-    _sum_paths(soft)
-    _meet_frontier(soft, state)
-    return soft
+    _sum_paths(smooth)
+    _meet_frontier(smooth, state)
+    return smooth
 
 
-def start_soft_bound(
+def start_smoothed_bound(
     state: FrontierState,
     instance_nodes: np.ndarray,
     weight: np.ndarray,
-    squarings: int,
-) -> SoftBound:
-    """As `new_soft_bound`, for callers in Python."""
+    log2_p: int,
+) -> SmoothedBound:
+    """As `new_smoothed_bound`, for callers in Python."""
     # Compiled functions return plain tuples to Python, see `new_frontier`.
-    return SoftBound(*_as_tuple(state, instance_nodes, weight, squarings))
+    return SmoothedBound(*_as_tuple(state, instance_nodes, weight, log2_p))
 
 
 @njit(cache=True, nogil=True)
-def _as_tuple(state, instance_nodes, weight, squarings):
-    return new_soft_bound(state, instance_nodes, weight, squarings)[:]
+def _as_tuple(state, instance_nodes, weight, log2_p):
+    return new_smoothed_bound(state, instance_nodes, weight, log2_p)[:]
 
 
 @njit(cache=True, nogil=True)
-def no_soft_bound() -> SoftBound:
+def no_smoothed_bound() -> SmoothedBound:
     """Makes a placeholder for compiled callers that do without."""
     numbers = np.empty((0, 4), np.uint32)
     counts = np.empty(0, np.int32)
     values = np.empty(0)
-    return SoftBound(
+    return SmoothedBound(
         numbers,
         numbers,
         counts,
@@ -152,63 +169,65 @@ def no_soft_bound() -> SoftBound:
 
 
 @without_counting()
-def advance(soft: SoftBound, state: FrontierState, chosen: int) -> tuple[int, int]:
+def advance(
+    smooth: SmoothedBound, state: FrontierState, chosen: int
+) -> tuple[int, int]:
     """Runs all frontier nodes of a type as one batch, as `run_type` does.
 
     Args:
-        soft: `SoftBound`; updated.
+        smooth: `SmoothedBound`; updated.
         state: `FrontierState`; updated.
         chosen: The type; at least one of its nodes is on the frontier.
 
     Returns:
         First and last (exclusive) place of the batch in ``state.queue``.
     """
-    sums = soft.sums
+    sums = smooth.sums
     paths = len(state.head)
     first = state.type_start[chosen] + state.head[chosen]
     last = state.type_start[chosen] + state.tail[chosen]
-    _shorten(soft, state, chosen, first, last)
+    _shorten(smooth, state, chosen, first, last)
     if last == state.type_start[chosen + 1]:
         sums[chosen, TOTAL] = 0.0  # exactly
     elif sums[chosen, TOTAL] < sums[chosen, FLOOR]:
-        _sum_chains(soft, chosen)
+        _sum_chains(smooth, chosen)
     if sums[paths, TOTAL] < sums[paths, FLOOR]:
-        _sum_paths(soft)
-    _run(soft, state, chosen, first, last)
+        _sum_paths(smooth)
+    _run(smooth, state, chosen, first, last)
     return first, last
 
 
 @without_counting()
-def _shorten(soft, state, chosen, first, last):
-    """Takes a batch off the chains and paths."""
-    sums, left, level = soft.sums, soft.left, soft.level
+def _shorten(smooth, state, chosen, first, last):
+    """Shortens the chains and paths that a batch ends."""
+    sums, left, level = smooth.sums, smooth.left, smooth.level
     paths = len(state.head)
-    sums[chosen, TOTAL] -= sums[chosen, CHAIN_FALL]
-    sums[chosen, CHAIN_FALL] = 0.0
-    soft.is_stale[chosen] = 1
-    sums[paths, TOTAL] -= sums[chosen, PATH_FALL]
-    sums[chosen, PATH_FALL] = 0.0
+    sums[chosen, TOTAL] -= sums[chosen, CHAIN_GAIN]
+    sums[chosen, CHAIN_GAIN] = 0.0
+    smooth.is_stale[chosen] = 1
+    sums[paths, TOTAL] -= sums[chosen, PATH_GAIN]
+    sums[chosen, PATH_GAIN] = 0.0
     for place in range(first, last):
         v = state.queue[place]
-        group = soft.node[v, GROUP]
+        group = smooth.node[v, GROUP]
         left[group] -= 1
         if left[group] > 0:
             continue
-        here = soft.node[v, LEVEL]
+        here = smooth.node[v, PATH_LEVEL]
         level[here, TYPES] -= 1
         level[here, TYPE_SUM] -= chosen
-        if level[here, IS_SUMMIT]:
+        if level[here, IS_FRONT]:
             if level[here, TYPES] == 0:
                 here -= 1
-                level[here, IS_SUMMIT] = 1
+                level[here, IS_FRONT] = 1
             if level[here, TYPES] == 1:
                 t = level[here, TYPE_SUM]
-                sums[t, PATH_FALL] += soft.rise[level[here, HEIGHT]]
+                sums[t, PATH_GAIN] += smooth.rise[level[here, HEIGHT]]
 
 
 @without_counting()
-def _run(soft, state, chosen, first, last):
-    """As `run_type`; what becomes ready is worth something to the bound."""
+def _run(smooth, state, chosen, first, last):
+    """As `run_type`, and counts what becomes ready."""
     state.head[chosen] = state.tail[chosen]
     for place in range(first, last):
         v = state.queue[place]
@@ -219,96 +238,96 @@ def _run(soft, state, chosen, first, last):
                 t = state.node_type[reader]
                 state.queue[state.type_start[t] + state.tail[t]] = reader
                 state.tail[t] += 1
-                _become_ready(soft, t, reader)
+                _become_ready(smooth, t, reader)
 
 
 @without_counting()
-def _meet_frontier(soft, state):
-    """Takes the nodes that are ready at the start into account."""
+def _meet_frontier(smooth, state):
+    """Counts the nodes that are ready at the start."""
     for t in range(len(state.head)):
         for place in range(state.type_start[t], state.type_start[t] + state.tail[t]):
-            _become_ready(soft, t, state.queue[place])
+            _become_ready(smooth, t, state.queue[place])
 
 
 @without_counting(inline="always")
-def _become_ready(soft, t, v):
-    """Takes into account that a node of type `t` is on the frontier."""
-    rung = soft.node[v, RUNG]
-    soft.waiting[rung] -= 1
-    if soft.waiting[rung] == 0:
-        soft.sums[t, CHAIN_FALL] += soft.rise[soft.node[v, CHAIN]]
-        soft.is_stale[t] = 1
+def _become_ready(smooth, t, v):
+    """Counts a node of type `t` that joined the frontier."""
+    level = smooth.node[v, CHAIN_LEVEL]
+    smooth.waiting[level] -= 1
+    if smooth.waiting[level] == 0:
+        smooth.sums[t, CHAIN_GAIN] += smooth.rise[smooth.node[v, CHAIN]]
+        smooth.is_stale[t] = 1
 
 
 @without_counting()
-def _sum_chains(soft, t):
+def _sum_chains(smooth, t):
     """Sums the powers of a type's chains; no node of it is on the frontier."""
     total = 0.0
-    for p in range(len(soft.pair)):
-        if soft.pair[p, TYPE] == t:
-            longest = soft.pair[p, LONGEST]
-            first = soft.pair[p, FIRST_RUNG]
-            while longest > 0 and soft.waiting[first + longest - 1] == 0:
+    for p in range(len(smooth.pair)):
+        if smooth.pair[p, TYPE] == t:
+            longest = smooth.pair[p, LONGEST]
+            first = smooth.pair[p, FIRST_LEVEL]
+            while longest > 0 and smooth.waiting[first + longest - 1] == 0:
                 longest -= 1
-            soft.pair[p, LONGEST] = longest
-            total += soft.power[longest]
-    soft.sums[t, TOTAL] = total
-    soft.sums[t, FLOOR] = total * _SMALL
+            smooth.pair[p, LONGEST] = longest
+            total += smooth.power[longest]
+    smooth.sums[t, TOTAL] = total
+    smooth.sums[t, FLOOR] = total * _SMALL
 
 
 @without_counting()
-def _sum_paths(soft):
-    """Sums the powers of the paths, and by how much each type would lower them."""
+def _sum_paths(smooth):
+    """Sums the powers of the paths, and each type's gain in that sum."""
     total = 0.0
-    soft.sums[:, PATH_FALL] = 0.0
-    for here in range(len(soft.level)):
-        if soft.level[here, IS_SUMMIT] and soft.level[here, TYPES]:
-            height = soft.level[here, HEIGHT]
-            total += soft.power[height]
-            if soft.level[here, TYPES] == 1:
-                t = soft.level[here, TYPE_SUM]
-                soft.sums[t, PATH_FALL] += soft.rise[height]
-    soft.sums[-1, TOTAL] = total
-    soft.sums[-1, FLOOR] = total * _SMALL
+    smooth.sums[:, PATH_GAIN] = 0.0
+    for here in range(len(smooth.level)):
+        if smooth.level[here, IS_FRONT] and smooth.level[here, TYPES]:
+            height = smooth.level[here, HEIGHT]
+            total += smooth.power[height]
+            if smooth.level[here, TYPES] == 1:
+                t = smooth.level[here, TYPE_SUM]
+                smooth.sums[t, PATH_GAIN] += smooth.rise[height]
+    smooth.sums[-1, TOTAL] = total
+    smooth.sums[-1, FLOOR] = total * _SMALL
 
 
 @without_counting()
-def path_value(soft: SoftBound) -> float:
+def path_value(smooth: SmoothedBound) -> float:
     """Returns the norm of the longest paths, without its weight."""
-    return root(soft.sums[-1, TOTAL], soft.squarings)
+    return root(smooth.sums[-1, TOTAL], smooth.log2_p)
 
 
 @without_counting(inline="always")
-def fall(soft: SoftBound, t: int, paths: float) -> float:
-    """Computes by how much the soft bound would fall if a type ran.
+def marginal_gain(smooth: SmoothedBound, t: int, paths: float) -> float:
+    """Computes by how much running a type would lower the smoothed bound.
 
     Args:
-        soft: The `SoftBound`.
+        smooth: The `SmoothedBound`.
         t: The type; some of its nodes are on the frontier.
         paths: `path_value`.
 
     Returns:
-        The fall, in batches.
+        The gain, in batches.
     """
-    if soft.is_stale[t]:
-        soft.is_stale[t] = 0
-        soft.sums[t, CHAIN_VALUE] = 0.0
-        if soft.sums[t, CHAIN_FALL] > 0:
-            total = soft.sums[t, TOTAL]
-            after = root(total - soft.sums[t, CHAIN_FALL], soft.squarings)
-            soft.sums[t, CHAIN_VALUE] = root(total, soft.squarings) - after
-    value = soft.weight[t] * soft.sums[t, CHAIN_VALUE]
-    if soft.sums[t, PATH_FALL] > 0:
-        total = soft.sums[-1, TOTAL]
-        after = root(total - soft.sums[t, PATH_FALL], soft.squarings)
-        value += soft.weight[-1] * (paths - after)
+    if smooth.is_stale[t]:
+        smooth.is_stale[t] = 0
+        smooth.sums[t, CHAIN_VALUE] = 0.0
+        if smooth.sums[t, CHAIN_GAIN] > 0:
+            total = smooth.sums[t, TOTAL]
+            after = root(total - smooth.sums[t, CHAIN_GAIN], smooth.log2_p)
+            smooth.sums[t, CHAIN_VALUE] = root(total, smooth.log2_p) - after
+    value = smooth.weight[t] * smooth.sums[t, CHAIN_VALUE]
+    if smooth.sums[t, PATH_GAIN] > 0:
+        total = smooth.sums[-1, TOTAL]
+        after = root(total - smooth.sums[t, PATH_GAIN], smooth.log2_p)
+        value += smooth.weight[-1] * (paths - after)
     return value
 
 
 @njit(cache=True, nogil=True)
-def soft_value(soft: SoftBound) -> float:
-    """Returns the soft bound, in batches."""
+def smoothed_value(smooth: SmoothedBound) -> float:
+    """Returns the smoothed bound, in batches."""
     value = 0.0
-    for t in range(len(soft.sums)):
-        value += soft.weight[t] * root(soft.sums[t, TOTAL], soft.squarings)
+    for t in range(len(smooth.sums)):
+        value += smooth.weight[t] * root(smooth.sums[t, TOTAL], smooth.log2_p)
     return value

@@ -1,4 +1,4 @@
-"""The parameters of a policy's soft bound: what `edbatch.policies.fsm.tuning` tunes."""
+"""The parameters of a policy's smoothed bound, which `fsm/tuning.py` tunes."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ POWERS = (2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class BoundWeights:
-    """Weights of a soft bound; see `edbatch.policies.smooth_bound.bound`.
+    """Weights of a smoothed bound; see `edbatch.policies.smooth_bound.bound`.
 
     Attributes:
         types: Weight of the chains of each of a policy's types; 1 for all if empty.
@@ -42,12 +42,12 @@ class BoundWeights:
         for weight in (*self.types, self.path):
             if not (math.isfinite(weight) and weight >= 0):
                 raise PolicyError(
-                    f"a weight of a soft bound is a finite number, 0 or more, but one"
-                    f" is {weight!r}; train the policy again"
+                    "a weight of a smoothed bound is a finite number, 0 or more, but"
+                    f" one is {weight!r}; train the policy again"
                 )
         if self.power not in POWERS:
             raise PolicyError(
-                f"the power of a soft bound is one of {POWERS} but this is"
+                f"the power of a smoothed bound is one of {POWERS} but this is"
                 f" {self.power!r}; leave it out for 8"
             )
 
@@ -60,7 +60,7 @@ class BoundWeights:
             num_types: Number of the graph's types, T.
 
         Returns:
-            Weights, ``[T + 1] float64``, 1 for unknown types; and how often to square.
+            Weights, ``[T + 1] float64``, 1 for unknown types; and log2 of p.
         """
         weight = np.ones(num_types + 1)
         weight[num_types] = self.path

@@ -15,11 +15,11 @@ from edbatch.cli.rows import (
 from edbatch.policies import (
     Agenda,
     AgendaRemaining,
+    BeamSearch,
+    BestOfHeuristics,
     Depth,
     Greedy,
-    Guarded,
     MachineState,
-    Searched,
     StateMachine,
     compare,
 )
@@ -42,7 +42,7 @@ def test_rows_of_a_policy_and_of_the_heuristics() -> None:
     heuristics = ["agenda", "agenda-remaining", "depth", "greedy"]
     assert names == ["learned", "learned alone", *heuristics]
     policies = [Agenda(), AgendaRemaining(), Depth(), Greedy()]
-    expected = compare([Guarded(POOR), POOR, *policies], TREES)
+    expected = compare([BestOfHeuristics(POOR), POOR, *policies], TREES)
     assert [row.batches for row in found] == [row.batches for row in expected]
 
 
@@ -74,7 +74,7 @@ def test_a_row_of_the_search() -> None:
     heuristics = ["agenda", "agenda-remaining", "depth", "greedy"]
     assert names == ["learned", "learned alone", "searched", *heuristics]
     assert found[1].batches == (4, 2)
-    [searched] = compare([Guarded(Searched(POOR, 200))], TREES)
+    [searched] = compare([BestOfHeuristics(BeamSearch(POOR, 200))], TREES)
     assert found[2].batches == searched.batches == (3, 2)
 
 

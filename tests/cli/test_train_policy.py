@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_the_best_policy_so_far(
 def test_a_resumed_training_gives_the_same_policy(
     edbatch, tmp_path, monkeypatch, pressed_at
 ) -> None:
-    # At 0 the weights of the soft bound are still being tuned.
+    # At 0 the weights of the smoothed bound are still being tuned.
     whole, out = tmp_path / "whole.json", tmp_path / "resumed.json"
     assert edbatch(*LATTICES, "--out", whole).exit_code == 0
     with monkeypatch.context() as patch:

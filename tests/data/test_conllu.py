@@ -132,7 +132,7 @@ def test_lines_that_are_not_conllu(tmp_path: Path, text: str, message: str) -> N
         (
             "\n" + line(1, 0) + line(2, 3) + line(3, 2),
             "line 3, column 13: following heads must lead to the root; found the words "
-            "2, 3 in a cycle; usually a mistake of annotation; mend one of their heads",
+            "2, 3 in a cycle; usually a mistake of annotation; fix one of their heads",
         ),
         (
             line(1, 0) + line(2, 2),

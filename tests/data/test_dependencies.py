@@ -53,7 +53,7 @@ def test_a_chain_of_100_000_words() -> None:
             [0, 4, 1],
             "a head must be 0 or a word of the sentence, 1 to 3; found 4 at wo",
         ),
-        ([0, -1], "found -1 at word 2; usually a sentence cut in two, or .*; mend the"),
+        ([0, -1], "found -1 at word 2; usually a sentence cut in two, or .*; fix the"),
         (
             [2, 1],
             "exactly one word must have the head 0, the root; found none among 2 w",
@@ -65,7 +65,7 @@ def test_a_chain_of_100_000_words() -> None:
             [0, 3, 4, 2],
             "must lead to the root; found the words 2, 3, 4 in a cycle; usu",
         ),
-        ([0, 2], "found the words 2 in a cycle; usually a mistake of annotation; mend"),
+        ([0, 2], "found the words 2 in a cycle; usually a mistake of annotation; fix"),
         ([3, 0, 4, 3], "found the words 3, 4 in a cycle"),
     ],
 )

@@ -9,11 +9,11 @@ from edbatch.errors import PolicyError
 from edbatch.policies import (
     Agenda,
     AgendaRemaining,
+    BeamSearch,
+    BestOfHeuristics,
     Depth,
     Greedy,
-    Guarded,
     MachineState,
-    Searched,
     StateMachine,
 )
 from edbatch.schedule import FrontierPolicy, check_schedule
@@ -40,7 +40,7 @@ def test_as_few_batches_as_the_best_of_all(seed):
     policy = poor_machine(structure)
     alone = policy.schedule(structure)
     others = {each.name: each.schedule(structure).num_batches for each in HEURISTICS}
-    schedule = Guarded(policy).schedule(structure)
+    schedule = BestOfHeuristics(policy).schedule(structure)
     check_schedule(schedule, structure)
     assert schedule.num_batches == min(alone.num_batches, *others.values())
     if alone.num_batches <= min(others.values()):
@@ -58,7 +58,7 @@ class Backwards(FrontierPolicy):
 
 
 def check_never_worse(policy, structure):
-    schedule = Guarded(policy).schedule(structure)
+    schedule = BestOfHeuristics(policy).schedule(structure)
     check_schedule(schedule, structure)
     others = [each.schedule(structure).num_batches for each in (policy, *HEURISTICS)]
     assert schedule.num_batches == min(others)
@@ -80,24 +80,24 @@ def test_a_policy_with_the_name_of_a_heuristic_is_guarded_all_the_same():
 
     structure = tree("(((a)b)c((a)c)b)d")
     assert Impostor().schedule(structure).num_batches == 6
-    assert Guarded(Impostor()).schedule(structure).num_batches == 5
+    assert BestOfHeuristics(Impostor()).schedule(structure).num_batches == 5
 
 
 def test_heuristics_are_not_asked_where_the_bound_is_met(monkeypatch):
     monkeypatch.setattr("edbatch.policies.guard._HEURISTICS", None)
     structure = sample_tree_structure(np.random.default_rng(0))
     machine = StateMachine(structure.type_keys, "fall")
-    assert Guarded(machine).schedule(structure).policy == "fsm-fall"
-    assert Guarded(Depth()).schedule(build([], [], 1)).num_batches == 0
+    assert BestOfHeuristics(machine).schedule(structure).policy == "fsm-fall"
+    assert BestOfHeuristics(Depth()).schedule(build([], [], 1)).num_batches == 0
 
 
 @pytest.mark.parametrize("policy", HEURISTICS)
 def test_its_name_is_the_policys(policy):
-    assert Guarded(policy).name == policy.name
+    assert BestOfHeuristics(policy).name == policy.name
 
 
 def test_a_schedule_that_was_found_by_search_says_so():
-    policy = Guarded(Searched(Depth(), width=8))
+    policy = BestOfHeuristics(BeamSearch(Depth(), width=8))
     assert policy.name == "depth+search"
     assert policy.schedule(tree("(((a)b)c((a)c)b)d")).policy == "search"
 
@@ -105,4 +105,4 @@ def test_a_schedule_that_was_found_by_search_says_so():
 def test_errors_of_the_policy_are_its_own():
     machine = StateMachine(chain("ab").type_keys, "fall")
     with pytest.raises(PolicyError, match="was not trained on 'c'"):
-        Guarded(machine).schedule(chain("abc"))
+        BestOfHeuristics(machine).schedule(chain("abc"))

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from edbatch.cli.output_file import write_whole
-from edbatch.policies import Greedy, Searched
-from edbatch.policies.files import whole_file
+from edbatch.policies import BeamSearch, Greedy
+from edbatch.policies.files import json_file
 from edbatch.schedule.examples import tree
 from edbatch.schedule.interrupt import deferred_interrupt, keyboard_interrupts
 
@@ -99,12 +99,12 @@ def test_files_are_written_whole(tmp_path, monkeypatch) -> None:
         write_whole(file, write)
     assert file.read_text() == "all"
 
-    sync = whole_file.os.fsync
+    sync = json_file.os.fsync
     monkeypatch.setattr(
-        whole_file.os, "fsync", lambda number: (press_ctrl_c(), sync(number))
+        json_file.os, "fsync", lambda number: (press_ctrl_c(), sync(number))
     )
     with pytest.raises(KeyboardInterrupt):
-        whole_file.write_whole(file, "new")
+        json_file.write_whole(file, "new")
     assert file.read_text() == "new"
     assert [*tmp_path.iterdir()] == [file]
 
@@ -114,7 +114,7 @@ def test_other_system_errors_stay() -> None:
         raise SystemError("broken")
 
 
-@pytest.mark.parametrize("policy", [Greedy(), Searched(Greedy(), width=4)])
+@pytest.mark.parametrize("policy", [Greedy(), BeamSearch(Greedy(), width=4)])
 def test_ctrl_c_in_compiled_code_is_a_keyboard_interrupt(policy) -> None:
     # Without care most of these are a SystemError of Numba.
     graph = tree("((ab)cb)c")

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import build
 from schedule_oracles import Naive
-from soft_bound_oracle import best_two, falls_of
+from smoothed_bound_oracle import best_two, gains_of
 
 from edbatch.envs import sample_dag_structure
 from edbatch.errors import PolicyError
 from edbatch.policies.fsm.encoding import ENCODINGS, encoded, encoding_id, may_encode
-from edbatch.policies.smooth_bound.bound import advance, start_soft_bound
+from edbatch.policies.smooth_bound.bound import advance, start_smoothed_bound
 from edbatch.schedule import start_frontier
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=80)
@@ -23,13 +23,13 @@ def frontier_with(sizes):
     structure = build(types, [[] for _ in types], len(sizes))
     state = start_frontier(structure)
     weight = np.ones(len(sizes) + 1)
-    return state, start_soft_bound(state, structure.instance_nodes, weight, 3)
+    return state, start_smoothed_bound(state, structure.instance_nodes, weight, 3)
 
 
 def expected(encoding, sizes):
     """By the definition; `sizes` maps symbols to numbers of frontier nodes.
 
-    In one instance without edges all types lower the soft bound alike.
+    In one instance without edges all types lower the smoothed bound alike.
     """
     present = sorted(symbol for symbol, size in sizes.items() if size)
     if encoding == "fall":
@@ -53,8 +53,8 @@ def expected(encoding, sizes):
     ],
 )
 def test_encodings(sizes, base, most, sort):
-    state, soft = frontier_with(sizes)
-    found = [encoded(each, state, soft) for each in ("base", "max", "sort")]
+    state, smooth = frontier_with(sizes)
+    found = [encoded(each, state, smooth) for each in ("base", "max", "sort")]
     assert found == [base, most, sort]
 
 
@@ -96,7 +96,7 @@ def test_may_encode_accepts_what_some_frontier_gives(encoding, sequence):
     st.randoms(use_true_random=False),
 )
 def test_fall_names_the_best_two_whatever_the_order_of_the_types(
-    seed, weight, squarings, symbols, random
+    seed, weight, log2_p, symbols, random
 ):
     rng = np.random.default_rng(seed)
     structure = sample_dag_structure(rng, instances=3, nodes=8, types=4)
@@ -105,24 +105,24 @@ def test_fall_names_the_best_two_whatever_the_order_of_the_types(
     graph = Naive(structure)
     state = start_frontier(structure)
     weight = np.array(weight)
-    soft = start_soft_bound(state, structure.instance_nodes, weight, squarings)
+    smooth = start_smoothed_bound(state, structure.instance_nodes, weight, log2_p)
     done: set[int] = set()
     while len(done) < graph.n:
-        falls = falls_of(structure, done, weight, squarings)
-        found = encoded("fall", state, soft, type_of)
+        falls = gains_of(structure, done, weight, log2_p)
+        found = encoded("fall", state, smooth, type_of)
         assert found == best_two({symbols[t]: fall for t, fall in falls.items()})
         assert may_encode("fall", found)
         chosen = random.choice(sorted(falls))
         done |= graph.frontier(done)[chosen]
-        advance(soft, state, chosen)
-    assert encoded("fall", state, soft, type_of) == []
+        advance(smooth, state, chosen)
+    assert encoded("fall", state, smooth, type_of) == []
 
 
 def test_of_equals_the_lower_symbols_are_named():
-    state, soft = frontier_with([1, 1, 1, 1])
+    state, smooth = frontier_with([1, 1, 1, 1])
     type_of = np.array([3, -1, 2, 0, 1], np.int32)
-    assert encoded("fall", state, soft, type_of) == [0, 2]
-    assert encoded("fall", state, soft) == [0, 1]
+    assert encoded("fall", state, smooth, type_of) == [0, 2]
+    assert encoded("fall", state, smooth) == [0, 1]
 
 
 def test_an_unknown_encoding():

@@ -16,7 +16,7 @@ from edbatch.policies.fsm.q_learning import (
 )
 from edbatch.policies.fsm.random_stream import new_stream
 from edbatch.policies.fsm.trie import sequences
-from edbatch.policies.smooth_bound.bound import advance, start_soft_bound
+from edbatch.policies.smooth_bound.bound import advance, start_smoothed_bound
 from edbatch.policies.smooth_bound.remaining import chains_below
 from edbatch.schedule import lower_bound, start_frontier
 
@@ -56,12 +56,12 @@ def test_an_episode_is_one_of_the_environment(encoding, structure, seed):
     observation, info = env.reset(seed=0)
     mirror = start_frontier(structure)
     ones = np.ones(structure.num_types + 1)
-    soft = start_soft_bound(mirror, structure.instance_nodes, ones, 3)
+    smooth = start_smoothed_bound(mirror, structure.instance_nodes, ones, 3)
     terminated = False
     for number, action, reward in zip(*episode[:3], strict=True):
         assert not terminated
         sequence = states[number]
-        assert encoded(encoding, mirror, soft) == sequence
+        assert encoded(encoding, mirror, smooth) == sequence
         ready = np.flatnonzero(info["action_mask"]).tolist()
         if encoding == "fall":
             assert len(sequence) == min(2, len(ready)) and {*sequence} <= {*ready}
@@ -70,12 +70,12 @@ def test_an_episode_is_one_of_the_environment(encoding, structure, seed):
             assert ready == sorted({*sequence})
         assert np.array_equal(observation[:, 0] > 0, env.action_masks())
         observation, env_reward, terminated, truncated, info = env.step(action)
-        advance(soft, mirror, action)
+        advance(smooth, mirror, action)
         assert env_reward == reward
         assert not truncated
     assert terminated
     assert info["batches"] == len(episode.action)
-    assert info["batches"] - episode.fall.sum() == info["batches"] - lower_bound(
+    assert info["batches"] - episode.gain.sum() == info["batches"] - lower_bound(
         structure
     )
 
@@ -89,7 +89,7 @@ def test_learning_is_that_of_the_definition(structure, n_step, rate):
         table, episode = episode_of(structure, table=table, seed=seed)
         steps = len(episode.action)
         learn(table, episode, steps, n_step, rate)
-        paid = (episode.reward + episode.fall).tolist()
+        paid = (episode.reward + episode.gain).tolist()
         for s in reversed(range(steps)):
             end = min(s + n_step, steps)
             target = sum(paid[s:end])
@@ -190,5 +190,5 @@ def test_a_deep_chain():
     table, episode = episode_of(long_chain(100_000))
     assert len(episode.action) == 100_000
     learn(table, episode, 100_000, 4, 0.05)
-    assert (episode.fall == 1).all()
+    assert (episode.gain == 1).all()
     assert len(states_of(table)) == 2

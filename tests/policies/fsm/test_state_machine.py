@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import all_graphs, build, graphs, long_chain
 from schedule_oracles import Naive, batches_of, greedy_batches
-from soft_bound_oracle import best_two, falls_of
+from smoothed_bound_oracle import best_two, gains_of
 
 from edbatch.envs import sample_dag_structure, sample_lattice_structure
 from edbatch.errors import PolicyError
@@ -50,14 +50,14 @@ def oracle(policy, structure):
     graph = Naive(structure)
     weights = policy.weights
     weight = [*(weights.types or [1.0] * structure.num_types), weights.path]
-    squarings = {2: 1, 4: 2, 8: 3, 16: 4}[weights.power]
+    log2_p = {2: 1, 4: 2, 8: 3, 16: 4}[weights.power]
     table = {state.frontier: state.action for state in policy.states}
     unseen = 0
 
     def choose(done):
         nonlocal unseen
         frontier = graph.frontier(done)
-        falls = partial(falls_of, structure, done, weight, squarings)
+        falls = partial(gains_of, structure, done, weight, log2_p)
         state = encoding_of(policy.encoding, frontier, falls)
         chosen = table.get(state)
         if chosen in frontier:
@@ -317,9 +317,9 @@ def test_fall_with_types_that_it_does_not_know():
     policy = StateMachine(
         (TypeKey("b", "", 0), leaf), "fall", states, weights=BoundWeights((7, 3), 2)
     )
-    type_of, weight, squarings = policy.bind((two, leaf, three))
+    type_of, weight, log2_p = policy.bind((two, leaf, three))
     assert type_of.tolist() == [-1, 1, 0, 2]
-    assert (weight.tolist(), squarings) == ([1.0, 3.0, 1.0, 2.0], 3)
+    assert (weight.tolist(), log2_p) == ([1.0, 3.0, 1.0, 2.0], 3)
     graph = replace(
         build([1, 0, 2, 0], [[], [0], [1, 0], [0]], 3), type_keys=(two, leaf, three)
     )

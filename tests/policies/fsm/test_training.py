@@ -187,12 +187,12 @@ def test_interrupted_before_the_first_trial(encoding, function, monkeypatch):
     assert not policy.training.worse_than_greedy
 
 
-def test_judgements_are_frequent_at_first_and_end_with_the_last_trial():
-    assert sorted(set(module._judgements(1))) == [1]
-    assert sorted(set(module._judgements(3))) == [1, 2, 3]
-    assert sorted(set(module._judgements(90)))[:5] == [1, 2, 3, 6, 9]
-    assert sorted(set(module._judgements(1000)))[:7] == [1, 2, 4, 8, 16, 25, 50]
-    assert max(module._judgements(999)) == 999
+def test_evaluations_are_frequent_at_first_and_end_with_the_last_trial():
+    assert sorted(set(module._evaluations(1))) == [1]
+    assert sorted(set(module._evaluations(3))) == [1, 2, 3]
+    assert sorted(set(module._evaluations(90)))[:5] == [1, 2, 3, 6, 9]
+    assert sorted(set(module._evaluations(1000)))[:7] == [1, 2, 4, 8, 16, 25, 50]
+    assert max(module._evaluations(999)) == 999
 
 
 def test_every_minibatch_takes_its_turn():
@@ -207,7 +207,7 @@ def test_every_minibatch_takes_its_turn():
 # ---- the encoding by falls ----
 
 
-def test_a_curve_has_every_judgement():
+def test_a_curve_has_every_evaluation():
     train, held_out = sampled(LATTICES, 2, 0), sampled(LATTICES, 2, 1)
     calls = []
     policy = train_policy(
@@ -236,7 +236,7 @@ def test_where_equal_weights_meet_the_bound_none_are_tuned(monkeypatch):
     assert batches == policy.training.held_out_lower_bound
 
 
-def test_tuned_weights_and_no_table_are_judged_too():
+def test_tuned_weights_and_no_table_are_evaluated_too():
     train, held_out = sampled(LATTICES, 4, 0), sampled(LATTICES, 4, 1)
     policy = train_policy(train, held_out, trials=1, generations=4, epsilon=1.0)
     tuned = StateMachine(

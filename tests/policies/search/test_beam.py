@@ -17,14 +17,14 @@ from edbatch.policies.search.instance_states import instance_graph, new_states
 from edbatch.schedule import check_schedule, lower_bound
 
 
-def search(structure, width, limit=None, weight=None, squarings=3, **others):
+def search(structure, width, limit=None, weight=None, log2_p=3, **others):
     graph = instance_graph(structure)
     states, start = new_states(graph)
     if limit is None:
         limit = structure.num_nodes + 1
     if weight is None:
         weight = np.ones(structure.num_types + 1)
-    return search_beam(graph, states, start, weight, squarings, width, limit, **others)
+    return search_beam(graph, states, start, weight, log2_p, width, limit, **others)
 
 
 def check(structure, result, limit, fewest):
@@ -71,14 +71,14 @@ def test_all_small_graphs():
     st.lists(st.sampled_from([0.0, 0.3, 1.0, 5.0]), min_size=5, max_size=5),
     st.integers(1, 4),
 )
-def test_claims_are_true_of_random_minibatches(seed, types, weight, squarings):
+def test_claims_are_true_of_random_minibatches(seed, types, weight, log2_p):
     rng = np.random.default_rng(seed)
     instances, missing = int(rng.integers(1, 4)), rng.uniform(0, 0.7)
     structure = sample_dag_structure(
         rng, instances=instances, nodes=5, types=types, missing=missing
     )
     weight = np.array(weight[: types + 1])
-    check_widths_and_limits(structure, weight=weight, squarings=squarings)
+    check_widths_and_limits(structure, weight=weight, log2_p=log2_p)
 
 
 @given(graphs(max_nodes=11))

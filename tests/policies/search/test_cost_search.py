@@ -14,10 +14,10 @@ from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies import (
     ENCODINGS,
+    BeamSearch,
+    BestOfHeuristics,
     Depth,
     Greedy,
-    Guarded,
-    Searched,
     train_policy,
 )
 from edbatch.policies.cost.model import CostModel
@@ -116,7 +116,7 @@ def test_a_training_resumes_with_the_costs_that_it_began_with(tmp_path):
 )
 def test_costs_decide_which_batches_are_shared(fixed, expected):
     structure = either_way()
-    search = Searched(Depth(), width=64, costs=costs_of(structure, fixed))
+    search = BeamSearch(Depth(), width=64, costs=costs_of(structure, fixed))
     schedule = search.schedule(structure)
     check_schedule(schedule, structure)
     assert schedule.batch_type.tolist() == expected
@@ -129,7 +129,10 @@ def test_never_more_predicted_time_than_the_policy(policy):
         costs = costs_of(structure, fixed)
         keys = structure.type_keys
         alone = costs.schedule_us(policy.schedule(structure), keys)
-        for better in (Searched(policy, width=8, costs=costs), Guarded(policy, costs)):
+        for better in (
+            BeamSearch(policy, width=8, costs=costs),
+            BestOfHeuristics(policy, costs),
+        ):
             found = better.schedule(structure)
             check_schedule(found, structure)
             assert costs.schedule_us(found, keys) <= alone
@@ -139,4 +142,4 @@ def test_a_cost_model_of_another_model():
     structure = chain("ab")
     costs = CostModel((TypeKey("z", "", 0),), (8,), ((1.0,),), (1,), (1.0,), 0.0)
     with pytest.raises(PolicyError, match="'a/0' was not"):
-        Searched(Depth(), costs=costs).schedule(structure)
+        BeamSearch(Depth(), costs=costs).schedule(structure)

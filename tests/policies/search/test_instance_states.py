@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import all_graphs, build, graphs, long_chain
 from schedule_oracles import Naive
-from soft_bound_oracle import longest, parts_of
+from smoothed_bound_oracle import longest, parts_of
 
 from edbatch.envs import sample_dag_structure, sample_lattice_structure
 from edbatch.envs.samplers import join_instances

@@ -18,10 +18,10 @@ from edbatch.envs import (
 from edbatch.errors import PolicyError
 from edbatch.policies import (
     Agenda,
+    BeamSearch,
     BoundWeights,
     Depth,
     Greedy,
-    Searched,
     StateMachine,
 )
 from edbatch.policies.search.beam import STOPPED
@@ -55,12 +55,12 @@ def check(searched, structure):
 def test_never_more_batches_than_the_policy(seed, policy, width):
     rng = np.random.default_rng(seed)
     structure = sample_dag_structure(rng, instances=3, nodes=12, types=3)
-    check(Searched(policy, width=width), structure)
+    check(BeamSearch(policy, width=width), structure)
 
 
 def test_enough_width_finds_the_optimum_of_all_small_graphs():
     for structure in all_graphs(3):
-        schedule = check(Searched(Depth(), width=64), structure)
+        schedule = check(BeamSearch(Depth(), width=64), structure)
         assert schedule.num_batches == fewest_batches(Naive(structure))(frozenset())
 
 
@@ -68,7 +68,7 @@ def test_enough_width_finds_the_optimum_of_all_small_graphs():
 def test_enough_width_finds_the_optimum(seed):
     rng = np.random.default_rng(seed)
     structure = sample_dag_structure(rng, instances=2, nodes=6, types=3)
-    schedule = check(Searched(Depth(), width=2000), structure)
+    schedule = check(BeamSearch(Depth(), width=2000), structure)
     assert schedule.num_batches == fewest_batches(Naive(structure))(frozenset())
 
 
@@ -109,18 +109,18 @@ def test_a_schedule_that_meets_the_bound_is_not_searched(monkeypatch):
     monkeypatch.setattr("edbatch.policies.search.beam_search.Search", None)
     structure = sample_tree_structure(np.random.default_rng(0))
     machine = StateMachine(structure.type_keys, "fall")
-    schedule = Searched(machine).schedule(structure)
+    schedule = BeamSearch(machine).schedule(structure)
     assert schedule.policy == "fsm-fall"
     assert schedule.num_batches == lower_bound(structure)
     empty = build([], [], 2)
-    assert Searched(Depth()).schedule(empty).num_batches == 0
+    assert BeamSearch(Depth()).schedule(empty).num_batches == 0
     deep = long_chain(100_000)
-    assert Searched(Depth()).schedule(deep).num_batches == 100_000
+    assert BeamSearch(Depth()).schedule(deep).num_batches == 100_000
 
 
 def test_a_width_gives_the_same_at_any_time():
     for structure in lattices(1, 3):
-        one, same = (Searched(Greedy(), 1e-9, width=8) for _ in range(2))
+        one, same = (BeamSearch(Greedy(), 1e-9, width=8) for _ in range(2))
         batch_type = check(one, structure).batch_type.tolist()
         assert check(same, structure).batch_type.tolist() == batch_type
         assert len(batch_type) < Greedy().schedule(structure).num_batches
@@ -152,19 +152,19 @@ def test_variations_differ():
 
 def test_a_budget_is_kept():
     structures = lattices(4, 4, instances=32)
-    Searched(Depth(), 1.0).schedule(structures[0])  # compiles
+    BeamSearch(Depth(), 1.0).schedule(structures[0])  # compiles
     for budget_ms in (1.0, 20.0, 100.0):
         times = []
         for structure in structures:
             began = time.perf_counter()
-            check(Searched(Depth(), budget_ms), structure)
+            check(BeamSearch(Depth(), budget_ms), structure)
             times.append((time.perf_counter() - began) * 1e3)
         assert min(times) < 2 * budget_ms + 40
 
 
 def test_any_budget_ends_where_the_optimum_is_proven():
     structure = sample_dag_structure(np.random.default_rng(5), instances=2, nodes=8)
-    schedule = check(Searched(Depth(), math.inf), structure)
+    schedule = check(BeamSearch(Depth(), math.inf), structure)
     search = Search(structure, None, structure.num_nodes + 1)
     search.run(4000)
     assert (search.limit, search.is_proven) == (schedule.num_batches, True)
@@ -182,15 +182,15 @@ def test_a_search_that_had_no_time_claims_nothing():
 
 
 def test_its_name_is_that_of_the_policy_and_more():
-    assert Searched(Greedy()).name == "greedy+search"
+    assert BeamSearch(Greedy()).name == "greedy+search"
     machine = StateMachine(chain("ab").type_keys, "fall")
-    assert Searched(machine).name == "fsm-fall+search"
+    assert BeamSearch(machine).name == "fsm-fall+search"
 
 
 def test_copies_and_threads_search_alike():
     structures = lattices(6, 4)
     machine = StateMachine(structures[0].type_keys, "fall")
-    searched = Searched(machine, width=4)
+    searched = BeamSearch(machine, width=4)
     copy = pickle.loads(pickle.dumps(searched))
     assert copy == searched
     expected = [copy.schedule(each).order.tolist() for each in structures]
@@ -204,16 +204,16 @@ def test_copies_and_threads_search_alike():
 def test_errors_of_the_policy_are_its_own():
     machine = StateMachine(chain("ab").type_keys, "fall")
     with pytest.raises(PolicyError, match="was not trained on 'c'"):
-        Searched(machine).schedule(chain("abc"))
+        BeamSearch(machine).schedule(chain("abc"))
 
 
 @pytest.mark.parametrize("budget_ms", [0, -1.0, math.nan])
 def test_budgets_out_of_range(budget_ms):
     with pytest.raises(PolicyError, match=f"above 0 but this is {budget_ms!r}; use"):
-        Searched(Greedy(), budget_ms)
+        BeamSearch(Greedy(), budget_ms)
 
 
 @pytest.mark.parametrize("width", [0, -3, 2.5, 4.0, math.nan])
 def test_widths_out_of_range(width):
     with pytest.raises(PolicyError, match=f"1 or more, but its width is {width!r}; le"):
-        Searched(Greedy(), width=width)
+        BeamSearch(Greedy(), width=width)

@@ -7,8 +7,8 @@ from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, POWERS, BoundWe
 
 @pytest.mark.parametrize("power", POWERS)
 def test_the_power_is_two_to_the_squarings(power):
-    _, squarings = BoundWeights(power=power).arrays(np.arange(1), 1)
-    assert 2**squarings == power
+    _, log2_p = BoundWeights(power=power).arrays(np.arange(1), 1)
+    assert 2**log2_p == power
 
 
 def test_weights_go_where_the_types_are():
@@ -20,8 +20,8 @@ def test_weights_go_where_the_types_are():
 
 
 def test_without_weights_all_are_one():
-    weight, squarings = EQUAL_WEIGHTS.arrays(np.array([0, 1], np.int32), 2)
-    assert (weight.tolist(), squarings) == ([1.0, 1.0, 1.0], 3)
+    weight, log2_p = EQUAL_WEIGHTS.arrays(np.array([0, 1], np.int32), 2)
+    assert (weight.tolist(), log2_p) == ([1.0, 1.0, 1.0], 3)
     weight, _ = EQUAL_WEIGHTS.arrays(np.empty(0, np.int32), 0)
     assert weight.tolist() == [1.0]
 

@@ -1,4 +1,4 @@
-"""The soft bound of what remains in plain Python, from its definition."""
+"""The smoothed bound of what remains in plain Python, from its definition."""
 
 from collections.abc import Sequence
 
@@ -24,16 +24,16 @@ def longest(graph: Naive, nodes: set[int], t: int | None) -> int:
     return max(best.values(), default=0)
 
 
-def soft_bound_of(
+def smoothed_bound_of(
     structure: GraphStructure,
     done: set[int],
     weight: Sequence[float] | np.ndarray,
-    squarings: int,
+    log2_p: int,
 ) -> float:
-    """The soft bound of what remains after some nodes."""
+    """The smoothed bound of what remains after some nodes."""
     graph = Naive(structure)
     parts = [part - done for part in parts_of(structure)]
-    p = 2**squarings
+    p = 2**log2_p
     return sum(
         float(weight[k])
         * sum(longest(graph, part, t) ** p for part in parts) ** (1 / p)
@@ -41,25 +41,25 @@ def soft_bound_of(
     )
 
 
-def falls_of(
+def gains_of(
     structure: GraphStructure,
     done: set[int],
     weight: Sequence[float] | np.ndarray,
-    squarings: int,
+    log2_p: int,
 ) -> dict[int, float]:
     """By how much running each type on the frontier would lower it."""
-    value = soft_bound_of(structure, done, weight, squarings)
+    value = smoothed_bound_of(structure, done, weight, log2_p)
     return {
-        t: value - soft_bound_of(structure, done | batch, weight, squarings)
+        t: value - smoothed_bound_of(structure, done | batch, weight, log2_p)
         for t, batch in Naive(structure).frontier(done).items()
     }
 
 
-def best_two(falls: dict[int, float]) -> list[int]:
-    """The type of largest fall and the runner-up, the lower of equals first."""
+def best_two(gains: dict[int, float]) -> list[int]:
+    """The type of largest gain and the runner-up, the lower of equals first."""
     found: list[int] = []
-    while len(found) < min(2, len(falls)):
-        left = sorted(falls.keys() - {*found})
-        most = max(falls[t] for t in left)
-        found.append(next(t for t in left if falls[t] > most - 1e-9))
+    while len(found) < min(2, len(gains)):
+        left = sorted(gains.keys() - {*found})
+        most = max(gains[t] for t in left)
+        found.append(next(t for t in left if gains[t] > most - 1e-9))
     return found
