@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from edbatch.cell import SplitTable, SplitTypes
+from edbatch.cell import HoistedTable, HoistedTypes
 from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
@@ -59,8 +59,8 @@ class ModelState(WithoutLock):
     buckets: BucketStore
     variants: SliceVariants
     plans: PlanCache
-    split: SplitTypes | None = None
-    foreign_split: SplitTypes | None = None
+    split: HoistedTypes | None = None
+    foreign_split: HoistedTypes | None = None
     mesh_buckets: dict[tuple[Mesh, str], BucketStore] = field(default_factory=dict)
     packed: PackedParameters = field(default_factory=PackedParameters)
     calls: CallMemory = field(default_factory=CallMemory)
@@ -134,13 +134,13 @@ class ModelState(WithoutLock):
         adoption = self.adoption(recorded_types(types))
         with self.lock:
             if self.foreign_split is None:
-                self.foreign_split = self.split or SplitTypes(self.types)
+                self.foreign_split = self.split or HoistedTypes(self.types)
         return adopt_plan(plan, adoption, self.foreign_split)
 
     def runs(self, types: TypeTable) -> bool:
         """Tells whether these are the types of plans of this state."""
         return types is self.types or (
-            isinstance(types, SplitTable) and types.split.recorded is self.types
+            isinstance(types, HoistedTable) and types.split.recorded is self.types
         )
 
     def takes_order(self, spec: Any, order: Hashable) -> bool:
@@ -220,7 +220,7 @@ def new_state(
     planner = options.planner
     split = None
     if planner.hoisting != "never":
-        split = SplitTypes(types, always=planner.hoisting == "always")
+        split = HoistedTypes(types, always=planner.hoisting == "always")
     return ModelState(
         types,
         BucketStore(options.sizes),

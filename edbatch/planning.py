@@ -7,7 +7,6 @@ its model and on the options alone.
 import time
 from dataclasses import replace
 
-from edbatch.cell import run_ahead
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import plan_layout
 from edbatch.model_state import ModelState
@@ -23,6 +22,7 @@ from edbatch.plan.plan import (
 )
 from edbatch.plan.report import PlanReport
 from edbatch.plan.result import ResultShape, describe_results
+from edbatch.schedule.hoist import hoist
 from edbatch.schedule.policy import is_ours, reject_invalid
 
 
@@ -96,7 +96,7 @@ def encode_graph(
     if not is_ours(policy):
         reject_invalid(schedule, graph.structure, policy)
     if state.split is not None:
-        graph, schedule = run_ahead(graph, schedule, state.split)
+        graph, schedule = hoist(graph, schedule, state.split)
     layout = plan_layout(
         graph,
         schedule,

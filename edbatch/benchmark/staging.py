@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from edbatch.cell.program import Packed, cell_program, run_lanes
+from edbatch.cell.program import Packed, cell_program, run_rows
 from edbatch.cell.rows import take_rows, write_rows
 from edbatch.graph import DataflowGraph, NodeType, TypeTable
 from edbatch.graph.node_type import Slots
@@ -169,7 +169,7 @@ def run_nodes(
     """
     inputs = _read_inputs(node_type, arenas, pools, operands, externals)
     cell = cell_program(node_type, types, packing=True)
-    return run_lanes(cell, operands.shape[1], packed, *inputs)
+    return run_rows(cell, operands.shape[1], packed, *inputs)
 
 
 def run_node(

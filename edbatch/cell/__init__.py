@@ -1,28 +1,27 @@
 """Cells as programs: the one place that knows jaxprs.
 
-A cell is split by when its parts are known, its products are packed, its products of
-external inputs can run ahead, and it is differentiated with tapes for its parameters.
+A cell is traced into a graph of equations, which is split by binding time: when values
+are known. Its products are packed, those of external inputs can be hoisted, and it is
+differentiated with tapes for the gradients of its weights.
 """
 
 from edbatch.cell.description import CellDescription, describe_cells
+from edbatch.cell.hoisted_cell import HoistedCell, hoisted_cell
+from edbatch.cell.hoisted_types import HoistedTable, HoistedTypes
 from edbatch.cell.packed_cell import OVERHEAD, PackedCell, pack_cell, pack_type
-from edbatch.cell.run_ahead import run_ahead
-from edbatch.cell.split_cell import SplitCell, split_cell
-from edbatch.cell.split_types import SplitTable, SplitTypes
 from edbatch.cell.summary import CellSummary, ProductShape
 
 __all__ = [
     "OVERHEAD",
     "CellDescription",
     "CellSummary",
+    "HoistedCell",
+    "HoistedTable",
+    "HoistedTypes",
     "PackedCell",
     "ProductShape",
-    "SplitCell",
-    "SplitTable",
-    "SplitTypes",
     "describe_cells",
+    "hoisted_cell",
     "pack_cell",
     "pack_type",
-    "run_ahead",
-    "split_cell",
 ]

@@ -149,20 +149,20 @@ class TapedCell:
         reached = differentiable_inputs(self._all_equations, outputs)
         return [each in reached for each in self._operands]
 
-    def new_lives(self, rows: int) -> Array | None:
+    def new_mask(self, rows: int) -> Array | None:
         """Returns a tape that tells which rows are in use; None if none is needed."""
         return self._gradient.new_mask(rows)
 
-    def new_reads(self, rows: int) -> Tapes:
+    def new_inputs(self, rows: int) -> Tapes:
         """Returns tapes for the inputs of each site, all zero."""
         return new_tapes(rows, [site.inputs for site in self.sites])
 
-    def new_gives(self, rows: int) -> Tapes:
+    def new_outputs(self, rows: int) -> Tapes:
         """Returns tapes for the outputs of each site, all zero."""
         return new_tapes(rows, [site.outputs for site in self.sites])
 
-    def turn(self, packed: Packed) -> list[Array | None]:
-        """Transposes the weights of sites that are products, for `again`.
+    def transpose_weights(self, packed: Packed) -> list[Array | None]:
+        """Transposes the weights of sites that are products, for `recompute`.
 
         Args:
             packed: The packed arrays.
@@ -195,7 +195,7 @@ class TapedCell:
             [values[var] for var in site.outputs] for site in self.sites
         ]
 
-    def again(
+    def recompute(
         self,
         live: Array,
         direct: Sequence[Array],
@@ -215,7 +215,7 @@ class TapedCell:
             deltas: Zeros to add to the outputs of each site: their cotangents are those
                 of the outputs.
             packed: All packed arrays; taken as constant.
-            turned: The transposed weights, from `turn`.
+            turned: The transposed weights, from `transpose_weights`.
             given: The outputs of each site; they are not computed again.
 
         Returns:
@@ -260,7 +260,7 @@ class TapedCell:
             packed: The packed arrays.
             reads: The inputs of each site, one row per batch row; zero elsewhere.
             gives_bar: The cotangents of its outputs, likewise.
-            lives: Which rows are in use, as `new_lives` made it.
+            lives: Which rows are in use, as `new_mask` made it.
             used: How many rows are in use, a scalar.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What packing makes of each cell of a model."""
+"""The cells of a model before and after packing."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,8 +14,8 @@ class CellDescription:
 
     Attributes:
         type: Name of the node type, as in policy files.
-        before: What the cell computes as it was written.
-        after: What it computes packed.
+        before: Its operations as it is written.
+        after: Its operations packed.
     """
 
     type: str
@@ -28,7 +28,7 @@ class CellDescription:
 
 
 def describe_cells(types: TypeTable, **options: Any) -> list[CellDescription]:
-    """Packs the cells of a model and says what that changed.
+    """Packs the cells of a model and describes both forms.
 
     Args:
         types: The model's node types, those met so far: ``batched.types``.

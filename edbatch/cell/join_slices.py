@@ -1,8 +1,9 @@
 """Slices that take a variable apart, as one split.
 
-They compute the same. But the cotangent of a slice is padded with zeros to the whole
-variable and the padded arrays are summed, where that of a split is one concatenation:
-in a tree-LSTM's backward pass the sums took as long as half of its products.
+The cotangent of a slice is padded with zeros to the whole variable, and the padded
+arrays are summed, where that of a split is one concatenation: in a tree-LSTM's backward
+pass the sums took as long as half of its products. Ten of the twelve first workloads
+have such cells.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ _Part = tuple[JaxprEqn, Place]
 def join_slices(graph: CellGraph) -> CellGraph:
     """Joins the slices of each variable that cover it once, side by side.
 
-    A last part that no slice covers does not matter: nobody reads it.
+    A last part that no slice covers becomes an unread result of the split.
 
     Args:
         graph: A graph of equations.

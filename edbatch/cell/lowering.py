@@ -49,11 +49,11 @@ def lower(graph: CellGraph, orders: Orders) -> CellGraph:
 
 
 def extra_columns(rows: int, columns: int, itemsize: int) -> int:
-    """How many columns of zeros a matrix gets, so that it is multiplied quickly.
+    """Returns how many columns of zeros make a matrix faster to multiply.
 
     Rows that are a multiple of 4,096 bytes apart fall into the same few sets of a CPU's
-    caches: with 512 or 768 by 1,024 float32, a product of 8 to 32 lanes took 1.2 to 1.6
-    times as long as with one more line of columns, one of 64 lanes 0.92 to 1.05 times.
+    caches: with 512 or 768 by 1,024 float32, a product of 8 to 32 rows took 1.2 to 1.6
+    times as long as with one more line of columns, one of 64 rows 0.92 to 1.05 times.
     Matrices of one megabyte took as long with it as without.
 
     Args:

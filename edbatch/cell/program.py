@@ -1,8 +1,8 @@
-"""The cells of a program, each in two parts: once per call, and once per lane.
+"""The cells of a program, each in a parameter-time and a run-time partition.
 
-What a cell makes of parameters alone is computed once per call of the program, outside
-its loops; `run` does the rest, for one lane. Packed cells (see
-`edbatch.cell`) merge parameters there, too.
+Values of parameters alone are computed once per call of the program, outside its loops,
+where packed cells (see `packed_cell`) merge parameters, too; `run` computes the rest,
+for one batch row.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class CellProgram(Protocol):
     """How a program runs the cell of one type."""
 
     def pack(self, params: Any) -> Packed:
-        """Computes what depends on parameters alone."""
+        """Computes the values of parameters alone."""
 
     def run(
         self,
@@ -34,15 +34,15 @@ class CellProgram(Protocol):
         externals: list[Array],
         masks: list[Array],
     ) -> list[Array]:
-        """Runs one lane; inputs as for `CallTemplate.call`."""
+        """Runs one batch row; inputs as for `CallTemplate.call`."""
 
 
-# A cell is traced once for all programs, though the first may be one of several
-# devices: whatever is traced there is bound to their mesh.
+# A cell is traced once for all programs, though the first may run on several devices:
+# a function traced there is bound to their mesh.
 NO_MESH = AbstractMesh((), ())
 
 
-# What JAX's tracing of a cell depends on beside the cell itself.
+# Settings of JAX that a traced cell depends on.
 _SETTINGS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
@@ -112,7 +112,7 @@ class PlainCell:
         externals: list[Array],
         masks: list[Array],
     ) -> list[Array]:
-        """Runs one lane; inputs as for `CallTemplate.call`."""
+        """Runs one batch row; inputs as for `CallTemplate.call`."""
         leaves = [jnp.zeros(each.shape, each.dtype) for each in self._specs]
         for k, array in zip(self._used, packed, strict=True):
             leaves[k] = array
@@ -126,7 +126,7 @@ class PlainCell:
         return jax.tree.leaves(output)
 
 
-def run_lanes(
+def run_rows(
     cell: CellProgram,
     width: int,
     packed: Packed,
@@ -134,12 +134,13 @@ def run_lanes(
     externals: list[Array],
     masks: list[Array],
 ) -> list[Array]:
-    """Runs a cell on every lane.
+    """Runs a cell on every batch row.
 
     Args:
         cell: The cell.
-        width: Number of lanes; a cell of parameters alone reads nothing that has it.
-        packed: What `CellProgram.pack` returned, shared by all lanes.
+        width: Number of rows, for cells of parameters alone, which read no array that
+            has them.
+        packed: The result of `CellProgram.pack`, shared by all rows.
         operands: One ``[width, ...]`` array per operand group.
         externals: One per external group.
         masks: One per padded argument.
@@ -147,6 +148,6 @@ def run_lanes(
     Returns:
         One ``[width, ...]`` array per output.
     """
-    lanes = jax.vmap(cell.run, in_axes=(None, 0, 0, 0), axis_size=width)
-    outputs = lanes(packed, operands, externals, masks)
+    rows = jax.vmap(cell.run, in_axes=(None, 0, 0, 0), axis_size=width)
+    outputs = rows(packed, operands, externals, masks)
     return [jnp.asarray(each) for each in outputs]

@@ -1,7 +1,8 @@
 """Equal equations once, and none that is dead.
 
-A cell often casts or reshapes one input anew for each of its products; that these have
-one input shows only when equal equations are one.
+Cells often cast or reshape one input anew for each of its products, which then seem to
+have several inputs. The leaf of mv-rnn has 27 equations instead of 49, the merge of
+dag-lstm 40 instead of 43; cells of Flax that compute in bfloat16 have one wide product.
 """
 
 from collections.abc import Hashable

@@ -1,4 +1,4 @@
-"""What a cell computes, in numbers."""
+"""The operations of a cell, counted."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class ProductShape:
 
 @dataclass(frozen=True)
 class CellSummary:
-    """What a cell computes for one instance.
+    """The operations of a cell, for one instance.
 
     Attributes:
         products: Its products, those in functions that it calls included; one in the
@@ -59,7 +59,7 @@ class CellSummary:
 def summarize(
     nodes: Iterable[Node], packed_arrays: int = 0, packed_bytes: int = 0
 ) -> CellSummary:
-    """Counts what some equations compute.
+    """Counts the operations of some equations.
 
     Args:
         nodes: The equations.

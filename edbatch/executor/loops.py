@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 from jax import Array, lax
 
-from edbatch.cell.program import run_lanes
+from edbatch.cell.program import run_rows
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.base import Prepared
 from edbatch.executor.chunk import Chunk, read_chunk, read_inputs, write_outputs
@@ -49,7 +49,7 @@ class Loops:
 
             def body(chunk: Chunk, arenas: Arenas) -> Arenas:
                 inputs = read_inputs(chunk, arenas, pools)
-                outputs = run_lanes(cell, chunk.width, own, *inputs)
+                outputs = run_rows(cell, chunk.width, own, *inputs)
                 return write_outputs(arenas, chunk, outputs)
 
             return body

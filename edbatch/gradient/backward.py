@@ -91,11 +91,11 @@ def differentiate(
             for type_id, cell in cells.items()
         },
         reads={
-            type_id: cell.new_reads(rows[type_id]) for type_id, cell in cells.items()
+            type_id: cell.new_inputs(rows[type_id]) for type_id, cell in cells.items()
         },
         gives=run.gives,
         lives={
-            type_id: cell.new_lives(rows[type_id]) for type_id, cell in cells.items()
+            type_id: cell.new_mask(rows[type_id]) for type_id, cell in cells.items()
         },
         pools_bar={
             kind: jnp.zeros_like(pool)
@@ -107,7 +107,10 @@ def differentiate(
     )
     if has_poles(program, cells):
         start = start._replace(reached=first_reached(start.arenas_bar, results))
-    turned = {type_id: cell.turn(prepared[type_id]) for type_id, cell in cells.items()}
+    turned = {
+        type_id: cell.transpose_weights(prepared[type_id])
+        for type_id, cell in cells.items()
+    }
 
     def body_of(loop: Loop) -> Callable[[Chunk, _State], _State]:
         type_id = loop.type_id
@@ -200,7 +203,7 @@ def _pull_back(
     and what the sites read.
     """
     axes = (0, None, 0, 0, None, None, 0)
-    lanes = jax.vmap(cell.again, in_axes=axes, axis_size=loop.width)
+    lanes = jax.vmap(cell.recompute, in_axes=axes, axis_size=loop.width)
     template = node_type.template
     moving_operands = read_from(
         node_type.operand_kinds, template.operands, start.arenas_bar

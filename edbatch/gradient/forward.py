@@ -67,7 +67,7 @@ def run_with_tapes(
         lanes=dict.fromkeys(cells, jnp.int32(0)),
         arenas=arenas,
         gives={
-            type_id: cell.new_gives(rows[type_id]) for type_id, cell in cells.items()
+            type_id: cell.new_outputs(rows[type_id]) for type_id, cell in cells.items()
         },
     )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from edbatch.cell import SplitTable, SplitTypes
+from edbatch.cell import HoistedTable, HoistedTypes
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.adoption import Adoption
 from edbatch.graph.type_table import TypeTable
@@ -11,10 +11,10 @@ from edbatch.plan.plan import Plan
 
 def recorded_types(types: TypeTable) -> TypeTable:
     """Returns the recorded types that a plan's types are, or were made of."""
-    return types.split.recorded if isinstance(types, SplitTable) else types
+    return types.split.recorded if isinstance(types, HoistedTable) else types
 
 
-def adopt_plan(plan: Plan, adoption: Adoption, split: SplitTypes) -> Plan:
+def adopt_plan(plan: Plan, adoption: Adoption, split: HoistedTypes) -> Plan:
     """Renumbers a plan.
 
     Args:
@@ -30,7 +30,7 @@ def adopt_plan(plan: Plan, adoption: Adoption, split: SplitTypes) -> Plan:
     """
     program, result = plan.shape.program, plan.shape.result
     types = program.types
-    if isinstance(types, SplitTable):
+    if isinstance(types, HoistedTable):
         parts = types.split.parts
         used = sorted({loop.type_id for loop in program.loops})
         used += [type_id for type_id, _ in program.type_rows]

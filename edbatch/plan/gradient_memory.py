@@ -91,7 +91,9 @@ def _tape_bytes(program: ProgramShape, remat: bool) -> int:
             continue
         node_type = program.types.types[type_id]
         cell = taped_cell(node_type, program.types, program.packing, remat)
-        tapes = jax.eval_shape(lambda c=cell, r=rows: (c.new_reads(r), c.new_gives(r)))
+        tapes = jax.eval_shape(
+            lambda c=cell, r=rows: (c.new_inputs(r), c.new_outputs(r))
+        )
         total += sum(map(_num_bytes, jax.tree.leaves(tapes)))
     return total
 

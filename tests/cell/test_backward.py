@@ -94,11 +94,11 @@ def test_running_again_gives_what_running_gave(packing):
     outputs, gives = cell.forward(packed, *inputs)
     direct = [packed[k] for k in cell.direct]
     zeros = jax.tree.map(jnp.zeros_like, gives)
-    both = packed, cell.turn(packed)
-    again, _ = cell.again(True, direct, inputs, zeros, *both, gives)
+    both = packed, cell.transpose_weights(packed)
+    again, _ = cell.recompute(True, direct, inputs, zeros, *both, gives)
     jax.tree.map(np.testing.assert_array_equal, outputs, again)
     # What is given is believed, so nothing is computed twice.
-    other, _ = cell.again(
+    other, _ = cell.recompute(
         True, direct, inputs, zeros, *both, jax.tree.map(jnp.ones_like, gives)
     )
     assert not np.allclose(outputs[0], other[0])
@@ -155,7 +155,7 @@ def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, used):
     rng = np.random.default_rng(used)
     [[reads]], [[bars]] = (
         [[rng.normal(size=tape.shape).astype(np.float32) for tape in site]]
-        for [site] in (cell.new_reads(40), cell.new_gives(40))
+        for [site] in (cell.new_inputs(40), cell.new_outputs(40))
     )
     bars[used:] = 0
     reads[-(-used // 4) * 4 :] = np.nan  # nobody looks at these rows

@@ -11,9 +11,10 @@ from input_programs import HOISTED, input_program, run_inputs
 from programs import make_params
 
 import edbatch as eb
-from edbatch.cell import SplitTypes, run_ahead
+from edbatch.cell import HoistedTypes
 from edbatch.memory_planner import check_layout
 from edbatch.memory_planner.layout import plan_layout
+from edbatch.schedule.hoist import hoist
 from edbatch.schedule.schedule import check_schedule
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -73,7 +74,7 @@ def test_what_runs_ahead_runs_first_and_in_the_order_of_its_readers():
     own = batched("default")
     graph = own.graph(minibatch(4))
     schedule = own.policy.schedule(graph.structure)
-    running, divided = run_ahead(graph, schedule, SplitTypes(graph.types, always=True))
+    running, divided = hoist(graph, schedule, HoistedTypes(graph.types, always=True))
     check_schedule(divided, running.structure)
     added = running.num_nodes - graph.num_nodes
     assert divided.order[added:].tolist() == schedule.order.tolist()
@@ -107,7 +108,7 @@ def test_layouts_of_divided_graphs(method):
     own = batched("default")
     graph = own.graph(minibatch(5))
     schedule = own.policy.schedule(graph.structure)
-    running, divided = run_ahead(graph, schedule, SplitTypes(graph.types, always=True))
+    running, divided = hoist(graph, schedule, HoistedTypes(graph.types, always=True))
     layout = plan_layout(running, divided, SIZES, method=method)
     check_layout(layout, running)
 
@@ -243,6 +244,6 @@ def test_minibatches_with_and_without_split_types_take_turns():
         eb.verify(found, params, words, gradients=False)
         graph = found.graph(words)
         schedule = found.policy.schedule(graph.structure)
-        running, divided = run_ahead(graph, schedule, found._bound_state().split)
+        running, divided = hoist(graph, schedule, found.states.default().split)
         check_schedule(divided, running.structure)
         assert running.num_nodes - graph.num_nodes == sum(map(len, words))

@@ -1,56 +1,43 @@
-"""The types of a model, with those of what runs ahead of them."""
+"""The types of a model as they run, some divided into a hoisted part and the rest."""
 
 import math
 import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from edbatch.cell.split_cell import SplitCell, split_cell
+from edbatch.cell.hoisted_cell import HoistedCell, hoisted_cell
 from edbatch.errors import PickleError
 from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
 from edbatch.graph.type_table import TypeTable
+from edbatch.schedule.hoist import NONE, Numbers
 
-NONE = -1
-
-# The parts of a type that the table of split types may hold.
-WHOLE, AHEAD, REST = "whole", "ahead", "rest"
+# The parts of a type that the table of types as they run may hold.
+WHOLE, HOISTED, REST = "whole", "ahead", "rest"
 Part = tuple[int, str]  # a recorded type, and which part of it
 
-# A type is split if its cell's products read at least so many numbers of parameters,
-# and so many for each number that they hand on to a batch, and if it has so many
-# batches. Narrow batches read much for little, and many batches read it often. Lattices
-# gain (see `docs/results-memory.md`); child-sum trees, with few and wide batches, and
-# cells of 64, whose parameters stay in the cache, would lose.
+# A type is divided if the products of its external inputs read at least so many numbers
+# of parameters, and so many for each number that they hand on to a batch, and if it has
+# so many batches. Narrow batches read much for little, and many batches read it often.
+# Lattices gain (see `docs/results-memory.md`); child-sum trees, with few and wide
+# batches, and cells of 64, whose parameters stay in the cache, would lose.
 _LEAST_PARAMETERS = 1 << 15
 _LEAST_SHARE = 8
 _LEAST_BATCHES = 32
 
 
-class Numbers(NamedTuple):
-    """The positions of a model's ``T`` types in the table of split ones.
+class HoistedTable(TypeTable):
+    """The types as they run; see `HoistedTypes`.
 
     Attributes:
-        own: Of each type, or of what is left of it.
-        ahead: Of what runs ahead of it, or `NONE`.
+        split: The types that the table belongs to.
     """
 
-    own: np.ndarray  # [T] int32
-    ahead: np.ndarray  # [T] int32
-
-
-class SplitTable(TypeTable):
-    """The types as they run; see `SplitTypes`.
-
-    Attributes:
-        split: What they were made by.
-    """
-
-    def __init__(self, recorded: TypeTable, split: "SplitTypes") -> None:
+    def __init__(self, recorded: TypeTable, split: "HoistedTypes") -> None:
         super().__init__(recorded.params_spec, recorded.model)
         self.share_kinds(recorded)
         self.split = split
@@ -59,18 +46,18 @@ class SplitTable(TypeTable):
         """Does nothing: pickles find the recorded types."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the recorded types, and which of them are split."""
+        """Pickles the recorded types, and which of them are divided."""
         return _table_of, (self.split,)
 
 
-class SplitTypes:
+class HoistedTypes:
     """The types of one model as they run, shared by the threads that plan for it.
 
-    Whether a type is split is decided by the first minibatch that has it.
+    Whether a type is divided is decided by the first minibatch that has it.
 
     Args:
         recorded: The types as they were recorded; the table may grow.
-        always: Whether to split all cells that can be, and not where it pays.
+        always: Whether to divide every cell that can be, not only where it pays.
 
     Attributes:
         table: The types as they run; array kinds are those of the recorded ones.
@@ -79,41 +66,41 @@ class SplitTypes:
     """
 
     def __init__(self, recorded: TypeTable, *, always: bool = False) -> None:
-        self.table = SplitTable(recorded, self)
+        self.table = HoistedTable(recorded, self)
         self.recorded = recorded
         self.parts: list[Part] = []
         self._place: dict[Part, int] = {}
         self._always = always
         self._decided = np.zeros(0, np.bool_)
-        self._own: list[int] = []
-        self._ahead: list[int] = []
+        self._rest: list[int] = []
+        self._hoisted: list[int] = []
         self._numbers: Numbers | None = None
         self._lock = threading.RLock()
         with recorded._lock:
             _all_of(recorded).add(self)
 
-    def __copy__(self) -> "SplitTypes":
+    def __copy__(self) -> "HoistedTypes":
         """Returns the object itself, as for tables of types."""
         return self
 
-    def __deepcopy__(self, memo: Any) -> "SplitTypes":
+    def __deepcopy__(self, memo: Any) -> "HoistedTypes":
         """Returns the object itself, as for tables of types."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the recorded types, and which of them are split."""
+        """Pickles the recorded types, and which of them are divided."""
         with self._lock:
             decided = tuple(self._decided.tolist())
-            own, ahead = tuple(self._own), tuple(self._ahead)
+            rest, hoisted = tuple(self._rest), tuple(self._hoisted)
             parts = tuple(self.parts)
-        return _load, (self.recorded, self._always, parts, decided, own, ahead)
+        return _load, (self.recorded, self._always, parts, decided, rest, hoisted)
 
     def place(self, type_id: int, part: str) -> int:
         """Returns the position of a part of a recorded type.
 
         Args:
             type_id: A recorded type.
-            part: `WHOLE`, `AHEAD` or `REST`.
+            part: `WHOLE`, `HOISTED` or `REST`.
 
         Returns:
             Its position in the table.
@@ -140,18 +127,18 @@ class SplitTypes:
         self,
         parts: Sequence[Part],
         decided: Sequence[bool],
-        own: Sequence[int],
-        ahead: Sequence[int],
+        rest: Sequence[int],
+        hoisted: Sequence[int],
     ) -> None:
         """Makes the types of a pickle again, in the same order."""
         for type_id, part in parts:
             if part == WHOLE:
                 self._add(type_id, part, self.recorded.types[type_id])
-            elif part == AHEAD:  # the rest comes next
+            elif part == HOISTED:  # the rest comes next
                 self._divide_again(type_id)
         self._decided = np.array(decided, np.bool_)
-        self._own, self._ahead = list(own), list(ahead)
-        if any(each != NONE for each in ahead):
+        self._rest, self._hoisted = list(rest), list(hoisted)
+        if any(each != NONE for each in hoisted):
             self._number()
 
     def _add(self, type_id: int, part: str, node_type: NodeType) -> int:
@@ -168,10 +155,10 @@ class SplitTypes:
             batch_size: Their numbers of nodes; ``[S]``.
 
         Returns:
-            The positions; None if no type is split yet.
+            The positions; None if no type is divided yet.
         """
         with self._lock:
-            if len(self._own) < len(self.recorded):
+            if len(self._rest) < len(self.recorded):
                 self._extend()
             if not self._decided[batch_type].all():
                 for type_id in np.unique(batch_type).tolist():
@@ -181,12 +168,12 @@ class SplitTypes:
 
     def _extend(self) -> None:
         """Takes over types that were recorded since."""
-        for node_type in self.recorded.types[len(self._own) :]:
-            whole = (len(self._own), WHOLE)
+        for node_type in self.recorded.types[len(self._rest) :]:
+            whole = (len(self._rest), WHOLE)
             own = self._place.get(whole)
-            self._own.append(self._add(*whole, node_type) if own is None else own)
-            self._ahead.append(NONE)
-        decided = np.zeros(len(self._own), np.bool_)
+            self._rest.append(self._add(*whole, node_type) if own is None else own)
+            self._hoisted.append(NONE)
+        decided = np.zeros(len(self._rest), np.bool_)
         decided[: len(self._decided)] = self._decided
         self._decided = decided
         if self._numbers is not None:
@@ -194,16 +181,16 @@ class SplitTypes:
 
     def _number(self) -> None:
         self._numbers = Numbers(
-            np.array(self._own, np.int32), np.array(self._ahead, np.int32)
+            np.array(self._rest, np.int32), np.array(self._hoisted, np.int32)
         )
 
     def _decide(self, type_id: int, sizes: np.ndarray) -> None:
-        """Splits a type if that pays for batches of these sizes."""
+        """Divides a type if that pays for batches of these sizes."""
         self._decided[type_id] = True
         node_type = self.recorded.types[type_id]
         if not self._always and len(sizes) < _LEAST_BATCHES:
             return
-        cell = split_cell(node_type, self.recorded)
+        cell = hoisted_cell(node_type, self.recorded)
         if cell is None:
             return
         handed_on = sum(math.prod(each.shape) for each in cell.vectors)
@@ -212,37 +199,38 @@ class SplitTypes:
         if not (self._always or pays):
             return
         self._divide(type_id, cell)
-        self._ahead[type_id] = self._place[type_id, AHEAD]
-        self._own[type_id] = self._place[type_id, REST]
+        self._hoisted[type_id] = self._place[type_id, HOISTED]
+        self._rest[type_id] = self._place[type_id, REST]
         self._number()
 
-    def _divide(self, type_id: int, cell: SplitCell | None = None) -> bool:
+    def _divide(self, type_id: int, cell: HoistedCell | None = None) -> bool:
         """Adds both parts of a type, unless they are there; False if it has none."""
         node_type = self.recorded.types[type_id]
-        cell = cell or split_cell(node_type, self.recorded)
+        cell = cell or hoisted_cell(node_type, self.recorded)
         if cell is None:
             return False
-        if (type_id, AHEAD) not in self._place:
+        if (type_id, HOISTED) not in self._place:
             table = self.table
             kinds = tuple(table.kind(each.shape, each.dtype) for each in cell.vectors)
-            self._add(type_id, AHEAD, self._before(node_type, cell, kinds))
+            self._add(type_id, HOISTED, self._before(node_type, cell, kinds))
             self._add(type_id, REST, self._after(node_type, cell, kinds))
         return True
 
     def _before(
-        self, node_type: NodeType, cell: SplitCell, kinds: tuple[int, ...]
+        self, node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...]
     ) -> NodeType:
-        """The type of what runs ahead."""
+        """The type of the hoisted part."""
         template = node_type.template
         paddings = [each for each in template.paddings if each.kind == "external"]
 
-        def ahead(params: Any, externals: Any, **masks: Any) -> Any:
-            return cell.ahead(params, externals, [masks[p.mask] for p in paddings])
+        def hoisted(params: Any, externals: Any, **masks: Any) -> Any:
+            own = [masks[each.mask] for each in paddings]
+            return cell.precompute(params, externals, own)
 
         return replace(
             node_type,
             key=replace(node_type.key, cell=f"{node_type.key.cell}.ahead", arity=0),
-            function=ahead,
+            function=hoisted,
             template=self._template((), template.externals, paddings),
             operand_kinds=(),
             output_kinds=kinds,
@@ -250,7 +238,7 @@ class SplitTypes:
         )
 
     def _after(
-        self, node_type: NodeType, cell: SplitCell, kinds: tuple[int, ...]
+        self, node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...]
     ) -> NodeType:
         """The type of the rest, which reads one operand more per kind."""
         template = node_type.template
@@ -292,13 +280,13 @@ class SplitTypes:
         )
 
 
-def _all_of(recorded: TypeTable) -> "weakref.WeakSet[SplitTypes]":
+def _all_of(recorded: TypeTable) -> "weakref.WeakSet[HoistedTypes]":
     """Everything that runs the types of a table."""
-    found: weakref.WeakSet[SplitTypes] = weakref.WeakSet()
-    return recorded.derived(SplitTypes, lambda: found)
+    found: weakref.WeakSet[HoistedTypes] = weakref.WeakSet()
+    return recorded.derived(HoistedTypes, lambda: found)
 
 
-def _table_of(split: SplitTypes) -> TypeTable:
+def _table_of(split: HoistedTypes) -> TypeTable:
     return split.table
 
 
@@ -307,15 +295,15 @@ def _load(
     always: bool,
     parts: Sequence[Part],
     decided: Sequence[bool],
-    own: Sequence[int],
-    ahead: Sequence[int],
-) -> SplitTypes:
+    rest: Sequence[int],
+    hoisted: Sequence[int],
+) -> HoistedTypes:
     """Finds the types of a pickle among those of this process, or makes them again."""
     with recorded._lock:
         for each in list(_all_of(recorded)):
             same = each._always == always
             if same and each.parts[: len(parts)] == list(parts):
                 return each
-        found = SplitTypes(recorded, always=always)
-        found._restore(parts, decided, own, ahead)
+        found = HoistedTypes(recorded, always=always)
+        found._restore(parts, decided, rest, hoisted)
         return found

@@ -1,56 +1,90 @@
-"""A scheduled graph in which the products of external inputs run ahead.
+"""A scheduled graph with the products of external inputs hoisted out of its nodes.
 
-Each node whose type is split (see `split_types`) gets one node before it, which reads
-the external inputs and gives what the rest of the cell needs of them. These run first,
-one batch per type, in the order in which the schedule runs the nodes that read them: so
-each batch reads its part of them as one slice. The policy sees none of this.
+Each node of a type that is divided (see `edbatch.cell.hoisted_types`) gets one node
+before it, which precomputes from the external inputs what the rest of the cell needs of
+them. These run first, one batch per type, in the order in which the schedule runs their
+readers: so each batch reads its part of them as one slice. Policies see none of this.
 """
 
 from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
 
-from edbatch.cell.split_types import NONE, SplitTypes
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
+from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.schedule import Schedule
 
+NONE = -1
 
-def run_ahead(
-    graph: DataflowGraph, schedule: Schedule, split: SplitTypes
+
+class Numbers(NamedTuple):
+    """The positions of a model's ``T`` types in the table of types as they run.
+
+    Attributes:
+        rest: Of each type, or of the part of it that is not hoisted.
+        hoisted: Of its hoisted part, or `NONE`.
+    """
+
+    rest: np.ndarray  # [T] int32
+    hoisted: np.ndarray  # [T] int32
+
+
+class DividedTypes(Protocol):
+    """The types of a model as they run."""
+
+    @property
+    def table(self) -> TypeTable:
+        """These types."""
+
+    def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
+        """Returns where each recorded type is among them.
+
+        Args:
+            batch_type: The types of a minibatch's batches; ``[S] int32``.
+            batch_size: Their numbers of nodes; ``[S]``.
+
+        Returns:
+            The positions; None if no type is divided.
+        """
+
+
+def hoist(
+    graph: DataflowGraph, schedule: Schedule, types: DividedTypes
 ) -> tuple[DataflowGraph, Schedule]:
-    """Divides the nodes of split types.
+    """Hoists the products of external inputs.
 
     Args:
         graph: The graph, of recorded types.
         schedule: Its schedule.
-        split: The types as they run.
+        types: The types as they run.
 
     Returns:
-        The graph of these types, and its schedule; the graph and schedule themselves
-        while no type is split. The nodes and values that were there keep their numbers;
-        the new ones come after them, though they run before, and belong to no instance,
-        so the number of instances' nodes is unchanged.
+        The graph of these types, and its schedule; the same graph and schedule while no
+        type is divided. Nodes and values keep their numbers; the new ones come after
+        them, though they run before, and belong to no instance, so the number of
+        instances' nodes is unchanged.
     """
     start, kind = schedule.batch_start, schedule.batch_type
     sizes = np.diff(start)
-    numbers = split.numbers(kind, sizes)
+    numbers = types.numbers(kind, sizes)
     if numbers is None:
         return graph, schedule
-    own, ahead = numbers
-    before = ahead[kind]
+    rest, hoisted = numbers
+    before = hoisted[kind]
     batches = np.flatnonzero(before != NONE)
     batches = batches[np.argsort(before[batches], kind="stable")].astype(np.int32)
-    table = split.table
+    table = types.table
     outputs = table.counts[2]  # other threads may add types meanwhile
     nodes = np.bincount(before[batches], sizes[batches], len(outputs)).astype(np.int64)
-    types = np.flatnonzero(nodes)
-    ends = np.cumsum(nodes[types])
+    new_types = np.flatnonzero(nodes)
+    ends = np.cumsum(nodes[new_types])
     added = int(sizes[batches].sum())
     check_rows(graph.num_values + int(nodes @ outputs), "values")
     node_type, operands, external_rows, num_values = _divide(
-        schedule.order, start, batches, added, own, ahead, outputs, graph.node_type,
+        schedule.order, start, batches, added, rest, hoisted, outputs, graph.node_type,
         graph.operand_start, graph.operands, graph.external_start, graph.external_rows,
         graph.num_values,
     )  # fmt: skip
@@ -67,30 +101,30 @@ def run_ahead(
         replace(
             schedule,
             order=np.concatenate([new, schedule.order]),
-            batch_start=np.concatenate([ends - nodes[types], start + added]).astype(
+            batch_start=np.concatenate([ends - nodes[new_types], start + added]).astype(
                 np.int32
             ),
-            batch_type=np.concatenate([types, own[kind]]).astype(np.int32),
+            batch_type=np.concatenate([new_types, rest[kind]]).astype(np.int32),
         ),
     )
 
 
 @njit(cache=True, nogil=True)
 def _divide(
-    order, start, batches, added, own, ahead, outputs, node_type,
+    order, start, batches, added, rest, hoisted, outputs, node_type,
     operand_start, operands, external_start, external_rows, num_values,
 ):  # fmt: skip
     """Makes the arrays of the divided graph; new nodes by the order of ``batches``."""
     n = len(node_type)
     types = np.empty(n + added, np.int32)
-    first_value = np.full(n, -1, np.int32)  # of the node that runs ahead of each
+    first_value = np.full(n, -1, np.int32)  # of the node hoisted out of each
     rows = len(external_rows)
     slots = len(operands)
     node = n
     for b in batches:
         for place in range(start[b], start[b + 1]):
             v = order[place]
-            t = ahead[node_type[v]]
+            t = hoisted[node_type[v]]
             types[node] = t
             first_value[v] = num_values
             num_values += outputs[t]
@@ -102,12 +136,12 @@ def _divide(
     all_rows[: len(external_rows)] = external_rows
     at = 0
     for v in range(n):
-        types[v] = own[node_type[v]]
+        types[v] = rest[node_type[v]]
         for slot in range(operand_start[v], operand_start[v + 1]):
             all_operands[at] = operands[slot]
             at += 1
         if first_value[v] >= 0:
-            for k in range(outputs[ahead[node_type[v]]]):
+            for k in range(outputs[hoisted[node_type[v]]]):
                 all_operands[at] = first_value[v] + k
                 at += 1
     row = len(external_rows)
