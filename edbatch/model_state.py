@@ -7,15 +7,15 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import numpy as np
 from jax.sharding import Mesh
 
 from edbatch.cell import HoistedTable, HoistedTypes
+from edbatch.errors import RecordingError
 from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.output_tree import EMPTY, Mismatch, Outputs, Skeleton, spread, unify
+from edbatch.graph.output_tree import Outputs, OutputTree, Path, find_ragged
 from edbatch.graph.parameters import put_in_order, saw_other_order
 from edbatch.graph.type_table import TypeTable
 from edbatch.graph.without_lock import WithoutLock
@@ -23,7 +23,6 @@ from edbatch.options import Options
 from edbatch.plan.adopted import adopt_plan, recorded_types
 from edbatch.plan.cache import PlanCache
 from edbatch.plan.plan import Plan
-from edbatch.plan.result import find_ragged
 from edbatch.stream.buckets import BucketStore
 from edbatch.stream.slice_variants import SliceVariants
 
@@ -49,8 +48,8 @@ class ModelState(WithoutLock):
         order: The order of keys in the parameters' dicts.
         ragged: Positions of the output's lists that are returned as `Ragged`.
         list_lengths: The lengths of its other lists, by position.
-        skeleton: The output's structure, with the elements of lists that were empty in
-            some minibatches.
+        output_tree: The output's structure, with the elements of lists that were empty
+            in some minibatches.
         adoptions: Where the types of recordings and plans from elsewhere are here.
         lock: Guards what is not guarded by a lock of its own.
     """
@@ -67,7 +66,7 @@ class ModelState(WithoutLock):
     order: Hashable = ()
     ragged: set[tuple[int, ...]] = field(default_factory=set)
     list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
-    skeleton: Skeleton = EMPTY
+    output_tree: OutputTree = field(default_factory=OutputTree)
     adoptions: "weakref.WeakKeyDictionary[TypeTable, Adoption]" = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -161,20 +160,17 @@ class ModelState(WithoutLock):
         self.order = order
         return True
 
-    def see_lists(
-        self, skeleton: Skeleton, lengths: tuple[np.ndarray, ...]
-    ) -> set[tuple[int, ...]]:
+    def see_lists(self, outputs: Outputs) -> set[Path]:
         """Notes which of the output's lists differ in length.
 
         Args:
-            skeleton: The structure of a minibatch's output.
-            lengths: Its columns of lengths.
+            outputs: The outputs of a minibatch.
 
         Returns:
             The positions of all lists that ever did.
         """
         with self.lock:
-            self.ragged |= find_ragged(skeleton, lengths, self.list_lengths)
+            self.ragged |= find_ragged(outputs, self.list_lengths)
             return set(self.ragged)
 
     def with_known_elements(self, graph: DataflowGraph) -> DataflowGraph:
@@ -188,18 +184,15 @@ class ModelState(WithoutLock):
         """
         outputs = graph.outputs
         with self.lock:
-            if outputs.skeleton is self.skeleton:
+            if outputs.tree is self.output_tree:
                 return graph
             try:
-                common = unify(self.skeleton, outputs.skeleton)
-            except Mismatch:  # a model may return something else in each minibatch
-                common = outputs.skeleton
-            common = self.types.skeletons.setdefault(common, common)
-            self.skeleton = common
-        if outputs.skeleton == common:
-            return graph
-        columns, lengths = spread(outputs, common)
-        return replace(graph, outputs=Outputs(common, tuple(columns), tuple(lengths)))
+                common = self.output_tree.unify(outputs.tree)
+            except RecordingError:  # a model may return another tree in each minibatch
+                common = outputs.tree
+            common = self.types.trees.setdefault(common, common)
+            self.output_tree = common
+        return replace(graph, outputs=outputs.widen(common))
 
 
 def new_state(

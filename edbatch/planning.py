@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.output_tree import ResultShape
 from edbatch.memory_planner.layout import plan_layout
 from edbatch.model_state import ModelState
 from edbatch.options import Options
@@ -21,7 +22,6 @@ from edbatch.plan.plan import (
     pad,
 )
 from edbatch.plan.report import PlanReport
-from edbatch.plan.result import ResultShape, describe_results
 from edbatch.schedule.hoist import hoist
 from edbatch.schedule.policy import is_ours, reject_invalid
 
@@ -42,11 +42,8 @@ def plan(graph: DataflowGraph, state: ModelState, options: Options) -> Plan:
             or the minibatch has more rows than int32 can count.
     """
     graph = state.with_known_elements(graph)
-    outputs = graph.outputs
-    ragged = state.see_lists(outputs.skeleton, outputs.lengths)
-    result = describe_results(
-        outputs.skeleton, outputs.lengths, graph.num_instances, ragged
-    )
+    ragged = state.see_lists(graph.outputs)
+    result = graph.outputs.describe(graph.num_instances, ragged)
 
     def make() -> Encoded:
         part = encode_graph(graph, result, state, options)

@@ -5,7 +5,8 @@ from typing import Any
 
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.merge import merge, merge_lengths
+from edbatch.graph.merge import merge
+from edbatch.graph.output_tree import align, join
 from edbatch.graph.recorder import record
 from edbatch.model_state import ModelState
 
@@ -60,7 +61,7 @@ def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGra
             error.add_note(f"instances are recorded one by one; this is number {k}")
             raise
     if recordings:
-        state.see_lists(*merge_lengths(recordings))
+        state.see_lists(join(align([each.outputs for each in recordings])))
     for each in recordings:  # later ones may say what lists of earlier ones hold
         state.with_known_elements(each)
     return [state.with_known_elements(each) for each in recordings]

@@ -16,7 +16,7 @@ from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
 from edbatch.graph.context import jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
-from edbatch.plan.ragged import Ragged
+from edbatch.graph.ragged import Ragged
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
 
 _ROUNDING = 512  # tolerance in units of the rounding error

@@ -3,7 +3,6 @@
 import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.output_tree import leaves
 from edbatch.memory_planner.layout import ZERO_ROW, Layout
 
 _NOBODY = -1
@@ -80,11 +79,8 @@ def _check_what_is_left(
     layout: Layout, graph: DataflowGraph, arenas: list[np.ndarray]
 ) -> None:
     is_kept = np.full(graph.num_values, not layout.reuse)
-    for (source, _), column in zip(
-        leaves(graph.outputs.skeleton), graph.outputs.columns, strict=True
-    ):
-        if source == "value":
-            is_kept[column] = True
+    for _, values in graph.outputs.values():
+        is_kept[values] = True
     for v in range(graph.num_nodes):
         kinds = graph.types.types[graph.node_type[v]].output_kinds
         for value, kind in enumerate(kinds, start=graph.value_start[v]):

@@ -15,7 +15,6 @@ import numpy as np
 from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.output_tree import leaves
 from edbatch.memory_planner.gaps import give_rows_back, take_rows
 from edbatch.memory_planner.rows import NO_LANE
 
@@ -29,11 +28,8 @@ _BATCH, _LANE, _LEAF, _TIED, _OFFSET, _ROW = range(6)
 def find_outputs(graph: DataflowGraph) -> np.ndarray:
     """Finds the values that the model returns; ``[V] bool``."""
     is_output = np.zeros(graph.num_values, np.bool_)
-    for (source, _), column in zip(
-        leaves(graph.outputs.skeleton), graph.outputs.columns, strict=True
-    ):
-        if source == "value":
-            is_output[column] = True
+    for _, values in graph.outputs.values():
+        is_output[values] = True
     return is_output
 
 

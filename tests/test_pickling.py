@@ -200,7 +200,7 @@ def test_a_pickle_is_read_as_what_this_process_has():
     kept, plan = batched.record_all(trees), batched.plan(trees)
     for each in (round_trip(kept[0]), copy.deepcopy(kept[0])):
         assert each.types is batched.types
-        assert each.outputs.skeleton is kept[0].outputs.skeleton
+        assert each.outputs.tree is kept[0].outputs.tree
         np.testing.assert_array_equal(each.node_type, kept[0].node_type)
     for each in (round_trip(plan), copy.deepcopy(plan), copy.copy(plan)):
         assert jax.tree.structure(each) == jax.tree.structure(plan)

@@ -24,7 +24,6 @@ from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
-    value_columns,
 )
 from edbatch.benchmark.staging import (
     ZERO_ROW,
@@ -118,7 +117,7 @@ def _program(stages: Stages) -> Callable[[Any, Any], tuple[Array, ...]]:
                 arenas = write(arenas, kind, int(value_row[first + leaf]), rows)
         return tuple(
             take(arenas[kind], value_row[values])
-            for kind, values in value_columns(graph)
+            for kind, values in graph.outputs.values()
         )
 
     return run

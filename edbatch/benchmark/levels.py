@@ -20,7 +20,6 @@ from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
-    value_columns,
 )
 from edbatch.benchmark.staging import (
     Arenas,
@@ -112,7 +111,7 @@ class Levels(StagedSystem):
             first = value_row[graph.value_start[group.nodes[0]] + outputs]
             integers = np.concatenate([first, rows[:, lanes].ravel()])
             calls.append(Call(group.node_type, width, integers))
-        columns = value_columns(graph)
+        columns = graph.outputs.values()
         return LevelsPlan(
             graph,
             tuple(sorted(self._sizes.items())),

@@ -26,7 +26,6 @@ from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
-    value_columns,
 )
 from edbatch.benchmark.staging import (
     ZERO_ROW,
@@ -262,7 +261,7 @@ def _pad_instances(places: np.ndarray, stages: Stages) -> ScanPlan:
         return padded
 
     kinds, columns = [], []
-    for kind, values in value_columns(graph):
+    for kind, values in graph.outputs.values():
         owner = instance[np.searchsorted(graph.value_start, values, side="right") - 1]
         kinds.append(kind)
         columns.append(pad_to_power(owner * sizes[kind] + value_row[values]))

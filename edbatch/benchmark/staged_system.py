@@ -14,15 +14,9 @@ from jax import Array
 
 from edbatch.graph import DataflowGraph, TypeTable, record
 from edbatch.graph.call_memory import CallMemory
-from edbatch.graph.output_tree import leaves
+from edbatch.graph.output_tree import find_ragged
 from edbatch.graph.parameters import abstract
-from edbatch.plan.result import (
-    assemble,
-    find_ragged,
-    locate_results,
-    pad_results,
-    take_results,
-)
+from edbatch.plan.run import take_results
 from edbatch.verify import split_instances
 
 
@@ -63,39 +57,25 @@ class StagedSystem(ABC):
         """Returns what the model returns, per instance, from what `forward` gave."""
 
 
-def value_columns(graph: DataflowGraph) -> list[tuple[int, np.ndarray]]:
-    """Lists what has to be computed for a minibatch's outputs.
-
-    Args:
-        graph: The minibatch.
-
-    Returns:
-        The array kind and the values, ``[n] int32``, of each leaf of the model's output
-        that is some node's output.
-    """
-    columns = zip(leaves(graph.outputs.skeleton), graph.outputs.columns, strict=True)
-    return [(kind, values) for (source, kind), values in columns if source == "value"]
-
-
 def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any]:
     """Takes the outputs of a minibatch apart.
 
     Args:
         graph: The minibatch.
-        columns: For each of `value_columns` its values, ``[n or more, ...]``.
+        columns: For each of `graph.outputs.values()` its values, ``[n or more, ...]``.
 
     Returns:
         What the model returns, per instance.
     """
     values: dict[int, np.ndarray] = {}
-    for (kind, ids), found in zip(value_columns(graph), columns, strict=True):
+    for (kind, ids), found in zip(graph.outputs.values(), columns, strict=True):
         space = np.zeros((graph.num_values, *found.shape[1:]), found.dtype)
         values.setdefault(kind, space)[ids] = found[: len(ids)]
     outputs = graph.outputs
-    ragged = find_ragged(outputs.skeleton, outputs.lengths, seen={})
+    ragged = find_ragged(outputs, seen={})
     identity = np.arange(graph.num_values, dtype=np.int32)
-    shape, located = locate_results(graph, identity, ragged)
-    rows = pad_results(located, shape, lambda _, size: size)
+    shape = outputs.describe(graph.num_instances, ragged)
+    rows = shape.pad(outputs.locate(shape, identity), lambda _, size: size)
     gathered = take_results(
         shape,
         tuple(map(jnp.asarray, rows.rows)),
@@ -105,5 +85,5 @@ def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any
             for kind, pool in graph.externals.items()
         },
     )
-    result = assemble(shape, gathered, tuple(map(jnp.asarray, rows.lengths)))
+    result = shape.assemble(gathered, tuple(map(jnp.asarray, rows.lengths)))
     return split_instances(result, graph.num_instances)

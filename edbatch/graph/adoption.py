@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.output_tree import Outputs, Skeleton
 from edbatch.graph.type_table import TypeTable
 
 
@@ -48,16 +47,6 @@ class Adoption:
         """Returns the position of an array kind."""
         return int(self.kinds[kind])
 
-    def skeleton(self, skeleton: Skeleton) -> Skeleton:
-        """Renumbers the structure of outputs, or of a result."""
-        if skeleton[0] in ("value", "external"):
-            return (skeleton[0], self.kind(skeleton[1]))
-        if skeleton[0] == "node":
-            return (*skeleton[:2], tuple(map(self.skeleton, skeleton[2])))
-        if skeleton[0] in ("list", "fixed", "ragged"):
-            return (*skeleton[:-1], self.skeleton(skeleton[-1]))
-        return skeleton
-
     def graph(self, graph: DataflowGraph) -> DataflowGraph:
         """Renumbers a recording.
 
@@ -67,15 +56,14 @@ class Adoption:
         Returns:
             The same recording of the other.
         """
-        outputs = graph.outputs
-        skeleton = self.skeleton(outputs.skeleton)
-        skeleton = self.types.skeletons.setdefault(skeleton, skeleton)
+        tree = graph.outputs.tree.renumber(self.kind)
+        tree = self.types.trees.setdefault(tree, tree)
         return replace(
             graph,
             types=self.types,
             node_type=self.type_ids[graph.node_type],
             externals={self.kind(k): pool for k, pool in graph.externals.items()},
-            outputs=Outputs(skeleton, outputs.columns, outputs.lengths),
+            outputs=replace(graph.outputs, tree=tree),
         )
 
 

@@ -52,9 +52,9 @@ class DataflowGraph:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Makes equal structures of outputs one object again."""
-        outputs, known = state["outputs"], state["types"].skeletons
-        skeleton = known.setdefault(outputs.skeleton, outputs.skeleton)
-        self.__dict__.update(state, outputs=replace(outputs, skeleton=skeleton))
+        outputs, known = state["outputs"], state["types"].trees
+        tree = known.setdefault(outputs.tree, outputs.tree)
+        self.__dict__.update(state, outputs=replace(outputs, tree=tree))
 
     @property
     def num_nodes(self) -> int:

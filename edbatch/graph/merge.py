@@ -9,18 +9,10 @@ from numba import njit
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_keys import is_key
-from edbatch.graph.output_tree import (
-    Outputs,
-    Skeleton,
-    leaves,
-    spread,
-    unify_outputs,
-)
+from edbatch.graph.output_tree import align, join
 from edbatch.graph.type_table import TypeTable
 
 _LIMIT = np.iinfo(np.int32).max
-
-_Columns = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]  # values, lengths
 
 
 def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
@@ -48,6 +40,7 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
     types = graphs[0].types
     for graph in graphs[1:]:
         types.require_same(graph.types, "a recording")
+    outputs = align([each.outputs for each in graphs])
     num_operands, num_externals, _ = types.counts
     node_type = np.concatenate([each.node_type for each in graphs])
     nodes = np.array([each.num_nodes for each in graphs], np.int64)
@@ -69,29 +62,9 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         operands=operands,
         external_rows=rows,
         externals=externals,
-        outputs=_merge_outputs(graphs, first_value, first_row),
+        outputs=join(outputs, first_value[:-1], first_row),
         instance_nodes=np.concatenate([each.instance_nodes for each in graphs]),
         num_values=int(values.sum()),
-    )
-
-
-def merge_lengths(
-    graphs: Sequence[DataflowGraph],
-) -> tuple[Skeleton, tuple[np.ndarray, ...]]:
-    """Joins the lengths of output lists, as `merge` does, and nothing else.
-
-    Args:
-        graphs: At least one recording, all of one model.
-
-    Returns:
-        The common structure of their outputs, and its columns of lengths.
-
-    Raises:
-        RecordingError: Their outputs differ in structure.
-    """
-    skeleton, parts = _aligned(graphs)
-    return skeleton, tuple(
-        np.concatenate(each) for each in zip(*(part[1] for part in parts), strict=True)
     )
 
 
@@ -155,37 +128,6 @@ def _external_slots(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
     starts = np.concatenate([[0], np.cumsum([len(each) for each in kinds])])
     flat = np.array([kind for each in kinds for kind in each], np.int64)
     return starts.astype(np.int64), flat
-
-
-def _aligned(graphs: Sequence[DataflowGraph]) -> tuple[Skeleton, list[_Columns]]:
-    """The common structure of outputs, and the columns of each graph in it."""
-    skeleton = graphs[0].outputs.skeleton
-    for graph in graphs[1:]:
-        if graph.outputs.skeleton is not skeleton:
-            skeleton = unify_outputs(skeleton, graph.outputs.skeleton)
-    parts: list[_Columns] = [
-        (each.outputs.columns, each.outputs.lengths)
-        if each.outputs.skeleton is skeleton
-        else spread(each.outputs, skeleton)
-        for each in graphs
-    ]
-    return skeleton, parts
-
-
-def _merge_outputs(
-    graphs: Sequence[DataflowGraph], first_value: np.ndarray, first_row: np.ndarray
-) -> Outputs:
-    skeleton, parts = _aligned(graphs)
-    columns = []
-    for k, (source, kind) in enumerate(leaves(skeleton)):
-        offsets = first_value[:-1] if source == "value" else first_row[:, kind]
-        column = [part[0][k] for part in parts]
-        shift = np.repeat(offsets, [len(each) for each in column])
-        columns.append((np.concatenate(column) + shift).astype(np.int32))
-    lengths = [
-        np.concatenate(each) for each in zip(*(part[1] for part in parts), strict=True)
-    ]
-    return Outputs(skeleton, tuple(columns), tuple(lengths))
 
 
 @njit(cache=True, nogil=True)

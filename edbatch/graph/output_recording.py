@@ -15,11 +15,9 @@ from edbatch.graph.output_tree import (
     EMPTY,
     Mismatch,
     Outputs,
+    OutputTree,
     Skeleton,
-    count,
-    spread,
     unify,
-    unify_outputs,
 )
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.tape import InstanceTape
@@ -61,14 +59,14 @@ class OutputColumns:
 
     def _widen(self, flat: "_Flat", skeleton: Skeleton) -> None:
         own = self.finish()
-        common = unify_outputs(own.skeleton, skeleton)
-        columns, lengths = spread(own, common)
-        self._columns = [each.tolist() for each in columns]
-        self._lengths = [each.tolist() for each in lengths]
-        flat.widen(skeleton, common)
-        self._skeleton = common
+        common = own.tree.unify(OutputTree(skeleton))
+        wide = own.widen(common)
+        self._columns = [each.tolist() for each in wide.columns]
+        self._lengths = [each.tolist() for each in wide.lengths]
+        flat.widen(skeleton, common.skeleton)
+        self._skeleton = common.skeleton
 
-    def finish(self, known: dict[Skeleton, Skeleton] | None = None) -> Outputs:
+    def finish(self, known: dict[OutputTree, OutputTree] | None = None) -> Outputs:
         """Returns everything collected, as arrays.
 
         Args:
@@ -78,10 +76,10 @@ class OutputColumns:
         Returns:
             The outputs.
         """
-        skeleton = self._skeleton or EMPTY
+        tree = OutputTree(self._skeleton or EMPTY)
         if known is not None:
-            skeleton = known.setdefault(skeleton, skeleton)
-        return Outputs(skeleton, _arrays(self._columns), _arrays(self._lengths))
+            tree = known.setdefault(tree, tree)
+        return Outputs(tree, _arrays(self._columns), _arrays(self._lengths))
 
 
 def _arrays(columns: list[list[int]]) -> tuple[np.ndarray, ...]:
@@ -111,10 +109,11 @@ class _Flat:
 
     def widen(self, own: Skeleton, common: Skeleton) -> None:
         """Aligns the columns with a wider structure."""
-        found = Outputs(own, _arrays(self.columns), _arrays(self.lengths))
-        columns, lengths = spread(found, common)
-        self.columns = [each.tolist() for each in columns]
-        self.lengths = [each.tolist() for each in lengths]
+        found = Outputs(
+            OutputTree(own), _arrays(self.columns), _arrays(self.lengths)
+        ).widen(OutputTree(common))
+        self.columns = [each.tolist() for each in found.columns]
+        self.lengths = [each.tolist() for each in found.lengths]
 
     def describe(self, result: Any) -> Skeleton:
         if type(result) is Handle:
@@ -161,14 +160,14 @@ class _Flat:
             for skeleton, flat in parts:
                 if skeleton != element:  # an empty list, or one inside it
                     flat.widen(skeleton, element)
-            columns, lengths = count(element)
+            tree = OutputTree(element)
             self.columns += [
                 [v for _, flat in parts for v in flat.columns[k]]
-                for k in range(columns)
+                for k in range(len(tree.leaves))
             ]
             self.lengths += [
                 [v for _, flat in parts for v in flat.lengths[k]]
-                for k in range(lengths)
+                for k in range(len(tree.lists))
             ]
             return ("list", element)
         # Elements of several structures: a fixed node, like a tuple.

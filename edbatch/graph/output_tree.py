@@ -1,99 +1,49 @@
-"""What models return: its structure once, and flat columns of values per instance.
+"""What models return: its structure once, and flat columns per instance.
 
-A model returns a pytree of handles. The structure is described by nested tuples:
+The structure is a *skeleton* of nested tuples:
 
 * ``("value", kind)``: a node's output; ``("external", kind)``: a concrete array;
 * ``("node", treedef, children)``: a tuple, dict or other pytree node;
 * ``("list", child)``: a Python list whose elements are all alike. Its length may vary
-  between instances, so it is kept apart, in a column of lengths.
+  between instances, so it is kept apart, in a column of lengths;
+* ``("fixed", n, child)``: in a result, a list of the same length in every instance;
+* ``("empty",)``: the element of a list that was always empty.
 
 Every leaf has a column that holds its values for all instances (and all elements of
 the lists around it) one after the other, so merging graphs concatenates columns.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from edbatch.errors import RecordingError
+from edbatch.graph.ragged import Ragged
 
 Skeleton = tuple[Any, ...]
-EMPTY: Skeleton = ("empty",)  # the element of a list that was always empty
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Outputs of all instances of a graph.
-
-    Attributes:
-        skeleton: Their common structure.
-        columns: One ``[n] int32`` array per leaf in depth-first order: value ids, or
-            rows of external inputs.
-        lengths: One ``[m] int32`` array per ``"list"`` in depth-first order.
-    """
-
-    skeleton: Skeleton
-    columns: tuple[np.ndarray, ...]
-    lengths: tuple[np.ndarray, ...]
-
-
-def count(skeleton: Skeleton) -> tuple[int, int]:
-    """Counts the columns and the length columns of a structure.
-
-    Args:
-        skeleton: A structure.
-
-    Returns:
-        Number of leaves and of ``"list"`` nodes.
-
-    Example:
-        >>> count(("list", ("value", 0)))
-        (1, 1)
-    """
-    if skeleton[0] == "list":
-        columns, lengths = count(skeleton[1])
-        return columns, lengths + 1
-    if skeleton[0] == "node":
-        counts = [count(each) for each in skeleton[2]]
-        return sum(each[0] for each in counts), sum(each[1] for each in counts)
-    return (0, 0) if skeleton == EMPTY else (1, 0)
-
-
-def leaves(skeleton: Skeleton) -> list[Skeleton]:
-    """Lists the leaves of a structure in the order of its columns.
-
-    Args:
-        skeleton: A structure.
-
-    Returns:
-        ``("value", kind)`` and ``("external", kind)`` tuples.
-
-    Example:
-        >>> leaves(("list", ("value", 3)))
-        [('value', 3)]
-    """
-    if skeleton[0] == "list":
-        return leaves(skeleton[1])
-    if skeleton[0] == "node":
-        return [leaf for each in skeleton[2] for leaf in leaves(each)]
-    return [] if skeleton == EMPTY else [skeleton]
+Path = tuple[int, ...]  # position of a list in a skeleton
+EMPTY: Skeleton = ("empty",)
 
 
 class Mismatch(Exception):
-    """Two structures differ."""
+    """Two skeletons differ."""
 
 
 def unify(first: Skeleton, second: Skeleton) -> Skeleton:
-    """Finds the common structure of two outputs; lists may have been empty in one.
+    """Finds the common skeleton of two outputs; lists may have been empty in one.
 
     Args:
-        first: A structure.
+        first: A skeleton.
         second: Another.
 
     Returns:
-        The structure that both have.
+        The skeleton that both have.
 
     Raises:
         Mismatch: They have none.
@@ -114,68 +64,382 @@ def unify(first: Skeleton, second: Skeleton) -> Skeleton:
     raise Mismatch
 
 
-def spread(
-    outputs: Outputs, skeleton: Skeleton
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Aligns the columns of outputs with a wider common structure.
+def walk(skeleton: Skeleton) -> Iterator[Skeleton]:
+    """Lists the parts of a skeleton depth first, in the order of its columns."""
+    yield skeleton
+    if skeleton[0] == "node":
+        for each in skeleton[2]:
+            yield from walk(each)
+    elif skeleton[0] in ("list", "fixed"):
+        yield from walk(skeleton[-1])
 
-    Args:
-        outputs: Outputs whose structure was unified into ``skeleton``.
-        skeleton: The wider structure.
 
-    Returns:
-        Columns and length columns of the wider structure, empty where it was empty.
+@dataclass(frozen=True)
+class OutputTree:
+    """The structure of what a model returns; hashable.
+
+    Attributes:
+        skeleton: The structure as nested tuples, see above.
+
+    Example:
+        >>> tree = OutputTree(("list", ("value", 3)))
+        >>> tree.leaves, tree.lists
+        ((('value', 3),), (('list', ('value', 3)),))
     """
-    columns: list[np.ndarray] = []
-    lengths: list[np.ndarray] = []
-    own_columns, own_lengths = iter(outputs.columns), iter(outputs.lengths)
-    nothing = np.zeros(0, np.int32)
 
-    def walk(own: Skeleton, wide: Skeleton) -> None:
-        if own == EMPTY:
-            num_columns, num_lengths = count(wide)
-            columns.extend([nothing] * num_columns)
-            lengths.extend([nothing] * num_lengths)
-        elif own[0] == "list":
-            lengths.append(next(own_lengths))
-            walk(own[1], wide[1])
-        elif own[0] == "node":
-            for one, other in zip(own[2], wide[2], strict=True):
-                walk(one, other)
-        else:
-            columns.append(next(own_columns))
+    skeleton: Skeleton = EMPTY
 
-    walk(outputs.skeleton, skeleton)
-    return columns, lengths
+    @cached_property
+    def leaves(self) -> tuple[Skeleton, ...]:
+        """Its leaves, ``("value", kind)`` or ``("external", kind)``, in order."""
+        parts = walk(self.skeleton)
+        return tuple(each for each in parts if each[0] in ("value", "external"))
 
+    @cached_property
+    def lists(self) -> tuple[Skeleton, ...]:
+        """Its lists, in the order of the columns of lengths."""
+        return tuple(e for e in walk(self.skeleton) if e[0] in ("list", "fixed"))
 
-def unify_outputs(first: Skeleton, second: Skeleton) -> Skeleton:
-    """As `unify`, with an error for users.
+    def unify(self, other: "OutputTree") -> "OutputTree":
+        """Finds the structure that the outputs of different instances share.
 
-    Args:
-        first: Structure of some instances' outputs.
-        second: Structure of another's.
+        Args:
+            other: Structure of other instances' outputs.
 
-    Returns:
-        The common structure.
+        Returns:
+            The common structure; lists that were empty in one have the elements that
+            they have in the other.
 
-    Raises:
-        RecordingError: There is none.
-    """
-    try:
-        return unify(first, second)
-    except Mismatch:
-        raise RecordingError(
-            "the model returns outputs of different structure, shape or dtype for"
-            f" different instances: {_describe(first)} and {_describe(second)}; return"
-            " the same pytree for every instance (only lists may differ in length)"
-        ) from None
+        Raises:
+            RecordingError: There is none.
+        """
+        try:
+            return OutputTree(unify(self.skeleton, other.skeleton))
+        except Mismatch:
+            raise RecordingError(
+                "the model returns outputs of different structure, shape or dtype for"
+                f" different instances: {_describe(self.skeleton)} and"
+                f" {_describe(other.skeleton)}; return the same pytree for every"
+                " instance (only lists may differ in length)"
+            ) from None
+
+    def renumber(self, kind: Callable[[int], int]) -> "OutputTree":
+        """Renumbers the array kinds.
+
+        Args:
+            kind: Gives the new number of an array kind.
+
+        Returns:
+            The structure with these numbers.
+        """
+
+        def renumbered(part: Skeleton) -> Skeleton:
+            if part[0] in ("value", "external"):
+                return (part[0], kind(part[1]))
+            if part[0] == "node":
+                return (*part[:2], tuple(map(renumbered, part[2])))
+            if part[0] in ("list", "fixed"):
+                return (*part[:-1], renumbered(part[-1]))
+            return part
+
+        return OutputTree(renumbered(self.skeleton))
 
 
 def _describe(skeleton: Skeleton) -> str:
+    """Writes a skeleton for a message."""
     if skeleton[0] == "list":
         return f"[{_describe(skeleton[1])}, ...]"
     if skeleton[0] == "node":
         children = [_describe(each) for each in skeleton[2]]
         return str(jax.tree.unflatten(skeleton[1], children)).replace("'", "")
     return "*" if skeleton == EMPTY else f"{skeleton[0]} of kind {skeleton[1]}"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs of all instances of a graph.
+
+    Attributes:
+        tree: Their common structure.
+        columns: One ``[n] int32`` array per leaf in depth-first order: value ids, or
+            rows of external inputs.
+        lengths: One ``[m] int32`` array per list in depth-first order.
+    """
+
+    tree: OutputTree
+    columns: tuple[np.ndarray, ...]
+    lengths: tuple[np.ndarray, ...]
+
+    def widen(self, tree: OutputTree) -> "Outputs":
+        """Aligns the columns with a wider common structure.
+
+        Args:
+            tree: A structure into which that of the outputs was unified.
+
+        Returns:
+            The outputs with that structure; columns are empty where lists were.
+        """
+        if tree is self.tree:
+            return self
+        columns: list[np.ndarray] = []
+        lengths: list[np.ndarray] = []
+        own_columns, own_lengths = iter(self.columns), iter(self.lengths)
+        nothing = np.zeros(0, np.int32)
+
+        def align(own: Skeleton, wide: Skeleton) -> None:
+            if own == EMPTY:
+                new = OutputTree(wide)
+                columns.extend([nothing] * len(new.leaves))
+                lengths.extend([nothing] * len(new.lists))
+            elif own[0] == "list":
+                lengths.append(next(own_lengths))
+                align(own[1], wide[1])
+            elif own[0] == "node":
+                for one, other in zip(own[2], wide[2], strict=True):
+                    align(one, other)
+            else:
+                columns.append(next(own_columns))
+
+        align(self.tree.skeleton, tree.skeleton)
+        return Outputs(tree, tuple(columns), tuple(lengths))
+
+    def values(self) -> list[tuple[int, np.ndarray]]:
+        """Lists what nodes have to compute.
+
+        Returns:
+            The array kind and the values, ``[n] int32``, of each leaf that is a node's
+            output.
+        """
+        pairs = zip(self.tree.leaves, self.columns, strict=True)
+        return [(kind, values) for (source, kind), values in pairs if source == "value"]
+
+    def describe(self, instances: int, ragged: set[Path]) -> "ResultShape":
+        """Finds the structure of a minibatch's result.
+
+        Args:
+            instances: Number of instances.
+            ragged: Positions of lists to return as `Ragged`.
+
+        Returns:
+            The static part of the result.
+        """
+        lengths = iter(self.lengths)
+
+        def described(part: Skeleton, path: Path) -> Skeleton:
+            if part[0] == "list":
+                own = next(lengths)
+                child = described(part[1], (*path, 0))
+                return (
+                    ("list", child) if path in ragged else ("fixed", int(own[0]), child)
+                )
+            if part[0] == "node":
+                children = [described(x, (*path, k)) for k, x in enumerate(part[2])]
+                return (*part[:2], tuple(children))
+            return part
+
+        return ResultShape(OutputTree(described(self.tree.skeleton, ())), instances)
+
+    def locate(self, shape: "ResultShape", value_row: np.ndarray) -> "ResultRows":
+        """Finds the rows of the result, of a whole minibatch or of a part of it.
+
+        Args:
+            shape: The static part of the minibatch's result.
+            value_row: Row of each value.
+
+        Returns:
+            The rows (not padded yet).
+        """
+        rows = [
+            value_row[column] if source == "value" else column + np.int32(1)
+            for (source, _), column in zip(self.tree.leaves, self.columns, strict=True)
+        ]
+        return ResultRows(tuple(rows), shape.ragged_lengths(self.lengths))
+
+
+def align(outputs: Sequence[Outputs]) -> list[Outputs]:
+    """Gives outputs one structure.
+
+    Args:
+        outputs: Outputs of at least one graph.
+
+    Returns:
+        The same outputs; lists that were empty have columns as those of others do.
+
+    Raises:
+        RecordingError: Their structures differ.
+    """
+    tree = outputs[0].tree
+    for each in outputs[1:]:
+        if each.tree is not tree:
+            tree = tree.unify(each.tree)
+    return [each.widen(tree) for each in outputs]
+
+
+def join(
+    outputs: Sequence[Outputs],
+    first_value: np.ndarray | None = None,
+    first_row: np.ndarray | None = None,
+) -> Outputs:
+    """Joins the outputs of graphs, one graph's after the other's.
+
+    Args:
+        outputs: Aligned outputs of ``G`` graphs.
+        first_value: What to add to the value ids of each graph; ``[G]``.
+        first_row: What to add to its rows of each kind's external inputs; ``[G, K]``.
+
+    Returns:
+        The outputs of all of them.
+    """
+    columns = []
+    for k, (source, kind) in enumerate(outputs[0].tree.leaves):
+        parts = [each.columns[k] for each in outputs]
+        column = np.concatenate(parts)
+        if first_value is not None and first_row is not None:
+            shift = first_value if source == "value" else first_row[:, kind]
+            column = column + np.repeat(shift, [len(each) for each in parts])
+        columns.append(column.astype(np.int32, copy=False))
+    lengths = zip(*(each.lengths for each in outputs), strict=True)
+    return Outputs(outputs[0].tree, tuple(columns), tuple(map(np.concatenate, lengths)))
+
+
+def find_ragged(outputs: Outputs, seen: dict[Path, int]) -> set[Path]:
+    """Finds the lists whose length differs, and those around them.
+
+    Args:
+        outputs: Outputs of a graph.
+        seen: Length of each list in earlier minibatches; updated.
+
+    Returns:
+        Their positions.
+    """
+    ragged: set[Path] = set()
+    lengths = iter(outputs.lengths)
+
+    def visit(part: Skeleton, path: Path) -> bool:
+        if part[0] == "list":
+            own = next(lengths)
+            varies = len(own) == 0 or bool((own != own[0]).any())
+            varies = varies or seen.setdefault(path, int(own[0])) != own[0]
+            inner = visit(part[1], (*path, 0))
+            if varies or inner:
+                ragged.add(path)
+            return varies or inner
+        if part[0] == "node":
+            return any([visit(each, (*path, k)) for k, each in enumerate(part[2])])
+        return False
+
+    visit(outputs.tree.skeleton, ())
+    return ragged
+
+
+@dataclass(frozen=True, eq=False)
+class ResultRows:
+    """Where results lie, for one minibatch.
+
+    Attributes:
+        rows: One ``[n] int32`` array per leaf: rows of its arena, or of its pool.
+        lengths: One ``[m] int32`` array per ragged list.
+    """
+
+    rows: tuple[np.ndarray, ...]
+    lengths: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class ResultShape:
+    """The static part of a result.
+
+    Attributes:
+        tree: Structure of the outputs, ``("fixed", n, child)`` for lists of one length.
+        instances: Number of instances, B.
+    """
+
+    tree: OutputTree
+    instances: int
+
+    def ragged_lengths(self, lengths: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Selects the lengths of ragged lists from those of all lists.
+
+        Args:
+            lengths: One ``[m] int32`` array per list.
+
+        Returns:
+            Those of ragged lists.
+        """
+        pairs = zip(self.tree.lists, lengths, strict=True)
+        return tuple(own for part, own in pairs if part[0] == "list")
+
+    def pad(self, found: ResultRows, bucket: Callable[[str, int], int]) -> ResultRows:
+        """Pads rows and lengths inside ragged lists to buckets.
+
+        Args:
+            found: Rows of a minibatch.
+            bucket: Gives the size of a named bucket that holds a number of elements.
+
+        Returns:
+            The padded rows; padding is the zero row, and length 0.
+        """
+        rows, lengths = iter(found.rows), iter(found.lengths)
+        padded_rows: list[np.ndarray] = []
+        padded_lengths: list[np.ndarray] = []
+
+        def visit(part: Skeleton, size: int) -> None:
+            if part[0] == "list":
+                own = next(lengths)
+                padded_lengths.append(_padded(own, size))
+                name = f"list {len(padded_lengths)}"
+                visit(part[1], bucket(name, int(own.sum())))
+            elif part[0] == "fixed":
+                visit(part[2], size * part[1])
+            elif part[0] == "node":
+                for each in part[2]:
+                    visit(each, size)
+            elif part[0] in ("value", "external"):
+                padded_rows.append(_padded(next(rows), size))
+
+        visit(self.tree.skeleton, self.instances)
+        return ResultRows(tuple(padded_rows), tuple(padded_lengths))
+
+    def assemble(self, found: Sequence[Array], lengths: Sequence[Array]) -> Any:
+        """Builds the result on the device.
+
+        Args:
+            found: One ``[n, ...]`` array per leaf.
+            lengths: Padded lengths per ragged list.
+
+        Returns:
+            What ``jax.vmap`` of the model would return, with `Ragged` for lists of
+            differing length.
+        """
+        next_leaf, next_lengths = iter(found), iter(lengths)
+
+        def build(part: Skeleton) -> Any:
+            if part[0] == "list":
+                own = next(next_lengths)
+                return _ragged(build(part[1]), own)
+            if part[0] == "fixed":
+                count, values = part[1], build(part[2])
+                return [
+                    jax.tree.map(lambda each, k=k: each[k::count], values)
+                    for k in range(count)
+                ]
+            if part[0] == "node":
+                return jax.tree.unflatten(part[1], [build(each) for each in part[2]])
+            return () if part == EMPTY else next(next_leaf)
+
+        return build(self.tree.skeleton)
+
+
+def _padded(array: np.ndarray, size: int) -> np.ndarray:
+    padded = np.zeros(size, np.int32)
+    padded[: len(array)] = array
+    return padded
+
+
+def _ragged(values: Any, lengths: Array) -> Ragged:
+    leaves = jax.tree.leaves(values)
+    total = leaves[0].shape[0] if leaves else 0
+    place = jnp.arange(total)
+    ends = jnp.cumsum(lengths)
+    owners = jnp.searchsorted(ends, place, side="right").astype(jnp.int32)
+    return Ragged(values, owners, lengths)

@@ -243,7 +243,7 @@ def record(
         operands=np.array(tape.operands, np.int32),
         external_rows=np.array(tape.external_rows, np.int32),
         externals=tape.pools(),
-        outputs=outputs.finish(types.skeletons),
+        outputs=outputs.finish(types.trees),
         instance_nodes=np.array(num_nodes, np.int32),
         num_values=tape.num_values,
     )

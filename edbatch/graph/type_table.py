@@ -32,6 +32,7 @@ from edbatch.graph.node_type import (
     input_specs,
     parameter_names,
 )
+from edbatch.graph.output_tree import OutputTree
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.reference import full_name
 from edbatch.graph.stand_in import is_about_stand_in
@@ -58,7 +59,7 @@ class TypeTable:
         params: The stand-in that models see while they are recorded.
         types: Known types.
         avals: Known array kinds.
-        skeletons: Known structures of outputs.
+        trees: Known structures of outputs; equal ones are one object.
         x64: Whether ``jax_enable_x64`` was on when the table was made. Dtypes of
             numbers and of what cells make follow from it, so its types, and all that
             is recorded and planned with them, belong to that setting.
@@ -73,7 +74,7 @@ class TypeTable:
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
         self.types: list[NodeType] = []
         self.avals: list[Aval] = []
-        self.skeletons: dict[Any, Any] = {}
+        self.trees: dict[OutputTree, OutputTree] = {}
         self.x64 = x64_enabled()
         self._kinds: dict[Aval, int] = {}
         self._by_facts: dict[Hashable, NodeType] = {}

@@ -1,9 +1,9 @@
 """Plans: a minibatch's schedule as data, what it costs, and running it."""
 
+from edbatch.graph.ragged import Ragged
 from edbatch.plan.cache import CacheInfo, PlanCache
 from edbatch.plan.gradient_memory import GradientMemory, gradient_memory
 from edbatch.plan.plan import Encoded, Plan, PlanShape
-from edbatch.plan.ragged import Ragged
 from edbatch.plan.report import PlanReport
 from edbatch.plan.run import run_plan
 

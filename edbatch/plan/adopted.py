@@ -47,7 +47,7 @@ def adopt_plan(plan: Plan, adoption: Adoption, split: HoistedTypes) -> Plan:
         shape=replace(
             plan.shape,
             program=_renumber(program, own, adoption, place),
-            result=replace(result, skeleton=adoption.skeleton(result.skeleton)),
+            result=replace(result, tree=result.tree.renumber(adoption.kind)),
         ),
         pools={adoption.kind(kind): pool for kind, pool in plan.pools.items()},
     )

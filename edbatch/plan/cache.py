@@ -60,7 +60,7 @@ def structure_key(graph: DataflowGraph, *more: object) -> Key:
     )
     counts = tuple((kind, len(pool)) for kind, pool in graph.externals.items())
     parts = tuple(each.tobytes() for each in arrays)
-    return (parts, counts, graph.outputs.skeleton, graph.num_instances, *more)
+    return (parts, counts, graph.outputs.tree, graph.num_instances, *more)
 
 
 class PlanCache:

@@ -11,16 +11,11 @@ from jax import export
 
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.planner import OFF, Planner
 from edbatch.plan.report import PlanReport, make_report
-from edbatch.plan.result import (
-    ResultRows,
-    ResultShape,
-    find_rows,
-    pad_results,
-)
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, BucketStore, Needs
 from edbatch.stream.encode import UnpaddedStream, encode, pad_stream
@@ -189,8 +184,8 @@ def encode_unpadded(
     needs = _needs(graph, layout, stream)
     for kind, least in slices.rows.items():
         needs[f"arena {kind}"] = max(needs[f"arena {kind}"], least)
-    rows = find_rows(graph.outputs, result, layout.value_row)
-    pad_results(rows, result, lambda name, size: needs.setdefault(name, size))
+    rows = graph.outputs.locate(result, layout.value_row)
+    result.pad(rows, lambda name, size: needs.setdefault(name, size))
     report = make_report(graph, schedule, layout, slices.bytes)
     return Unpadded(graph.types, stream, result, rows, needs, report)
 
@@ -238,7 +233,7 @@ def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
         remat=planner.remat,
     )
     stream = pad_stream(part.stream, bucket.loops, sizes["stream"], sizes["steps"])
-    rows = pad_results(part.rows, part.result, lambda name, _: sizes[name])
+    rows = part.result.pad(part.rows, lambda name, _: sizes[name])
     plan = Plan(
         PlanShape(program, part.result),
         *stream,

@@ -1,19 +1,20 @@
 """Running a plan: the pure JAX function behind ``batched.apply``."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from jax import Array
 
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import take_rows
-from edbatch.executor.arenas import new_arenas
+from edbatch.executor.arenas import Arenas, new_arenas
 from edbatch.executor.loops import Loops
 from edbatch.gradient.differentiable import differentiable_execute
 from edbatch.gradient.reverse_mode import reverse_only
+from edbatch.graph.output_tree import ResultShape
 from edbatch.graph.parameters import check_params
 from edbatch.plan.keys import give_keys
 from edbatch.plan.plan import Plan
-from edbatch.plan.result import assemble, take_results
 
 
 def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
@@ -32,7 +33,7 @@ def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
             a cell needs a key and there is none.
         CellError: `rng` is not a key.
     """
-    return assemble(plan.shape.result, compute_results(params, plan, rng), plan.lengths)
+    return plan.shape.result.assemble(compute_results(params, plan, rng), plan.lengths)
 
 
 def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
@@ -50,7 +51,7 @@ def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
     program, pools = give_keys(shape.program, plan.pools, rng)
     arenas = Loops().run(program, packed, new_arenas(program), pools, plan.as_stream())
     results = take_results(shape.result, plan.rows, arenas, plan.pools)
-    return assemble(shape.result, results, plan.lengths)
+    return shape.result.assemble(results, plan.lengths)
 
 
 def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ...]:
@@ -71,13 +72,36 @@ def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ..
     check_params(params, shape.program.types.params_spec)
     program, pools = give_keys(shape.program, plan.pools, rng)
     params, pools = reverse_only((params, pools))
-    is_value = [source == "value" for source, _ in shape.result.leaves]
-    kinds = tuple(kind for source, kind in shape.result.leaves if source == "value")
+    is_value = [source == "value" for source, _ in shape.result.tree.leaves]
+    kinds = tuple(
+        kind for source, kind in shape.result.tree.leaves if source == "value"
+    )
     rows = tuple(own for own, value in zip(plan.rows, is_value, strict=True) if value)
     values = iter(
         differentiable_execute(program, kinds, params, pools, plan.as_stream(), rows)
     )
     return tuple(
         next(values) if source == "value" else take_rows(plan.pools[kind], own)
-        for (source, kind), own in zip(shape.result.leaves, plan.rows, strict=True)
+        for (source, kind), own in zip(shape.result.tree.leaves, plan.rows, strict=True)
+    )
+
+
+def take_results(
+    shape: ResultShape, rows: Sequence[Array], arenas: Arenas, pools: Arenas
+) -> tuple[Array, ...]:
+    """Gathers the leaves of a result on the device.
+
+    Args:
+        shape: Its static part.
+        rows: Padded rows per leaf.
+        arenas: Values by array kind.
+        pools: External inputs by array kind.
+
+    Returns:
+        One ``[n, ...]`` array per leaf.
+    """
+    sources = {"value": arenas, "external": pools}
+    return tuple(
+        take_rows(sources[source][kind], own)
+        for (source, kind), own in zip(shape.tree.leaves, rows, strict=True)
     )

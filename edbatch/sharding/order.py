@@ -7,49 +7,16 @@ leaf. The structure of the result is that of the whole minibatch.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
-from edbatch.graph.output_tree import Outputs, Skeleton, spread
-from edbatch.plan.result import (
-    ResultRows,
-    ResultShape,
-    pad_results,
-    ragged_lengths,
-)
+from edbatch.graph.output_tree import Outputs, ResultRows, ResultShape
 from edbatch.stream.buckets import Needs
 
 
-def align(
-    recordings: Sequence[DataflowGraph], skeleton: Skeleton
-) -> list[DataflowGraph]:
-    """Gives the outputs of recordings one structure.
-
-    Args:
-        recordings: Recordings of one model.
-        skeleton: The common structure of their outputs.
-
-    Returns:
-        The same recordings; lists that were empty have columns as those of others do.
-    """
-    return [
-        each
-        if each.outputs.skeleton is skeleton
-        else replace(each, outputs=_widen(each.outputs, skeleton))
-        for each in recordings
-    ]
-
-
-def _widen(outputs: Outputs, skeleton: Skeleton) -> Outputs:
-    columns, lengths = spread(outputs, skeleton)
-    return Outputs(skeleton, tuple(columns), tuple(lengths))
-
-
 def order_results(
-    recordings: Sequence[DataflowGraph],
+    outputs: Sequence[Outputs],
     lengths: Sequence[np.ndarray],
     device: np.ndarray,
     stack_rows: Sequence[int],
@@ -59,7 +26,7 @@ def order_results(
     """Finds where in the stacks the results of a minibatch lie.
 
     Args:
-        recordings: Its recordings, aligned, in the user's order.
+        outputs: The outputs of its recordings, aligned, in the user's order.
         lengths: The lengths of all lists of its output.
         device: The device of each recording, which runs its own in that order;
             ``[R] int32``.
@@ -73,7 +40,7 @@ def order_results(
     """
     columns = []
     for k, rows in enumerate(stack_rows):
-        count = np.array([len(each.outputs.columns[k]) for each in recordings])
+        count = np.array([len(each.columns[k]) for each in outputs])
         first = np.empty_like(count)  # row of each recording's first element
         for d in np.unique(device):
             own = device == d
@@ -81,5 +48,5 @@ def order_results(
         check_rows(int(first.max(initial=0)) + rows, "results")
         shift = first - (np.cumsum(count) - count)
         columns.append(np.repeat(shift, count) + np.arange(count.sum()))
-    found = ResultRows(tuple(columns), ragged_lengths(shape, lengths))
-    return pad_results(found, shape, lambda name, _: sizes[name])
+    found = ResultRows(tuple(columns), shape.ragged_lengths(lengths))
+    return shape.pad(found, lambda name, _: sizes[name])

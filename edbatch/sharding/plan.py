@@ -10,8 +10,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from edbatch.errors import PickleError
+from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.plan.plan import Plan
-from edbatch.plan.result import ResultRows, ResultShape
 from edbatch.sharding.report import ShardedReport
 
 

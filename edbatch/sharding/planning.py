@@ -9,15 +9,15 @@ import numpy as np
 from jax.sharding import Mesh
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.merge import at_places, merge, merge_lengths
+from edbatch.graph.merge import at_places, merge
+from edbatch.graph.output_tree import ResultRows, align, join
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.plan.cache import structure_key
 from edbatch.plan.plan import Encoded, Plan, Unpadded, fit_bucket, pad
-from edbatch.plan.result import ResultRows, describe_results
 from edbatch.planning import as_cached, encode_graph
 from edbatch.sharding.balance import balance, predict_work
-from edbatch.sharding.order import align, order_results
+from edbatch.sharding.order import order_results
 from edbatch.sharding.plan import ShardedPlan, ShardedShape, place
 from edbatch.sharding.report import ShardedReport
 
@@ -68,13 +68,14 @@ def plan_shards(
             cells.
     """
     start = time.perf_counter()
-    skeleton, lengths = merge_lengths(recordings)
-    ragged = state.see_lists(skeleton, lengths)
-    result = describe_results(skeleton, lengths, len(recordings), ragged)
+    aligned = align([each.outputs for each in recordings])
+    outputs = join(aligned)
+    result = outputs.describe(len(recordings), state.see_lists(outputs))
     shape = ShardedShape(mesh, axis, result)
     work = predict_work(recordings, state.types, options.costs)
     device = balance(work, shape.count)
-    recordings = align(recordings, skeleton)
+    pairs = zip(recordings, aligned, strict=True)
+    recordings = [replace(each, outputs=own) for each, own in pairs]
     graphs = [
         at_places(merge([recordings[k] for k in own]), own.tolist())
         if own.size
@@ -106,7 +107,9 @@ def plan_shards(
         shards = tuple(padded(each) if each else None for each in parts)
         stack_rows = next([len(x) for x in e.plan.rows] for e in shards if e)
         sizes = {name: shape.count * size for name, size in bucket.sizes.items()}
-        order = order_results(recordings, lengths, device, stack_rows, result, sizes)
+        order = order_results(
+            aligned, outputs.lengths, device, stack_rows, result, sizes
+        )
         return EncodedShards(shards, order)
 
     known = False

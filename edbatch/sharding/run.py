@@ -12,7 +12,6 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 
 from edbatch.plan.plan import Plan
-from edbatch.plan.result import assemble
 from edbatch.plan.run import compute_results
 from edbatch.sharding.plan import ShardedPlan
 
@@ -45,7 +44,7 @@ def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
         own = jax.tree.map(lambda each: each[0], shards)
         found = compute_results(params, own, rng)
         stacks = lax.all_gather(found, shape.axis, tiled=True)
-        return assemble(shape.result, tuple(map(_take, stacks, rows)), lengths)
+        return shape.result.assemble(tuple(map(_take, stacks, rows)), lengths)
 
     # The program's loops carry what is alike on all devices at first (an empty arena)
     # and differs later, which the check of varying axes does not take.

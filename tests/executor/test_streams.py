@@ -17,7 +17,7 @@ from edbatch.executor.arenas import compiled_copies, new_arenas
 from edbatch.executor.loops import Loops
 from edbatch.models import get_workload
 from edbatch.plan.keys import give_keys
-from edbatch.plan.result import assemble, take_results
+from edbatch.plan.run import take_results
 from edbatch.stream.format import find_chunks
 from edbatch.stream.stream import Stream, split_stream
 
@@ -96,7 +96,7 @@ def assert_cut_anywhere(batched, params, minibatch, rng=None, seed=0):
         assert running.values() == expected, f"cut at {cuts} of {chunks}"
     assert running.compiles == 1
     found = take_results(plan.shape.result, plan.rows, running.arenas, running.pools)
-    found = assemble(plan.shape.result, found, plan.lengths)
+    found = plan.shape.result.assemble(found, plan.lengths)
     assert leaves(found) == leaves(batched.apply(params, plan, rng=rng))
 
 

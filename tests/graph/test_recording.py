@@ -403,7 +403,7 @@ def test_merging_outputs_whose_lists_were_empty():
     graphs = [record(model, types, [n]) for n in (0, 2, 0, 1)]
     merged = merge(graphs)
     together = record(model, types, [0, 2, 0, 1])
-    assert merged.outputs.skeleton == together.outputs.skeleton
+    assert merged.outputs.tree.skeleton == together.outputs.tree.skeleton
     assert [x.tolist() for x in merged.outputs.columns] == [
         x.tolist() for x in together.outputs.columns
     ]
@@ -465,7 +465,7 @@ def test_inner_lists_may_be_empty():
     types = TypeTable(abstract(PARAMS))
     first = record(model, types, [[0, 2], [1]])
     [kind] = types.types[0].output_kinds
-    assert first.outputs.skeleton == ("list", ("list", ("value", kind)))
+    assert first.outputs.tree.skeleton == ("list", ("list", ("value", kind)))
     assert [each.tolist() for each in first.outputs.lengths] == [[2, 1], [0, 2, 1]]
     assert first.outputs.columns[0].tolist() == [0, 1, 2]
     both = merge([first, record(model, types, [[0], [], [1, 0]])])
@@ -482,7 +482,7 @@ def test_elements_that_differ_are_a_node():
         return [state, [], (state, state)]
 
     graph = record_one(model, 0)
-    assert graph.outputs.skeleton[0] == "node"
+    assert graph.outputs.tree.skeleton[0] == "node"
     assert [each.tolist() for each in graph.outputs.columns] == [[0], [0], [0]]
 
 

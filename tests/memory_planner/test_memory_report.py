@@ -13,7 +13,6 @@ from trees import HIDDEN, encode
 from trees import make_params as make_tree_params
 
 import edbatch as eb
-from edbatch.graph.output_tree import leaves
 from edbatch.memory_planner import plan_layout, report_memory
 
 RANDOM = eb.batch(interpret, params=make_params())
@@ -75,12 +74,8 @@ def test_it_is_written_as_json():
 def most_live_bytes(layout, graph):
     """The peak by its definition, batch by batch."""
     returned = set()
-    skeleton = graph.outputs.skeleton
-    for (source, _), column in zip(
-        leaves(skeleton), graph.outputs.columns, strict=True
-    ):
-        if source == "value":
-            returned |= set(column.tolist())
+    for _, values in graph.outputs.values():
+        returned |= set(values.tolist())
     starts = layout.batch_start.tolist()
     batches = [layout.order[a:b] for a, b in itertools.pairwise(starts)]
     reads = [
