@@ -24,6 +24,7 @@ from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.sharded import Sharded
 from edbatch.state_registry import StateRegistry
+from edbatch.target import Target, choose_target
 
 
 class Batched(HostSide):
@@ -98,7 +99,8 @@ class Batched(HostSide):
         """
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.checked(self.states.of_params(params), instances)
-        return self.apply(params, self._plan(state, instances), rng=rng)
+        plan = self._plan(state, instances, choose_target(params))
+        return self.apply(params, plan, rng=rng)
 
     def plan(self, instances: Iterable[Any], *, params: Any = None) -> Plan:
         """Schedules and lays out a minibatch; on the host only.
@@ -115,12 +117,15 @@ class Batched(HostSide):
                 minibatch has more rows than int32 can count.
         """
         instances = list_of(PlanError, "a minibatch", instances)
-        return self._plan(self.states.of_minibatch(instances, params), instances)
+        state = self.states.of_minibatch(instances, params)
+        return self._plan(state, instances, choose_target(params))
 
     @keyboard_interrupts()
-    def _plan(self, state: ModelState, instances: Sequence[Any]) -> Plan:
+    def _plan(
+        self, state: ModelState, instances: Sequence[Any], target: Target
+    ) -> Plan:
         graph = record_minibatch(state, instances)
-        return planning.plan(graph, state, self.options)
+        return planning.plan(graph, state, self.options, target)
 
     def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.
@@ -165,6 +170,8 @@ class Batched(HostSide):
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
         state, plan = self.states.adopt_plan(plan)
+        if not is_traced((params, plan)):  # else nobody knows yet which device runs it
+            plan = plan.on(choose_target((params, plan)))
         key = plan_key(plan, rng)
         packed = None
         if not is_traced((plan, key)):  # else a gradient may be asked for

@@ -24,15 +24,19 @@ from edbatch.plan.plan import (
 from edbatch.plan.report import PlanReport
 from edbatch.schedule.hoist import hoist
 from edbatch.schedule.policy import is_ours, reject_invalid
+from edbatch.target import CPU, Target
 
 
-def plan(graph: DataflowGraph, state: ModelState, options: Options) -> Plan:
+def plan(
+    graph: DataflowGraph, state: ModelState, options: Options, target: Target = CPU
+) -> Plan:
     """Plans a minibatch for one device.
 
     Args:
         graph: The graph of its instances, of the state's types.
         state: The state of its model.
         options: What planning goes by.
+        target: The kind of device that will run it.
 
     Returns:
         The plan, whose arrays are NumPy's.
@@ -46,12 +50,13 @@ def plan(graph: DataflowGraph, state: ModelState, options: Options) -> Plan:
     result = graph.outputs.describe(graph.num_instances, ragged)
 
     def make() -> Encoded:
-        part = encode_graph(graph, result, state, options)
-        return pad(part, fit_bucket([part], state.buckets), options.planner)
+        part = encode_graph(graph, result, state, options, target)
+        bucket = fit_bucket([part], state.buckets, target=target)
+        return pad(part, bucket, options.planner)
 
     if not options.cache_bytes:
         return make().with_externals(graph.externals)
-    key = structure_key(graph, result, options)
+    key = structure_key(graph, result, options, target)
     encoded, known = state.plans.get_or_make(key, make)
     found = encoded.with_externals(graph.externals)
     return replace(found, report=as_cached(found.report)) if known else found
@@ -71,7 +76,11 @@ def as_cached(report: PlanReport | None) -> PlanReport:
 
 
 def encode_graph(
-    graph: DataflowGraph, result: ResultShape, state: ModelState, options: Options
+    graph: DataflowGraph,
+    result: ResultShape,
+    state: ModelState,
+    options: Options,
+    target: Target,
 ) -> Unpadded:
     """Turns a graph into integers: all of the pipeline but the bucket.
 
@@ -80,6 +89,7 @@ def encode_graph(
         result: The structure of its result.
         state: The state of its model.
         options: What planning goes by.
+        target: The kind of device that will run it.
 
     Returns:
         The plan before it is padded.
@@ -97,7 +107,7 @@ def encode_graph(
     layout = plan_layout(
         graph,
         schedule,
-        options.sizes,
+        options.sizes.on(target),
         method=planner.layout,
         reuse=planner.reuse,
         effort=planner.effort,

@@ -18,20 +18,24 @@ after one or two compilations. What is paid for an oversized bucket is memory an
 longer transfer of indices, not time on the device: padding is never executed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
 from edbatch.arguments import check_number, list_of
 from edbatch.errors import PlanError, shown
+from edbatch.target import CPU, Target
 
 WIDEST = 2**16  # of widths, in rows; the cut is planned for four times as many
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How minibatches are rounded; the defaults suit CPUs.
+    """How minibatches are rounded.
+
+    The defaults of the first two suit CPUs; where other devices run a program, these
+    take the place of the defaults (`on`).
 
     Attributes:
         widths: Widths that chunks may have, in rows, ascending.
@@ -47,8 +51,8 @@ class Sizes:
         [64, 8]
     """
 
-    widths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
-    chunk_overhead: float = 10.0
+    widths: tuple[int, ...] = CPU.widths
+    chunk_overhead: float = CPU.chunk_overhead
     headroom: float = 1.25
     max_waste: float = 8.0
 
@@ -76,6 +80,28 @@ class Sizes:
                 "buckets need 1 <= headroom <= max_waste but have headroom"
                 f" {self.headroom} and max_waste {self.max_waste}"
             )
+
+    def on(self, target: Target) -> "Sizes":
+        """Returns the sizes for a kind of device.
+
+        Args:
+            target: The device.
+
+        Returns:
+            The sizes, with the target's widths and overhead in place of the defaults.
+
+        Example:
+            >>> from edbatch.target import CPU
+            >>> wide = replace(CPU, widths=(32, 256))
+            >>> Sizes().on(wide).widths, Sizes(widths=(8,)).on(wide).widths
+            ((32, 256), (8,))
+        """
+        own = {
+            name: getattr(target, name)
+            for name in ("widths", "chunk_overhead")
+            if getattr(self, name) == getattr(CPU, name)
+        }
+        return replace(self, **own)
 
     def cut(self, rows: int) -> list[int]:
         """Returns the chunk widths, descending, into which a batch is cut.

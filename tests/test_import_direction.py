@@ -48,12 +48,14 @@ BASE = (
     "errors",
     "limits",
     "arguments",
+    "target",
 )  # modules that import nothing of edbatch but errors
 
 MAY_IMPORT = {
     "errors": {"errors"},
     "limits": {"errors", "limits"},
     "arguments": {"errors", "arguments"},
+    "target": {"errors", "target"},
     **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
     FRONT_DOOR: {*BASE, *STAGES, FRONT_DOOR},
     "data": {*BASE, "data"},

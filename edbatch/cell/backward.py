@@ -42,6 +42,7 @@ from edbatch.cell.weight_gradient import (
 )
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
+from edbatch.target import Target, choose_target
 
 
 class TapedCell:
@@ -53,6 +54,7 @@ class TapedCell:
         types: The table that the type is in.
         remat: Recompute matmul outputs in the backward pass, and sum the cotangents of
             their weights chunk by chunk: no tapes for products, less memory.
+        target: The device that runs it; None for `choose_target`.
 
     Attributes:
         sites: The weight-gradient sites.
@@ -66,7 +68,9 @@ class TapedCell:
         types: TypeTable,
         *,
         remat: bool = False,
+        target: Target | None = None,
     ) -> None:
+        self._target = choose_target() if target is None else target
         packed = jax.eval_shape(cell.pack, types.params_spec)
         inputs = input_specs(
             node_type.template,
@@ -172,7 +176,9 @@ class TapedCell:
         """
         values = self._constant(packed)
         return [
-            each.transpose(values[each.weight]) if each and each.pays else None
+            each.transpose(values[each.weight])
+            if each and each.pays(self._target)
+            else None
             for each in self._weights
         ]
 
@@ -299,7 +305,11 @@ class TapedCell:
 
 
 def taped_cell(
-    node_type: NodeType, types: TypeTable, packing: bool, remat: bool = False
+    node_type: NodeType,
+    types: TypeTable,
+    packing: bool,
+    remat: bool = False,
+    target: Target | None = None,
 ) -> TapedCell:
     """Returns the taped cell of a type.
 
@@ -309,18 +319,20 @@ def taped_cell(
         packing: As for `cell_program`.
         remat: As for `TapedCell`. Types without operands do so anyway: they run in few
             and wide chunks, in which tapes take more time than they save.
+        target: As for `cell_program`.
 
     Returns:
         The taped cell.
     """
     remat = remat or not node_type.operand_kinds
+    own = choose_target() if target is None else target
 
     def make() -> TapedCell:
         with use_abstract_mesh(NO_MESH):
-            cell = cell_program(node_type, types, packing)
-            return TapedCell(cell, node_type, types, remat=remat)
+            cell = cell_program(node_type, types, packing, own)
+            return TapedCell(cell, node_type, types, remat=remat, target=own)
 
-    key = (taped_cell, node_type, packing, remat, trace_settings())
+    key = (taped_cell, node_type, packing, remat, own, trace_settings())
     return types.derived(key, make)
 
 

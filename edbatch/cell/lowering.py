@@ -8,7 +8,6 @@ variable, it reads one slice; else they are concatenated.
 from collections.abc import Sequence
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -19,23 +18,21 @@ from edbatch.cell.jaxpr import Atom, JaxprEqn, Var, dtype_of, rewire, shape_of
 from edbatch.cell.places import Place, concatenated, find_places, read_place
 from edbatch.cell.product import Product
 from edbatch.cell.wide_product import WideProduct
-
-_PAGE = 4096  # bytes
-_LINE = 64  # bytes of a cache line
-_SMALL = 2**20  # bytes
+from edbatch.target import Target
 
 
-def lower(graph: CellGraph, orders: Orders) -> CellGraph:
+def lower(graph: CellGraph, orders: Orders, target: Target) -> CellGraph:
     """Writes wide products as equations.
 
     Args:
         graph: A graph with wide products.
         orders: The order of each one's columns in its block.
+        target: The device that runs it.
 
     Returns:
         A graph of equations alone.
     """
-    lowering = _Lowering()
+    lowering = _Lowering(target)
     for node in graph.nodes:
         if isinstance(node, WideProduct):
             lowering.wide_product(node, orders[node])
@@ -48,7 +45,7 @@ def lower(graph: CellGraph, orders: Orders) -> CellGraph:
     )
 
 
-def extra_columns(rows: int, columns: int, itemsize: int) -> int:
+def extra_columns(rows: int, columns: int, itemsize: int, target: Target) -> int:
     """Returns how many columns of zeros make a matrix faster to multiply.
 
     Rows that are a multiple of 4,096 bytes apart fall into the same few sets of a CPU's
@@ -60,20 +57,23 @@ def extra_columns(rows: int, columns: int, itemsize: int) -> int:
         rows: Rows of the matrix, which lies row by row.
         columns: Its columns.
         itemsize: Bytes of a number.
+        target: The device that multiplies by it.
 
     Returns:
-        The columns of one line, 64 bytes; 0 where rows are not so far apart, the matrix
-        is small, or the default device is no CPU.
+        The columns of one line; 0 where rows are not so far apart, the matrix is small,
+        or the target needs none.
     """
     length = columns * itemsize
-    if length % _PAGE or rows * length <= _SMALL or jax.default_backend() != "cpu":
+    page = target.page_bytes
+    if not page or length % page or rows * length <= target.padded_bytes:
         return 0
-    return _LINE // itemsize
+    return target.line_bytes // itemsize
 
 
 class _Lowering(Emitter):
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__()
+        self.target = target
         self.places: dict[Var, Place] = {}
         self.known: dict[Var, Atom] = {}  # what stands for a wide product's columns
 
@@ -100,7 +100,8 @@ class _Lowering(Emitter):
         ]
         weight = self._concatenated(weights, 0)
         height, columns = shape_of(weight)
-        extra = extra_columns(height, columns, dtype_of(weight).itemsize)
+        itemsize = dtype_of(weight).itemsize
+        extra = extra_columns(height, columns, itemsize, self.target)
         block = self.emit(node.columns[0].multiply, x, self._widened(weight, extra))
         if node.biases:
             biases = [self.read(node.biases[column]) for column in order]

@@ -22,6 +22,7 @@ from edbatch.cell.wide_product import widen_products
 from edbatch.errors import PlanError
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
+from edbatch.target import Target, choose_target
 
 # Cost of a product beside the elements that it copies and writes, in elements per batch
 # row. Measured on a CPU core over widths 8 to 512 and hidden sizes 32 to 256: from near
@@ -76,6 +77,7 @@ def pack_cell(
     params_spec: Any,
     *input_specs: Any,
     overhead: int = OVERHEAD,
+    target: Target | None = None,
 ) -> PackedCell:
     """Merges a cell's products.
 
@@ -91,6 +93,7 @@ def pack_cell(
         *input_specs: The inputs, likewise.
         overhead: Cost of a product beside the elements that it copies and writes, in
             elements per instance. More merges more.
+        target: The device that runs it; None for `choose_target`.
 
     Returns:
         The packed cell.
@@ -118,7 +121,8 @@ def pack_cell(
             f" leave it out for {OVERHEAD}"
         )
     traced, output_tree = trace_cell(function, params_spec, input_specs)
-    graph = _merge(simplify(traced), overhead)
+    target = choose_target() if target is None else target
+    graph = _merge(simplify(traced), overhead, target)
     parts = split(graph, BindingTime.PARAM, binding_times(graph))
     num_bytes = sum(_num_bytes(var) for var in parts.computed)
     return PackedCell(
@@ -156,7 +160,7 @@ def pack_type(node_type: NodeType, types: TypeTable, **options: Any) -> PackedCe
     return pack_cell(function, types.params_spec, *specs, **options)
 
 
-def _merge(graph: CellGraph, overhead: int) -> CellGraph:
+def _merge(graph: CellGraph, overhead: int, target: Target) -> CellGraph:
     """Merges products where it pays; returns equations again."""
     wide, cost = widen_products(graph, overhead)
     if not keeps_outputs_apart(graph):
@@ -164,7 +168,7 @@ def _merge(graph: CellGraph, overhead: int) -> CellGraph:
         if pushed is not graph:
             other, other_cost = widen_products(simplify(pushed), overhead)
             wide = other if other_cost < cost else wide
-    return join_slices(lower(wide, order_columns(wide)))
+    return join_slices(lower(wide, order_columns(wide), target))
 
 
 def _num_bytes(var: Var) -> int:

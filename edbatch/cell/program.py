@@ -17,6 +17,7 @@ from edbatch.cell.cell_graph import count_uses, trace_cell
 from edbatch.cell.packed_cell import pack_type
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
+from edbatch.target import Target, choose_target
 
 Packed = tuple[Array, ...]
 
@@ -56,26 +57,30 @@ def trace_settings() -> tuple[Any, ...]:
     return tuple(getattr(jax.config, name) for name in _SETTINGS)
 
 
-def cell_program(node_type: NodeType, types: TypeTable, packing: bool) -> CellProgram:
+def cell_program(
+    node_type: NodeType, types: TypeTable, packing: bool, target: Target | None = None
+) -> CellProgram:
     """Returns the cell of a type, packed or as it is written.
 
     Args:
         node_type: The type.
         types: The table that it is in.
         packing: Whether operations that fit together run as one.
+        target: The device that runs it; None for `choose_target`.
 
     Returns:
         The cell; one object for as long as the table exists.
     """
+    own = choose_target() if target is None else target
 
     def make() -> CellProgram:
         types.check_stored(node_type)
         with use_abstract_mesh(NO_MESH):
             if packing:
-                return pack_type(node_type, types)
+                return pack_type(node_type, types, target=own)
             return PlainCell(node_type, types)
 
-    key = (cell_program, node_type, packing, trace_settings())
+    key = (cell_program, node_type, packing, own, trace_settings())
     return types.derived(key, make)
 
 

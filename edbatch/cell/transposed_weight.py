@@ -13,12 +13,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax import Array, lax
 
 from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, read_dot, shape_of, size_of
-
-_SMALL = 2**20  # bytes of the largest weight that is worth it
+from edbatch.target import Target
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,14 @@ class TransposedWeight:
     permutation: tuple[int, ...]
     precision: Any
 
-    @property
-    def pays(self) -> bool:
-        """Whether the default device multiplies faster by a transposed weight."""
+    def pays(self, target: Target) -> bool:
+        """Whether a device multiplies faster by a transposed weight.
+
+        Args:
+            target: The device.
+        """
         size = size_of(self.weight) * dtype_of(self.weight).itemsize
-        return size <= _SMALL and jax.default_backend() == "cpu"
+        return size <= target.pretransposed_bytes
 
     def transpose(self, weight: Array) -> Array:
         """Returns the weight with the axes first that the product keeps."""

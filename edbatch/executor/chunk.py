@@ -13,12 +13,7 @@ from edbatch.graph.node_type import NodeType, Slots
 from edbatch.memory_planner.layout import ZERO_ROW
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
-
-# XLA's CPU backend reads a slice where it is used, element by element, and then does
-# not vectorise what uses it. From so many elements on, reading it first is faster: a
-# lattice LSTM of 128, whose slices have up to 16,384 elements, takes 18 in place of
-# 23 ms; below, the fence would cost more.
-_FENCED = 2048
+from edbatch.target import Target
 
 
 class Chunk(NamedTuple):
@@ -26,6 +21,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         node_type: Its type.
+        target: The kind of device that runs it.
         width: Its rows, W; a number that is known when the program is compiled.
         output_rows: First row of each output, scalars.
         size: Number of its nodes; the rest is padding. A scalar.
@@ -35,6 +31,7 @@ class Chunk(NamedTuple):
     """
 
     node_type: NodeType
+    target: Target
     width: int
     output_rows: list[Array]
     size: Array
@@ -47,12 +44,15 @@ class Chunk(NamedTuple):
         return rows.reshape(-1, *(1,) * (ndim - 1))
 
 
-def read_chunk(node_type: NodeType, loop: Loop, records: Array, at: Array) -> Chunk:
+def read_chunk(
+    node_type: NodeType, loop: Loop, target: Target, records: Array, at: Array
+) -> Chunk:
     """Reads the record of a chunk.
 
     Args:
         node_type: The loop's type.
         loop: The loop.
+        target: The kind of device that runs it.
         records: Records of all chunks; ``[I] int32``.
         at: Where this one starts, a scalar.
 
@@ -61,35 +61,27 @@ def read_chunk(node_type: NodeType, loop: Loop, records: Array, at: Array) -> Ch
     """
     form = record_format(node_type, loop)
     record = slice_rows(records, at, form.length)
-    return Chunk(node_type, loop.width, *form.read(record))
+    return Chunk(node_type, target, loop.width, *form.read(record))
 
 
 def _read_groups(
+    chunk: Chunk,
     arenas: Arenas,
     kinds: Sequence[int],
     groups: Sequence[Slots],
     rows: Sequence[Array],
-    width: int,
 ) -> list[Array]:
-    """Reads the arrays that a cell's arguments consist of.
-
-    Args:
-        arenas: Arenas, or pools.
-        kinds: Array kind per slot.
-        groups: Slots per argument.
-        rows: Rows per slot: ``[width]``, or the first of consecutive ones.
-        width: Number of lanes.
-
-    Returns:
-        One array per group: ``[width, ...]``, or ``[width, K, ...]`` if stacked.
-    """
+    """Reads one array per argument: ``[W, ...]``, or ``[W, K, ...]`` if stacked."""
+    smallest = chunk.target.fenced_slice
     arrays = []
     for group in groups:
         arena = arenas[kinds[group.slots[0]]]
         own = group_rows(group, rows)
         if own.ndim == 0:
-            array = slice_rows(arena, own, width)
-            arrays.append(fence(array, own) if array.size >= _FENCED else array)
+            array = slice_rows(arena, own, chunk.width)
+            if smallest is not None and array.size >= smallest:
+                array = fence(array, own, chunk.target)
+            arrays.append(array)
         else:
             arrays.append(take_rows(arena, own))
     return arrays
@@ -132,18 +124,18 @@ def read_inputs(
     template = node_type.template
     return (
         _read_groups(
+            chunk,
             arenas,
             node_type.operand_kinds,
             template.operands,
             chunk.operands,
-            chunk.width,
         ),
         _read_groups(
+            chunk,
             pools,
             node_type.external_kinds,
             template.externals,
             chunk.externals,
-            chunk.width,
         ),
         _read_masks(node_type, chunk),
     )
@@ -162,7 +154,7 @@ def write_outputs(arenas: Arenas, chunk: Chunk, outputs: Sequence[Array]) -> Are
     """
     arenas, node_type = dict(arenas), chunk.node_type
     if set(node_type.operand_kinds) & set(node_type.output_kinds):
-        outputs = fence(outputs, chunk.output_rows[0])
+        outputs = fence(outputs, chunk.output_rows[0], chunk.target)
     for kind, row, rows in zip(
         node_type.output_kinds, chunk.output_rows, outputs, strict=True
     ):
@@ -170,17 +162,17 @@ def write_outputs(arenas: Arenas, chunk: Chunk, outputs: Sequence[Array]) -> Are
     return arenas
 
 
-def fence(arrays: Any, row: Array) -> Any:
+def fence(arrays: Any, row: Array, target: Target) -> Any:
     """Has arrays computed before anything that is written later.
 
     Else XLA may fuse the gather of an operand with the write of an output; the write
-    then cannot be in place and the whole arena is copied. On CPUs XLA drops
-    optimization barriers before it fuses, but it fuses nothing across a loop: this one
-    never turns, which XLA cannot know, and costs one comparison.
+    then cannot be in place and the whole arena is copied. `Target.fence` says how. The
+    loop has no iteration, which XLA cannot know, and costs one comparison.
 
     Args:
         arrays: A pytree of arrays.
         row: A row that the chunk writes; never the zero row.
+        target: The kind of device.
 
     Returns:
         The same arrays.
@@ -188,15 +180,10 @@ def fence(arrays: Any, row: Array) -> Any:
     leaves, treedef = jax.tree.flatten(arrays)
     if not leaves:
         return arrays
-
-    def loop(row: Array, *arrays: Array) -> tuple[Array, ...]:
-        turns = (row <= ZERO_ROW).astype(jnp.int32)
-        return lax.fori_loop(
-            0, turns, lambda _, each: tuple(map(jnp.zeros_like, each)), arrays
-        )
-
-    def barrier(row: Array, *arrays: Array) -> tuple[Array, ...]:
+    if target.fence == "barrier":
         return lax.optimization_barrier(arrays)
-
-    fenced = lax.platform_dependent(row, *leaves, cpu=loop, default=barrier)
+    iterations = (row <= ZERO_ROW).astype(jnp.int32)
+    fenced = lax.fori_loop(
+        0, iterations, lambda _, each: [*map(jnp.zeros_like, each)], leaves
+    )
     return jax.tree.unflatten(treedef, fenced)

@@ -11,6 +11,7 @@ are enclosed in groups: a loop of zero or one iteration around each skips it at 
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -24,8 +25,6 @@ from edbatch.executor.program import ProgramShape
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
-
-_UNGROUPED = 8  # up to so many loops, a group's own loop costs more than it saves
 
 _State = TypeVar("_State")
 _Body = Callable[[Chunk, _State], _State]
@@ -81,24 +80,27 @@ def walk(
 
     def visit(loop: Loop) -> Callable[[Any, Any], Any]:
         node_type, body = program.types.types[loop.type_id], body_of(loop)
+        read = partial(read_chunk, node_type, loop, target, stream.records)
         length = record_format(node_type, loop).length
 
         def forward(_: Any, carry: tuple[Array, _State]) -> tuple[Array, _State]:
             at, state = carry
-            chunk = read_chunk(node_type, loop, stream.records, at)
-            return at + length, body(chunk, state)
+            return at + length, body(read(at), state)
 
         def backward(_: Any, carry: tuple[Array, _State]) -> tuple[Array, _State]:
             at, state = carry[0] - length, carry[1]
-            return at, body(read_chunk(node_type, loop, stream.records, at), state)
+            return at, body(read(at), state)
 
         return backward if reverse else forward
 
+    target = program.options.target
     visits = [visit(loop) for loop in program.loops]
 
     def step(s: Array, carry: tuple[Array, _State]) -> tuple[Array, _State]:
         trips = stream.trips[stream.num_steps - 1 - s if reverse else s]
-        found: tuple[Array, _State] = run_loops(visits, trips, carry, reverse=reverse)
+        found: tuple[Array, _State] = run_loops(
+            visits, trips, carry, ungrouped=target.ungrouped_loops, reverse=reverse
+        )
         return found
 
     start = jnp.int32(0) if end is None else end
@@ -110,6 +112,7 @@ def run_loops(
     trips: Array,
     carry: Any,
     *,
+    ungrouped: int,
     reverse: bool = False,
 ) -> Any:
     """Runs each loop for as many iterations as asked, in order.
@@ -118,6 +121,7 @@ def run_loops(
         bodies: One body per loop.
         trips: Iterations of each; ``[P] int32``.
         carry: Initial carry.
+        ungrouped: Up to so many loops are not enclosed in groups.
         reverse: Take the loops from the last to the first.
 
     Returns:
@@ -130,7 +134,7 @@ def run_loops(
             carry = lax.fori_loop(0, trips[p], bodies[p], carry)
         return carry
 
-    if len(bodies) <= _UNGROUPED:
+    if len(bodies) <= ungrouped:
         return run_range(0, len(bodies), carry)
     size = math.isqrt(len(bodies))
     starts = list(range(0, len(bodies), size))

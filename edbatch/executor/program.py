@@ -1,6 +1,6 @@
 """What a program is compiled for."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,27 @@ from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.stream.format import RecordFormat, record_formats
 from edbatch.stream.loop import Loop
+from edbatch.target import CPU, Target
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How a program is made.
+
+    Attributes:
+        target: The kind of device that runs it.
+        packing: Whether operations inside cells are packed.
+        with_keys: Whether cells that take keys get them, or run with their default.
+        remat: Whether the backward pass recomputes the outputs of matrix products.
+        reuses_rows: Whether values are overwritten once they are not needed any more;
+            then there is no gradient.
+    """
+
+    target: Target = CPU
+    packing: bool = False
+    with_keys: bool = True
+    remat: bool = False
+    reuses_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -21,21 +42,14 @@ class ProgramShape:
         loops: The loops, in their order.
         arena_rows: (array kind, rows) of each arena.
         type_rows: (type id, rows that its chunks compute at most).
-        packing: Whether operations inside cells are packed.
-        reuses_rows: Whether values are overwritten once they are not needed any more;
-            then there is no gradient.
-        remat: Whether the backward pass computes again what products gave.
-        with_keys: Whether cells that take keys get them, or run with their default.
+        options: How it is made.
     """
 
     types: TypeTable
     loops: tuple[Loop, ...]
     arena_rows: tuple[tuple[int, int], ...]
     type_rows: tuple[tuple[int, int], ...] = ()
-    packing: bool = False
-    reuses_rows: bool = False
-    remat: bool = False
-    with_keys: bool = True
+    options: CompileOptions = CompileOptions()
 
     def __hash__(self) -> int:
         """Returns the hash, which every call of a compiled program asks for."""
@@ -51,15 +65,33 @@ class ProgramShape:
 
     def cell(self, type_id: int) -> CellProgram:
         """Returns the cell of a type."""
-        return cell_program(self._type(type_id), self.types, self.packing)
+        options = self.options
+        return cell_program(
+            self._type(type_id), self.types, options.packing, options.target
+        )
 
     def taped_cell(self, type_id: int) -> TapedCell:
         """Returns the cell of a type, for the backward pass."""
-        return taped_cell(self._type(type_id), self.types, self.packing, self.remat)
+        options = self.options
+        return taped_cell(
+            self._type(type_id),
+            self.types,
+            options.packing,
+            options.remat,
+            options.target,
+        )
+
+    def with_options(self, **options: Any) -> "ProgramShape":
+        """Returns the program, made in another way.
+
+        Args:
+            **options: Fields of `CompileOptions`.
+        """
+        return replace(self, options=replace(self.options, **options))
 
     def _type(self, type_id: int) -> NodeType:
         node_type = self.types.types[type_id]
-        return node_type if self.with_keys else node_type.without_rng()
+        return node_type if self.options.with_keys else node_type.without_rng()
 
     def pack(self, params: Any) -> dict[int, Packed]:
         """Computes what cells make of parameters alone, by type."""

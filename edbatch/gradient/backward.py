@@ -260,7 +260,7 @@ def _body(
             bars, reads = pull_back(groups[0], inputs, given)
             live = groups[0].live
         (direct_bar, operands_bar, externals_bar, gives_bar), reads = fence(
-            (bars, reads), chunk.output_rows[0]
+            (bars, reads), chunk.output_rows[0], chunk.target
         )
         sums = [a + b for a, b in zip(state.sums[type_id], direct_bar, strict=True)]
         reads = write_tapes(state.reads[type_id], lane, reads)

@@ -80,7 +80,7 @@ class _Residuals(NamedTuple):
 def _forward(
     program: ProgramShape, kinds: tuple[int, ...], *arguments: Any
 ) -> tuple[tuple[Array, ...], _Residuals]:
-    if program.reuses_rows:
+    if program.options.reuses_rows:
         raise PlanError(
             "a gradient needs the values that a plan with reuse=True overwrites; plan"
             " with eb.Planner(reuse=False) for training"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from edbatch.cell.backward import taped_cell
 from edbatch.errors import PlanError
 from edbatch.executor.program import ProgramShape
 from edbatch.plan.plan import Plan
@@ -67,7 +66,7 @@ def gradient_memory(plan: Plan, *, remat: bool | None = None) -> GradientMemory:
             " keeps about what a plan of its instances does"
         )
     program = plan.shape.program
-    remat = program.remat if remat is None else remat
+    remat = program.options.remat if remat is None else remat
     arenas = [
         (rows * program.types.avals[kind].num_bytes, program.types.avals[kind].dtype)
         for kind, rows in program.arena_rows
@@ -89,8 +88,7 @@ def _tape_bytes(program: ProgramShape, remat: bool) -> int:
     for type_id, rows in program.type_rows:
         if type_id not in used:
             continue
-        node_type = program.types.types[type_id]
-        cell = taped_cell(node_type, program.types, program.packing, remat)
+        cell = program.with_options(remat=remat).taped_cell(type_id)
         tapes = jax.eval_shape(
             lambda c=cell, r=rows: (c.new_inputs(r), c.new_outputs(r))
         )

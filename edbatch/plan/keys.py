@@ -1,6 +1,5 @@
 """The keys of a minibatch's nodes, from one key of the caller."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -60,7 +59,7 @@ def program_with(shape: ProgramShape, rng: Any) -> ProgramShape:
     if rng is not None or not takes_keys(shape):
         return shape
     _check_defaults(shape)
-    return replace(shape, with_keys=False)
+    return shape.with_options(with_keys=False)
 
 
 def give_keys(

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import export
 
-from edbatch.executor.program import ProgramShape
+from edbatch.executor.program import CompileOptions, ProgramShape
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.graph.type_table import TypeTable
@@ -23,6 +23,7 @@ from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 from edbatch.stream.slice_variants import SliceVariants
 from edbatch.stream.stream import Stream
+from edbatch.target import CPU, Target
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,18 @@ class Plan:
     def as_stream(self) -> Stream:
         """Returns the schedule, as the executor takes it."""
         return Stream(self.stream, self.trips, self.num_steps)
+
+    def on(self, target: Target) -> "Plan":
+        """Returns the plan for another kind of device; its widths stay.
+
+        Args:
+            target: The device.
+        """
+        program = self.shape.program
+        if program.options.target == target:
+            return self
+        program = program.with_options(target=target)
+        return replace(self, shape=replace(self.shape, program=program))
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], _Static]:
         """Splits the plan into arrays and the static part."""
@@ -191,7 +204,10 @@ def encode_unpadded(
 
 
 def fit_bucket(
-    parts: Sequence[Unpadded], store: BucketStore, more: Needs | None = None
+    parts: Sequence[Unpadded],
+    store: BucketStore,
+    more: Needs | None = None,
+    target: Target = CPU,
 ) -> Bucket:
     """Finds a bucket that holds several plans, each by itself.
 
@@ -199,6 +215,7 @@ def fit_bucket(
         parts: The plans of one model.
         store: The model's buckets.
         more: Sizes of further dimensions.
+        target: The kind of device that will run them.
 
     Returns:
         The bucket.
@@ -208,7 +225,8 @@ def fit_bucket(
         for name, size in part.needs.items():
             needs[name] = max(needs.get(name, 0), size)
     loops = {loop for part in parts for loop in part.stream.loops}
-    return store.fit(loops, needs, lambda loops: _least(parts[0].types, loops))
+    types = parts[0].types
+    return store.fit(loops, needs, lambda loops: _least(types, loops), target)
 
 
 def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
@@ -217,7 +235,7 @@ def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
     Args:
         part: The plan.
         bucket: A bucket that holds it.
-        planner: What the program is to do beside.
+        planner: Compile options: packing, reuse, remat.
 
     Returns:
         Everything but the external inputs.
@@ -228,9 +246,12 @@ def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
         bucket.loops,
         tuple(_by_kind("arena", sizes).items()),
         tuple(_by_kind("rows", sizes).items()),
-        packing=planner.packing,
-        reuses_rows=planner.reuse,
-        remat=planner.remat,
+        CompileOptions(
+            target=bucket.target,
+            packing=planner.packing,
+            remat=planner.remat,
+            reuses_rows=planner.reuse,
+        ),
     )
     stream = pad_stream(part.stream, bucket.loops, sizes["stream"], sizes["steps"])
     rows = part.result.pad(part.rows, lambda name, _: sizes[name])

@@ -20,6 +20,7 @@ from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.order import order_results
 from edbatch.sharding.plan import ShardedPlan, ShardedShape, place
 from edbatch.sharding.report import ShardedReport
+from edbatch.target import choose_target
 
 _INSTANCES = "instances"  # the dimension of a bucket that counts a device's instances
 
@@ -72,6 +73,7 @@ def plan_shards(
     outputs = join(aligned)
     result = outputs.describe(len(recordings), state.see_lists(outputs))
     shape = ShardedShape(mesh, axis, result)
+    target = choose_target(mesh=mesh)
     work = predict_work(recordings, state.types, options.costs)
     device = balance(work, shape.count)
     pairs = zip(recordings, aligned, strict=True)
@@ -86,7 +88,11 @@ def plan_shards(
     def make() -> EncodedShards:
         parts = [
             encode_graph(
-                each, replace(result, instances=each.num_instances), state, options
+                each,
+                replace(result, instances=each.num_instances),
+                state,
+                options,
+                target,
             )
             if each
             else None
@@ -97,6 +103,7 @@ def plan_shards(
             [each for each in parts if each],
             state.buckets_of(mesh, axis),
             {_INSTANCES: most},
+            target,
         )
         instances = bucket.sizes[_INSTANCES]
 

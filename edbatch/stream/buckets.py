@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.sizes import Sizes
 from edbatch.stream.loop import Loop, order_loops
+from edbatch.target import CPU, Target
 
 Needs = dict[str, int]  # a named dimension -> its size
 
@@ -19,10 +20,12 @@ class Bucket:
     Attributes:
         loops: Loops of the program.
         sizes: Size of each named dimension.
+        target: The kind of device that it is for.
     """
 
     loops: tuple[Loop, ...]
     sizes: Needs = field(hash=False)
+    target: Target = CPU
 
     def holds(self, loops: set[Loop], needs: Needs) -> bool:
         """Whether a minibatch fits."""
@@ -59,6 +62,7 @@ class BucketStore(WithoutLock):
         loops: set[Loop],
         needs: Needs,
         least: Callable[[tuple[Loop, ...]], Needs] = lambda _: {},
+        target: Target = CPU,
     ) -> Bucket:
         """Returns the smallest bucket that holds a minibatch, or makes one.
 
@@ -66,6 +70,7 @@ class BucketStore(WithoutLock):
             loops: Loops that it uses.
             needs: Size of each dimension that it needs.
             least: What a program with given loops needs even if it never turns.
+            target: The kind of device that will run it.
 
         Returns:
             The bucket.
@@ -74,12 +79,13 @@ class BucketStore(WithoutLock):
             fitting = [
                 each
                 for each in self._buckets
-                if each.holds(loops, needs)
+                if each.target == target
+                and each.holds(loops, needs)
                 and each.waste(needs) <= self.sizes.max_waste
             ]
             if fitting:
                 return min(fitting, key=lambda each: sum(each.sizes.values()))
-            bucket = self._new(loops, needs, least)
+            bucket = self._new(loops, needs, least, target)
             self._buckets.append(bucket)
             return bucket
 
@@ -88,30 +94,33 @@ class BucketStore(WithoutLock):
         loops: set[Loop],
         needs: Needs,
         least: Callable[[tuple[Loop, ...]], Needs],
+        target: Target,
     ) -> Bucket:
         """A bucket with headroom that also holds what a similar one did before it."""
         sizes = {name: self._round(size) for name, size in needs.items()}
         loops = set(loops)
         limit = self.sizes.max_waste
         for other in self._buckets:
+            if other.target != target:
+                continue
             if other.waste(needs) <= limit and sum(needs.values()) <= limit * sum(
                 other.sizes.values()
             ):
                 loops |= set(other.loops)
                 for name, size in other.sizes.items():
                     sizes[name] = max(sizes.get(name, 0), size)
-        complete = self._complete(loops)
+        complete = self._complete(loops, target)
         for name, size in least(complete).items():
             sizes[name] = max(sizes.get(name, 0), size)
-        return Bucket(complete, sizes)
+        return Bucket(complete, sizes, target)
 
-    def _complete(self, loops: set[Loop]) -> tuple[Loop, ...]:
+    def _complete(self, loops: set[Loop], target: Target) -> tuple[Loop, ...]:
         """Adds what other minibatches of the same kind will use.
 
         A type that ran at some width has smaller remainders elsewhere, and the
         headroom may bring the next larger width.
         """
-        widths = self.sizes.widths
+        widths = self.sizes.on(target).widths
         complete = set()
         for loop in loops:
             largest = min(widths.index(loop.width) + 1, len(widths) - 1)

@@ -1,11 +1,14 @@
 """Wide matrices whose rows would lie whole pages apart."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
 from packed_cells import assert_packed, count_products, normal
 
 from edbatch.cell.lowering import extra_columns
+from edbatch.target import CPU, GPU
 
 pytestmark = pytest.mark.default_flags
 
@@ -26,13 +29,15 @@ pytestmark = pytest.mark.default_flags
     ],
 )
 def test_rows_of_whole_pages_get_one_more_line(rows, columns, itemsize, expected):
-    assert extra_columns(rows, columns, itemsize) == expected
-    assert extra_columns(rows, columns + expected, itemsize) == 0
+    assert extra_columns(rows, columns, itemsize, CPU) == expected
+    assert extra_columns(rows, columns + expected, itemsize, CPU) == 0
 
 
-def test_other_devices_have_other_caches(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert extra_columns(768, 1024, 4) == 0
+def test_other_devices_have_other_caches():
+    assert extra_columns(768, 1024, 4, GPU) == 0
+    assert extra_columns(768, 512, 4, replace(GPU, page_bytes=2048)) == 16
+    assert extra_columns(768, 1024, 4, replace(CPU, line_bytes=128)) == 32
+    assert extra_columns(768, 1024, 4, replace(CPU, padded_bytes=768 * 4096)) == 0
 
 
 def gates(params, x, h):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 
 import edbatch as eb
 from edbatch.cell.transposed_weight import transposed_weight
+from edbatch.target import CPU, GPU
 
 PRODUCTS = {
     "matrix, vector": (lambda m, x: m @ x, (3, 4), (4,)),
@@ -84,18 +87,17 @@ def chain(params, word):
     return step(params, step(params, leaf(params, word)))
 
 
-def count_by_columns(params):
+def count_by_columns(params, target):
     """How many products of the gradient contract the columns of their matrix."""
     batched = eb.batch(chain, "depth", params=params)
-    plan = batched.plan([0, 1, 2])
+    plan = batched.plan([0, 1, 2]).on(target)
     gradient = jax.jit(jax.grad(lambda params: batched.apply(params, plan).sum()))
     return gradient.lower(params).as_text().count("contracting_dims = [1] x [1]")
 
 
-def test_chunks_need_not_turn_small_matrices(monkeypatch):
+def test_chunks_need_not_turn_small_matrices():
     params = {"table": jnp.ones((3, 8)), "w": jnp.eye(8)}
     large = {"table": jnp.ones((3, 1024)), "w": jnp.eye(1024)}
-    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-    assert count_by_columns(params) == 0 < count_by_columns(large)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert count_by_columns(params) > 0
+    assert count_by_columns(params, CPU) == 0 < count_by_columns(large, CPU)
+    assert count_by_columns(params, GPU) > 0
+    assert count_by_columns(large, replace(GPU, pretransposed_bytes=2**22)) == 0

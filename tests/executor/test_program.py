@@ -117,7 +117,7 @@ def test_loops_run_in_order_as_often_as_asked(loops, reverse):
     ]
     start = (jnp.full(200, -1), jnp.int32(0))
     order, count = jax.jit(
-        lambda trips: run_loops(bodies, trips, start, reverse=reverse)
+        lambda trips: run_loops(bodies, trips, start, ungrouped=8, reverse=reverse)
     )(jnp.asarray(trips, jnp.int32))
     expected = [p for p in range(loops) for _ in range(trips[p])]
     assert order[:count].tolist() == (expected[::-1] if reverse else expected)

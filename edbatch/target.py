@@ -1,0 +1,118 @@
+"""Targets: everything that the kind of a device decides, in one place.
+
+A target is chosen by the device that will run, and is part of what a program is
+compiled for. Nothing else in edbatch asks which device there is. The numbers were
+measured on CPUs; where other kinds of devices have no measurement of their own, they
+have the same.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+from jax.sharding import Mesh
+
+
+@dataclass(frozen=True)
+class Target:
+    """What programs for one kind of device are like.
+
+    Attributes:
+        kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
+        widths: Widths of chunks that `eb.Sizes` takes by default, in rows, ascending.
+        chunk_overhead: Cost of running one more chunk that it takes by default, in
+            rows.
+        fence: How reads are kept apart from later writes. On CPUs XLA drops
+            optimization barriers before it fuses operations, but fuses nothing across a
+            loop, of zero iterations here: ``"loop"``; else ``"barrier"``.
+        fenced_slice: Elements from which on a slice is read before it is used; None for
+            none. XLA's CPU backend reads a slice where it is used, element by element,
+            and then does not vectorise what uses it: a lattice LSTM of 128, whose
+            slices have up to 16,384 elements, takes 18 in place of 23 ms with the
+            fence. Below, it would cost more.
+        page_bytes: Matrices whose rows lie a multiple of so many bytes apart get
+            columns of padding; 0 for none. See `edbatch.cell.lowering`.
+        line_bytes: Bytes of these columns.
+        padded_bytes: Larger matrices than so many bytes get them.
+        pretransposed_bytes: Matrices of up to so many bytes are transposed once, before
+            the loops, for the backward pass; 0 for none. See
+            `edbatch.cell.turned_product`.
+        ungrouped_loops: Up to so many loops, the loop around a group of them costs more
+            than it saves.
+    """
+
+    kind: str
+    widths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+    chunk_overhead: float = 10.0
+    fence: Literal["loop", "barrier"] = "barrier"
+    fenced_slice: int | None = None
+    page_bytes: int = 0
+    line_bytes: int = 64
+    padded_bytes: int = 2**20
+    pretransposed_bytes: int = 0
+    ungrouped_loops: int = 8
+
+
+CPU = Target(
+    "cpu",
+    fence="loop",
+    fenced_slice=2048,
+    page_bytes=4096,
+    pretransposed_bytes=2**20,
+)
+GPU = Target("gpu")
+TPU = Target("tpu")
+
+_DEFAULT = "jax_default_device"
+_TARGETS = {"cpu": CPU, "tpu": TPU}
+
+
+def target_of(platform: str) -> Target:
+    """Returns the target of a platform.
+
+    Args:
+        platform: Its name in JAX, such as ``jax.devices()[0].platform``.
+
+    Returns:
+        The target; that of GPUs for ``"gpu"``, ``"cuda"``, ``"rocm"`` and for unknown
+        ones.
+
+    Example:
+        >>> target_of("cpu").fence, target_of("cuda").kind
+        ('loop', 'gpu')
+    """
+    return _TARGETS.get(platform, GPU)
+
+
+def choose_target(arrays: Any = (), mesh: Mesh | None = None) -> Target:
+    """Chooses the target of the device that would run a function now.
+
+    Args:
+        arrays: What the function is given, a pytree. Those that are committed to a
+            device, as by `jax.device_put`, decide.
+        mesh: The mesh that it runs on, which decides before them.
+
+    Returns:
+        The target; that of ``jax.default_device`` where nothing is committed, else of
+        the default backend.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> choose_target(jax.device_put(jnp.ones(3), jax.devices("cpu")[0])).kind
+        'cpu'
+    """
+    if mesh is not None:
+        return target_of(mesh.devices.flat[0].platform)
+    placed = next(filter(_is_committed, jax.tree.leaves(arrays)), None)
+    if placed is not None:
+        return target_of(next(iter(placed.devices())).platform)
+    default = getattr(jax.config, _DEFAULT)
+    if default is None:
+        return target_of(jax.default_backend())
+    return target_of(default if isinstance(default, str) else default.platform)
+
+
+def _is_committed(leaf: Any) -> bool:
+    """Whether an array has to stay on its device; what is traced is nowhere yet."""
+    traced = isinstance(leaf, jax.core.Tracer)
+    return not traced and bool(getattr(leaf, "committed", False))
