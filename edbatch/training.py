@@ -70,13 +70,13 @@ class Trainer:
         ...     for x in numbers:
         ...         total = add(params, total, x)
         ...     return total
-        >>> batched = eb.batch(model)
+        >>> params = {"scale": jnp.float32(0)}
+        >>> batched = eb.batch(model, params=params)
         >>> def loss(params, plan, targets):
         ...     return jnp.mean((batched.apply(params, plan) - targets) ** 2)
         >>> data, targets = [[1.0], [1.0, 2.0]], np.float32([2, 6])
-        >>> params = {"scale": jnp.float32(0)}
         >>> trainer = Trainer(loss, optax.sgd(0.05), params, targets)
-        >>> for minibatch in eb.Loader(batched, data, 2, params=params).epochs(20):
+        >>> for minibatch in eb.Loader(batched, data, 2).epochs(20):
         ...     trainer.step(minibatch)
         >>> round(float(trainer.finish().params["scale"]), 3)
         2.0

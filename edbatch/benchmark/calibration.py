@@ -1,5 +1,7 @@
 """Measuring what cells cost as a function of batch width, inside the running program.
 
+What going by these costs gains, and their error: `edbatch.policies.cost.model`.
+
 *Chunks.* The time of a chunk of each type and width is the difference between a real
 minibatch and the same with more such chunks slipped in (`edbatch.benchmark.replay`), so
 many that it takes about twice as long; both run side by side, and the median over

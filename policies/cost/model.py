@@ -6,6 +6,10 @@ measures how long each type takes in chunks of each width, and this gives the ti
 batch, of a schedule, and what one batch more of each type costs: the part of a batch's
 time that does not depend on how many nodes are in it, and all that a better schedule
 can save, since every schedule runs the same nodes.
+
+Gain of going by time and not by number: 2 to 4% of the forward pass on minibatches
+where the choice differs (lattices, trees of two types), nothing on trees of one type
+and CLEVR programs. Predictions are 2 to 17% off (docs/results-policies.md).
 """
 
 from collections.abc import Sequence

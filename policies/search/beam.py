@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from edbatch.policies.search.instance_graph import InstanceGraph
 from edbatch.policies.search.instance_states import (
-    InstanceGraph,
     InstanceStates,
     follow,
     grown,

@@ -7,6 +7,10 @@ so the optimum of a part is a lower bound for the whole. Parts grow by the insta
 raises the lower bound most, until the optimum of the part equals the number of batches
 of a schedule that is known, which is then optimal, or until the part is too large.
 
+Gain: it tells how far a policy is from the optimum where the lower bound cannot. On
+minibatches of two sentences of word lattices it proves the search optimal on 50 of 50
+and the learned policy on 34 (docs/results-policies.md).
+
 In the worst case the states kept per layer, W, are all that there are, so a part that
 is not solved costs O(W F B) per layer.
 """

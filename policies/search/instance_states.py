@@ -21,40 +21,12 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from edbatch.graph.structure import GraphStructure
-from edbatch.policies.search.reach import reach
+from edbatch.policies.search.instance_graph import InstanceGraph
 
 UNKNOWN = -1
 _FULL = -2
 _MASK_TYPES = 64
 _ALL = np.uint64(2**64 - 1)
-
-
-class InstanceGraph(NamedTuple):
-    """A minibatch of ``B`` instances with ``N`` nodes of ``T`` types.
-
-    Attributes:
-        node_type: Type of each node.
-        operand_start: First operand of each node, and the end.
-        operands: Node that each operand reads; negative where it is missing.
-        consumer_start: First reader of each node, and the end.
-        consumers: Readers.
-        chains: As in `edbatch.policies.reach.Reach`.
-        height: As there.
-        settled: The smallest, over each node and all after it in its instance, of the
-            last ancestor of its own type. Until that has run, none of them is a head.
-        first_node: First node of each instance, and the end.
-    """
-
-    node_type: np.ndarray  # [N] int32
-    operand_start: np.ndarray  # [N + 1] int32
-    operands: np.ndarray  # [E] int32
-    consumer_start: np.ndarray  # [N + 1] int32
-    consumers: np.ndarray  # [E] int32
-    chains: np.ndarray  # [N, T] int32
-    height: np.ndarray  # [N] int32
-    settled: np.ndarray  # [N] int32
-    first_node: np.ndarray  # [B + 1] int64
 
 
 class InstanceStates(NamedTuple):
@@ -101,63 +73,6 @@ class Scratch(NamedTuple):
     frontier: np.ndarray  # [n + 1] int32
     bits: np.ndarray  # [words] uint64
     above: np.ndarray  # [n] uint64
-
-
-def instance_graph(structure: GraphStructure) -> InstanceGraph:
-    """Prepares a minibatch.
-
-    Args:
-        structure: The minibatch.
-
-    Returns:
-        Its arrays for compiled code.
-    """
-    start, consumers, _ = structure.consumers
-    node_type = structure.node_type
-    first_node = np.concatenate([[0], np.cumsum(structure.instance_nodes)])
-    chains, height = _reach_arrays(node_type, start, consumers, structure.num_types)
-    return InstanceGraph(
-        node_type,
-        structure.operand_start,
-        structure.operand_node,
-        start,
-        consumers,
-        chains,
-        height,
-        _settled(
-            node_type,
-            structure.operand_start,
-            structure.operand_node,
-            first_node,
-            structure.num_types,
-        ),
-        first_node,
-    )
-
-
-@njit(cache=True, nogil=True)
-def _reach_arrays(node_type, consumer_start, consumers, num_types):
-    # Compiled functions return plain tuples to Python, see `new_frontier`.
-    found = reach(node_type, consumer_start, consumers, num_types)
-    return found.chains, found.height
-
-
-@njit(cache=True, nogil=True)
-def _settled(node_type, operand_start, operands, first_node, num_types):
-    n = len(node_type)
-    latest = np.full((n, num_types), UNKNOWN, np.int32)  # of itself and its ancestors
-    settled = np.empty(n, np.int32)
-    for v in range(n):
-        for e in range(operand_start[v], operand_start[v + 1]):
-            if operands[e] >= 0:
-                for t in range(num_types):
-                    latest[v, t] = max(latest[v, t], latest[operands[e], t])
-        settled[v] = latest[v, node_type[v]]
-        latest[v, node_type[v]] = v
-    for i in range(len(first_node) - 1):
-        for v in range(first_node[i + 1] - 2, first_node[i] - 1, -1):
-            settled[v] = min(settled[v], settled[v + 1])
-    return settled
 
 
 def new_states(graph: InstanceGraph) -> tuple[InstanceStates, np.ndarray]:

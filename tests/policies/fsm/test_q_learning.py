@@ -8,6 +8,7 @@ from edbatch.envs import BatchingEnv
 from edbatch.policies.fsm.encoding import ENCODINGS, encoded, encoding_id
 from edbatch.policies.fsm.q_learning import (
     Episode,
+    Rules,
     best_action,
     best_actions,
     learn,
@@ -28,13 +29,17 @@ def episode_of(structure, encoding="sort", epsilon=0.5, seed=0, table=None, alph
         start_frontier(structure),
         structure.instance_nodes,
         chains_below(structure.node_type, start, consumers, structure.num_types),
-        encoding_id(encoding),
-        np.ones(structure.num_types + 1),
-        3,
-        alpha,
-        epsilon,
+        Rules(
+            kind=encoding_id(encoding),
+            weight=np.ones(structure.num_types + 1),
+            log2_p=3,
+            alpha=alpha,
+            epsilon=epsilon,
+            n_step=4,
+            learning_rate=0.05,
+            cost=np.ones(structure.num_types),
+        ),
         new_stream(seed),
-        np.ones(structure.num_types),
     )
     return table, Episode(*(each[:steps] for each in episode))
 

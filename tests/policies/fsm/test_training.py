@@ -28,7 +28,7 @@ from edbatch.policies import (
     train_policy,
 )
 from edbatch.policies.fsm import training as module
-from edbatch.policies.fsm.training import common_types
+from edbatch.policies.fsm.settings import common_types, evaluations
 from edbatch.policies.fsm.tuning import next_generation, start_tuning
 from edbatch.schedule import check_schedule, lower_bound
 from edbatch.schedule.examples import chain, tree
@@ -188,11 +188,11 @@ def test_interrupted_before_the_first_trial(encoding, function, monkeypatch):
 
 
 def test_evaluations_are_frequent_at_first_and_end_with_the_last_trial():
-    assert sorted(set(module._evaluations(1))) == [1]
-    assert sorted(set(module._evaluations(3))) == [1, 2, 3]
-    assert sorted(set(module._evaluations(90)))[:5] == [1, 2, 3, 6, 9]
-    assert sorted(set(module._evaluations(1000)))[:7] == [1, 2, 4, 8, 16, 25, 50]
-    assert max(module._evaluations(999)) == 999
+    assert sorted(set(evaluations(1))) == [1]
+    assert sorted(set(evaluations(3))) == [1, 2, 3]
+    assert sorted(set(evaluations(90)))[:5] == [1, 2, 3, 6, 9]
+    assert sorted(set(evaluations(1000)))[:7] == [1, 2, 4, 8, 16, 25, 50]
+    assert max(evaluations(999)) == 999
 
 
 def test_every_minibatch_takes_its_turn():

@@ -13,7 +13,8 @@ from edbatch.envs.samplers import join_instances
 from edbatch.graph import TypeKey
 from edbatch.policies.search.beam import EXHAUSTED, FOUND, STOPPED, search_beam
 from edbatch.policies.search.beam_search import schedule_of
-from edbatch.policies.search.instance_states import instance_graph, new_states
+from edbatch.policies.search.instance_graph import instance_graph
+from edbatch.policies.search.instance_states import new_states
 from edbatch.schedule import check_schedule, lower_bound
 
 

@@ -9,12 +9,12 @@ from smoothed_bound_oracle import longest, parts_of
 from edbatch.envs import sample_dag_structure, sample_lattice_structure
 from edbatch.envs.samplers import join_instances
 from edbatch.graph import TypeKey
+from edbatch.policies.search.instance_graph import instance_graph
 from edbatch.policies.search.instance_states import (
     UNKNOWN,
     InstanceStates,
     follow,
     grown,
-    instance_graph,
     new_scratch,
     new_states,
 )
