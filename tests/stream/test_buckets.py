@@ -26,6 +26,14 @@ def test_headroom():
     assert 1250 <= store().fit(LOOPS, {"stream": 1000}).sizes["stream"] <= 1350
 
 
+def test_a_full_bucket_holds_not_one_more():
+    buckets = store()
+    first = buckets.fit(LOOPS, {"stream": 1000})
+    size = first.sizes["stream"]
+    assert buckets.fit(LOOPS, {"stream": size}) is first
+    assert buckets.fit(LOOPS, {"stream": size + 1}).sizes["stream"] > size
+
+
 def test_a_larger_need_makes_a_bucket_that_holds_both():
     buckets = store()
     buckets.fit(LOOPS, {"stream": 1000, "steps": 900})

@@ -1,0 +1,420 @@
+"""Do the tests find faults? Breaks the library on purpose, place by place.
+
+Each mutation replaces one piece of text, which must occur exactly once, in a copy of
+the packages; then the tests that should find it run against the copy, and say which of
+them did. What they do not find is tried on all tests with `--rest`. In a clone:
+
+    python experiments/mutation_check.py
+    python experiments/mutation_check.py --names dropped-head,stale-plan --rest
+
+Takes some twenty minutes on two cores. A test checks that all the texts still occur.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from arguments import option, parse_arguments
+
+ROOT = Path(__file__).resolve().parents[1]
+# Folders of packages, and where each is in the copy.
+PACKAGES = {
+    "edbatch": "edbatch",
+    "envs": "edbatch/envs",
+    "memory_planner": "edbatch/memory_planner",
+    "policies": "edbatch/policies",
+}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    names: str = option("", "Which mutations, by commas; all if empty.")
+    rest: bool = option(False, "Run all tests where the first ones find nothing.")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault.
+
+    Attributes:
+        name: What it is called.
+        path: The file, relative to the repository.
+        old: Text that occurs once in it.
+        new: What stands in its place.
+        tests: The tests to run first, by words.
+        compiled: Whether Numba compiles its kernels. Where they are small, running
+            them in Python takes less time than compiling them anew.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: str
+    compiled: bool = True
+
+    def apply(self, text: str) -> str:
+        """Returns the file's text with the fault."""
+        if text.count(self.old) != 1:
+            found = text.count(self.old)
+            sys.exit(f"{self.name}: its text occurs {found} times in {self.path}")
+        return text.replace(self.old, self.new)
+
+
+def kernel(name: str, path: str, old: str, new: str, tests: str) -> Mutation:
+    """A fault in a Numba kernel, which runs in Python."""
+    return Mutation(name, path, old, new, tests, compiled=False)
+
+
+HEURISTICS = (
+    "tests/schedule/test_sufficient_condition.py tests/policies/test_heuristics.py"
+)
+PQ_TREE = (
+    "tests/memory_planner/test_pq_tree.py tests/memory_planner/test_pq_reduction.py"
+)
+
+MUTATIONS = (
+    # --- graphs and schedules
+    kernel(
+        "unshifted-operands",
+        "edbatch/graph/merge.py",
+        "operands[operand] += first_value[graph]",
+        "operands[operand] += first_value[0]",
+        "tests/graph/test_recording.py",
+    ),
+    kernel(
+        "unshifted-inputs",
+        "edbatch/graph/merge.py",
+        "rows[row] += first_row[graph, slot_kind[slot]]",
+        "rows[row] += first_row[graph, 0]",
+        "tests/graph/test_recording.py tests/test_batching.py",
+    ),
+    kernel(
+        "early-reader",
+        "edbatch/schedule/frontier.py",
+        "if state.missing[reader] == 0:",
+        "if state.missing[reader] <= 1:",
+        HEURISTICS,
+    ),
+    kernel(
+        "dropped-head",
+        "edbatch/schedule/sufficient_condition.py",
+        "heads.heads[chosen] += 1\n                    else:",
+        "heads.heads[chosen] += 0\n                    else:",
+        HEURISTICS,
+    ),
+    kernel(
+        "last-of-equal-ratios",
+        "edbatch/schedule/sufficient_condition.py",
+        "if value > best_value:",
+        "if value >= best_value:",
+        HEURISTICS,
+    ),
+    kernel(
+        "shorter-chain",
+        "edbatch/schedule/lower_bound.py",
+        "best = max(best, chain[operand_node[e]])",
+        "best = chain[operand_node[e]]",
+        "tests/schedule/test_lower_bound.py",
+    ),
+    kernel(
+        "last-of-equal-depths",
+        "policies/heuristics.py",
+        "mean[t] < best_mean",
+        "mean[t] <= best_mean",
+        "tests/policies/test_heuristics.py",
+    ),
+    # --- policies
+    kernel(
+        "stale-mean",
+        "policies/heuristics.py",
+        "depth_sum[best] -= depth[state.queue[place]]",
+        "depth_sum[best] -= 0",
+        "tests/policies/test_heuristics.py",
+    ),
+    kernel(
+        "prefix-as-sequence",
+        "policies/fsm/trie.py",
+        "if trie.number[node] == NO_STATE:",
+        "if trie.number[node] <= NO_STATE + 1:",
+        "tests/policies/fsm/test_trie.py",
+    ),
+    Mutation(
+        "one-step-late",
+        "policies/fsm/q_learning.py",
+        "end = min(s + n_step, steps)",
+        "end = min(s + n_step + 1, steps)",
+        "tests/policies/fsm/test_q_learning.py",
+    ),
+    kernel(
+        "below-without-oneself",
+        "policies/smooth_bound/remaining.py",
+        "best += 1\n                below[v] = best",
+        "below[v] = best + 1",
+        "tests/policies/smooth_bound/test_remaining_bound.py",
+    ),
+    Mutation(
+        "unguarded",
+        "policies/guard.py",
+        "if cost < least:",
+        "if cost < least - 1:",
+        "tests/policies/test_guard.py",
+    ),
+    Mutation(
+        "ignored-visits",
+        "policies/files/policy_file.py",
+        'visits = read_entry(each, where, "visits", int)',
+        'read_entry(each, where, "visits", int); visits = 0',
+        "tests/policies/files",
+    ),
+    Mutation(
+        "ignored-weights",
+        "policies/files/policy_file.py",
+        'BoundWeights.from_json(content.get("soft_bound"), [*position])',
+        "BoundWeights.from_json(EQUAL_WEIGHTS.to_json([]), [*position])",
+        "tests/policies/files tests/policies/test_zoo.py",
+    ),
+    # --- memory planning
+    Mutation(
+        "unturned-chain",
+        "memory_planner/pq_templates.py",
+        "if not is_full and (node[v, FULL_COUNT] > 0 or first != partial):",
+        "if is_full and (node[v, FULL_COUNT] > 0 or first != partial):",
+        PQ_TREE,
+    ),
+    Mutation(
+        "wrong-end",
+        "memory_planner/pq_templates.py",
+        "add_to_chain(node, chain, FIRST, chain_2)",
+        "add_to_chain(node, chain, LAST, chain_2)",
+        PQ_TREE,
+    ),
+    kernel(
+        "freed-too-early",
+        "memory_planner/reuse.py",
+        "last_read[value] = num_batches if is_output[value] else b",
+        "last_read[value] = b",
+        "tests/memory_planner/test_reuse.py",
+    ),
+    kernel(
+        "widest-gap",
+        "memory_planner/gaps.py",
+        "gap[k, _ROWS] < gap[best, _ROWS]",
+        "gap[k, _ROWS] > gap[best, _ROWS]",
+        "tests/memory_planner/test_reuse.py",
+    ),
+    kernel(
+        "overlapping-blocks",
+        "memory_planner/rows.py",
+        "at += batch_start[b + 1] - batch_start[b]",
+        "at += batch_start[b + 1] - batch_start[b] - 1",
+        "tests/memory_planner/test_layout.py",
+    ),
+    # --- streams
+    Mutation(
+        "small-bucket",
+        "edbatch/stream/buckets.py",
+        "self.sizes.get(name, -1) >= size",
+        "self.sizes.get(name, -1) >= size - 1",
+        "tests/stream/test_buckets.py",
+    ),
+    Mutation(
+        "missing-loops",
+        "edbatch/stream/buckets.py",
+        "largest = min(widths.index(loop.width) + 1, len(widths) - 1)",
+        "largest = widths.index(loop.width)",
+        "tests/stream/test_buckets.py",
+    ),
+    kernel(
+        "shifted-pool",
+        "edbatch/stream/encode.py",
+        "row = external_rows[external_start[v] + slot] + 1",
+        "row = external_rows[external_start[v] + slot]",
+        "tests/stream tests/test_batching.py",
+    ),
+    kernel(
+        "padding-of-first",
+        "edbatch/stream/encode.py",
+        "stream[fields[field]] = size",
+        "stream[fields[field]] = size + 1",
+        "tests/stream/test_format.py tests/gradient/test_gradient_rules.py",
+    ),
+    Mutation(
+        "stale-plan",
+        "edbatch/plan/cache.py",
+        "        graph.external_rows,\n",
+        "",
+        "tests/test_batching.py tests/graph/test_external_inputs.py",
+    ),
+    # --- the executor, cells, and gradients
+    Mutation(
+        "no-fence",
+        "edbatch/executor/chunk.py",
+        "outputs = fence(outputs, chunk.output_rows[0], chunk.target)",
+        "pass",
+        "tests/executor/test_program.py",
+    ),
+    Mutation(
+        "mask-inverted",
+        "edbatch/executor/chunk.py",
+        "for slot in slots], axis=-1) != ZERO_ROW)",
+        "for slot in slots], axis=-1) > ZERO_ROW + 1)",
+        "tests/test_batching.py tests/models/test_equations.py",
+    ),
+    Mutation(
+        "padding-is-real",
+        "edbatch/executor/chunk.py",
+        "jnp.arange(self.width) < self.size",
+        "jnp.arange(self.width) <= self.size",
+        "tests/gradient/test_gradient_rules.py",
+    ),
+    Mutation(
+        "skipped-group",
+        "edbatch/executor/loops.py",
+        "busy = (trips[first:last].max() > 0).astype(jnp.int32)",
+        "busy = (trips[first : last - 1].max() > 0).astype(jnp.int32)",
+        "tests/executor",
+    ),
+    Mutation(
+        "lost-cotangent",
+        "edbatch/gradient/cotangents.py",
+        "bar = bar + slice_rows(own, where, bar.shape[0])",
+        "pass",
+        "tests/gradient tests/test_batching.py",
+    ),
+    Mutation(
+        "set-not-added",
+        "edbatch/gradient/backward.py",
+        "sums = [a + b for a, b in zip(state.sums[type_id], direct_bar, strict=True)]",
+        "sums = [b for a, b in zip(state.sums[type_id], direct_bar, strict=True)]",
+        "tests/gradient tests/cell/test_backward.py",
+    ),
+    Mutation(
+        "repeated-input",
+        "edbatch/gradient/cotangents.py",
+        "real, last = chunk.is_real(1), chunk.size - 1",
+        "real, last = chunk.is_real(1) | True, chunk.size - 1",
+        "tests/gradient tests/executor/test_isolation.py",
+    ),
+    Mutation(
+        "sign-of-a-term",
+        "edbatch/cell/sums.py",
+        "mine.append((products[atom], sign))",
+        "mine.append((products[atom], 1))",
+        "tests/cell/test_pack_cell.py tests/cell/test_random_cells.py",
+    ),
+    Mutation(
+        "early-operand",
+        "edbatch/cell/binding_time.py",
+        "time = BindingTime.OPERAND if effects_of(node) else own",
+        "time = own",
+        "tests/cell/test_binding_time.py tests/cell",
+    ),
+    kernel(
+        "ahead-of-another",
+        "edbatch/schedule/hoist.py",
+        "all_operands[at] = first_value[v] + k",
+        "all_operands[at] = first_value[v]",
+        "tests/cell/test_hoisting.py tests/memory_planner/hoisting",
+    ),
+    # --- random numbers, loaders, several devices
+    Mutation(
+        "swapped-key",
+        "edbatch/graph/node_keys.py",
+        "jax.random.fold_in(jax.random.fold_in(rng, instance), call)",
+        "jax.random.fold_in(jax.random.fold_in(rng, call), call)",
+        "tests/graph/test_node_keys.py tests/plan/test_random_numbers.py",
+    ),
+    Mutation(
+        "same-epoch",
+        "edbatch/loader/order.py",
+        "np.random.default_rng([seed, epoch])",
+        "np.random.default_rng([seed, 0])",
+        "tests/loader/test_order.py",
+    ),
+    Mutation(
+        "unbalanced",
+        "edbatch/sharding/balance.py",
+        'np.argsort(-work, kind="stable")',
+        'np.argsort(work, kind="stable")',
+        "tests/sharding/test_balance.py",
+    ),
+)
+
+
+def copy_packages(into: Path) -> None:
+    """Copies the packages, with what Numba has compiled."""
+    for folder, target in PACKAGES.items():
+        shutil.copytree(ROOT / folder, into / target)
+
+
+def run_tests(name: str, packages: Path, tests: str, compiled: bool) -> str | None:
+    """Runs tests against the copy until one fails; returns its name."""
+    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-n", "0"]
+    command += ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    more = {} if compiled else {"NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(
+        [*command, *(str(ROOT / each) for each in tests.split())],
+        env=os.environ | {"PYTHONPATH": str(packages)} | more,
+        cwd=packages,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 0:
+        return None
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if found is None and done.returncode > 0:
+        sys.exit(f"{name}: pytest failed\n{done.stdout}{done.stderr}")
+    return found[1] if found else "a test that the process did not survive"
+
+
+@cache
+def check_unbroken(tests: str, compiled: bool) -> None:
+    """Ends the script if tests fail without a fault: then they find none."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy_packages(Path(folder))
+        if found := run_tests("no mutation", Path(folder), tests, compiled):
+            sys.exit(f"{found} fails without a mutation")
+
+
+def try_mutation(mutation: Mutation, rest: bool) -> str | None:
+    """Returns the test that finds a mutation, if one does."""
+    with tempfile.TemporaryDirectory() as folder:
+        packages = Path(folder)
+        copy_packages(packages)
+        top, _, inner = mutation.path.partition("/")
+        file = packages / PACKAGES[top] / inner
+        file.write_text(mutation.apply(file.read_text()))
+        if "@njit" in file.read_text():  # callers in other files hold the old kernel
+            for each in packages.rglob("*.nbi"):
+                each.unlink()
+        run = partial(run_tests, mutation.name, packages)
+        found = run(mutation.tests, mutation.compiled)
+        if found is not None:
+            check_unbroken(mutation.tests, mutation.compiled)
+        elif rest:
+            found = run("tests", True)
+        return found
+
+
+def main(arguments: Arguments) -> None:
+    names = {each for each in arguments.names.split(",") if each}
+    chosen = [each for each in MUTATIONS if not names or each.name in names]
+    if unknown := names - {each.name for each in MUTATIONS}:
+        sys.exit(f"There is no mutation {', '.join(sorted(unknown))}")
+    count = 0
+    for mutation in chosen:
+        found = try_mutation(mutation, arguments.rest)
+        count += found is not None
+        print(f"{mutation.name:24} {found or 'NOT FOUND'}", flush=True)
+    print(f"{count} of {len(chosen)} found")
+
+
+if __name__ == "__main__":
+    main(parse_arguments(Arguments, __doc__))
