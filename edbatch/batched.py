@@ -170,8 +170,8 @@ class Batched(HostSide):
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
         state, plan = self.states.adopt_plan(plan)
-        if not is_traced((params, plan)):  # else nobody knows yet which device runs it
-            plan = plan.on(choose_target((params, plan)))
+        planned = plan.shape.program.options.target
+        plan = plan.on(choose_target((params, plan), unknown=planned))
         key = plan_key(plan, rng)
         packed = None
         if not is_traced((plan, key)):  # else a gradient may be asked for

@@ -84,13 +84,17 @@ def target_of(platform: str) -> Target:
     return _TARGETS.get(platform, GPU)
 
 
-def choose_target(arrays: Any = (), mesh: Mesh | None = None) -> Target:
+def choose_target(
+    arrays: Any = (), mesh: Mesh | None = None, unknown: Target | None = None
+) -> Target:
     """Chooses the target of the device that would run a function now.
 
     Args:
         arrays: What the function is given, a pytree. Those that are committed to a
             device, as by `jax.device_put`, decide.
         mesh: The mesh that it runs on, which decides before them.
+        unknown: What to return if an array is traced, so that the device is not known
+            yet; by default the others decide.
 
     Returns:
         The target; that of ``jax.default_device`` where nothing is committed, else of
@@ -103,16 +107,16 @@ def choose_target(arrays: Any = (), mesh: Mesh | None = None) -> Target:
     """
     if mesh is not None:
         return target_of(mesh.devices.flat[0].platform)
-    placed = next(filter(_is_committed, jax.tree.leaves(arrays)), None)
+    placed = None
+    for leaf in jax.tree.leaves(arrays):
+        if isinstance(leaf, jax.core.Tracer):
+            if unknown is not None:
+                return unknown
+        elif placed is None and getattr(leaf, "committed", False):
+            placed = leaf
     if placed is not None:
         return target_of(next(iter(placed.devices())).platform)
     default = getattr(jax.config, _DEFAULT)
     if default is None:
         return target_of(jax.default_backend())
     return target_of(default if isinstance(default, str) else default.platform)
-
-
-def _is_committed(leaf: Any) -> bool:
-    """Whether an array has to stay on its device; what is traced is nowhere yet."""
-    traced = isinstance(leaf, jax.core.Tracer)
-    return not traced and bool(getattr(leaf, "committed", False))

@@ -59,8 +59,15 @@ def test_what_decides_before_what(gpu_host):
 def test_what_is_traced_is_nowhere_yet(gpu_host):
     seen = []
     committed = jax.device_put(jnp.ones(3), jax.devices("cpu")[0])
-    jax.jit(lambda x: seen.append(choose_target(x)))(committed)
-    assert [*seen, choose_target(committed)] == [GPU, CPU]
+
+    def choose(x):
+        for arrays in (x, (committed, x), (x, committed)):
+            seen.append(choose_target(arrays))
+            seen.append(choose_target(arrays, unknown=TPU))
+
+    jax.jit(choose)(committed)
+    assert seen == [GPU, TPU, CPU, TPU, CPU, TPU]
+    assert choose_target(committed, unknown=TPU) is CPU
 
 
 def targets_run(batched):

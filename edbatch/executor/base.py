@@ -20,7 +20,7 @@ from edbatch.executor.arenas import Arenas
 from edbatch.executor.program import ProgramShape
 from edbatch.stream.stream import Stream
 
-Prepared = dict[int, Packed]  # type id -> what its cell makes of parameters alone
+Prepared = dict[int, Packed]  # type id -> packed parameters of its cell
 
 
 class Executor(Protocol):
@@ -38,7 +38,7 @@ class Executor(Protocol):
 
         Args:
             program: The program.
-            prepared: What `ProgramShape.pack` made of the parameters.
+            prepared: The packed parameters, from `ProgramShape.pack`.
             arenas: Values by array kind, ``[rows, ...]``; row 0 is zero. Whatever the
                 stream reads and does not write itself is there.
             pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.

@@ -11,6 +11,7 @@ are enclosed in groups: a loop of zero or one iteration around each skips it at 
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ _State = TypeVar("_State")
 _Body = Callable[[Chunk, _State], _State]
 
 
+@dataclass(frozen=True)
 class Loops:
     """Runs streams by nested loops; see `Executor`."""
 

@@ -52,7 +52,7 @@ class ProgramShape:
     options: CompileOptions = CompileOptions()
 
     def __hash__(self) -> int:
-        """Returns the hash, which every call of a compiled program asks for."""
+        """Returns the hash, kept because every call of a compiled program needs it."""
         return self._hash
 
     def __getstate__(self) -> dict[str, Any]:

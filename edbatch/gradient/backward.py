@@ -164,7 +164,7 @@ class _State(NamedTuple):
     """State of the backward pass, which goes through the stream from its end.
 
     Attributes:
-        lanes: Rows of the tapes that are still to do, by type.
+        lanes: Rows of the tapes that are not differentiated yet, by type.
         sums: Cotangents of packed arrays that are summed chunk by chunk, by type.
         reads: Inputs of each site that depend on the row, by type.
         gives: Outputs of each site; its cotangents, in the rows that are done.
@@ -196,7 +196,7 @@ def _pull_back(
     turned: list[Array | None],
     start: _State,
 ) -> _Pull:
-    """Returns what differentiates a group of a chunk's outputs.
+    """Returns a function that differentiates a group of a chunk's outputs.
 
     It takes the group, the chunk's inputs, and the outputs of sites; it returns the
     cotangents of arrays read directly, operands, external inputs and outputs of sites,
@@ -242,7 +242,7 @@ def _body(
     pools: Arenas,
     arenas: Arenas,
 ) -> Callable[[Chunk, _State], _State]:
-    """Returns what adds the cotangents of a chunk's inputs to a state."""
+    """Returns a loop's body: it adds the cotangents of a chunk's inputs to a state."""
     type_id, width, template = loop.type_id, loop.width, node_type.template
 
     def body(chunk: Chunk, state: _State) -> _State:

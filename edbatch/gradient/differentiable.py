@@ -11,7 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 from edbatch.cell.rows import take_rows
 from edbatch.errors import PlanError
 from edbatch.executor.arenas import Arenas, new_arenas
-from edbatch.executor.loops import Loops
+from edbatch.executor.choice import executor_of
 from edbatch.executor.program import ProgramShape
 from edbatch.gradient.backward import differentiate
 from edbatch.gradient.forward import TapedRun, run_with_tapes
@@ -43,8 +43,8 @@ def differentiable_execute(
         The results, ``[n, ...]`` each. They are read here and not by the caller, so
         that it is known which of them have no cotangent.
     """
-    prepared = program.pack(params)
-    arenas = Loops().run(program, prepared, new_arenas(program), pools, stream)
+    executor, prepared = executor_of(program.options.target), program.pack(params)
+    arenas = executor.run(program, prepared, new_arenas(program), pools, stream)
     return _read_results(kinds, arenas, rows)
 
 

@@ -23,8 +23,8 @@ def moving_arenas(
     Args:
         shape: The program.
         cells: Its cells, by type.
-        pools: Array kinds of the external inputs that one differentiates by; beside
-            them one does by the parameters.
+        pools: Array kinds of the external inputs to differentiate by, in addition to
+            the parameters.
 
     Returns:
         Array kinds.

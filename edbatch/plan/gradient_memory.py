@@ -19,7 +19,8 @@ class GradientMemory:
     Attributes:
         values: Arenas, and external inputs.
         cotangents: Their cotangents.
-        tapes: What cells wrote down for the cotangents of parameters.
+        tapes: Inputs and outputs of weight-gradient sites, one row per node and padding
+            row.
         plan: The integers of the plan.
     """
 

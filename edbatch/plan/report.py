@@ -17,11 +17,11 @@ class PlanReport:
         policy: Name of the policy that scheduled it.
         nodes: Nodes of the minibatch.
         batches: Batches of its schedule.
-        hoisted: Nodes whose products of external inputs run ahead; these are in the
-            counts of chunks, operands and bytes below.
+        hoisted: Precomputed nodes, which hold products of external inputs; they are in
+            the counts of chunks, operands and bytes below.
         unseen_states: Batches that a learned policy chose by its fallback.
         chunks: Chunks into which the batches were cut.
-        padding_rows: Rows computed for nobody.
+        padding_rows: Padding rows computed.
         operands: Operand slots of all chunks.
         operands_in_place: Those of them that are one contiguous, ordered slice.
         operand_bytes: Bytes that the nodes read from the arenas.

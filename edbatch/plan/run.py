@@ -8,7 +8,7 @@ from jax import Array
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import take_rows
 from edbatch.executor.arenas import Arenas, new_arenas
-from edbatch.executor.loops import Loops
+from edbatch.executor.choice import executor_of
 from edbatch.gradient.differentiable import differentiable_execute
 from edbatch.gradient.reverse_mode import reverse_only
 from edbatch.graph.output_tree import ResultShape
@@ -40,7 +40,7 @@ def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
     """As `run_plan`, from packed parameters; without a gradient.
 
     Args:
-        packed: What `ProgramShape.pack` made of the parameters.
+        packed: The packed parameters, from `ProgramShape.pack`.
         plan: The plan.
         rng: As for `run_plan`.
 
@@ -49,7 +49,9 @@ def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
     """
     shape = plan.shape
     program, pools = give_keys(shape.program, plan.pools, rng)
-    arenas = Loops().run(program, packed, new_arenas(program), pools, plan.as_stream())
+    arenas = executor_of(program.options.target).run(
+        program, packed, new_arenas(program), pools, plan.as_stream()
+    )
     results = take_results(shape.result, plan.rows, arenas, plan.pools)
     return shape.result.assemble(results, plan.lengths)
 

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 
 class Loop(NamedTuple):
-    """One loop of a program; it turns once per chunk of its kind.
+    """One loop of a program; one iteration per chunk of its kind.
 
     Attributes:
         type_id: Type of the nodes.
-        width: Lanes of a chunk.
+        width: Rows of a chunk.
         sliced: Operand slots that it reads as one slice of an arena; the others are
             gathered row by row.
     """
