@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import io_callback
 from packed_cells import normal, spec
 
 from edbatch.cell.binding_time import (
@@ -119,6 +120,28 @@ def test_a_stopped_gradient_stays_stopped():
 
     np.testing.assert_array_equal(jax.grad(loss)(params), 0)
     np.testing.assert_allclose(loss(params), cell(params, x).sum(), rtol=1e-6)
+    # Nor is there a derivative by what is handed on, as programs take it: JAX has none
+    # of such a loop.
+    parts = parameter_split(graph)
+    assert len(parts.computed) == len(parts.handed_on) > 0
+    late = parts.late_function((*parts.handed_on, *graph.inputs))
+    arrays = parts.early_function(graph.parameters, parts.handed_on)(params)
+    is_float = [jnp.issubdtype(each.dtype, jnp.floating) for each in arrays]
+    floats = tuple(k for k, each in enumerate(is_float) if each)
+    assert floats
+    bars = jax.grad(lambda *own: late(*own, x)[0].sum(), floats)(*arrays)
+    assert not any(map(jnp.any, bars))
+
+
+def test_results_of_effects_are_known_when_nodes_run():
+    def cell(p, x):
+        spec = jax.ShapeDtypeStruct((3,), jnp.float32)
+        return x + io_callback(lambda y: y, spec, jnp.exp(p))
+
+    graph = graph_of(cell, normal(0, 3), normal(1, 3))
+    parts = parameter_split(graph)
+    assert names(parts.early) == ["exp"]
+    assert names(parts.late) == ["io_callback", "add"]
 
 
 def test_outputs_of_every_time():
