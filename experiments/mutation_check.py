@@ -250,7 +250,7 @@ MUTATIONS = (
         "edbatch/plan/cache.py",
         "        graph.external_rows,\n",
         "",
-        "tests/test_batching.py tests/graph/test_external_inputs.py",
+        "tests/test_batching.py",
     ),
     # --- the executor, cells, and gradients
     Mutation(

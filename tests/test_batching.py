@@ -67,6 +67,27 @@ def test_values_of_external_inputs_are_not_cached():
     assert batched.cache_info.misses == 1
 
 
+def test_which_call_reads_which_input_is_part_of_the_key_of_a_plan():
+    """An array that two calls read is one row of a pool, here of two."""
+
+    @eb.cell
+    def start(x):
+        return x
+
+    @eb.cell
+    def step(state, x):
+        return 2 * state + x
+
+    def model(params, xs):
+        return step(step(start(xs[0]), xs[1]), xs[2])
+
+    one, two = np.ones(2, np.float32), np.full(2, 3, np.float32)
+    batched = eb.batch(model, sizes=eb.Sizes(widths=(1,)))
+    for xs in ([one, two, one], [one, two, two], [one, one, two]):
+        np.testing.assert_array_equal(batched(None, [xs])[0], model(None, xs))
+    assert (batched.cache_info.hits, batched.cache_info.misses) == (0, 3)
+
+
 def test_a_plan_says_whether_it_came_from_the_cache():
     batched = eb.batch(encode, params=make_params(), sizes=SIZES)
     trees = sample_trees(3, 4)
