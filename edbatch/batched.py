@@ -91,8 +91,11 @@ class Batched(HostSide):
             rng: As for `apply`.
 
         Returns:
-            The model's pytree with a leading axis over instances. Lists whose length
-            differs between instances are `Ragged`.
+            The model's pytree with a leading axis over instances. A list in it is a
+            `Ragged`, since its length may differ between instances; a tuple, a dict and
+            any other pytree node comes back as itself. Of a list that is empty in all
+            instances, and whose elements no recording made with them knows
+            (`record_all`), the values are an empty tuple.
 
         Raises:
             EdbatchError: As `plan` and `apply`.

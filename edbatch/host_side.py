@@ -118,8 +118,8 @@ class HostSide:
     ) -> list[DataflowGraph]:
         """Records the instances of a data set, to be kept and planned later.
 
-        As `record` for each; and which of the model's lists differ in length is known
-        from then on, whatever minibatches are planned first.
+        As `record` for each. What the empty lists of some outputs would hold, the lists
+        of others say: recordings that were made together have one structure.
 
         Args:
             instances: Instances, or recordings of one instance each.

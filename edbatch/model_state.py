@@ -4,18 +4,16 @@ import copy
 import threading
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from jax.sharding import Mesh
 
 from edbatch.cell import HoistedTable, HoistedTypes
-from edbatch.errors import RecordingError
 from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.output_tree import Outputs, OutputTree, Path, find_ragged
 from edbatch.graph.parameters import put_in_order, saw_other_order
 from edbatch.graph.type_table import TypeTable
 from edbatch.graph.without_lock import WithoutLock
@@ -46,10 +44,6 @@ class ModelState(WithoutLock):
         packed: Packed parameters of the latest call.
         calls: Calls met while recording.
         order: The order of keys in the parameters' dicts.
-        ragged: Positions of the output's lists that are returned as `Ragged`.
-        list_lengths: The lengths of its other lists, by position.
-        output_tree: The output's structure, with the elements of lists that were empty
-            in some minibatches.
         adoptions: Where the types of recordings and plans from elsewhere are here.
         lock: Guards what is not guarded by a lock of its own.
     """
@@ -64,9 +58,6 @@ class ModelState(WithoutLock):
     packed: PackedParameters = field(default_factory=PackedParameters)
     calls: CallMemory = field(default_factory=CallMemory)
     order: Hashable = ()
-    ragged: set[tuple[int, ...]] = field(default_factory=set)
-    list_lengths: dict[tuple[int, ...], int] = field(default_factory=dict)
-    output_tree: OutputTree = field(default_factory=OutputTree)
     adoptions: "weakref.WeakKeyDictionary[TypeTable, Adoption]" = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -159,40 +150,6 @@ class ModelState(WithoutLock):
         put_in_order(self.types.params, spec)
         self.order = order
         return True
-
-    def see_lists(self, outputs: Outputs) -> set[Path]:
-        """Notes which of the output's lists differ in length.
-
-        Args:
-            outputs: The outputs of a minibatch.
-
-        Returns:
-            The positions of all lists that ever did.
-        """
-        with self.lock:
-            self.ragged |= find_ragged(outputs, self.list_lengths)
-            return set(self.ragged)
-
-    def with_known_elements(self, graph: DataflowGraph) -> DataflowGraph:
-        """Says what empty lists of a graph's outputs would hold.
-
-        Args:
-            graph: A graph of the model; what its lists hold is noted.
-
-        Returns:
-            The graph, its lists as those of the graphs before it.
-        """
-        outputs = graph.outputs
-        with self.lock:
-            if outputs.tree is self.output_tree:
-                return graph
-            try:
-                common = self.output_tree.unify(outputs.tree)
-            except RecordingError:  # a model may return another tree in each minibatch
-                common = outputs.tree
-            common = self.types.trees.setdefault(common, common)
-            self.output_tree = common
-        return replace(graph, outputs=outputs.widen(common))
 
 
 def new_state(

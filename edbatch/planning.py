@@ -45,9 +45,7 @@ def plan(
         EdbatchError: The policy belongs to another model, or its schedule is invalid;
             or the minibatch has more rows than int32 can count.
     """
-    graph = state.with_known_elements(graph)
-    ragged = state.see_lists(graph.outputs)
-    result = graph.outputs.describe(graph.num_instances, ragged)
+    result = graph.outputs.describe(graph.num_instances)
 
     def make() -> Encoded:
         part = encode_graph(graph, result, state, options, target)

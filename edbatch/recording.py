@@ -1,12 +1,13 @@
 """Recordings of instances, fresh or kept, for one state of a model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import merge
-from edbatch.graph.output_tree import align, join
+from edbatch.graph.output_tree import align
 from edbatch.graph.recorder import record
 from edbatch.model_state import ModelState
 
@@ -47,7 +48,7 @@ def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGra
         instances: Instances, recordings of one instance each, or both.
 
     Returns:
-        A recording of each.
+        A recording of each; the structure of their outputs is one.
 
     Raises:
         EdbatchError: As `record_instances`, with a note that names the instance; or a
@@ -60,11 +61,17 @@ def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGra
         except Exception as error:
             error.add_note(f"instances are recorded one by one; this is number {k}")
             raise
-    if recordings:
-        state.see_lists(join(align([each.outputs for each in recordings])))
-    for each in recordings:  # later ones may say what lists of earlier ones hold
-        state.with_known_elements(each)
-    return [state.with_known_elements(each) for each in recordings]
+    if not recordings:
+        return []
+    # What an empty list would hold, the lists of other recordings say.
+    tree = align([each.outputs for each in recordings])[0].tree
+    tree = state.types.trees.setdefault(tree, tree)
+    return [
+        each
+        if each.outputs.tree is tree
+        else replace(each, outputs=each.outputs.widen(tree))
+        for each in recordings
+    ]
 
 
 def _recorded(state: ModelState, instance: Any) -> DataflowGraph:

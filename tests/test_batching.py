@@ -124,13 +124,6 @@ def test_all_instances_of_a_data_set_are_recorded():
     assert batched.record_all([]) == []
 
 
-def test_recording_a_data_set_finds_the_lists_that_differ():
-    params = make_params()
-    batched = eb.batch(all_states, params=params, sizes=SIZES)
-    recordings = batched.record_all([(1, 2), (3, 4), 5])
-    assert isinstance(batched(params, recordings[:2]), eb.Ragged)
-
-
 def test_recording_a_data_set_names_what_is_wrong():
     batched = eb.batch(encode, params=make_params(), sizes=SIZES)
     with pytest.raises(TypeError, match="not iterable") as caught:
@@ -160,16 +153,20 @@ def test_lists_of_differing_length_are_ragged():
     assert not padded[~np.asarray(mask)].any()
 
 
-def test_lists_of_one_length_stay_lists_until_they_vary():
+def test_lists_are_ragged_in_every_minibatch():
     params = make_params()
     batched = eb.batch(all_states, sizes=SIZES)
-    same = batched(params, [(1, 2), (3, 4)])
-    assert isinstance(same, list) and [x.shape for x in same] == [(2, 4)] * 3
-    assert isinstance(batched(params, [1, (3, 4)]), eb.Ragged)
-    assert isinstance(batched(params, [(1, 2), (3, 4)]), eb.Ragged)
+    structures = set()
+    for trees in ([(1, 2), (3, 4)], [1, (3, 4)], [(1, 2), (3, 4)], [1], [((1, 2), 3)]):
+        result = batched(params, trees)
+        assert isinstance(result, eb.Ragged)
+        structures.add(jax.tree.structure(result))
+        for own, tree in zip(split_instances(result, len(trees)), trees, strict=True):
+            assert_equal(own, all_states(params, tree))
+    assert len(structures) == 1
 
 
-def test_lists_become_ragged_once_lengths_differ_between_minibatches():
+def test_lists_of_any_length_share_programs():
     params = make_params()
     batched = eb.batch(all_states, sizes=SIZES)
     for tree in (1, (1, 2), (1, (2, 3)), ((1, 2), (3, 4))):
@@ -188,7 +185,9 @@ def test_any_pytree_may_be_returned():
     params, trees = make_params(), [(1, 2), 3]
     result = eb.batch(model, sizes=SIZES)(params, trees)
     assert isinstance(result, Both)
-    assert isinstance(result.rest["cell"], list)
+    assert isinstance(result.rest["cell"], eb.Ragged)
+    assert result.rest["cell"].lengths.tolist() == [2, 2]
+    assert result.rest["t"] == ()
     assert result.rest["n"].tolist() == [3, 3]
     eb.verify(eb.batch(model, sizes=SIZES), params, trees)
 

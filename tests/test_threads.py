@@ -82,20 +82,3 @@ def test_a_plan_is_run_while_other_shapes_are_bound():
     states = batched.states
     states._states = Locked(states._states)
     assert batched.apply(make_params(), plan)[0].shape == (1, 4)
-
-
-def test_lists_are_noted_by_one_thread_at_a_time(monkeypatch):
-    batched = eb.batch(all_states, params=make_params(), sizes=SIZES)
-    busy = threading.Semaphore()
-    crowded = []
-
-    def find(*_):
-        if not busy.acquire(blocking=False):
-            crowded.append(True)
-        threading.Event().wait(0.01)
-        busy.release()
-        return set()
-
-    monkeypatch.setattr("edbatch.model_state.find_ragged", find)
-    in_threads(lambda k: batched.plan([k]), 4)
-    assert not crowded

@@ -14,7 +14,6 @@ from jax import Array
 
 from edbatch.graph import DataflowGraph, TypeTable, record
 from edbatch.graph.call_memory import CallMemory
-from edbatch.graph.output_tree import find_ragged
 from edbatch.graph.parameters import abstract
 from edbatch.plan.run import take_results
 from edbatch.verify import split_instances
@@ -72,10 +71,9 @@ def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any
         space = np.zeros((graph.num_values, *found.shape[1:]), found.dtype)
         values.setdefault(kind, space)[ids] = found[: len(ids)]
     outputs = graph.outputs
-    ragged = find_ragged(outputs, seen={})
     identity = np.arange(graph.num_values, dtype=np.int32)
-    shape = outputs.describe(graph.num_instances, ragged)
-    rows = shape.pad(outputs.locate(shape, identity), lambda _, size: size)
+    shape = outputs.describe(graph.num_instances)
+    rows = shape.pad(outputs.locate(identity), lambda _, size: size)
     gathered = take_results(
         shape,
         tuple(map(jnp.asarray, rows.rows)),

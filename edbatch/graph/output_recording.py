@@ -13,11 +13,10 @@ from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import is_key
 from edbatch.graph.output_tree import (
     EMPTY,
-    Mismatch,
     Outputs,
     OutputTree,
     Skeleton,
-    unify,
+    unify_elements,
 )
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.tape import InstanceTape
@@ -138,9 +137,7 @@ class _Flat:
         return ("node", treedef, tuple([self.describe(each) for each in children]))
 
     def _describe_list(self, result: list[Any]) -> Skeleton:
-        place = len(self.lengths)
         self.lengths.append([len(result)])
-        first = len(self.columns)
         if all(type(each) is Handle for each in result) and result:
             kinds = {each._kind for each in result}
             if len(kinds) == 1 and all(
@@ -152,31 +149,20 @@ class _Flat:
         for each in result:
             flat = _Flat(self.recorder)
             parts.append((flat.describe(each), flat))
-        try:
-            element = reduce(unify, dict.fromkeys(own for own, _ in parts), EMPTY)
-        except Mismatch:
-            pass
-        else:
-            for skeleton, flat in parts:
-                if skeleton != element:  # an empty list, or one inside it
-                    flat.widen(skeleton, element)
-            tree = OutputTree(element)
-            self.columns += [
-                [v for _, flat in parts for v in flat.columns[k]]
-                for k in range(len(tree.leaves))
-            ]
-            self.lengths += [
-                [v for _, flat in parts for v in flat.lengths[k]]
-                for k in range(len(tree.lists))
-            ]
-            return ("list", element)
-        # Elements of several structures: a fixed node, like a tuple.
-        del self.lengths[place:], self.columns[first:]
-        for _, flat in parts:
-            self.columns += flat.columns
-            self.lengths += flat.lengths
-        treedef = jax.tree.structure(result, is_leaf=lambda node: node is not result)
-        return ("node", treedef, tuple(skeleton for skeleton, _ in parts))
+        element = reduce(unify_elements, dict.fromkeys(own for own, _ in parts), EMPTY)
+        for skeleton, flat in parts:
+            if skeleton != element:  # an empty list, or one inside it
+                flat.widen(skeleton, element)
+        tree = OutputTree(element)
+        self.columns += [
+            [v for _, flat in parts for v in flat.columns[k]]
+            for k in range(len(tree.leaves))
+        ]
+        self.lengths += [
+            [v for _, flat in parts for v in flat.lengths[k]]
+            for k in range(len(tree.lists))
+        ]
+        return ("list", element)
 
     def _external(self, result: Any) -> Skeleton:
         if isinstance(result, ParameterPath):

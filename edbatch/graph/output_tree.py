@@ -4,9 +4,9 @@ The structure is a *skeleton* of nested tuples:
 
 * ``("value", kind)``: a node's output; ``("external", kind)``: a concrete array;
 * ``("node", treedef, children)``: a tuple, dict or other pytree node;
-* ``("list", child)``: a Python list whose elements are all alike. Its length may vary
-  between instances, so it is kept apart, in a column of lengths;
-* ``("fixed", n, child)``: in a result, a list of the same length in every instance;
+* ``("list", child)``: a Python list, whose elements are all alike. Its length may vary
+  between instances, so it is kept apart, in a column of lengths, and a result has a
+  `Ragged` for it, whatever the lengths are in a minibatch;
 * ``("empty",)``: the element of a list that was always empty.
 
 Every leaf has a column that holds its values for all instances (and all elements of
@@ -27,7 +27,6 @@ from edbatch.errors import RecordingError
 from edbatch.graph.ragged import Ragged
 
 Skeleton = tuple[Any, ...]
-Path = tuple[int, ...]  # position of a list in a skeleton
 EMPTY: Skeleton = ("empty",)
 
 
@@ -64,13 +63,36 @@ def unify(first: Skeleton, second: Skeleton) -> Skeleton:
     raise Mismatch
 
 
+def unify_elements(first: Skeleton, second: Skeleton) -> Skeleton:
+    """As `unify`, for the elements of one list, with an error for users.
+
+    Args:
+        first: A skeleton.
+        second: Another.
+
+    Returns:
+        The skeleton that both have.
+
+    Raises:
+        RecordingError: They have none.
+    """
+    try:
+        return unify(first, second)
+    except Mismatch:
+        raise RecordingError(
+            "a list in a model's output may have any length, so its elements have one"
+            f" structure, shape and dtype, but here they are {_describe(first)} and"
+            f" {_describe(second)}; return a tuple, whose elements may differ"
+        ) from None
+
+
 def walk(skeleton: Skeleton) -> Iterator[Skeleton]:
     """Lists the parts of a skeleton depth first, in the order of its columns."""
     yield skeleton
     if skeleton[0] == "node":
         for each in skeleton[2]:
             yield from walk(each)
-    elif skeleton[0] in ("list", "fixed"):
+    elif skeleton[0] == "list":
         yield from walk(skeleton[-1])
 
 
@@ -98,7 +120,7 @@ class OutputTree:
     @cached_property
     def lists(self) -> tuple[Skeleton, ...]:
         """Its lists, in the order of the columns of lengths."""
-        return tuple(e for e in walk(self.skeleton) if e[0] in ("list", "fixed"))
+        return tuple(e for e in walk(self.skeleton) if e[0] == "list")
 
     def unify(self, other: "OutputTree") -> "OutputTree":
         """Finds the structure that the outputs of different instances share.
@@ -120,7 +142,8 @@ class OutputTree:
                 "the model returns outputs of different structure, shape or dtype for"
                 f" different instances: {_describe(self.skeleton)} and"
                 f" {_describe(other.skeleton)}; return the same pytree for every"
-                " instance (only lists may differ in length)"
+                " instance; a tuple has the same length in each, so return a list where"
+                " lengths differ"
             ) from None
 
     def renumber(self, kind: Callable[[int], int]) -> "OutputTree":
@@ -138,7 +161,7 @@ class OutputTree:
                 return (part[0], kind(part[1]))
             if part[0] == "node":
                 return (*part[:2], tuple(map(renumbered, part[2])))
-            if part[0] in ("list", "fixed"):
+            if part[0] == "list":
                 return (*part[:-1], renumbered(part[-1]))
             return part
 
@@ -213,37 +236,21 @@ class Outputs:
         pairs = zip(self.tree.leaves, self.columns, strict=True)
         return [(kind, values) for (source, kind), values in pairs if source == "value"]
 
-    def describe(self, instances: int, ragged: set[Path]) -> "ResultShape":
-        """Finds the structure of a minibatch's result.
+    def describe(self, instances: int) -> "ResultShape":
+        """Returns the static part of a minibatch's result.
 
         Args:
             instances: Number of instances.
-            ragged: Positions of lists to return as `Ragged`.
 
         Returns:
-            The static part of the result.
+            The structure of the result.
         """
-        lengths = iter(self.lengths)
+        return ResultShape(self.tree, instances)
 
-        def described(part: Skeleton, path: Path) -> Skeleton:
-            if part[0] == "list":
-                own = next(lengths)
-                child = described(part[1], (*path, 0))
-                return (
-                    ("list", child) if path in ragged else ("fixed", int(own[0]), child)
-                )
-            if part[0] == "node":
-                children = [described(x, (*path, k)) for k, x in enumerate(part[2])]
-                return (*part[:2], tuple(children))
-            return part
-
-        return ResultShape(OutputTree(described(self.tree.skeleton, ())), instances)
-
-    def locate(self, shape: "ResultShape", value_row: np.ndarray) -> "ResultRows":
+    def locate(self, value_row: np.ndarray) -> "ResultRows":
         """Finds the rows of the result, of a whole minibatch or of a part of it.
 
         Args:
-            shape: The static part of the minibatch's result.
             value_row: Row of each value.
 
         Returns:
@@ -253,7 +260,7 @@ class Outputs:
             value_row[column] if source == "value" else column + np.int32(1)
             for (source, _), column in zip(self.tree.leaves, self.columns, strict=True)
         ]
-        return ResultRows(tuple(rows), shape.ragged_lengths(self.lengths))
+        return ResultRows(tuple(rows), self.lengths)
 
 
 def align(outputs: Sequence[Outputs]) -> list[Outputs]:
@@ -302,43 +309,13 @@ def join(
     return Outputs(outputs[0].tree, tuple(columns), tuple(map(np.concatenate, lengths)))
 
 
-def find_ragged(outputs: Outputs, seen: dict[Path, int]) -> set[Path]:
-    """Finds the lists whose length differs, and those around them.
-
-    Args:
-        outputs: Outputs of a graph.
-        seen: Length of each list in earlier minibatches; updated.
-
-    Returns:
-        Their positions.
-    """
-    ragged: set[Path] = set()
-    lengths = iter(outputs.lengths)
-
-    def visit(part: Skeleton, path: Path) -> bool:
-        if part[0] == "list":
-            own = next(lengths)
-            varies = len(own) == 0 or bool((own != own[0]).any())
-            varies = varies or seen.setdefault(path, int(own[0])) != own[0]
-            inner = visit(part[1], (*path, 0))
-            if varies or inner:
-                ragged.add(path)
-            return varies or inner
-        if part[0] == "node":
-            return any([visit(each, (*path, k)) for k, each in enumerate(part[2])])
-        return False
-
-    visit(outputs.tree.skeleton, ())
-    return ragged
-
-
 @dataclass(frozen=True, eq=False)
 class ResultRows:
     """Where results lie, for one minibatch.
 
     Attributes:
         rows: One ``[n] int32`` array per leaf: rows of its arena, or of its pool.
-        lengths: One ``[m] int32`` array per ragged list.
+        lengths: One ``[m] int32`` array per list.
     """
 
     rows: tuple[np.ndarray, ...]
@@ -350,27 +327,15 @@ class ResultShape:
     """The static part of a result.
 
     Attributes:
-        tree: Structure of the outputs, ``("fixed", n, child)`` for lists of one length.
+        tree: Structure of the outputs.
         instances: Number of instances, B.
     """
 
     tree: OutputTree
     instances: int
 
-    def ragged_lengths(self, lengths: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Selects the lengths of ragged lists from those of all lists.
-
-        Args:
-            lengths: One ``[m] int32`` array per list.
-
-        Returns:
-            Those of ragged lists.
-        """
-        pairs = zip(self.tree.lists, lengths, strict=True)
-        return tuple(own for part, own in pairs if part[0] == "list")
-
     def pad(self, found: ResultRows, bucket: Callable[[str, int], int]) -> ResultRows:
-        """Pads rows and lengths inside ragged lists to buckets.
+        """Pads rows and lengths inside lists to buckets.
 
         Args:
             found: Rows of a minibatch.
@@ -389,8 +354,6 @@ class ResultShape:
                 padded_lengths.append(_padded(own, size))
                 name = f"list {len(padded_lengths)}"
                 visit(part[1], bucket(name, int(own.sum())))
-            elif part[0] == "fixed":
-                visit(part[2], size * part[1])
             elif part[0] == "node":
                 for each in part[2]:
                     visit(each, size)
@@ -405,11 +368,10 @@ class ResultShape:
 
         Args:
             found: One ``[n, ...]`` array per leaf.
-            lengths: Padded lengths per ragged list.
+            lengths: Padded lengths per list.
 
         Returns:
-            What ``jax.vmap`` of the model would return, with `Ragged` for lists of
-            differing length.
+            What ``jax.vmap`` of the model would return, with `Ragged` for lists.
         """
         next_leaf, next_lengths = iter(found), iter(lengths)
 
@@ -417,12 +379,6 @@ class ResultShape:
             if part[0] == "list":
                 own = next(next_lengths)
                 return _ragged(build(part[1]), own)
-            if part[0] == "fixed":
-                count, values = part[1], build(part[2])
-                return [
-                    jax.tree.map(lambda each, k=k: each[k::count], values)
-                    for k in range(count)
-                ]
             if part[0] == "node":
                 return jax.tree.unflatten(part[1], [build(each) for each in part[2]])
             return () if part == EMPTY else next(next_leaf)

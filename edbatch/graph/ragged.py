@@ -1,4 +1,4 @@
-"""Lists whose length differs between instances, as padded arrays."""
+"""Lists of a model's output, whose length may differ, as padded arrays."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,14 @@ from edbatch.errors import PlanError
 class Ragged:
     """The lists that a model returned for ``B`` instances, one after the other.
 
-    ``V`` is the total number of elements rounded up to a bucket; elements beyond the
-    sum of ``lengths`` are padding.
+    Every Python list in a model's output comes back like this, in the first minibatch
+    as in the hundredth; a tuple has a fixed length and comes back as a tuple. ``V`` is
+    the total number of elements rounded up to a bucket; elements beyond the sum of
+    ``lengths`` are padding.
 
     Attributes:
-        values: The elements: a pytree of ``[V, ...]`` arrays.
+        values: The elements: a pytree of ``[V, ...]`` arrays; an empty tuple if all
+            lists are empty and what they would hold is unknown.
         segment_ids: Instance of each element; B for padding; ``[V] int32``.
         lengths: Length of each instance's list; ``[B] int32``.
 
@@ -76,13 +79,13 @@ class Ragged:
             the boolean mask ``[B, L]``.
 
         Raises:
-            PlanError: The elements are lists of differing length themselves.
+            PlanError: The elements hold lists themselves.
         """
         elements = jax.tree.leaves(self.values, is_leaf=_is_ragged)
         if any(map(_is_ragged, elements)):
             raise PlanError(
-                "to_padded pads lists of arrays, but here the elements hold lists of"
-                " differing length themselves; pad these first, as in"
+                "to_padded pads lists of arrays, but here the elements hold lists"
+                " themselves; pad these first, as in"
                 " dataclasses.replace(ragged, values=ragged.values.to_padded(L)[0]), or"
                 " take to_list()"
             )

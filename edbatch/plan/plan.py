@@ -57,7 +57,7 @@ class Plan:
         num_steps: Steps in use.
         pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
         rows: Row of each result, per leaf of the model's output.
-        lengths: Lengths per ragged list of the model's output.
+        lengths: Lengths per list of the model's output.
         report: What the plan costs; not part of the pytree, None after
             transformations.
     """
@@ -197,7 +197,7 @@ def encode_unpadded(
     needs = _needs(graph, layout, stream)
     for kind, least in slices.rows.items():
         needs[f"arena {kind}"] = max(needs[f"arena {kind}"], least)
-    rows = graph.outputs.locate(result, layout.value_row)
+    rows = graph.outputs.locate(layout.value_row)
     result.pad(rows, lambda name, size: needs.setdefault(name, size))
     report = make_report(graph, schedule, layout, slices.bytes)
     return Unpadded(graph.types, stream, result, rows, needs, report)

@@ -32,11 +32,11 @@ def order_results(
             ``[R] int32``.
         stack_rows: Rows that each device adds to a stack, per leaf.
         shape: The static part of the result.
-        sizes: Rows of ragged lists in the result, by the names of its bucket.
+        sizes: Rows of lists in the result, by the names of its bucket.
 
     Returns:
         Rows of the stacks, counted from 1 and padded with 0, and the lengths of
-        ragged lists.
+        lists.
     """
     columns = []
     for k, rows in enumerate(stack_rows):
@@ -48,5 +48,5 @@ def order_results(
         check_rows(int(first.max(initial=0)) + rows, "results")
         shift = first - (np.cumsum(count) - count)
         columns.append(np.repeat(shift, count) + np.arange(count.sum()))
-    found = ResultRows(tuple(columns), shape.ragged_lengths(lengths))
+    found = ResultRows(tuple(columns), tuple(lengths))
     return shape.pad(found, lambda name, _: sizes[name])

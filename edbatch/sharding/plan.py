@@ -52,7 +52,7 @@ class ShardedPlan:
             ``[D, ...]`` and lies on its devices.
         rows: Index of each output row in the all-gathered results, per leaf of the
             model's output; see `edbatch.sharding.order`.
-        lengths: Lengths per ragged list of the model's output.
+        lengths: Lengths per list of the model's output.
         report: What the plan costs; not part of the pytree, None after
             transformations.
     """

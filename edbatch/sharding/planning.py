@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import at_places, merge
-from edbatch.graph.output_tree import ResultRows, align, join
+from edbatch.graph.output_tree import ResultRows, join
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.plan.cache import structure_key
@@ -55,7 +55,7 @@ def plan_shards(
     """Plans a minibatch for the devices of a mesh.
 
     Args:
-        recordings: Recordings of its instances, at least one, of the state's types.
+        recordings: Recordings of its instances, at least one, as from `record_each`.
         state: The state of their model.
         options: What planning goes by.
         mesh: The devices.
@@ -69,17 +69,15 @@ def plan_shards(
             cells.
     """
     start = time.perf_counter()
-    aligned = align([each.outputs for each in recordings])
-    outputs = join(aligned)
-    result = outputs.describe(len(recordings), state.see_lists(outputs))
+    own_outputs = [each.outputs for each in recordings]  # aligned
+    outputs = join(own_outputs)
+    result = outputs.describe(len(recordings))
     shape = ShardedShape(mesh, axis, result)
     target = choose_target(mesh=mesh)
     work = predict_work(recordings, state.types, options.costs)
     device = balance(work, shape.count)
-    pairs = zip(recordings, aligned, strict=True)
-    recordings = [replace(each, outputs=own) for each, own in pairs]
     graphs = [
-        at_places(merge([recordings[k] for k in own]), own.tolist())
+        at_places(merge([recordings[k] for k in own.tolist()]), own.tolist())
         if own.size
         else None
         for own in (np.flatnonzero(device == d) for d in range(shape.count))
@@ -115,7 +113,7 @@ def plan_shards(
         stack_rows = next([len(x) for x in e.plan.rows] for e in shards if e)
         sizes = {name: shape.count * size for name, size in bucket.sizes.items()}
         order = order_results(
-            aligned, outputs.lengths, device, stack_rows, result, sizes
+            own_outputs, outputs.lengths, device, stack_rows, result, sizes
         )
         return EncodedShards(shards, order)
 
