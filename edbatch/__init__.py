@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
+from edbatch.compilation_cache import use_compilation_cache
+from edbatch.compiler import Compiler
 from edbatch.errors import (
     CellError,
     EdbatchError,
@@ -27,6 +29,7 @@ from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
 from edbatch.lazy import __getattr__ as __getattr__
 from edbatch.loader import Loader, LoaderReport, Minibatch
 from edbatch.memory_planner import Planner, Sizes
+from edbatch.options import Search
 from edbatch.plan import (
     GradientMemory,
     Plan,
@@ -49,6 +52,7 @@ __all__ = [
     "BatchingEnv",
     "Cell",
     "CellError",
+    "Compiler",
     "DataflowGraph",
     "EdbatchError",
     "FrontierPolicy",
@@ -68,6 +72,7 @@ __all__ = [
     "Ragged",
     "RecordingError",
     "Schedule",
+    "Search",
     "Sharded",
     "ShardedPlan",
     "ShardedReport",
@@ -82,6 +87,7 @@ __all__ = [
     "gradient_memory",
     "keep_memory",
     "load_policy",
+    "use_compilation_cache",
     "use_cpu_devices",
     "verify",
 ]

@@ -4,16 +4,20 @@ Each raises the error that its caller names, in one sentence; NumPy's numbers pa
 `True` is no number.
 """
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from edbatch.errors import EdbatchError, shown
+from edbatch.errors import EdbatchError, nearest, shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LONGEST_PATH = 4096  # in characters, of what systems take
 _TEXT = "usually a text from a file or a command line, or another argument's value"
@@ -103,6 +107,77 @@ def check_flag(error: type[EdbatchError], name: str, value: object) -> None:
     """Checks that an option is `True` or `False`; as `check_number`."""
     if not isinstance(value, bool | np.bool_):
         raise error(f"{name} is True or False but this is {_typed(value)}; {_TEXT}")
+
+
+def check_word(
+    error: type[EdbatchError], name: str, value: object, words: Sequence[str]
+) -> None:
+    """Checks that an option is one of a few words.
+
+    Args:
+        error: What to raise.
+        name: What it is, as the subject of a sentence.
+        value: Its value.
+        words: The words, the default first.
+
+    Raises:
+        EdbatchError: It is not; of the type that was named. For `True` and `False`,
+            which some options were once, the message names the word.
+
+    Example:
+        >>> check_word(EdbatchError, "reuse", "never", ("never", "always"))
+    """
+    if isinstance(value, str) and value in words:
+        return
+    known = ", ".join(map(repr, words))
+    fix = nearest(str(value), words)
+    if isinstance(value, bool | np.bool_):
+        instead = ("always", "auto") if value else ("never", "auto")
+        fix = next((f"write {each!r}" for each in instead if each in words), fix)
+    raise error(f"{name} is one of {known} but this is {shown(value)}; {fix}")
+
+
+def renamed(
+    error: type[EdbatchError], **sentences: str
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes calls that use old names of options say the new ones.
+
+    Args:
+        error: What to raise.
+        **sentences: By old name, what to write instead.
+
+    Returns:
+        The decorator of a function or of a class.
+
+    Example:
+        >>> @renamed(EdbatchError, wide="write width=3")
+        ... def draw(width):
+        ...     return width
+        >>> draw(wide=3)
+        Traceback (most recent call last):
+        edbatch.errors.EdbatchError: the option 'wide' was renamed; write width=3
+    """
+
+    def check(given: Mapping[str, object]) -> None:
+        for name in given:
+            if name in sentences:
+                raise error(f"the option {name!r} was renamed; {sentences[name]}")
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        own: Any = function
+        target = own.__init__ if isinstance(function, type) else own
+
+        @functools.wraps(target)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            check(kwargs)
+            return target(*args, **kwargs)
+
+        if not isinstance(function, type):
+            return checked
+        own.__init__ = checked
+        return function
+
+    return decorate
 
 
 def check_type(

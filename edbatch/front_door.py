@@ -1,17 +1,16 @@
 """The front door: from a model of one instance to a batched function."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import jax
-
-from edbatch.arguments import as_path, check_flag, is_number
+from edbatch.arguments import check_flag, is_number, renamed
 from edbatch.batched import Batched
 from edbatch.batched_function import Model
+from edbatch.compiler import Compiler
 from edbatch.errors import EdbatchError, PlanError, PolicyError, shown
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
-from edbatch.options import Options
+from edbatch.options import Options, Search
 from edbatch.policies.cost.file import get_costs
 from edbatch.policies.cost.model import CostModel
 from edbatch.policies.guard import guarded
@@ -21,18 +20,37 @@ from edbatch.schedule.policy import Policy
 from edbatch.state_registry import StateRegistry
 
 
+def _search(search: object) -> Search | None:
+    if isinstance(search, Search):
+        return search
+    if is_number(search):
+        milliseconds = float(cast(float, search))
+        if milliseconds >= 0:
+            return Search(milliseconds) if milliseconds else None
+    raise PolicyError(
+        "search of eb.batch is a number of milliseconds, 0 or more, or an"
+        f" eb.Search(...), but this is {shown(search)}; leave it out for no search"
+    )
+
+
+@renamed(
+    EdbatchError,
+    search_ms="write search= and the same number",
+    compilation_cache="call eb.use_compilation_cache(folder) once, which holds for the"
+    " whole process",
+)
 def batch(
     model: Model,
     policy: str | Path | Policy = "greedy",
     *,
     params: Any = None,
-    sizes: Sizes | None = None,
-    cache_bytes: int = 256 * 2**20,
-    compilation_cache: str | Path | None = None,
-    search_ms: float = 0.0,
+    search: float | Search = 0.0,
     guard: bool = True,
     costs: str | Path | CostModel | None = None,
+    sizes: Sizes | None = None,
     planner: Planner | None = None,
+    compiler: Compiler | None = None,
+    cache_bytes: int = 256 * 2**20,
 ) -> Batched:
     """Makes a model of one instance run on minibatches.
 
@@ -44,19 +62,19 @@ def batch(
             policy that comes with edbatch, or a policy object.
         params: Parameters, or their shapes, if instances are to be recorded before the
             first call.
-        sizes: Widths of operations and buckets of compiled sizes.
-        cache_bytes: Memory for plans of minibatches whose structure comes back, for
-            each structure of parameters.
-        compilation_cache: A folder in which JAX keeps compiled programs between runs;
-            it holds for the whole process.
-        search_ms: Milliseconds to search for fewer batches than the policy finds, in
-            minibatches whose structure is new and whose lower bound is not met.
+        search: Milliseconds to search for fewer batches than the policy finds, in
+            minibatches whose structure is new and whose lower bound is not met; or an
+            `edbatch.Search`. 0 for no search.
         guard: Compare the schedule of a learned policy with those of the heuristics,
             and take the one of fewest batches; the plan's report says whose it was.
         costs: Measured costs of batches, a file of ``edbatch calibrate``: then search
             and guard go by predicted time and not by the number of batches; so does
             the split of a minibatch over devices (`Batched.sharded`).
-        planner: How values are laid out in memory and how cells are packed.
+        sizes: Widths of operations and buckets of compiled sizes.
+        planner: How values are laid out in memory.
+        compiler: How cells are compiled: packing, hoisting, slices, remat.
+        cache_bytes: Memory for plans of minibatches whose structure comes back, for
+            each structure of parameters.
 
     Returns:
         The batched function.
@@ -89,26 +107,18 @@ def batch(
             "eb.batch takes a function model(params, instance) but received"
             f" {type(model).__name__}; pass the function itself"
         )
-    if not (is_number(search_ms) and search_ms >= 0):
-        raise PolicyError(
-            "a search takes a number of milliseconds, 0 or more, but search_ms is"
-            f" {shown(search_ms)}; leave it out, or give 0, for no search"
-        )
     check_flag(PlanError, "guard of eb.batch", guard)
-    if compilation_cache is not None:
-        as_path(EdbatchError, "compilation_cache of eb.batch", compilation_cache)
-        jax.config.update("jax_compilation_cache_dir", str(compilation_cache))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     chosen = get_policy(policy)
     costs = get_costs(costs)
-    if search_ms:
-        chosen = BeamSearch(chosen, search_ms, costs=costs)
+    if (own := _search(search)) is not None:
+        chosen = BeamSearch(chosen, own.milliseconds, own.width, costs)
     if guard:
         chosen = guarded(chosen, costs)
     options = Options(
         chosen,
         Sizes() if sizes is None else sizes,
         Planner() if planner is None else planner,
+        Compiler() if compiler is None else compiler,
         costs,
         cache_bytes,
     )

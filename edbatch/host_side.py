@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from edbatch.arguments import list_of
 from edbatch.batched_function import BatchedFunction, Model
+from edbatch.compiler import Compiler
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
@@ -62,6 +63,11 @@ class HostSide:
     def planner(self) -> Planner:
         """How memory is planned."""
         return self.options.planner
+
+    @property
+    def compiler(self) -> Compiler:
+        """How cells are compiled."""
+        return self.options.compiler
 
     @property
     def costs(self) -> CostModel | None:

@@ -10,6 +10,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from edbatch.cell import HoistedTable, HoistedTypes
+from edbatch.compiler import ALWAYS, AUTO, NEVER
 from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
@@ -23,6 +24,9 @@ from edbatch.plan.cache import PlanCache
 from edbatch.plan.plan import Plan
 from edbatch.stream.buckets import BucketStore
 from edbatch.stream.slice_variants import SliceVariants
+
+# A slice variant is made if it reads this share of a type's bytes in place.
+_LEAST_SHARE = {AUTO: 0.25, ALWAYS: 0.0, NEVER: 2.0}
 
 
 @dataclass(eq=False)
@@ -167,14 +171,14 @@ def new_state(
         The state.
     """
     types = TypeTable(spec, model)
-    planner = options.planner
+    compiler = options.compiler
     split = None
-    if planner.hoisting != "never":
-        split = HoistedTypes(types, always=planner.hoisting == "always")
+    if compiler.hoisting != NEVER:
+        split = HoistedTypes(types, always=compiler.hoisting == ALWAYS)
     return ModelState(
         types,
         BucketStore(options.sizes),
-        SliceVariants() if planner.slices else SliceVariants(least_share=2),
+        SliceVariants(_LEAST_SHARE[compiler.slices]),
         PlanCache(options.cache_bytes),
         split,
         order=order,

@@ -2,12 +2,48 @@
 
 from dataclasses import dataclass, field
 
-from edbatch.arguments import check_number, check_type
-from edbatch.errors import PlanError
+from edbatch.arguments import check_number, check_type, is_positive, is_whole
+from edbatch.compiler import Compiler
+from edbatch.errors import PlanError, PolicyError, shown
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
 from edbatch.policies.cost.model import CostModel
 from edbatch.schedule.policy import Policy
+
+
+@dataclass(frozen=True)
+class Search:
+    """How long, or how widely, fewer batches are searched for than the policy finds.
+
+    Attributes:
+        milliseconds: Time that a schedule may take. What is found then depends on how
+            fast the machine is.
+        width: How many states the search keeps per layer, whatever time it takes, so
+            that it finds the same everywhere; overrides the time.
+
+    Raises:
+        PolicyError: The time or the width is not positive, or the width is no whole
+            number.
+
+    Example:
+        >>> Search(width=8).width
+        8
+    """
+
+    milliseconds: float = 20.0
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        if not is_positive(self.milliseconds):
+            raise PolicyError(
+                "a search takes a number of milliseconds above 0 but this is"
+                f" {shown(self.milliseconds)}; leave search= out for no search"
+            )
+        if self.width is not None and not (is_whole(self.width) and self.width >= 1):
+            raise PolicyError(
+                "a search keeps a whole number of states per layer, 1 or more, but its"
+                f" width is {shown(self.width)}; leave it out to go by time"
+            )
 
 
 @dataclass(frozen=True, eq=False)  # so that it can be a part of keys of caches
@@ -18,6 +54,7 @@ class Options:
         policy: The policy that schedules minibatches.
         sizes: Widths and buckets.
         planner: How memory is planned.
+        compiler: How cells are compiled.
         costs: Measured costs of batches, if they were given.
         cache_bytes: Memory for plans, for each structure of parameters.
 
@@ -28,11 +65,13 @@ class Options:
     policy: Policy
     sizes: Sizes = field(default_factory=Sizes)
     planner: Planner = field(default_factory=Planner)
+    compiler: Compiler = field(default_factory=Compiler)
     costs: CostModel | None = None
     cache_bytes: int = 256 * 2**20
 
     def __post_init__(self) -> None:
-        for name, kind in (("sizes", Sizes), ("planner", Planner)):
+        kinds = {"sizes": Sizes, "planner": Planner, "compiler": Compiler}
+        for name, kind in kinds.items():
             what = f"an eb.{kind.__name__}(...), or left out"
             value = getattr(self, name)
             check_type(PlanError, f"{name} of eb.batch", value, kind, what)

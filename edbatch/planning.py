@@ -50,7 +50,7 @@ def plan(
     def make() -> Encoded:
         part = encode_graph(graph, result, state, options, target)
         bucket = fit_bucket([part], state.buckets, target=target)
-        return pad(part, bucket, options.planner)
+        return pad(part, bucket, options.planner, options.compiler)
 
     if not options.cache_bytes:
         return make().with_externals(graph.externals)
@@ -107,7 +107,7 @@ def encode_graph(
         schedule,
         options.sizes.on(target),
         method=planner.layout,
-        reuse=planner.reuse,
+        reuse=planner.reuses_rows,
         effort=planner.effort,
     )
     plan_ms = 1e3 * (time.perf_counter() - start)

@@ -141,7 +141,7 @@ BY_HAND: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
     "tree-lstm": (tree_by_hand, pack_tree),
     "bilstm-tagger": (tag_by_hand, pack_tagger),
 }
-UNPACKED = eb.Planner(packing=False)
+UNPACKED = eb.Compiler(packing="never")
 
 
 def measure(name: str, hidden: int, arguments: Arguments) -> np.ndarray:
@@ -152,10 +152,10 @@ def measure(name: str, hidden: int, arguments: Arguments) -> np.ndarray:
     hand_params = jax.tree.map(jnp.asarray, pack(params))
     policy = f"zoo:{name}"
     ways = [
-        (eb.batch(workload.model, policy, params=params, planner=UNPACKED), params),
+        (eb.batch(workload.model, policy, params=params, compiler=UNPACKED), params),
         (eb.batch(workload.model, policy, params=params), params),
         (
-            eb.batch(model_by_hand, policy, params=hand_params, planner=UNPACKED),
+            eb.batch(model_by_hand, policy, params=hand_params, compiler=UNPACKED),
             hand_params,
         ),
     ]

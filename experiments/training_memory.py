@@ -51,7 +51,7 @@ def line(nodes: int, arguments: Arguments) -> str:
         workload.model,
         params=params,
         cache_bytes=0,
-        planner=eb.Planner(remat=arguments.remat),
+        compiler=eb.Compiler(remat="always" if arguments.remat else "auto"),
     )
     kept = [batched.record(each) for each in workload.sample(rng, 200)]
     ends = np.cumsum([each.num_nodes for each in kept])

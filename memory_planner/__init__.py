@@ -7,12 +7,11 @@ from edbatch.memory_planner.layout import (
 )
 from edbatch.memory_planner.layout_check import check_layout
 from edbatch.memory_planner.memory_report import MemoryReport, report_memory
-from edbatch.memory_planner.planner import OFF, Planner
+from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.pq_tree import PQTree
 from edbatch.memory_planner.sizes import Sizes
 
 __all__ = [
-    "OFF",
     "ZERO_ROW",
     "Layout",
     "MemoryReport",

@@ -86,24 +86,22 @@ class Configuration:
 
     policy: str = "greedy"
     layout: str = "schedule"
-    slices: bool = True
-    packing: bool = True
+    slices: str = "auto"
+    packing: str = "auto"
     hoisting: str = "auto"
-    remat: bool = False
+    remat: str = "auto"
     widths: tuple[int, ...] | None = None
     cached: bool = False
     recorded: bool = False
     loaded: bool = False
-    reuse: bool = False
+    reuse: str = "never"
 
     def batch(self, model: Callable[..., Any], params: Any) -> eb.Batched:
-        planner = eb.Planner(
-            layout=self.layout,
+        compiler = eb.Compiler(
             slices=self.slices,
             packing=self.packing,
             hoisting=self.hoisting,
             remat=self.remat,
-            reuse=self.reuse,
         )
         policy = RandomPolicy(7) if self.policy == "random" else self.policy
         return eb.batch(
@@ -111,7 +109,8 @@ class Configuration:
             policy,
             params=params,
             sizes=None if self.widths is None else eb.Sizes(widths=self.widths),
-            planner=planner,
+            planner=eb.Planner(layout=self.layout, reuse=self.reuse),
+            compiler=compiler,
             cache_bytes=2**20 if self.cached else 0,
         )
 
@@ -134,15 +133,15 @@ def sample_configuration(rng: np.random.Generator) -> Configuration:
     return Configuration(
         policy=str(rng.choice(["greedy", "depth", "agenda", "random"])),
         layout=str(rng.choice(["schedule", "aligned"])),
-        slices=bool(rng.random() < 0.8),
-        packing=bool(rng.random() < 0.7),
+        slices="auto" if rng.random() < 0.8 else "never",
+        packing="auto" if rng.random() < 0.7 else "never",
         hoisting=str(rng.choice(["auto", "always", "never"])),
-        remat=bool(rng.random() < 0.3),
+        remat="always" if rng.random() < 0.3 else "auto",
         widths=widths[rng.choice(len(widths), p=[0.3, 0.2, 0.15, 0.1, 0.1, 0.1, 0.05])],
         cached=bool(rng.random() < 0.3),
         recorded=bool(rng.random() < 0.3),
         loaded=bool(rng.random() < 0.1),
-        reuse=bool(rng.random() < 0.15),
+        reuse="always" if rng.random() < 0.15 else "never",
     )
 
 
@@ -309,7 +308,7 @@ class Batch:
     def run(self, params: Any, plan: Any) -> Numbers:
         """Outputs and gradients; outputs alone if rows are used again."""
         count = len(self.program.instances)
-        if self.case.configuration.reuse:
+        if self.case.configuration.reuse == "always":
             result = self.batched.apply(params, plan, rng=self.key)
             return Numbers(split_instances(result, count))
         (of_params, of_pools), result = self.gradient(

@@ -52,9 +52,9 @@ def gains():
     return {"gains": [jnp.float32(1.5)]}
 
 
-def record_and_plan(trees, planner=None):
+def record_and_plan(trees, compiler=None):
     """A batched function of this process: recordings and a plan."""
-    batched = eb.batch(encode, "greedy", sizes=SIZES, planner=planner)
+    batched = eb.batch(encode, "greedy", sizes=SIZES, compiler=compiler)
     batched.bind(make_params()).record((9, 9))
     kept = batched.record_all(trees)
     return kept, batched.plan(kept), batched.plan(trees)

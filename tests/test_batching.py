@@ -406,10 +406,10 @@ def test_learned_and_searched_policies_are_guarded():
     assert eb.batch(encode, machine).policy == BestOfHeuristics(machine)
     assert eb.batch(encode, machine, guard=False).policy is machine
     searched = BeamSearch(machine, 5)
-    assert eb.batch(encode, machine, search_ms=5).policy == BestOfHeuristics(searched)
+    assert eb.batch(encode, machine, search=5).policy == BestOfHeuristics(searched)
     assert eb.batch(encode, searched).policy == BestOfHeuristics(searched)
-    assert eb.batch(encode, machine, search_ms=5, guard=False).policy == searched
-    policy = eb.batch(encode, "greedy", search_ms=5).policy
+    assert eb.batch(encode, machine, search=5, guard=False).policy == searched
+    policy = eb.batch(encode, "greedy", search=5).policy
     assert isinstance(policy, BestOfHeuristics) and isinstance(
         policy.policy, BeamSearch
     )
@@ -448,7 +448,7 @@ def test_only_new_structures_are_searched(monkeypatch):
         return schedule(self, structure)
 
     monkeypatch.setattr(BeamSearch, "schedule", count)
-    batched = eb.batch(encode, params=make_params(), sizes=SIZES, search_ms=1)
+    batched = eb.batch(encode, params=make_params(), sizes=SIZES, search=1)
     batched.plan([(1, 2), 3])
     batched.plan([(4, 5), 6])  # other words, the same structure
     assert searched == [4]
@@ -456,12 +456,18 @@ def test_only_new_structures_are_searched(monkeypatch):
     assert searched == [4, 6]
 
 
-@pytest.mark.parametrize("search_ms", [-1, -0.5, float("nan"), "5", None])
-def test_a_negative_time_to_search(search_ms):
+@pytest.mark.parametrize("search", [-1, -0.5, float("nan"), "5", None])
+def test_a_negative_time_to_search(search):
     with pytest.raises(
-        eb.PolicyError, match=f"0 or more, but search_ms is {search_ms!r}"
+        eb.PolicyError, match=rf"or an eb\.Search\(...\), but this is {search!r}"
     ):
-        eb.batch(encode, search_ms=search_ms)
+        eb.batch(encode, search=search)
+
+
+def test_a_search_of_a_width():
+    policy = eb.batch(encode, search=eb.Search(width=8), guard=False).policy
+    assert isinstance(policy, BeamSearch) and policy.width == 8
+    assert not isinstance(eb.batch(encode, search=0).policy, BestOfHeuristics)
 
 
 @pytest.mark.parametrize("costs", [3, {"a": 1}])
@@ -471,13 +477,15 @@ def test_costs_that_are_none(costs):
 
 
 def test_the_compilation_cache_is_switched_on(tmp_path):
-    before = jax.config.jax_compilation_cache_dir
+    names = "compilation_cache_dir", "persistent_cache_min_compile_time_secs"
+    before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     try:
-        batched = eb.batch(encode, sizes=SIZES, compilation_cache=tmp_path)
-        batched(make_params(), [(1, 2)])
+        assert eb.use_compilation_cache(tmp_path) == tmp_path
+        eb.batch(encode, sizes=SIZES)(make_params(), [(1, 2)])
         assert any(tmp_path.iterdir())
     finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+        for name, value in before.items():
+            jax.config.update(name, value)
 
 
 def test_a_chain_of_depth_100000_runs_in_every_stage():

@@ -48,21 +48,31 @@ BASE = (
     "errors",
     "limits",
     "arguments",
+    "compiler",
     "target",
-)  # modules that import nothing of edbatch but errors
+)  # modules that import nothing of edbatch but errors and arguments
 
 MAY_IMPORT = {
     "errors": {"errors"},
     "limits": {"errors", "limits"},
     "arguments": {"errors", "arguments"},
     "target": {"errors", "target"},
+    "compiler": {"errors", "arguments", "compiler"},
     **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
     FRONT_DOOR: {*BASE, *STAGES, FRONT_DOOR},
     "data": {*BASE, "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
     "flax": {"errors", "graph", "flax"},
-    INIT: {"errors", *STAGES, FRONT_DOOR, "data", "models"},
-    "benchmark": {"errors", *STAGES, FRONT_DOOR, "data", "models", "benchmark"},
+    INIT: {"errors", "compiler", *STAGES, FRONT_DOOR, "data", "models"},
+    "benchmark": {
+        "errors",
+        "compiler",
+        *STAGES,
+        FRONT_DOOR,
+        "data",
+        "models",
+        "benchmark",
+    },
     "plot": {"errors", "graph", "schedule", "envs", "policies", "plot"},
     "cli": {
         *(*BASE, *STAGES, FRONT_DOOR, "data", "models", "benchmark", "plot", "cli")

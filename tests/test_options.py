@@ -53,11 +53,11 @@ def batched(params: Any) -> eb.Batched:
         ("policy", ()),
         ("sizes", (None,)),
         ("cache_bytes", (int,)),
-        ("compilation_cache", (None, str)),
-        ("search_ms", NUMBERS),
+        ("search", NUMBERS),
         ("guard", (bool,)),
         ("costs", (None,)),
         ("planner", (None,)),
+        ("compiler", (None,)),
     ],
 )
 def test_options_of_batch(name: str, right: tuple[Any, ...]) -> None:
@@ -66,7 +66,11 @@ def test_options_of_batch(name: str, right: tuple[Any, ...]) -> None:
 
 def test_the_sentence_says_rule_value_and_cause() -> None:
     for name, value, message in (
-        ("search_ms", "5", "milliseconds, 0 or more, but search_ms is '5'; leave it"),
+        (
+            "search",
+            "5",
+            r"milliseconds, 0 or more, or an eb.Search\(...\), but this is",
+        ),
         ("costs", 3, "costs are a file of .*, but here they are int; give the file"),
         (
             "cache_bytes",
@@ -103,15 +107,38 @@ def test_widths_of_sizes() -> None:
         eb.Sizes(chunk_overhead=-1)
 
 
-@pytest.mark.parametrize("name", ["slices", "packing", "reuse", "remat"])
-def test_flags_of_planner(name: str) -> None:
-    refused(lambda value: eb.Planner(**{name: value}), bool)
+@pytest.mark.parametrize("name", ["slices", "packing", "hoisting", "remat"])
+def test_options_of_compiler(name: str) -> None:
+    refused(lambda value: eb.Compiler(**{name: value}))
 
 
-def test_other_options_of_planner() -> None:
+def test_options_of_planner() -> None:
     refused(lambda value: eb.Planner(layout=value))
-    refused(lambda value: eb.Planner(hoisting=value))
+    refused(lambda value: eb.Planner(reuse=value))
     refused(lambda value: eb.Planner(effort=value), None, int)
+
+
+def test_options_of_search() -> None:
+    refused(lambda value: eb.Search(milliseconds=value), float, int)
+    refused(lambda value: eb.Search(width=value), None, int)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "search_ms",
+            5,
+            "the option 'search_ms' was renamed; write search= and",
+        ),
+        ("compilation_cache", "x", r"call eb\.use_compilation_cache\(folder\) once"),
+    ],
+)
+def test_old_names_of_batch(name: str, value: Any, message: str) -> None:
+    with pytest.raises(eb.EdbatchError, match=message):
+        eb.batch(encode, **{name: value})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'serch'"):
+        eb.batch(encode, serch=5)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +240,7 @@ def test_arguments_of_verify(batched: Any, params: Any) -> None:
 def test_paths_of_files() -> None:
     refused(eb.load_policy)
     refused(load_costs)
+    refused(eb.use_compilation_cache, str)
 
 
 def test_options_of_cell() -> None:

@@ -106,10 +106,10 @@ def test_recordings_of_another_model(elsewhere):
 @pytest.mark.parametrize("hoisting", ["never", "always"])
 def test_plans_with_divided_cells(elsewhere, hoisting):
     params, trees = make_params(), sample_trees(2, 4)
-    planner = eb.Planner(hoisting="always")
-    kept, plan, _ = elsewhere(pickled_models.record_and_plan, trees, planner)
+    compiler = eb.Compiler(hoisting="always")
+    kept, plan, _ = elsewhere(pickled_models.record_and_plan, trees, compiler)
     own = eb.batch(
-        encode, params=params, sizes=SIZES, planner=eb.Planner(hoisting=hoisting)
+        encode, params=params, sizes=SIZES, compiler=eb.Compiler(hoisting=hoisting)
     )
     expected = own(params, trees)
     assert_equal(own.apply(params, plan), expected)

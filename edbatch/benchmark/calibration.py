@@ -126,8 +126,8 @@ def calibrate(
     """
     # A replay adds chunks that gather, so those of the minibatch gather as well; costs
     # are of whole cells, which policies choose among.
-    planner = eb.Planner(slices=False, hoisting="never")
-    batched = eb.batch(model, params=params, cache_bytes=0, planner=planner)
+    compiler = eb.Compiler(slices="never", hoisting="never")
+    batched = eb.batch(model, params=params, cache_bytes=0, compiler=compiler)
     recorded = [
         [batched.record(each) for each in some] for some in (*minibatches, *held_out)
     ]

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from edbatch.compiler import OFF, Compiler
 from edbatch.errors import BenchmarkError, nearest
-from edbatch.memory_planner import OFF
+from edbatch.memory_planner import Planner
 
 # The order in which they are measured and shown; `unbatched` is the specification,
 # with which the results of all others are compared.
@@ -23,13 +24,19 @@ SYSTEMS = (
 # Among policies that are compared, the one that is trained or given as a file.
 LEARNED = "learned"
 
-# edbatch with parts of its memory planner; measured on request.
-PLANNERS = {
-    "planner-off": OFF,
-    "planner-layout": replace(OFF, layout="aligned", slices=True),
-    "planner-packing": replace(OFF, packing=True),
-    "planner-both": replace(OFF, layout="aligned", slices=True, packing=True),
-    "planner-hoisting": replace(OFF, packing=True, hoisting="always"),
+# edbatch with parts of its memory planner and its compiler; measured on request.
+PLANNERS: dict[str, tuple[Planner, Compiler]] = {
+    "planner-off": (Planner(), OFF),
+    "planner-layout": (Planner("aligned"), replace(OFF, slices="auto")),
+    "planner-packing": (Planner(), replace(OFF, packing="auto")),
+    "planner-both": (
+        Planner("aligned"),
+        replace(OFF, slices="auto", packing="auto"),
+    ),
+    "planner-hoisting": (
+        Planner(),
+        replace(OFF, packing="auto", hoisting="always"),
+    ),
 }
 
 

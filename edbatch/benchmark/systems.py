@@ -13,6 +13,7 @@ from edbatch.benchmark.exact import Exact
 from edbatch.benchmark.levels import Levels
 from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.scan import Scan, ScanSorted
+from edbatch.compiler import Compiler
 from edbatch.graph import DataflowGraph
 from edbatch.graph.context import jitted_cells
 from edbatch.memory_planner import Planner
@@ -60,6 +61,7 @@ class Batched:
         params: Any,
         policy: Policy,
         planner: Planner | None = None,
+        compiler: Compiler | None = None,
     ) -> None:
         self.name = name
         self.about = (
@@ -68,7 +70,12 @@ class Batched:
         )
         self.params = params
         self.batched = eb.batch(
-            model, policy, params=params, cache_bytes=0, planner=planner
+            model,
+            policy,
+            params=params,
+            planner=planner,
+            compiler=compiler,
+            cache_bytes=0,
         )
         self._train = jax.jit(
             jax.value_and_grad(
@@ -166,7 +173,7 @@ def make_system(
         chosen = policy if name == "edbatch" else eb.get_policy(name)
         return Batched(name, model, params, chosen)
     if name in PLANNERS:
-        return Batched(name, model, params, policy, PLANNERS[name])
+        return Batched(name, model, params, policy, *PLANNERS[name])
     for each in (Unbatched, Scan, ScanSorted, Levels, Exact):
         if each.name == name:
             return each(model, params)

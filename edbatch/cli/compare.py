@@ -115,7 +115,7 @@ def compare(
 
     The row 'learned' is what eb.batch runs: the policy with its guard, which takes the
     schedule of a heuristic where that has fewer batches; 'learned alone' is the policy
-    itself. 'searched' has a search on top, as eb.batch does it with search_ms. Batches
+    itself. 'searched' has a search on top, as eb.batch does it with search=. Batches
     are counted, the model does not run; for the time that they take beside their number
     see edbatch bench --policies.
 

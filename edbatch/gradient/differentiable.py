@@ -82,8 +82,8 @@ def _forward(
 ) -> tuple[tuple[Array, ...], _Residuals]:
     if program.options.reuses_rows:
         raise PlanError(
-            "a gradient needs the values that a plan with reuse=True overwrites; plan"
-            " with eb.Planner(reuse=False) for training"
+            "a gradient needs the values that a plan with reuse='always' overwrites;"
+            " plan with eb.Planner(reuse='never') for training"
         )
     params, pools, stream, rows = jax.tree.map(lambda each: each.value, arguments)
     moving = {

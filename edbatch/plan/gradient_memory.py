@@ -40,8 +40,8 @@ def gradient_memory(plan: Plan, *, remat: bool | None = None) -> GradientMemory:
 
     Args:
         plan: A plan.
-        remat: Count as if it were planned with ``eb.Planner(remat=...)`` of this value;
-            by default as it was.
+        remat: Count as if it were planned with ``eb.Compiler(remat="always")``, or
+            with ``"auto"`` if False; by default as it was.
 
     Returns:
         The bytes.

@@ -9,12 +9,13 @@ import jax
 import numpy as np
 from jax import export
 
+from edbatch.compiler import ALWAYS, NEVER, Compiler
 from edbatch.executor.program import CompileOptions, ProgramShape
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout
-from edbatch.memory_planner.planner import OFF, Planner
+from edbatch.memory_planner.planner import Planner
 from edbatch.plan.report import PlanReport, make_report
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, BucketStore, Needs
@@ -229,13 +230,16 @@ def fit_bucket(
     return store.fit(loops, needs, lambda loops: _least(types, loops), target)
 
 
-def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
+def pad(
+    part: Unpadded, bucket: Bucket, planner: Planner, compiler: Compiler
+) -> Encoded:
     """Pads a plan to a bucket.
 
     Args:
         part: The plan.
         bucket: A bucket that holds it.
-        planner: Compile options: packing, reuse, remat.
+        planner: Options of memory planning: reuse of rows.
+        compiler: Options of compilation: packing, remat.
 
     Returns:
         Everything but the external inputs.
@@ -248,9 +252,9 @@ def pad(part: Unpadded, bucket: Bucket, planner: Planner = OFF) -> Encoded:
         tuple(_by_kind("rows", sizes).items()),
         CompileOptions(
             target=bucket.target,
-            packing=planner.packing,
-            remat=planner.remat,
-            reuses_rows=planner.reuse,
+            packing=compiler.packing != NEVER,
+            remat=compiler.remat == ALWAYS,
+            reuses_rows=planner.reuses_rows,
         ),
     )
     stream = pad_stream(part.stream, bucket.loops, sizes["stream"], sizes["steps"])

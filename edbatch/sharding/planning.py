@@ -107,7 +107,8 @@ def plan_shards(
 
         def padded(part: Unpadded) -> Encoded:
             wide = replace(part.result, instances=instances)
-            return pad(replace(part, result=wide), bucket, options.planner)
+            part = replace(part, result=wide)
+            return pad(part, bucket, options.planner, options.compiler)
 
         shards = tuple(padded(each) if each else None for each in parts)
         stack_rows = next([len(x) for x in e.plan.rows] for e in shards if e)

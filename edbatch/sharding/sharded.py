@@ -209,7 +209,7 @@ def _check_repeatable(policy: Policy, mesh: Mesh) -> None:
         raise PlanError(
             "each process of a mesh plans for itself and all have to come to the same"
             " plans, but a search within milliseconds finds what the machine has time"
-            " for; leave search_ms out, or search by BeamSearch(policy, width=8)"
+            " for; leave search= out, or give it eb.Search(width=8)"
         )
 
 

@@ -46,7 +46,7 @@ def batched(workload, params):
         workload.model,
         params=params,
         sizes=eb.Sizes(headroom=1.0),
-        planner=eb.Planner(slices=False),
+        compiler=eb.Compiler(slices="never"),
     )
 
 

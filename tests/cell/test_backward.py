@@ -78,8 +78,8 @@ def test_large_parameters_are_taped_and_small_ones_summed(packing):
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_the_gradient_is_that_of_the_model(packing):
-    planner = eb.Planner(packing=packing)
-    batched = eb.batch(model, params=make_params(), planner=planner)
+    compiler = eb.Compiler(packing="auto" if packing else "never")
+    batched = eb.batch(model, params=make_params(), compiler=compiler)
     eb.verify(batched, make_params(), SENTENCES)
 
 
@@ -178,8 +178,9 @@ def test_remat_tapes_tables_only():
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_the_gradient_with_remat_is_that_of_the_model(packing):
-    planner = eb.Planner(packing=packing, remat=True)
-    batched = eb.batch(model, params=make_params(), planner=planner)
+    packed = "auto" if packing else "never"
+    compiler = eb.Compiler(packing=packed, remat="always")
+    batched = eb.batch(model, params=make_params(), compiler=compiler)
     eb.verify(batched, make_params(), SENTENCES)
 
 

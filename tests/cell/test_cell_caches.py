@@ -30,10 +30,10 @@ def chain(params, count):
 
 
 def program_of(count):
-    planner = eb.Planner(packing=False, hoisting="never", slices=False)
+    compiler = eb.Compiler(packing="never", hoisting="never", slices="never")
     sizes = eb.Sizes(widths=(1,))
     batched = eb.batch(
-        chain, "depth", params=jnp.float32(1), planner=planner, sizes=sizes
+        chain, "depth", params=jnp.float32(1), compiler=compiler, sizes=sizes
     )
     return batched.plan([count]).shape.program
 

@@ -19,12 +19,13 @@ from edbatch.schedule.schedule import check_schedule
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
-PLANNERS = {
-    "whole": eb.Planner(hoisting="never"),
-    "default": eb.Planner(hoisting="always"),
-    "bare": eb.Planner(hoisting="always", slices=False, packing=False),
-    "aligned": eb.Planner(hoisting="always", layout="aligned"),
-    "remat": eb.Planner(hoisting="always", remat=True),
+ALL_HOISTED = eb.Compiler(hoisting="always")
+OPTIONS = {
+    "whole": {"compiler": eb.Compiler(hoisting="never")},
+    "default": {"compiler": ALL_HOISTED},
+    "bare": {"compiler": replace(ALL_HOISTED, slices="never", packing="never")},
+    "aligned": {"compiler": ALL_HOISTED, "planner": eb.Planner(layout="aligned")},
+    "remat": {"compiler": replace(ALL_HOISTED, remat="always")},
 }
 SIZES = eb.Sizes(widths=(3,), max_waste=1e9)
 
@@ -37,13 +38,13 @@ def minibatch(seed, instances=4, length=20):
 @functools.cache
 def batched(name, policy="greedy"):
     found = eb.batch(
-        run_inputs, policy, sizes=SIZES, params=make_params(), planner=PLANNERS[name]
+        run_inputs, policy, sizes=SIZES, params=make_params(), **OPTIONS[name]
     )
     found.plan(minibatch(0, 12, 40))  # meets all types, so that little is compiled
     return found
 
 
-@pytest.mark.parametrize("name", PLANNERS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_outputs_and_gradients_on_random_programs(name):
     programs = minibatch(1)
     found = eb.verify(batched(name), make_params(1), programs)
@@ -59,8 +60,10 @@ def test_outputs_on_more_programs(seed):
 
 
 def test_rows_that_are_used_again():
-    planner = eb.Planner(hoisting="always", reuse=True)
-    found = eb.batch(run_inputs, "agenda", sizes=SIZES, planner=planner)
+    planner = eb.Planner(reuse="always")
+    found = eb.batch(
+        run_inputs, "agenda", sizes=SIZES, planner=planner, compiler=ALL_HOISTED
+    )
     eb.verify(found, make_params(), minibatch(3), gradients=False)
 
 
@@ -140,8 +143,8 @@ def test_external_vectors_get_their_gradient():
     rng = np.random.default_rng(0)
     params = rng.normal(size=(3, 3)).astype(np.float32)
     rows = rng.normal(size=(5, 3)).astype(np.float32)
-    planner = eb.Planner(hoisting="always")
-    found = eb.batch(model, params=params, sizes=eb.Sizes(widths=(2,)), planner=planner)
+    sizes = eb.Sizes(widths=(2,))
+    found = eb.batch(model, params=params, sizes=sizes, compiler=ALL_HOISTED)
     plan = found.plan([rows[:3], rows[3:]])
     [kind] = plan.pools
 
@@ -174,7 +177,7 @@ def test_nothing_is_divided_without_products_of_inputs():
         return scale(params["b"], number, start(params["a"], np.ones(2, np.float32)))
 
     params = {"a": jnp.ones((2, 2)), "b": jnp.ones(2)}
-    found = eb.batch(model, params=params, planner=eb.Planner(hoisting="always"))
+    found = eb.batch(model, params=params, compiler=ALL_HOISTED)
     plan = found.plan([1.0, 2.0])
     assert plan.report.hoisted == 0
     assert [t.key.cell for t in plan.shape.program.types.types] == ["start", "scale"]
@@ -239,7 +242,7 @@ def test_minibatches_with_and_without_split_types_take_turns():
         "table": rng.normal(size=(7, 3)).astype(np.float32),
         "start": np.ones(3, np.float32),
     }
-    found = eb.batch(chain, params=params, planner=eb.Planner(hoisting="always"))
+    found = eb.batch(chain, params=params, compiler=ALL_HOISTED)
     for words in ([[]], [[1, 2], [3]], [[], []], [[], [4]]):
         eb.verify(found, params, words, gradients=False)
         graph = found.graph(words)

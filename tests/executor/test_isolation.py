@@ -20,15 +20,16 @@ import edbatch as eb
 
 LENGTHS = (3, 5, 2, 4, 1, 3, 6)
 
-PLANNERS = {
-    "default": eb.Planner(),
-    "aligned": eb.Planner(layout="aligned"),
-    "aligned, gathered": eb.Planner(layout="aligned", slices=False),
-    "aligned, remat": eb.Planner(layout="aligned", remat=True),
-    "unpacked": eb.Planner(layout="aligned", packing=False),
-    "unpacked, remat": eb.Planner(layout="aligned", packing=False, remat=True),
-    "hoisted": eb.Planner(layout="aligned", hoisting="always"),
-    "not hoisted": eb.Planner(layout="aligned", hoisting="never"),
+ALIGNED = eb.Planner(layout="aligned")
+OPTIONS = {
+    "default": (eb.Planner(), eb.Compiler()),
+    "aligned": (ALIGNED, eb.Compiler()),
+    "aligned, gathered": (ALIGNED, eb.Compiler(slices="never")),
+    "aligned, remat": (ALIGNED, eb.Compiler(remat="always")),
+    "unpacked": (ALIGNED, eb.Compiler(packing="never")),
+    "unpacked, remat": (ALIGNED, eb.Compiler(packing="never", remat="always")),
+    "hoisted": (ALIGNED, eb.Compiler(hoisting="always")),
+    "not hoisted": (ALIGNED, eb.Compiler(hoisting="never")),
 }
 
 
@@ -49,15 +50,16 @@ def has_slices(batched, minibatch):
 
 
 @pytest.mark.parametrize(
-    ("planner", "widths"),
-    [*((each, (4,)) for each in PLANNERS), ("default", (1, 3, 8))],
+    ("options", "widths"),
+    [*((each, (4,)) for each in OPTIONS), ("default", (1, 3, 8))],
 )
-def test_chains(planner, widths, quick_compiles):
+def test_chains(options, widths, quick_compiles):
     """Slices of chains are followed by rows of other instances."""
     batched = eb.batch(
         chain,
         params=make_params(),
-        planner=PLANNERS[planner],
+        planner=OPTIONS[options][0],
+        compiler=OPTIONS[options][1],
         sizes=eb.Sizes(widths=widths),
     )
 
@@ -65,7 +67,7 @@ def test_chains(planner, widths, quick_compiles):
         return sample_chains(1, LENGTHS, at)
 
     assert_all_isolated(batched, sample, range(len(LENGTHS)))
-    assert has_slices(batched, sample(0)) == PLANNERS[planner].slices
+    assert has_slices(batched, sample(0)) == (OPTIONS[options][1].slices != "never")
 
 
 @pytest.mark.parametrize("policy", ["depth", "agenda", "greedy"])
@@ -75,7 +77,7 @@ def test_trees(policy, quick_compiles):
         model,
         policy,
         params=make_params(),
-        planner=eb.Planner(hoisting="always"),
+        compiler=eb.Compiler(hoisting="always"),
         sizes=eb.Sizes(widths=(4,)),
     )
     assert_all_isolated(batched, lambda at: sample_minibatch(1, 9, at), (4,))
@@ -98,7 +100,7 @@ def test_rows_that_are_used_again(value, quick_compiles):
     batched = eb.batch(
         chain,
         params=make_params(),
-        planner=eb.Planner(reuse=True),
+        planner=eb.Planner(reuse="always"),
         sizes=eb.Sizes(widths=(4,)),
     )
     clean = sample_chains(1, LENGTHS, 3)
@@ -172,7 +174,7 @@ def test_tapes_have_rows_without_a_lane(wrapped, packing, quick_compiles):
     batched = eb.batch(
         model,
         params=params,
-        planner=eb.Planner(packing=packing),
+        compiler=eb.Compiler(packing="auto" if packing else "never"),
         sizes=eb.Sizes(widths=(4,)),
     )
     eb.verify(batched, params, instances)

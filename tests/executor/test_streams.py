@@ -13,6 +13,7 @@ from trees import encode, sample_trees
 from trees import make_params as make_tree_params
 
 import edbatch as eb
+from edbatch.compiler import OFF
 from edbatch.executor.arenas import compiled_copies, new_arenas
 from edbatch.executor.loops import Loops
 from edbatch.models import get_workload
@@ -100,28 +101,35 @@ def assert_cut_anywhere(batched, params, minibatch, rng=None, seed=0):
     assert leaves(found) == leaves(batched.apply(params, plan, rng=rng))
 
 
-PLANNERS = {
-    "default": eb.Planner(),
-    "as it is written": eb.Planner(packing=False, slices=False, hoisting="never"),
-    "aligned, hoisted": eb.Planner(layout="aligned", hoisting="always"),
-    "reuse": eb.Planner(reuse=True),
-    "reuse, gathered": eb.Planner(reuse=True, slices=False, packing=False),
+REUSE = eb.Planner(reuse="always")
+OPTIONS = {
+    "default": {},
+    "as it is written": {"compiler": OFF},
+    "aligned, hoisted": {
+        "planner": eb.Planner(layout="aligned"),
+        "compiler": eb.Compiler(hoisting="always"),
+    },
+    "reuse": {"planner": REUSE},
+    "reuse, gathered": {
+        "planner": REUSE,
+        "compiler": eb.Compiler(slices="never", packing="never"),
+    },
 }
 
 
-@pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
-def test_random_programs(planner, quick_compiles):
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_random_programs(options, quick_compiles):
     rng = np.random.default_rng(7)
     minibatch = [sample_program(rng, 14, OPERATIONS) for _ in range(4)]
     sizes = eb.Sizes(widths=(2,))
-    batched = eb.batch(interpret, "greedy", planner=planner, sizes=sizes)
+    batched = eb.batch(interpret, "greedy", sizes=sizes, **options)
     assert_cut_anywhere(batched, make_params(1), minibatch)
 
 
 @pytest.mark.parametrize(
-    ("planner", "key"), [("default", None), ("default", KEY), ("reuse", KEY)]
+    ("options", "key"), [("default", None), ("default", KEY), ("reuse", KEY)]
 )
-def test_random_programs_with_random_numbers(planner, key, quick_compiles):
+def test_random_programs_with_random_numbers(options, key, quick_compiles):
     def model(params, program):
         return interpret(params, program, NOISY)
 
@@ -131,20 +139,20 @@ def test_random_programs_with_random_numbers(planner, key, quick_compiles):
     else:
         minibatch = [sample_noisy(rng, 12) for _ in range(4)]
     sizes = eb.Sizes(widths=(2,))
-    batched = eb.batch(model, planner=PLANNERS[planner], sizes=sizes)
+    batched = eb.batch(model, sizes=sizes, **OPTIONS[options])
     assert_cut_anywhere(batched, make_params(2), minibatch, key)
 
 
 @pytest.mark.parametrize(
-    ("name", "planner"),
+    ("name", "options"),
     [("tree-lstm", "aligned, hoisted"), ("lattice-lstm", "reuse")],
 )
-def test_workloads(name, planner, quick_compiles):
+def test_workloads(name, options, quick_compiles):
     workload = get_workload(name, vocabulary_size=30)
     params = workload.init_params(jax.random.key(0), hidden=6)
     minibatch = workload.sample(np.random.default_rng(2), 3)
     sizes = eb.Sizes(widths=(4, 16))
-    batched = eb.batch(workload.model, planner=PLANNERS[planner], sizes=sizes)
+    batched = eb.batch(workload.model, sizes=sizes, **OPTIONS[options])
     assert_cut_anywhere(batched, params, minibatch)
 
 

@@ -90,7 +90,7 @@ def test_padding_gets_nothing_from_a_rule(rule, remat, quick_compiles):
         chain(step),
         sample(),
         [3, 1, 2, 4, 4, 4, 3],
-        planner=eb.Planner(remat=remat),
+        compiler=eb.Compiler(remat="always" if remat else "auto"),
         sizes=eb.Sizes(widths=(4,)),
     )
 
@@ -211,7 +211,10 @@ def test_loops_of_what_has_no_gradient(step, packing, remat, quick_compiles):
         chain(eb.cell(step, name="step")),
         sample(),
         [3, 1, 2],
-        planner=eb.Planner(packing=packing, remat=remat),
+        compiler=eb.Compiler(
+            packing="auto" if packing else "never",
+            remat="always" if remat else "auto",
+        ),
         sizes=eb.Sizes(widths=(4,)),
     )
 
@@ -234,7 +237,7 @@ def test_loops_of_what_runs_ahead_and_has_no_gradient(quick_compiles):
         model,
         sample(),
         [1, 2, 1],
-        planner=eb.Planner(hoisting="always"),
+        compiler=eb.Compiler(hoisting="always"),
         sizes=eb.Sizes(widths=(4,)),
     )
     assert len(batched_plan.shape.program.types.types) >= 3, "a part runs ahead"
@@ -263,5 +266,5 @@ def test_loops_of_inputs_alone(quick_compiles):
 
     rng = np.random.default_rng(0)
     instances = [rng.normal(size=4).astype(np.float32) for _ in range(3)]
-    for planner in (eb.Planner(), eb.Planner(packing=False, remat=True)):
-        assert_same_gradient(model, sample(), instances, planner=planner)
+    for compiler in (eb.Compiler(), eb.Compiler(packing="never", remat="always")):
+        assert_same_gradient(model, sample(), instances, compiler=compiler)

@@ -77,8 +77,11 @@ WORDS = [0, 1, 2, 1, 1, 3, 1]
 OPTIONS = {
     "default": {},
     "narrow": {"sizes": eb.Sizes(widths=(4,))},
-    "remat": {"planner": eb.Planner(remat=True), "sizes": eb.Sizes(widths=(4,))},
-    "unpacked": {"planner": eb.Planner(packing=False, layout="aligned")},
+    "remat": {"compiler": eb.Compiler(remat="always"), "sizes": eb.Sizes(widths=(4,))},
+    "unpacked": {
+        "compiler": eb.Compiler(packing="never"),
+        "planner": eb.Planner(layout="aligned"),
+    },
 }
 
 
@@ -200,6 +203,5 @@ def test_outputs_that_are_constant(packing, quick_compiles):
         one, number, two = constant(params, leaf(params, word))
         return scale(number, one if word == 1 else add(params, one, two))
 
-    assert_same_gradient(
-        model, make_params(), WORDS, planner=eb.Planner(packing=packing)
-    )
+    compiler = eb.Compiler(packing="auto" if packing else "never")
+    assert_same_gradient(model, make_params(), WORDS, compiler=compiler)

@@ -74,7 +74,7 @@ def calls_from_padded(params, items, mask):
     return total(list(items)) + product(params, items[0]) * mask.sum()
 
 
-@pytest.mark.parametrize("planner", [eb.Planner(), eb.Planner(hoisting="always")])
+@pytest.mark.parametrize("compiler", [eb.Compiler(), eb.Compiler(hoisting="always")])
 @pytest.mark.parametrize(
     "outer",
     [
@@ -88,13 +88,13 @@ def calls_from_padded(params, items, mask):
     ],
     ids=lambda outer: outer.name,
 )
-def test_a_cell_may_call_cells(outer, planner):
+def test_a_cell_may_call_cells(outer, compiler):
     """One node; values and gradients are those of the function itself."""
 
     def model(params, vectors):
         return outer(params, outer(params, sum(vectors)))
 
-    batched = eb.batch(model, sizes=SIZES, planner=planner, params=PARAMS)
+    batched = eb.batch(model, sizes=SIZES, compiler=compiler, params=PARAMS)
     instances = [VECTORS[:1], VECTORS[1:], VECTORS]
     assert batched.record(instances[0]).num_nodes == 2
     found = eb.verify(batched, PARAMS, instances)

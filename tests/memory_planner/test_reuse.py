@@ -72,7 +72,7 @@ def test_results_are_the_same():
     trees = [(((1, 2), (3, 4)), 5), ((1, 2), (3, (4, (5, 6)))), 7] * 3
     expected = eb.batch(encode)(params, trees)
     for layout in ("schedule", "aligned"):
-        batched = eb.batch(encode, planner=eb.Planner(layout=layout, reuse=True))
+        batched = eb.batch(encode, planner=eb.Planner(layout=layout, reuse="always"))
         found = batched(params, trees)
         for one, other in zip(expected, found, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5)

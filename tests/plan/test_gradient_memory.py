@@ -28,7 +28,7 @@ def model(params, vectors):
 
 def planned(instances, **options):
     params = {"w": jnp.eye(HIDDEN)}
-    batched = eb.batch(model, params=params, planner=eb.Planner(**options))
+    batched = eb.batch(model, params=params, compiler=eb.Compiler(**options))
     return batched.plan([[jnp.ones(HIDDEN)] * 4] * instances)
 
 
@@ -52,7 +52,7 @@ def test_remat_keeps_no_tapes_of_products():
     plan = planned(3)
     without = eb.gradient_memory(plan, remat=True)
     assert without.tapes == 0
-    assert without == eb.gradient_memory(planned(3, remat=True))
+    assert without == eb.gradient_memory(planned(3, remat="always"))
     assert without.values == eb.gradient_memory(plan).values
 
 

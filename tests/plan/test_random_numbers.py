@@ -76,17 +76,17 @@ def test_outputs_and_gradients_on_random_programs():
 
 
 @pytest.mark.parametrize(
-    ("policy", "widths", "planner"),
+    ("policy", "widths", "options"),
     [
-        ("depth", (2, 8), eb.Planner()),
-        ("agenda", (4,), eb.Planner(packing=False)),
-        ("greedy", (1, 3), eb.Planner(slices=False)),
-        ("greedy", (8,), eb.Planner(layout="aligned")),
-        ("depth", (3,), eb.Planner(reuse=True)),
+        ("depth", (2, 8), {}),
+        ("agenda", (4,), {"compiler": eb.Compiler(packing="never")}),
+        ("greedy", (1, 3), {"compiler": eb.Compiler(slices="never")}),
+        ("greedy", (8,), {"planner": eb.Planner(layout="aligned")}),
+        ("depth", (3,), {"planner": eb.Planner(reuse="always")}),
     ],
 )
 def test_the_result_does_not_depend_on_how_the_minibatch_is_run(
-    policy, widths, planner
+    policy, widths, options
 ):
     @eb.cell
     def step(params, state, word, rng):
@@ -101,7 +101,7 @@ def test_the_result_does_not_depend_on_how_the_minibatch_is_run(
 
     sentences = [[1, 2, 3], [1], [1, 2, 3], [2, 0, 2, 1, 1]]
     sizes = eb.Sizes(widths=widths)
-    batched = eb.batch(model, policy, sizes=sizes, planner=planner)
+    batched = eb.batch(model, policy, sizes=sizes, **options)
     found = batched(make_params(), sentences, rng=KEY)
     for k, sentence in enumerate(sentences):
         with eb.cell_keys(KEY, instance=k):
@@ -232,8 +232,8 @@ def test_gradients_of_large_parameters_that_are_mixed_with_keys(packing):
         return state
 
     large = jax.random.normal(jax.random.key(0), (8, 8)) / 3
-    planner = eb.Planner(packing=packing)
-    batched = eb.batch(model, sizes=eb.Sizes(widths=(2,)), planner=planner)
+    compiler = eb.Compiler(packing="auto" if packing else "never")
+    batched = eb.batch(model, sizes=eb.Sizes(widths=(2,)), compiler=compiler)
     eb.verify(batched, {"large": large}, [1, 0, 3], rng=KEY)
 
 

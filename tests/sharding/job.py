@@ -53,7 +53,7 @@ def main(address, processes, process):
     others = [each for each in jax.devices() if each.process_index != int(process)]
     with raises(f"process {process} of {processes}; call jax.distributed"):
         batched.sharded(jax.sharding.Mesh(np.array(others), ("data",)))
-    searching = eb.batch(trees.encode, search_ms=1)
+    searching = eb.batch(trees.encode, search=1)
     searching.sharded(jax.sharding.Mesh(np.array(jax.local_devices()), ("data",)))
     with raises("but a search within milliseconds finds what the machine has time for"):
         searching.sharded()

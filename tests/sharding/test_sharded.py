@@ -102,8 +102,8 @@ def test_instances_are_split_by_work(sharded):
 
 def test_many_minibatches_need_one_compilation(params):
     # Which operands are worth a loop of their own is learnt from the first minibatches.
-    planner = eb.Planner(slices=False)
-    sharded = eb.batch(encode, params=params, sizes=SIZES, planner=planner).sharded()
+    compiler = eb.Compiler(slices="never")
+    sharded = eb.batch(encode, params=params, sizes=SIZES, compiler=compiler).sharded()
     minibatches = [sample_trees(seed, COUNT) for seed in range(4)]
     minibatches += [[each[0], *range(COUNT - 1)] for each in minibatches]
     most = set()

@@ -48,9 +48,6 @@ def sliced_chunks(plan):
 def every_variant(monkeypatch):
     """Whatever can be sliced is, even if it does not pay."""
     monkeypatch.setattr("edbatch.stream.slice_variants._VARIANTS", 9)
-    monkeypatch.setattr(
-        "edbatch.model_state.SliceVariants", lambda: SliceVariants(least_share=0)
-    )
 
 
 def test_the_states_of_chains_are_sliced():
@@ -65,8 +62,8 @@ def test_the_states_of_chains_are_sliced():
 
 
 def test_nothing_is_sliced_on_request():
-    planner = eb.Planner(slices=False)
-    batched = eb.batch(chain, "depth", params=chain_params(), planner=planner)
+    compiler = eb.Compiler(slices="never")
+    batched = eb.batch(chain, "depth", params=chain_params(), compiler=compiler)
     assert sliced_chunks(batched.plan([[1, 2, 3, 4]] * 4))[0] == 0
 
 
@@ -79,6 +76,7 @@ def test_random_programs_with_every_slice(every_variant, layout, seed):
         params=make_params(),
         sizes=eb.Sizes(widths=(2, 5), max_waste=1e9),
         planner=eb.Planner(layout=layout),
+        compiler=eb.Compiler(slices="always"),
     )
     assert sliced_chunks(batched.plan(minibatch))[0] > 5
     jax.config.update("jax_disable_most_optimizations", True)
@@ -108,7 +106,13 @@ def test_infinities_that_follow_a_slice_reach_no_gradient():
 
 def test_slices_copy_no_arena(every_variant):
     params = chain_params()
-    batched = eb.batch(chain, "depth", params=params, sizes=eb.Sizes(widths=(4, 8)))
+    batched = eb.batch(
+        chain,
+        "depth",
+        params=params,
+        sizes=eb.Sizes(widths=(4, 8)),
+        compiler=eb.Compiler(slices="always"),
+    )
     plan = batched.plan([[1, 2, 3, 4, 5]] * 4)
     assert sliced_chunks(plan)[0] == 3
     compiled = jax.jit(batched.apply).lower(params, plan).compile()
