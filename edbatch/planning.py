@@ -23,7 +23,7 @@ from edbatch.plan.plan import (
 )
 from edbatch.plan.report import PlanReport
 from edbatch.schedule.hoist import hoist
-from edbatch.schedule.policy import is_ours, reject_invalid
+from edbatch.schedule.policy import needs_check, reject_invalid
 from edbatch.target import CPU, Target
 
 
@@ -98,7 +98,7 @@ def encode_graph(
     start = time.perf_counter()
     policy, planner = options.policy, options.planner
     schedule = policy.schedule(graph.structure)
-    if not is_ours(policy):
+    if needs_check(policy):
         reject_invalid(schedule, graph.structure, policy)
     if state.split is not None:
         graph, schedule = hoist(graph, schedule, state.split)

@@ -16,6 +16,7 @@ from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.schedule.frontier import collect, frontier_size, new_frontier, run_type
+from edbatch.schedule.policy import schedules_are_valid
 from edbatch.schedule.schedule import Schedule
 from edbatch.schedule.sufficient_condition import start_heads, update_heads
 
@@ -40,6 +41,7 @@ class Agent(Protocol):
         """
 
 
+@schedules_are_valid
 @dataclass(frozen=True, eq=False)
 class AgentPolicy:
     """A policy that asks an agent at each step: one call of `predict` per batch.

@@ -17,12 +17,13 @@ from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
 from edbatch.policies.search.beam_search import BeamSearch
 from edbatch.schedule.lower_bound import lower_bound
-from edbatch.schedule.policy import Policy, require_policy
+from edbatch.schedule.policy import Policy, require_policy, schedules_are_valid
 from edbatch.schedule.schedule import Schedule
 
 _HEURISTICS = (Greedy(), Agenda(), AgendaRemaining(), Depth())
 
 
+@schedules_are_valid
 @dataclass(frozen=True)
 class BestOfHeuristics:
     """A policy that never runs more batches than any of the heuristics.

@@ -23,10 +23,12 @@ from edbatch.schedule.frontier import (
     start_frontier,
 )
 from edbatch.schedule.interrupt import keyboard_interrupts
+from edbatch.schedule.policy import schedules_are_valid
 from edbatch.schedule.schedule import Schedule
 from edbatch.schedule.sufficient_condition import best_ratio, new_heads, update_heads
 
 
+@schedules_are_valid
 class Depth:
     """All nodes of one type at one depth form a batch. Time O(N + E).
 
@@ -47,6 +49,7 @@ class Depth:
         return Schedule(order, start, kind, self.name)
 
 
+@schedules_are_valid
 class Agenda:
     """The type whose nodes have the smallest mean depth. Time O(N + E + ST).
 
@@ -66,6 +69,7 @@ class Agenda:
         return Schedule(order, start, kind, self.name)
 
 
+@schedules_are_valid
 class AgendaRemaining:
     """The type whose remaining nodes have the smallest mean depth. Time O(N + E + ST).
 
@@ -87,6 +91,7 @@ class AgendaRemaining:
         return Schedule(order, start, kind, self.name)
 
 
+@schedules_are_valid
 class Greedy:
     """The type with the largest ratio of the sufficient condition. Time O(T(N + E)).
 

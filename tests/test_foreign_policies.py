@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 
 import edbatch as eb
-from edbatch.policies import Greedy
-from edbatch.policies.guard import BestOfHeuristics
+from edbatch.policies import (
+    Agenda,
+    AgendaRemaining,
+    BeamSearch,
+    BestOfHeuristics,
+    Depth,
+    Greedy,
+    StateMachine,
+)
 from edbatch.schedule import Schedule
 
 
@@ -71,6 +78,31 @@ def test_a_guard_is_looked_through():
     batched = eb.batch(model, params=jnp.float32(1), policy=guarded, guard=False)
     with pytest.raises(eb.PolicyError, match="runs before its operand"):
         batched.plan([1, 2, 3])
+
+
+def test_neither_the_name_of_a_module_nor_a_base_class_is_trusted():
+    class Heir(Greedy):
+        def schedule(self, structure):
+            return reverse(super().schedule(structure))
+
+    Heir.__module__ = "edbatch.policies.heuristics"
+    for policy in (Heir(), BestOfHeuristics(Heir())):
+        batched = eb.batch(model, policy, params=jnp.float32(1), guard=False)
+        with pytest.raises(eb.PolicyError, match="runs before its operand"):
+            batched.plan([1, 2, 3])
+
+
+@pytest.mark.parametrize("policy", [Depth(), Agenda(), AgendaRemaining(), Greedy()])
+def test_policies_of_edbatch_are_not_checked(policy, monkeypatch):
+    checked = []
+    monkeypatch.setattr("edbatch.planning.reject_invalid", lambda *_: checked.append(1))
+    types = eb.batch(model, params=jnp.float32(1)).graph([3]).structure.type_keys
+    machine = StateMachine(types, "sort")
+    for each in (policy, BestOfHeuristics(machine), BeamSearch(policy, width=1)):
+        eb.batch(model, each, params=jnp.float32(1)).plan([1, 2, 3])
+    assert not checked
+    eb.batch(model, Own(lambda found: found), params=jnp.float32(1)).plan([1, 2])
+    assert checked
 
 
 def test_valid_schedules_run():

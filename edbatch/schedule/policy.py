@@ -1,6 +1,6 @@
 """What schedules graphs: the protocol that every policy follows."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from edbatch.schedule.frontier import (
     start_frontier,
 )
 from edbatch.schedule.schedule import Schedule, check_schedule
+
+PolicyClass = TypeVar("PolicyClass", bound=type)
 
 
 @runtime_checkable
@@ -155,13 +157,31 @@ def require_policy(value: object) -> None:
         )
 
 
-def is_ours(policy: Any) -> bool:
-    """Whether a policy, and the one that it guards or improves, are of edbatch."""
+_MARK = "_schedules_are_valid"
+
+
+def schedules_are_valid(policy_class: PolicyClass) -> PolicyClass:
+    """Marks a class of policies whose schedules need no check; not its subclasses.
+
+    Those of a policy that wraps another, its attribute `policy`, are as valid as this.
+
+    Args:
+        policy_class: The class.
+
+    Returns:
+        The class.
+    """
+    setattr(policy_class, _MARK, True)
+    return policy_class
+
+
+def needs_check(policy: Any) -> bool:
+    """Whether a policy, or one that it wraps, may return what is no valid schedule."""
     while policy is not None:
-        if type(policy).__module__.partition(".")[0] != "edbatch":
-            return False
+        if _MARK not in vars(type(policy)):
+            return True
         policy = getattr(policy, "policy", None)
-    return True
+    return False
 
 
 def reject_invalid(

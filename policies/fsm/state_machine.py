@@ -38,6 +38,7 @@ from edbatch.schedule.frontier import (
     run_type,
 )
 from edbatch.schedule.interrupt import keyboard_interrupts
+from edbatch.schedule.policy import schedules_are_valid
 from edbatch.schedule.schedule import Schedule
 from edbatch.schedule.sufficient_condition import (
     HeadState,
@@ -81,6 +82,7 @@ class Binding(NamedTuple):
     log2_p: int
 
 
+@schedules_are_valid
 @dataclass(frozen=True)
 class StateMachine:
     """A policy that looks the frontier up in a table; see `train_policy`.

@@ -29,13 +29,14 @@ from edbatch.schedule.examples import chain
 from edbatch.schedule.frontier import collect, run_type, start_frontier
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.lower_bound import longest_chains
-from edbatch.schedule.policy import Policy, require_policy
+from edbatch.schedule.policy import Policy, require_policy, schedules_are_valid
 from edbatch.schedule.schedule import Schedule
 
 _FIRST_WIDTH = 4
 _WIDEST = 4096
 
 
+@schedules_are_valid
 @dataclass(frozen=True)
 class BeamSearch:
     """A policy with a search on top; never more batches than the policy alone.
