@@ -12,8 +12,9 @@ from numba import njit
 
 from edbatch.memory_planner.alignment import align
 from edbatch.memory_planner.block_order import chain_blocks, find_pairs
+from edbatch.memory_planner.problem import LayoutProblem
 from edbatch.memory_planner.rows import find_in_place, place_blocks
-from edbatch.memory_planner.tables import IS_READ, ROWS, find_reads, make_tables
+from edbatch.memory_planner.tables import IS_READ, find_reads, make_tables
 
 _MOST_CHANGES = 3  # from one try to the next
 _FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; what has none is left out
@@ -22,68 +23,34 @@ _PATIENCE = 50  # tries without gain, after which the search begins anew
 
 @njit(cache=True, nogil=True)
 def best_alignment(
-    order: np.ndarray,
-    batch_start: np.ndarray,
-    batch_type: np.ndarray,
-    chunk_start: np.ndarray,
-    chunk_size: np.ndarray,
-    chunk_width: np.ndarray,
-    node_type: np.ndarray,
-    value_start: np.ndarray,
-    operand_start: np.ndarray,
-    operands: np.ndarray,
-    operand_node: np.ndarray,
-    value_lane: np.ndarray,
-    lane_kind: np.ndarray,
-    lane_leaf: np.ndarray,
-    slot_bytes: np.ndarray,
-    slot_kind: np.ndarray,
-    num_kinds: int,
-    effort: int,
+    problem: LayoutProblem, effort: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Finds orders of nodes and of blocks that put many bytes in place.
 
     Args:
-        order: Nodes in the order of the schedule, ``[N]``.
-        batch_start: First position of each batch, and the end, ``[S + 1]``.
-        batch_type: Type of each batch.
-        chunk_start: First position of each chunk, ``[C]``.
-        chunk_size: Nodes in each chunk.
-        chunk_width: Rows that each chunk writes.
-        node_type: Type of each node.
-        value_start: First value of each node, and the end.
-        operand_start: First operand of each node, and the end.
-        operands: Value of each operand, or `MISSING`, ``[E]``.
-        operand_node: Node of each operand, or `MISSING`.
-        value_lane: Lane of each value, ``[V]``.
-        lane_kind: As from `lane_tables`.
-        lane_leaf: As from `lane_tables`.
-        slot_bytes: As from `slot_tables`.
-        slot_kind: As from `slot_tables`.
-        num_kinds: Number of array kinds.
+        problem: The `LayoutProblem`.
         effort: How many operands all tries but the first may look at.
 
     Returns:
         Nodes in their order, ``[N] int32``; batches in the order of their blocks,
         ``[S] int32``; and the bytes that are read in place.
     """
-    batch, node = make_tables(order, batch_start, chunk_start, chunk_width)
-    read, read_bytes = find_reads(
-        batch, node, order, batch_type, operand_start, operand_node, operands,
-        value_lane, slot_bytes,
-    )  # fmt: skip
+    order, batch_start = problem.order, problem.batch_start
+    operand_start, operand_node = problem.operand_start, problem.operand_node
+    batch, node = make_tables(problem)
+    read, read_bytes = find_reads(problem, batch, node)
     pairs, pair_bytes, possible = find_pairs(
         batch, node, order, operand_start, operand_node, read, read_bytes
     )
-    ends = np.append(chunk_start, len(order)).astype(np.int32)
+    ends = np.append(problem.chunk_start, len(order)).astype(np.int32)
     start = (pair_bytes, read_bytes, order, batch[:-1, IS_READ] == 0)
     state = start
     state_bytes = -1
     patience = _PATIENCE
     best_order = order
-    best_blocks = np.arange(len(batch_type)).astype(np.int32)
+    best_blocks = np.arange(len(problem.batch_type)).astype(np.int32)
     best_bytes = -1
-    tries = 1 + effort // (len(operands) + len(order) + 1)
+    tries = 1 + effort // (len(problem.operands) + len(order) + 1)
     use_tree = True
     random = np.array([0x9E3779B97F4A7C15], np.uint64)
     k = 0
@@ -97,14 +64,8 @@ def best_alignment(
             batch, node, ends, operand_start, operand_node, read, read_weight,
             reference, may_wait, use_tree,
         )  # fmt: skip
-        value_row, arena_rows = place_blocks(
-            blocks, True, found, batch_start, batch_type, batch[:-1, ROWS], value_start,
-            lane_kind, lane_leaf, num_kinds, len(value_lane),
-        )  # fmt: skip
-        _, num_bytes = find_in_place(
-            found, chunk_start, chunk_size, chunk_width, node_type, operand_start,
-            operands, value_row, slot_bytes, slot_kind, arena_rows,
-        )  # fmt: skip
+        value_row, arena_rows = place_blocks(problem, blocks, found, True)
+        _, num_bytes = find_in_place(problem, found, value_row, arena_rows)
         patience -= 1
         if num_bytes > state_bytes:
             patience = _PATIENCE

@@ -7,6 +7,7 @@ from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import Layout
+from edbatch.memory_planner.problem import bytes_per_slot
 from edbatch.memory_planner.reuse import find_outputs
 
 
@@ -56,12 +57,9 @@ def report_memory(layout: Layout, graph: DataflowGraph) -> MemoryReport:
     """
     types = graph.types
     kind_bytes = np.array([each.num_bytes for each in types.avals], np.int64)
-    slot_bytes = np.zeros((len(types), layout.in_place.shape[1]), np.int64)
+    slot_bytes = bytes_per_slot(types)
     value_bytes = np.zeros(graph.num_values, np.int64)
     for t, node_type in enumerate(types.types):
-        slot_bytes[t, : len(node_type.operand_kinds)] = kind_bytes[
-            list(node_type.operand_kinds)
-        ]
         nodes = np.flatnonzero(graph.node_type == t)
         for leaf, kind in enumerate(node_type.output_kinds):
             value_bytes[graph.value_start[nodes] + leaf] = kind_bytes[kind]

@@ -16,13 +16,13 @@ from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.gaps import give_rows_back, take_rows
-from edbatch.memory_planner.rows import NO_LANE
+from edbatch.memory_planner.problem import NO_COLUMN, LayoutProblem
 
 _NONE = -1
 
-# Columns of a block: its batch, its lane, the output there, whether it must lie right
+# Columns of a block: its batch, its column, the output there, whether it must lie right
 # behind the block before, its place within its unit, and its row.
-_BATCH, _LANE, _LEAF, _TIED, _OFFSET, _ROW = range(6)
+_BATCH, _COLUMN, _LEAF, _TIED, _OFFSET, _ROW = range(6)
 
 
 def find_outputs(graph: DataflowGraph) -> np.ndarray:
@@ -35,67 +35,36 @@ def find_outputs(graph: DataflowGraph) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def place_with_reuse(
+    problem: LayoutProblem,
     blocks: np.ndarray,
     order: np.ndarray,
-    batch_start: np.ndarray,
-    batch_type: np.ndarray,
-    batch_rows: np.ndarray,
-    chunk_start: np.ndarray,
-    chunk_size: np.ndarray,
     in_place: np.ndarray,
-    value_start: np.ndarray,
-    operand_start: np.ndarray,
-    operands: np.ndarray,
-    node_of: np.ndarray,
-    value_lane: np.ndarray,
-    lane_kind: np.ndarray,
-    lane_leaf: np.ndarray,
-    num_kinds: int,
     is_output: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gives each value a row, of as few rows as the heuristic needs.
 
     Args:
+        problem: The `LayoutProblem`.
         blocks: Batches in the order of their blocks without reuse, ``[S]``.
         order: Nodes in the order in which they run, ``[N]``.
-        batch_start: First position in ``order`` of each batch, and the end.
-        batch_type: Type of each batch.
-        batch_rows: Rows that the chunks of each batch write, ``[S]``.
-        chunk_start: First position in ``order`` of each chunk.
-        chunk_size: Nodes in each chunk.
         in_place: What is read in place without reuse, and will be. ``[C, slots] bool``.
-        value_start: First value of each node, and the end.
-        operand_start: First operand of each node, and the end.
-        operands: Value of each operand, or `MISSING`.
-        node_of: Node of each operand, or `MISSING`.
-        value_lane: Lane of each value.
-        lane_kind: As from `lane_tables`.
-        lane_leaf: As from `lane_tables`.
-        num_kinds: Number of array kinds, K.
         is_output: Whether the model returns each value, ``[V] bool``.
 
     Returns:
         Row of each value, ``[V] int32``, and rows of each arena, ``[K] int64``.
     """
+    batch_start, value_start = problem.batch_start, problem.value_start
     batch_of = np.empty(len(order), np.int32)
-    for b in range(len(batch_type)):
+    for b in range(len(problem.batch_type)):
         for place in range(batch_start[b], batch_start[b + 1]):
             batch_of[order[place]] = b
-    block, block_of = _list_blocks(blocks, batch_type, lane_leaf)
-    last_read = _find_last_reads(
-        order, batch_start, value_start, operand_start, operands, is_output
-    )
-    _tie(
-        block, block_of, order, chunk_start, chunk_size, in_place, batch_of,
-        operand_start, operands, node_of, value_lane,
-    )  # fmt: skip
-    arena_rows = np.ones(num_kinds, np.int64)
-    for kind in range(num_kinds):
-        arena_rows[kind] = _place_units(
-            block, lane_kind, kind, order, batch_start, batch_rows, value_start,
-            last_read,
-        )  # fmt: skip
-    value_row = np.zeros(len(value_lane), np.int32)
+    block, block_of = _list_blocks(blocks, problem.batch_type, problem.column_leaf)
+    last_read = _find_last_reads(problem, order, is_output)
+    _tie(problem, block, block_of, order, in_place, batch_of)
+    arena_rows = np.ones(problem.num_kinds, np.int64)
+    for kind in range(problem.num_kinds):
+        arena_rows[kind] = _place_units(problem, block, kind, order, last_read)
+    value_row = np.zeros(len(problem.value_column), np.int32)
     for k in range(len(block)):
         b = block[k, _BATCH]
         for place in range(batch_start[b], batch_start[b + 1]):
@@ -105,28 +74,28 @@ def place_with_reuse(
 
 
 @njit(cache=True, nogil=True)
-def _list_blocks(blocks, batch_type, lane_leaf):
-    """Lists the blocks of all lanes, and where each batch's are in the list."""
-    block_of = np.full((len(blocks), lane_leaf.shape[1]), NO_LANE, np.int32)
+def _list_blocks(blocks, batch_type, column_leaf):
+    """Lists the blocks of all columns, and where each batch's are in the list."""
+    block_of = np.full((len(blocks), column_leaf.shape[1]), NO_COLUMN, np.int32)
     block = np.zeros((block_of.size, 6), np.int32)
     count = 0
-    for lane in range(lane_leaf.shape[1]):
+    for column in range(column_leaf.shape[1]):
         for b in blocks:
-            leaf = lane_leaf[batch_type[b], lane]
-            if leaf != NO_LANE:
+            leaf = column_leaf[batch_type[b], column]
+            if leaf != NO_COLUMN:
                 block[count, _BATCH] = b
-                block[count, _LANE] = lane
+                block[count, _COLUMN] = column
                 block[count, _LEAF] = leaf
-                block_of[b, lane] = count
+                block_of[b, column] = count
                 count += 1
     return block[:count], block_of
 
 
 @njit(cache=True, nogil=True)
-def _find_last_reads(
-    order, batch_start, value_start, operand_start, operands, is_output
-):  # fmt: skip
+def _find_last_reads(problem, order, is_output):
     """Finds the last batch that reads each value, or writes it; S for outputs."""
+    batch_start, value_start = problem.batch_start, problem.value_start
+    operand_start, operands = problem.operand_start, problem.operands
     num_batches = len(batch_start) - 1
     last_read = np.empty(len(is_output), np.int32)
     for b in range(num_batches):
@@ -141,32 +110,33 @@ def _find_last_reads(
 
 
 @njit(cache=True, nogil=True)
-def _tie(
-    block, block_of, order, chunk_start, chunk_size, in_place, batch_of, operand_start,
-    operands, node_of, value_lane,
-):  # fmt: skip
+def _tie(problem, block, block_of, order, in_place, batch_of):
     """Marks blocks that a slice reaches from the block before."""
+    chunk_start, chunk_size = problem.chunk_start, problem.chunk_size
     for c in range(len(chunk_start)):
         for slot in range(in_place.shape[1]):
             if not in_place[c, slot]:
                 continue
             before = -1
             for place in range(chunk_start[c], chunk_start[c] + chunk_size[c]):
-                e = operand_start[order[place]] + slot
-                k = block_of[batch_of[node_of[e]], value_lane[operands[e]]]
+                e = problem.operand_start[order[place]] + slot
+                column = problem.value_column[problem.operands[e]]
+                k = block_of[batch_of[problem.operand_node[e]], column]
                 if before >= 0 and k != before:
                     block[k, _TIED] = 1
                 before = k
 
 
 @njit(cache=True, nogil=True)
-def _place_units(
-    block, lane_kind, kind, order, batch_start, batch_rows, value_start, last_read
-):  # fmt: skip
+def _place_units(problem, block, kind, order, last_read):
     """Places the units of one arena; returns its rows."""
+    batch_start, value_start = problem.batch_start, problem.value_start
+    batch_rows = problem.batch_rows
     num_batches = len(batch_rows)
     size = batch_start[1:] - batch_start[:-1]
-    unit_start, unit_rows, born = _find_units(block, lane_kind, kind, size, batch_rows)
+    unit_start, unit_rows, born = _find_units(
+        block, problem.column_kind, kind, size, batch_rows
+    )
     first_unit, next_unit = _list_by_birth(born, num_batches)
     # Rows that are given back, by the batch after which they are: first row, rows, and
     # the next ones of the list.
@@ -227,7 +197,7 @@ def _free_after(b, row, rows, freed, freed_after, count):
 
 
 @njit(cache=True, nogil=True)
-def _find_units(block, lane_kind, kind, size, batch_rows):
+def _find_units(block, column_kind, kind, size, batch_rows):
     """Finds the units of one arena, and places blocks within them.
 
     Returns:
@@ -240,7 +210,7 @@ def _find_units(block, lane_kind, kind, size, batch_rows):
     count = 0
     end = 0
     for k in range(len(block)):
-        if lane_kind[block[k, _LANE]] != kind:
+        if column_kind[block[k, _COLUMN]] != kind:
             continue
         b = block[k, _BATCH]
         if block[k, _TIED] == 0:

@@ -6,11 +6,13 @@ one row of a table, and those about a node one row of another.
 Slots that name the same nodes throughout a batch (the h and the c of a left child, say)
 ask for the same order, so together they are one *read*, which counts the bytes of all
 of them. A slot is in none if it cannot be a slice: an operand is missing or comes
-twice, or operands lie in several lanes.
+twice, or operands lie in several output columns.
 """
 
 import numpy as np
 from numba import njit
+
+from edbatch.memory_planner.problem import LayoutProblem
 
 NONE = np.int32(-1)
 
@@ -32,23 +34,17 @@ READ_COLUMNS = 2
 
 
 @njit(cache=True, nogil=True)
-def make_tables(
-    order: np.ndarray,
-    batch_start: np.ndarray,
-    chunk_start: np.ndarray,
-    chunk_width: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+def make_tables(problem: LayoutProblem) -> tuple[np.ndarray, np.ndarray]:
     """Makes the tables, as far as they follow from a schedule alone.
 
     Args:
-        order: Nodes in the order of the schedule, ``[N]``.
-        batch_start: First position of each batch, and the end, ``[S + 1]``.
-        chunk_start: First position of each chunk, ``[C]``.
-        chunk_width: Rows that each chunk writes, ``[C]``.
+        problem: The `LayoutProblem`.
 
     Returns:
         Batches, ``[S + 1, 10] int32``, and nodes, ``[N, 6] int32``.
     """
+    order, batch_start = problem.order, problem.batch_start
+    chunk_start = problem.chunk_start
     num_batches = len(batch_start) - 1
     batch = np.full((num_batches + 1, BATCH_COLUMNS), NONE, np.int32)
     node = np.empty((len(order), NODE_COLUMNS), np.int32)
@@ -56,9 +52,8 @@ def make_tables(
     for b in range(num_batches):
         batch[b, START] = batch_start[b]
         batch[b, FIRST_CHUNK] = c
-        batch[b, ROWS] = 0
+        batch[b, ROWS] = problem.batch_rows[b]
         while c < len(chunk_start) and chunk_start[c] < batch_start[b + 1]:
-            batch[b, ROWS] += chunk_width[c]
             c += 1
         for place in range(batch_start[b], batch_start[b + 1]):
             node[order[place], BATCH] = b
@@ -70,33 +65,21 @@ def make_tables(
 
 @njit(cache=True, nogil=True)
 def find_reads(
-    batch: np.ndarray,
-    node: np.ndarray,
-    order: np.ndarray,
-    batch_type: np.ndarray,
-    operand_start: np.ndarray,
-    operand_node: np.ndarray,
-    operands: np.ndarray,
-    value_lane: np.ndarray,
-    slot_bytes: np.ndarray,
+    problem: LayoutProblem, batch: np.ndarray, node: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the reads of all batches.
 
     Args:
+        problem: The `LayoutProblem`.
         batch: Batches; first reads and `IS_READ` are filled in.
         node: Nodes.
-        order: Nodes in the order of the schedule, ``[N]``.
-        batch_type: Type of each batch, ``[S]``.
-        operand_start: First operand of each node, and the end, ``[N + 1]``.
-        operand_node: Node of each operand; negative where it is missing, ``[E]``.
-        operands: Value of each operand, ``[E]``.
-        value_lane: Lane of each value, ``[V]``.
-        slot_bytes: As from `edbatch.memory_planner.rows.slot_tables`.
 
     Returns:
         Reads, ``[R, 2] int32``, and the bytes that one node reads, ``[R] float64``.
         Time O(E), if types have few slots.
     """
+    order, batch_type = problem.order, problem.batch_type
+    operand_node, slot_bytes = problem.operand_node, problem.slot_bytes
     num_batches = len(batch_type)
     read = np.empty((num_batches * slot_bytes.shape[1], READ_COLUMNS), np.int32)
     read_bytes = np.empty(len(read))
@@ -107,11 +90,13 @@ def find_reads(
     batch[:, IS_READ] = 0
     for b in range(num_batches):
         batch[b, FIRST_READ] = count
-        own = operand_start[order[batch[b, START] : batch[b + 1, START]]]
+        own = problem.operand_start[order[batch[b, START] : batch[b + 1, START]]]
         is_one = batch[b + 1, FIRST_CHUNK] - batch[b, FIRST_CHUNK] == 1
         for slot in range(slot_bytes.shape[1]):
             more = slot_bytes[batch_type[b], slot]
-            if more == 0 or not _in_one_lane(own, slot, is_one, operands, value_lane):
+            if more == 0 or not _in_one_column(
+                own, slot, is_one, problem.operands, problem.value_column
+            ):
                 continue
             same = batch[b, FIRST_READ]
             while same < count and not _are_same(
@@ -135,19 +120,19 @@ def find_reads(
 
 
 @njit(cache=True, nogil=True)
-def _in_one_lane(own, slot, is_one, operands, value_lane):
-    """Whether all that a slot reads lies in one lane and, if ``is_one``, is there."""
-    lane = NONE
+def _in_one_column(own, slot, is_one, operands, value_column):
+    """Whether all that a slot reads lies in one column and, if ``is_one``, is there."""
+    column = NONE
     for e in own:
         value = operands[e + slot]
         if value < 0:
             if is_one:
                 return False
-        elif lane == NONE:
-            lane = value_lane[value]
-        elif value_lane[value] != lane:
+        elif column == NONE:
+            column = value_column[value]
+        elif value_column[value] != column:
             return False
-    return lane != NONE
+    return column != NONE
 
 
 @njit(cache=True, nogil=True)

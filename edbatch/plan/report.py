@@ -6,6 +6,7 @@ import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import Layout
+from edbatch.memory_planner.problem import bytes_per_slot
 from edbatch.schedule.schedule import Schedule
 
 
@@ -68,11 +69,10 @@ def make_report(
     types = graph.types
     nodes = int(graph.instance_nodes.sum())
     kind_bytes = np.array([each.num_bytes for each in types.avals], np.int64)
-    slot_bytes = np.zeros((len(types), layout.in_place.shape[1]), np.int64)
-    for row, each in zip(slot_bytes, types.types, strict=True):
-        row[: len(each.operand_kinds)] = kind_bytes[list(each.operand_kinds)]
     chunk_type = graph.node_type[layout.order[layout.chunk_start]]
-    read = slot_bytes[chunk_type] * layout.chunk_size.astype(np.int64)[:, None]
+    read = (
+        bytes_per_slot(types)[chunk_type] * layout.chunk_size.astype(np.int64)[:, None]
+    )
     return PlanReport(
         policy=schedule.policy,
         nodes=nodes,

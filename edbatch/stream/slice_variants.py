@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.type_table import TypeTable
 from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.layout import Layout
+from edbatch.memory_planner.problem import slot_tables
 
 Variant = tuple[int, ...]  # operand slots, ascending
 GATHER: Variant = ()
@@ -75,7 +75,7 @@ class SliceVariants(WithoutLock):
             return nothing
         with self.lock:
             if len(self._slot_bytes) != len(graph.types):
-                self._slot_bytes = slot_bytes(graph.types)
+                self._slot_bytes = slot_tables(graph.types)[0][:, :_MOST_SLOTS]
             table = self._slot_bytes
         chunk_type = graph.node_type[layout.order[layout.chunk_start]]
         slots = table.shape[1]
@@ -125,27 +125,6 @@ class SliceVariants(WithoutLock):
                 known.append(variant)
                 best, now = _best(can, known, row_bytes)
             return best
-
-
-def slot_bytes(types: TypeTable) -> np.ndarray:
-    """Returns bytes per type and slot; 0 for those that are always gathered.
-
-    These are the slots of padded lists, and those beyond the first `_MOST_SLOTS`.
-
-    Args:
-        types: The types.
-
-    Returns:
-        ``[T, slots] int64``.
-    """
-    most = max((len(each.operand_kinds) for each in types.types), default=0)
-    found = np.zeros((len(types), min(most, _MOST_SLOTS)), np.int64)
-    for row, node_type in zip(found, types.types, strict=True):
-        for group in node_type.template.operands:
-            slot = group.slots[0]
-            if not group.stacked and slot < len(row):
-                row[slot] = types.avals[node_type.operand_kinds[slot]].num_bytes
-    return found
 
 
 def _ends(

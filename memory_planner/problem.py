@@ -1,0 +1,210 @@
+"""What planning a layout starts from: a graph, its schedule and the chunks, as arrays.
+
+Compiled code takes them as one tuple.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.type_table import TypeTable
+from edbatch.memory_planner.sizes import Sizes
+from edbatch.schedule.schedule import Schedule
+
+NO_COLUMN = -1
+
+
+class LayoutProblem(NamedTuple):
+    """``N`` nodes of ``T`` types in ``S`` batches and ``C`` chunks.
+
+    They have ``E`` operands and ``V`` values of ``K`` array kinds.
+
+    Attributes:
+        order: Nodes in the order of the schedule.
+        batch_start: First position in ``order`` of each batch, and the end.
+        batch_type: Type of each batch.
+        batch_rows: Rows that the chunks of each batch write.
+        chunk_start: First position in ``order`` of each chunk.
+        chunk_size: Nodes in each chunk.
+        chunk_width: Rows that each chunk writes.
+        node_type: Type of each node.
+        value_start: First value of each node, and the end.
+        operand_start: First operand of each node, and the end.
+        operands: Value of each operand, or `MISSING`.
+        operand_node: Node of each operand; negative where it is missing.
+        value_column: Output column of each value.
+        column_kind: Array kind of each output column, ascending; see `rows`.
+        column_leaf: The output that a type has in each column, or `NO_COLUMN`.
+        slot_bytes: As from `slot_tables`.
+        slot_kind: As from `slot_tables`.
+        num_kinds: Number of array kinds, K.
+    """
+
+    order: np.ndarray  # [N] int32
+    batch_start: np.ndarray  # [S + 1] int32
+    batch_type: np.ndarray  # [S] int32
+    batch_rows: np.ndarray  # [S] int32
+    chunk_start: np.ndarray  # [C] int32
+    chunk_size: np.ndarray  # [C] int32
+    chunk_width: np.ndarray  # [C] int32
+    node_type: np.ndarray  # [N] int32
+    value_start: np.ndarray  # [N + 1] int32
+    operand_start: np.ndarray  # [N + 1] int32
+    operands: np.ndarray  # [E] int32
+    operand_node: np.ndarray  # [E] int32
+    value_column: np.ndarray  # [V] int32
+    column_kind: np.ndarray  # [columns] int32
+    column_leaf: np.ndarray  # [T, columns] int32
+    slot_bytes: np.ndarray  # [T, most slots] int64
+    slot_kind: np.ndarray  # [T, most slots] int32
+    num_kinds: int
+
+
+def make_problem(
+    graph: DataflowGraph, schedule: Schedule, sizes: Sizes
+) -> LayoutProblem:
+    """Cuts batches into chunks, and gathers all that planning a layout looks at.
+
+    Args:
+        graph: The graph.
+        schedule: Its schedule.
+        sizes: Widths of chunks.
+
+    Returns:
+        The arrays.
+    """
+    start, size, width, batch_rows = _cut(
+        schedule.batch_start, sizes.cut_table(), sizes.widths[-1]
+    )
+    types = graph.types
+    column_kind, column_leaf, slot_bytes, slot_kind = types.derived(
+        ("tables for layouts", len(types)),  # a table of types only grows
+        lambda: (*column_tables(types), *slot_tables(types)),
+    )
+    value_column = _value_columns(
+        graph.node_type, graph.value_start, column_leaf, graph.num_values
+    )
+    return LayoutProblem(
+        schedule.order,
+        schedule.batch_start,
+        schedule.batch_type,
+        batch_rows,
+        start,
+        size,
+        width,
+        graph.node_type,
+        graph.value_start,
+        graph.operand_start,
+        graph.operands,
+        graph.structure.operand_node,
+        value_column,
+        column_kind,
+        column_leaf,
+        slot_bytes,
+        slot_kind,
+        len(types.avals),
+    )
+
+
+def column_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the output columns of a model with ``T`` types.
+
+    Args:
+        types: The types.
+
+    Returns:
+        ``column_kind`` and ``column_leaf`` of `LayoutProblem`.
+    """
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    for t, node_type in enumerate(types.types):
+        met: dict[int, int] = {}
+        for leaf, kind in enumerate(node_type.output_kinds):
+            column = met.get(kind, 0)
+            met[kind] = column + 1
+            found.setdefault((kind, column), {})[t] = leaf
+    columns = sorted(found)
+    column_leaf = np.full((len(types), len(columns)), NO_COLUMN, np.int32)
+    for column, each in enumerate(columns):
+        for t, leaf in found[each].items():
+            column_leaf[t, column] = leaf
+    return np.array([kind for kind, _ in columns], np.int32), column_leaf
+
+
+def bytes_per_slot(types: TypeTable) -> np.ndarray:
+    """Returns the bytes of a row of each operand slot of a model with ``T`` types.
+
+    Args:
+        types: The types.
+
+    Returns:
+        ``[T, most slots] int64``; 0 for slots that a type does not have.
+    """
+    most = max((len(each.operand_kinds) for each in types.types), default=0)
+    found = np.zeros((len(types), most), np.int64)
+    for row, node_type in zip(found, types.types, strict=True):
+        kinds = node_type.operand_kinds
+        row[: len(kinds)] = [types.avals[kind].num_bytes for kind in kinds]
+    return found
+
+
+def slot_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
+    """Describes the operand slots of a model with ``T`` types.
+
+    Args:
+        types: The types.
+
+    Returns:
+        Bytes of a row that can be read in a slice, ``[T, most slots] int64``: 0 for the
+        slots of padded lists, which are stacked and therefore gathered, and for those
+        that a type does not have; and the array kind, ``[T, most slots] int32``.
+    """
+    slot_bytes = bytes_per_slot(types)
+    slot_kind = np.zeros(slot_bytes.shape, np.int32)
+    for t, node_type in enumerate(types.types):
+        slot_kind[t, : len(node_type.operand_kinds)] = node_type.operand_kinds
+        for group in node_type.template.operands:
+            if group.stacked:
+                slot_bytes[t, list(group.slots)] = 0
+    return slot_bytes, slot_kind
+
+
+@njit(cache=True, nogil=True)
+def _value_columns(node_type, value_start, column_leaf, num_values):
+    """Finds the output column of each value; ``[V] int32``."""
+    columns = np.empty(num_values, np.int32)
+    for v in range(len(node_type)):
+        for column in range(column_leaf.shape[1]):
+            leaf = column_leaf[node_type[v], column]
+            if leaf != NO_COLUMN:
+                columns[value_start[v] + leaf] = column
+    return columns
+
+
+@njit(cache=True, nogil=True)
+def _cut(batch_start, table, widest):
+    """Cuts batches into chunks: start, size and width of each; rows of each batch."""
+    num_batches = len(batch_start) - 1
+    num_chunks = 0
+    for b in range(num_batches):
+        rows = batch_start[b + 1] - batch_start[b]
+        while rows > 0:
+            rows -= table[rows] if rows < len(table) else widest
+            num_chunks += 1
+    start = np.empty(num_chunks, np.int32)
+    size = np.empty(num_chunks, np.int32)
+    width = np.empty(num_chunks, np.int32)
+    batch_rows = np.zeros(num_batches, np.int32)
+    c = 0
+    for b in range(num_batches):
+        place = batch_start[b]
+        while place < batch_start[b + 1]:
+            rows = batch_start[b + 1] - place
+            width[c] = table[rows] if rows < len(table) else widest
+            start[c] = place
+            size[c] = min(rows, width[c])
+            batch_rows[b] += width[c]
+            place += size[c]
+            c += 1
+    return start, size, width, batch_rows
