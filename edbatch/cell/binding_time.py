@@ -149,7 +149,7 @@ def split(
 
     Args:
         graph: A cell of equations alone.
-        at: What is known at this time belongs to the first partition.
+        at: Values known by this time belong to the first partition.
         times: As from `binding_times`.
         worth: Whether to hand on a variable; what is not worth it is repeated, so that
             must hold for all that it is computed from.
@@ -197,7 +197,7 @@ def graph_function(
         graph: The cell; its constants are known.
         arguments: The variables that the function takes.
         nodes: Equations, in an order in which they can run.
-        results: What it returns.
+        results: Its results.
 
     Returns:
         The function, of arrays. An argument that the cell computes behind

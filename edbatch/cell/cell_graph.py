@@ -29,15 +29,15 @@ from edbatch.cell.jaxpr import (
 
 
 class Node(Protocol):
-    """What computes some variables from others: an equation, or several as one."""
+    """An equation, or several that run as one."""
 
     @property
     def invars(self) -> Sequence[Atom]:
-        """What it reads."""
+        """Its inputs."""
 
     @property
     def outvars(self) -> Sequence[Var]:
-        """What it computes."""
+        """Its results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class CellGraph:
         parameters: Variables of the parameters' arrays.
         inputs: Variables of the other arguments' arrays.
         constants: Variables of arrays that the cell's function closes over, and these.
-        nodes: What is computed, each node after those that it reads.
+        nodes: Its operations, each after those that it reads.
         outputs: The cell's outputs.
     """
 
@@ -85,10 +85,10 @@ class Inliner:
 
         Args:
             body: The function.
-            arguments: What it is called with.
+            arguments: Its arguments.
 
         Returns:
-            What it returns.
+            Its results.
         """
         known: dict[Var, Atom] = dict(zip(body.inputs, arguments, strict=True))
         for var, value in body.constants.items():
@@ -165,7 +165,7 @@ def drop_dead(nodes: Sequence[Node], outputs: Iterable[Atom]) -> tuple[Node, ...
 
     Args:
         nodes: Nodes in any order.
-        outputs: What must be computed.
+        outputs: The variables that must be computed.
 
     Returns:
         The others, in their order.

@@ -63,7 +63,7 @@ def best_order(count: int, wanted: Sequence[Adjacency]) -> list[int]:
 
     Args:
         count: How many there are.
-        wanted: What their readers need.
+        wanted: The columns that each reader needs side by side.
 
     Returns:
         The columns, in the order that saves the most elements.

@@ -1,4 +1,4 @@
-"""What the derivative of a cell's output passes through, found in its equations.
+"""Poles on the way back from a cell's outputs, and inputs that have a derivative.
 
 JAX tells a cotangent that is zero because nothing reads the output (a symbolic zero)
 from one that happens to be zero: the first is not propagated at all, the second is

@@ -30,7 +30,7 @@ class Emitter(Inliner):
 
         Args:
             function: Takes an array per atom.
-            *atoms: What it is called with.
+            *atoms: Its arguments.
 
         Returns:
             The function's output, an atom in place of each array.

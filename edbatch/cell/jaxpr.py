@@ -39,8 +39,8 @@ class Body:
         inputs: Its arguments.
         constants: Variables of the arrays that it closes over, and these; without
             the arrays where an equation hands them on as arguments.
-        equations: What it computes, in an order in which it can run.
-        outputs: What it returns.
+        equations: Its operations, in an order in which they can run.
+        outputs: Its results.
     """
 
     inputs: Sequence[Var]
@@ -88,7 +88,7 @@ def as_function(
     Args:
         arguments: The variables that the function takes.
         equations: In an order in which they can run.
-        results: What it returns.
+        results: Its results.
         constants: Variables that are neither arguments nor computed, and their arrays.
 
     Returns:
@@ -133,8 +133,8 @@ def rewire(
 
     Args:
         eqn: The equation.
-        invars: What it reads instead; the same by default.
-        outvars: What it computes instead; the same by default.
+        invars: Its new inputs; the same by default.
+        outvars: Its new results; the same by default.
 
     Returns:
         The new equation.
@@ -241,7 +241,7 @@ def called_body(eqn: JaxprEqn) -> Body | None:
 
 
 class Dot(NamedTuple):
-    """What a product contracts.
+    """The dimensions of a product.
 
     Attributes:
         dims: Contracted dimensions of the left and of the right operand.
@@ -288,7 +288,7 @@ def read_cuts(eqn: JaxprEqn) -> list[Cut]:
         eqn: An equation.
 
     Returns:
-        What each of its results is of what it reads; nothing for other equations.
+        Where each of its results stands in its input; empty for other equations.
     """
     if eqn.primitive.name == "split":
         dim, stops = eqn.params["axis"], np.cumsum(eqn.params["sizes"]).tolist()

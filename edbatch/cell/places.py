@@ -37,7 +37,7 @@ def find_places(eqn: JaxprEqn, places: Places) -> dict[Var, Place]:
 
     Args:
         eqn: An equation; any but a slice, a split or the removal of a dimension of
-            length one gives nothing.
+            length one has none.
         places: Those of the variables that it reads.
 
     Returns:
@@ -68,7 +68,7 @@ def concatenated(
     Args:
         emitter: Takes the equations.
         places: Where variables stand.
-        atoms: What stands side by side, at least one.
+        atoms: The variables to concatenate, at least one.
         dim: The dimension along which.
 
     Returns:

@@ -1,7 +1,7 @@
 """Sums of products: what a gate is before it is squashed.
 
-A sum is a tree of additions whose inner values nobody else reads, so its terms can be
-added in any order. A product that is no term of a larger sum is a sum of one.
+A sum is a tree of additions whose inner values have no other reader, so its terms can
+be added in any order. A product that is no term of a larger sum is a sum of one.
 """
 
 from collections import Counter

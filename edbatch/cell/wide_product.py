@@ -29,7 +29,7 @@ class WideProduct:
 
     Attributes:
         grid: The product of each input and column, with its sign.
-        biases: What is added to each column, a vector ``[e]`` of parameters each;
+        biases: The bias of each column, a vector ``[e]`` of parameters;
             empty if nothing is added.
         outvars: The columns.
     """
@@ -50,7 +50,7 @@ class WideProduct:
 
     @property
     def invars(self) -> tuple[Var, ...]:
-        """What it reads."""
+        """Its inputs, weights and biases."""
         weights = [product.weight for row in self.grid for product, _ in row]
         return (*(each.x for each in self.inputs), *weights, *self.biases)
 
@@ -63,7 +63,7 @@ def widen_products(graph: CellGraph, overhead: int) -> tuple[CellGraph, int]:
 
     Args:
         graph: A graph of equations.
-        overhead: What a product costs beside the elements that it copies and writes,
+        overhead: Cost of a product beside the elements that it copies and writes,
             in elements.
 
     Returns:
