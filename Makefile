@@ -30,7 +30,7 @@ demo: $(STAMP)
 # compiles in a hurry, of those that are about its programs, and of those that need
 # two devices. All three run, whatever fails.
 PYTEST = $(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile \
-    --timeout 300 --timeout-method thread --durations 25
+    --timeout 600 --timeout-method thread --durations 25
 # The newer emitters of XLA for CPUs take most of its time. Where it does not know the
 # flag, it would end the process.
 HASTE := --xla_cpu_use_fusion_emitters=false
