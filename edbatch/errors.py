@@ -195,7 +195,7 @@ def user_line() -> str:
     frame = _user_frame()
     if frame is None:
         return ""
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return _place(frame, frame.f_lineno)
 
 
 def user_module() -> str:
@@ -217,6 +217,24 @@ def _user_frame() -> FrameType | None:
     return None
 
 
+def raising_frame(error: Exception) -> tuple[FrameType | None, int, bool]:
+    """Finds where the user's code raised an error.
+
+    Args:
+        error: An error that was caught.
+
+    Returns:
+        The innermost frame outside edbatch, None if there is none; its line; and
+        whether no frame of a library lies below it.
+    """
+    frame, line, is_last = None, 0, False
+    for each, number in traceback.walk_tb(error.__traceback__):
+        is_last = not is_own(each)
+        if is_last:
+            frame, line = each, number
+    return frame, line, is_last
+
+
 def raising_line(error: Exception) -> str:
     """Names the line of the user's code in which an error was raised.
 
@@ -226,9 +244,9 @@ def raising_line(error: Exception) -> str:
     Returns:
         As `user_line`.
     """
-    lines = [
-        f"{os.path.basename(frame.f_code.co_filename)}:{line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not is_own(frame)
-    ]
-    return lines[-1] if lines else ""
+    frame, line, _ = raising_frame(error)
+    return "" if frame is None else _place(frame, line)
+
+
+def _place(frame: FrameType, line: int) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{line}"

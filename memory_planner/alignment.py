@@ -34,7 +34,8 @@ from edbatch.memory_planner.tables import (
     START,
 )
 
-# Columns of a wish: the chunk that has it, the read, and the next wish of a list.
+# Columns of an adjacency constraint: the chunk that has it, the read, and the next one
+# of a list.
 _CHUNK, _READ, _NEXT = range(3)
 
 
@@ -74,9 +75,9 @@ def align(
     order = reference.copy()
     position = np.empty(len(order), np.int32)
     cut_runs(node)
-    wishes, wish_bytes = _new_wishes(batch)
-    wishes_of = np.full(num_batches, NONE, np.int32)  # the first wish, by batch
-    num_wishes = 0
+    constraints, constraint_bytes = _new_constraints(batch)
+    constraints_of = np.full(num_batches, NONE, np.int32)  # the first one, by batch
+    num_constraints = 0
     longest = (batch[1:, START] - batch[:-1, START]).max() if num_batches else 0
     sequence = np.empty(longest, np.int32)
     change = np.empty((longest, CHANGE_COLUMNS), np.int32)
@@ -85,10 +86,11 @@ def align(
     is_asked = np.zeros(num_batches, np.bool_)
     is_by_tree = False
     for b in range(num_batches - 1, -1, -1):
-        if wishes_of[b] != NONE:
-            _grant(
+        if constraints_of[b] != NONE:
+            _accept(
                 batch, node, chunk_start, operand_start, operand_node, read, order,
-                wishes, wish_bytes, wishes_of[b], sequence, change, is_asked,
+                constraints, constraint_bytes, constraints_of[b], sequence, change,
+                is_asked,
             )  # fmt: skip
         first, last = batch[b, START], batch[b + 1, START]
         nodes = reference[first:last]
@@ -106,9 +108,9 @@ def align(
         is_by_tree |= by_tree
         for place in range(first, last):
             position[order[place]] = place
-        num_wishes = _add_wishes(
+        num_constraints = _add_constraints(
             batch, node, chunk_start, b, operand_start, operand_node, read, order,
-            weight, wishes, wish_bytes, num_wishes, wishes_of,
+            weight, constraints, constraint_bytes, num_constraints, constraints_of,
         )  # fmt: skip
     for b in range(num_batches):
         if followed[b] != NONE:
@@ -120,8 +122,8 @@ def align(
 
 
 @njit(cache=True, nogil=True)
-def _new_wishes(batch):
-    """Allocates a wish for each chunk and read."""
+def _new_constraints(batch):
+    """Allocates a constraint for each chunk and read."""
     most = 0
     for b in range(len(batch) - 1):
         chunks = batch[b + 1, FIRST_CHUNK] - batch[b, FIRST_CHUNK]
@@ -130,9 +132,9 @@ def _new_wishes(batch):
 
 
 @njit(cache=True, nogil=True)
-def _add_wishes(
+def _add_constraints(
     batch, node, chunk_start, b, operand_start, operand_node, read, order, weight,
-    wishes, wish_bytes, num_wishes, wishes_of,
+    constraints, constraint_bytes, num_constraints, constraints_of,
 ):  # fmt: skip
     """Adds what a batch's chunks ask for to the latest batch that they read."""
     for c in range(batch[b, FIRST_CHUNK], batch[b + 1, FIRST_CHUNK]):
@@ -144,13 +146,13 @@ def _add_wishes(
                 batch, node, nodes, read[r, SLOT], operand_start, operand_node
             )
             if latest != NONE and len(nodes) > 1:
-                wishes[num_wishes, _CHUNK] = c
-                wishes[num_wishes, _READ] = r
-                wishes[num_wishes, _NEXT] = wishes_of[latest]
-                wish_bytes[num_wishes] = weight[r] * len(nodes)
-                wishes_of[latest] = num_wishes
-                num_wishes += 1
-    return num_wishes
+                constraints[num_constraints, _CHUNK] = c
+                constraints[num_constraints, _READ] = r
+                constraints[num_constraints, _NEXT] = constraints_of[latest]
+                constraint_bytes[num_constraints] = weight[r] * len(nodes)
+                constraints_of[latest] = num_constraints
+                num_constraints += 1
+    return num_constraints
 
 
 @njit(cache=True, nogil=True)
@@ -170,15 +172,15 @@ def _latest_producer(batch, node, nodes, slot, operand_start, operand_node):
 
 
 @njit(cache=True, nogil=True)
-def _grant(
-    batch, node, chunk_start, operand_start, operand_node, read, order, wishes,
-    wish_bytes, first_wish, sequence, change, is_asked,
+def _accept(
+    batch, node, chunk_start, operand_start, operand_node, read, order, constraints,
+    constraint_bytes, first_constraint, sequence, change, is_asked,
 ):  # fmt: skip
-    """Takes or refuses the wishes of a list, those of most bytes first."""
-    for w in _sort_wishes(wishes, wish_bytes, first_wish):
-        slot = read[wishes[w, _READ], SLOT]
-        first = chunk_start[wishes[w, _CHUNK]]
-        wanted = sequence[: chunk_start[wishes[w, _CHUNK] + 1] - first]
+    """Accepts or rejects the constraints of a list, those of most bytes first."""
+    for w in _sort_constraints(constraints, constraint_bytes, first_constraint):
+        slot = read[constraints[w, _READ], SLOT]
+        first = chunk_start[constraints[w, _CHUNK]]
+        wanted = sequence[: chunk_start[constraints[w, _CHUNK] + 1] - first]
         for k in range(len(wanted)):
             wanted[k] = operand_node[operand_start[order[first + k]] + slot]
         if link_sequence(batch, node, wanted, change):
@@ -187,21 +189,21 @@ def _grant(
 
 
 @njit(cache=True, nogil=True)
-def _sort_wishes(wishes, wish_bytes, first_wish):
-    """Lists wishes by their bytes; of equal ones those that were made first."""
+def _sort_constraints(constraints, constraint_bytes, first_constraint):
+    """Lists constraints by their bytes; of equal ones those that were made first."""
     total = 0
-    w = first_wish
+    w = first_constraint
     while w != NONE:
         total += 1
-        w = wishes[w, _NEXT]
+        w = constraints[w, _NEXT]
     found = np.empty(total, np.int32)
-    w = first_wish
+    w = first_constraint
     for k in range(total - 1, -1, -1):
         found[k] = w
-        w = wishes[w, _NEXT]
+        w = constraints[w, _NEXT]
     if total == 1:
         return found
-    return found[np.argsort(-wish_bytes[found], kind="mergesort")]
+    return found[np.argsort(-constraint_bytes[found], kind="mergesort")]
 
 
 @njit(cache=True, nogil=True)

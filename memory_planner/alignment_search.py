@@ -1,4 +1,4 @@
-"""The search for better orders: alignment tried again under changed wishes.
+"""The search for better orders: alignment tried again under changed constraints.
 
 The first try weighs reads by their bytes. Where graphs are small there is time to try
 again with other weights of reads and of pairs of blocks, other orders of nodes that

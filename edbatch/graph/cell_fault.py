@@ -4,11 +4,10 @@ Whoever calls a cell sees an error of edbatch, whose first line must be enough.
 """
 
 from collections.abc import Iterator, Mapping
-from os.path import basename
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
-from edbatch.errors import is_own, nearest, shown
+from edbatch.errors import nearest, raising_frame, raising_line, shown
 
 _DEEPEST = 5  # of containers in which keys are looked for
 
@@ -28,10 +27,10 @@ def describe_fault(error: Exception) -> str:
         'ValueError: too short'
     """
     text = f"{type(error).__name__}: {_first_line(error)}"
-    frame, line, is_last = _innermost(error.__traceback__)
+    frame, _, is_last = raising_frame(error)
     if frame is None:
         return text
-    place = f"{basename(frame.f_code.co_filename)}:{line}"
+    place = raising_line(error)
     if type(error) is not KeyError or not error.args:
         return f"{text} ({place})"
     key = error.args[0]
@@ -39,19 +38,6 @@ def describe_fault(error: Exception) -> str:
     # What a library looks up in its own dicts says nothing about the user's.
     known = _keys_beside(frame, key) if is_last else set()
     return f"{text}, {nearest(str(key), known)}" if known else text
-
-
-def _innermost(
-    traceback: TracebackType | None,
-) -> tuple[FrameType | None, int, bool]:
-    """The last frame of the user's code, its line, and whether it is the very last."""
-    frame, line, is_last = None, 0, False
-    while traceback is not None:
-        is_last = not is_own(traceback.tb_frame)
-        if is_last:
-            frame, line = traceback.tb_frame, traceback.tb_lineno
-        traceback = traceback.tb_next
-    return frame, line, is_last
 
 
 def _keys_beside(frame: FrameType, key: Any) -> set[str]:
