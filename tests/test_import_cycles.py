@@ -14,7 +14,6 @@ from test_import_direction import PROJECT_ROOT, imports, module_files, write
 
 # Cycles that are left; none may join them.
 KNOWN = {
-    ("edbatch.batching", "edbatch.sharded"),
     ("edbatch.policies.cost.file", "edbatch.policies.cost.model"),
     ("edbatch.policies.files.policy_file", "edbatch.policies.fsm.state_machine"),
 }
