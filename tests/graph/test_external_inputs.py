@@ -229,7 +229,7 @@ def test_an_array_whose_owner_turns_a_sign_or_the_shape():
         array[:] = -0.0
         results.append(sign(params, array))
         array.shape = (3, 2)
-        return [*results, sign(params, array)]
+        return (*results, sign(params, array))
 
     first, second, third = eb.batch(changing)(None, [0])
     assert (first == 1).all() and (second == -1).all() and (third == -1).all()
