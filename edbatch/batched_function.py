@@ -36,6 +36,9 @@ class BatchedFunction(Protocol):
     def bind(self, params: Any) -> "BatchedFunction":
         """Sets the shapes of the parameters that fresh instances are recorded for."""
 
+    def fit(self, sample: Iterable[Any], *, params: Any = None) -> "BatchedFunction":
+        """Decides by a sample what is decided from instances."""
+
     def record(self, instance: Any, *, params: Any = None) -> DataflowGraph:
         """Records the model on one instance."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Self
 
+from edbatch import planning
 from edbatch.arguments import list_of
 from edbatch.batched_function import BatchedFunction, Model
 from edbatch.compiler import Compiler
@@ -15,11 +16,13 @@ from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
 from edbatch.options import Options
 from edbatch.plan.cache import CacheInfo
+from edbatch.plan_state import Decisions
 from edbatch.policies.cost.model import CostModel
 from edbatch.recording import record_each, record_instances, record_minibatch
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy
 from edbatch.state_registry import StateRegistry
+from edbatch.target import Target, choose_target
 
 
 class HostSide:
@@ -98,6 +101,52 @@ class HostSide:
         """
         self.states.bind(params)
         return self
+
+    @property
+    def decisions(self) -> Decisions:
+        """What was decided from instances for the bound parameter shapes."""
+        return self.states.default().planning.decisions()
+
+    @keyboard_interrupts()
+    def fit(self, sample: Iterable[Any], *, params: Any = None) -> Self:
+        """Decides by a sample what is decided from instances.
+
+        These are the types whose products of external inputs are hoisted, and the
+        operands that compiled loops read as slices; results are the same either way.
+        Without a sample the first minibatch that has a type decides about it, be it the
+        two instances of a first try. With one, plans depend on the sample and on their
+        own minibatch alone: other minibatches, before or after, decide nothing. Types
+        that the sample lacks are not hoisted, and their operands are gathered.
+
+        Call it before the first plan: plans that were made before run as before, but
+        the same instances planned again are compiled again.
+
+        Args:
+            sample: A minibatch like those to come, of instances or recordings.
+            params: As for `record_all`.
+
+        Returns:
+            This object; `decisions` tells what was decided.
+
+        Raises:
+            EdbatchError: As `plan`.
+
+        Example:
+            >>> import edbatch as eb
+            >>> import jax.numpy as jnp
+            >>> twice = eb.batch(eb.cell(lambda params, x: params * x))
+            >>> twice.bind(jnp.float32(2)).fit([1.0, 5.0, 3.0]).decisions.sample
+            3
+        """
+        sample = list_of(PlanError, "a sample", sample)
+        state = self.states.of_minibatch(sample, params)
+        graph = record_minibatch(state, sample)
+        planning.fit(graph, state, self.options, self._target(params))
+        return self
+
+    def _target(self, params: Any) -> Target:
+        """Returns what decides for the device that will run plans."""
+        return choose_target(params)
 
     @keyboard_interrupts()
     def record(self, instance: Any, *, params: Any = None) -> DataflowGraph:

@@ -7,10 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from jax.sharding import Mesh
-
 from edbatch.cell import HoistedTable, HoistedTypes
-from edbatch.compiler import ALWAYS, AUTO, NEVER
 from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
@@ -20,13 +17,8 @@ from edbatch.graph.type_table import TypeTable
 from edbatch.graph.without_lock import WithoutLock
 from edbatch.options import Options
 from edbatch.plan.adopted import adopt_plan, recorded_types
-from edbatch.plan.cache import PlanCache
 from edbatch.plan.plan import Plan
-from edbatch.stream.buckets import BucketStore
-from edbatch.stream.slice_variants import SliceVariants
-
-# A slice variant is made if it reads this share of a type's bytes in place.
-_LEAST_SHARE = {AUTO: 0.25, ALWAYS: 0.0, NEVER: 2.0}
+from edbatch.plan_state import PlanState
 
 
 @dataclass(eq=False)
@@ -39,12 +31,9 @@ class ModelState(WithoutLock):
 
     Attributes:
         types: The types that were recorded.
-        buckets: The buckets of plans for one device.
-        variants: Which operands are read as slices.
-        plans: Cache of plans by structure.
-        split: The types as they run, if products of external inputs run ahead.
+        planning: What plans are made by. `edbatch.planning.fit` puts another one in its
+            place; plans that were made before run as before.
         foreign_split: The types as they run in plans from elsewhere, if there are any.
-        mesh_buckets: The buckets of plans for meshes, by mesh and axis.
         packed: Packed parameters of the latest call.
         calls: Calls met while recording.
         order: The order of keys in the parameters' dicts.
@@ -53,12 +42,8 @@ class ModelState(WithoutLock):
     """
 
     types: TypeTable
-    buckets: BucketStore
-    variants: SliceVariants
-    plans: PlanCache
-    split: HoistedTypes | None = None
+    planning: PlanState
     foreign_split: HoistedTypes | None = None
-    mesh_buckets: dict[tuple[Mesh, str], BucketStore] = field(default_factory=dict)
     packed: PackedParameters = field(default_factory=PackedParameters)
     calls: CallMemory = field(default_factory=CallMemory)
     order: Hashable = ()
@@ -70,31 +55,15 @@ class ModelState(WithoutLock):
     def __getstate__(self) -> dict[str, Any]:
         """Returns what was decided; see `__setstate__` for the rest."""
         with self.lock:
-            left_out = ("lock", "mesh_buckets", "packed", "calls", "adoptions", "plans")
+            left_out = ("lock", "packed", "calls", "adoptions")
             names = [each.name for each in fields(self) if each.name not in left_out]
-            parts = {name: getattr(self, name) for name in names}
-            return copy.deepcopy(parts) | {"cache_bytes": self.plans.max_bytes}
+            return copy.deepcopy({name: getattr(self, name) for name in names})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begins with what was decided, and with empty caches."""
-        self.plans = PlanCache(state.pop("cache_bytes"))
-        self.mesh_buckets, self.packed = {}, PackedParameters()
-        self.calls, self.adoptions = CallMemory(), weakref.WeakKeyDictionary()
+        self.packed, self.calls = PackedParameters(), CallMemory()
+        self.adoptions = weakref.WeakKeyDictionary()
         super().__setstate__(state)
-
-    def buckets_of(self, mesh: Mesh, axis: str) -> BucketStore:
-        """Returns the buckets of plans for a mesh, apart from those for one device.
-
-        Args:
-            mesh: The devices.
-            axis: The axis of the mesh over which minibatches are split.
-
-        Returns:
-            Its buckets.
-        """
-        with self.lock:
-            own = BucketStore(self.buckets.sizes)
-            return self.mesh_buckets.setdefault((mesh, axis), own)
 
     def adoption(self, types: TypeTable) -> Adoption:
         """Takes over the types of a recording from elsewhere, once.
@@ -128,7 +97,7 @@ class ModelState(WithoutLock):
         adoption = self.adoption(recorded_types(types))
         with self.lock:
             if self.foreign_split is None:
-                self.foreign_split = self.split or HoistedTypes(self.types)
+                self.foreign_split = self.planning.hoisted or HoistedTypes(self.types)
         return adopt_plan(plan, adoption, self.foreign_split)
 
     def runs(self, types: TypeTable) -> bool:
@@ -171,15 +140,4 @@ def new_state(
         The state.
     """
     types = TypeTable(spec, model)
-    compiler = options.compiler
-    split = None
-    if compiler.hoisting != NEVER:
-        split = HoistedTypes(types, always=compiler.hoisting == ALWAYS)
-    return ModelState(
-        types,
-        BucketStore(options.sizes),
-        SliceVariants(_LEAST_SHARE[compiler.slices]),
-        PlanCache(options.cache_bytes),
-        split,
-        order=order,
-    )
+    return ModelState(types, PlanState.start(types, options), order=order)

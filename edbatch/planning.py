@@ -1,7 +1,9 @@
 """The host pipeline: schedule, check, hoist, lay out, choose slices, encode, pad.
 
 There is one, for one device and for several, and it depends on a graph, on the state of
-its model and on the options alone.
+its model and on the options alone. What the state decides from instances (which types
+are hoisted, which operands loops read as slices) it decides from a sample: that of
+`fit`, or else, type by type, the first minibatch that has it.
 """
 
 import time
@@ -22,6 +24,7 @@ from edbatch.plan.plan import (
     pad,
 )
 from edbatch.plan.report import PlanReport
+from edbatch.plan_state import PlanState
 from edbatch.schedule.hoist import hoist
 from edbatch.schedule.policy import needs_check, reject_invalid
 from edbatch.target import CPU, Target
@@ -47,17 +50,42 @@ def plan(
     """
     result = graph.outputs.describe(graph.num_instances)
 
+    own = state.planning
+
     def make() -> Encoded:
-        part = encode_graph(graph, result, state, options, target)
-        bucket = fit_bucket([part], state.buckets, target=target)
+        part = encode_graph(graph, result, own, options, target)
+        bucket = fit_bucket([part], own.buckets, target=target)
         return pad(part, bucket, options.planner, options.compiler)
 
     if not options.cache_bytes:
         return make().with_externals(graph.externals)
     key = structure_key(graph, result, options, target)
-    encoded, known = state.plans.get_or_make(key, make)
+    encoded, known = own.plans.get_or_make(key, make)
     found = encoded.with_externals(graph.externals)
     return replace(found, report=as_cached(found.report)) if known else found
+
+
+def fit(
+    graph: DataflowGraph, state: ModelState, options: Options, target: Target = CPU
+) -> None:
+    """Decides everything that is decided from instances, by one sample.
+
+    What was decided before counts no more, and later minibatches decide nothing.
+
+    Args:
+        graph: The graph of the sample, of the state's types.
+        state: The state of the model.
+        options: What planning goes by.
+        target: The kind of device that will run plans.
+
+    Raises:
+        EdbatchError: As `plan`.
+    """
+    decided = PlanState.start(state.types, options)
+    result = graph.outputs.describe(graph.num_instances)
+    encode_graph(graph, result, decided, options, target)
+    decided.freeze(graph.num_instances)
+    state.planning = decided
 
 
 def as_cached(report: PlanReport | None) -> PlanReport:
@@ -76,7 +104,7 @@ def as_cached(report: PlanReport | None) -> PlanReport:
 def encode_graph(
     graph: DataflowGraph,
     result: ResultShape,
-    state: ModelState,
+    state: PlanState,
     options: Options,
     target: Target,
 ) -> Unpadded:
@@ -85,7 +113,7 @@ def encode_graph(
     Args:
         graph: The graph.
         result: The structure of its result.
-        state: The state of its model.
+        state: What plans of its model are made by.
         options: What planning goes by.
         target: The kind of device that will run it.
 
@@ -100,8 +128,8 @@ def encode_graph(
     schedule = policy.schedule(graph.structure)
     if needs_check(policy):
         reject_invalid(schedule, graph.structure, policy)
-    if state.split is not None:
-        graph, schedule = hoist(graph, schedule, state.split)
+    if state.hoisted is not None:
+        graph, schedule = hoist(graph, schedule, state.hoisted)
     layout = plan_layout(
         graph,
         schedule,

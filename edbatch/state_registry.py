@@ -223,7 +223,7 @@ class StateRegistry:
     def cache_info(self) -> CacheInfo:
         """Hits, misses and memory of all plans kept; each state may keep as many."""
         with self._lock:
-            infos = [each.plans.info for each in self._states.values()]
+            infos = [each.planning.plans.info for each in self._states.values()]
         return CacheInfo(
             sum(each.hits for each in infos),
             sum(each.misses for each in infos),

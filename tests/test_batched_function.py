@@ -112,7 +112,8 @@ def test_both_share_what_was_found_out(params: Any) -> None:
     # Plans for a mesh and for one device are kept apart, and so are their buckets.
     assert not batched.plan(recordings).report.cached
     state = batched.states.default()
-    assert len(state.buckets) == len(state.buckets_of(sharded.mesh, sharded.axis)) == 1
+    own = state.planning
+    assert len(own.buckets) == len(own.buckets_of(sharded.mesh, sharded.axis)) == 1
 
 
 def test_functions_of_the_same_mesh_share_its_buckets(params: Any) -> None:
@@ -120,4 +121,4 @@ def test_functions_of_the_same_mesh_share_its_buckets(params: Any) -> None:
     plans = [batched.sharded().plan(TREES) for _ in range(2)]
     assert plans[0].shards.shape == plans[1].shards.shape
     state, mesh = batched.states.default(), batched.sharded().mesh
-    assert len(state.buckets_of(mesh, "data")) == 1
+    assert len(state.planning.buckets_of(mesh, "data")) == 1

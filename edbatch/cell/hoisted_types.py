@@ -53,7 +53,8 @@ class HoistedTable(TypeTable):
 class HoistedTypes:
     """The types of one model as they run, shared by the threads that plan for it.
 
-    Whether a type is divided is decided by the first minibatch that has it.
+    Whether a type is divided is decided by the first minibatch that has it; after
+    `freeze`, other types are not divided.
 
     Args:
         recorded: The types as they were recorded; the table may grow.
@@ -72,6 +73,7 @@ class HoistedTypes:
         self._place: dict[Part, int] = {}
         self._always = always
         self._decided = np.zeros(0, np.bool_)
+        self._frozen = False
         self._rest: list[int] = []
         self._hoisted: list[int] = []
         self._numbers: Numbers | None = None
@@ -93,7 +95,18 @@ class HoistedTypes:
             decided = tuple(self._decided.tolist())
             rest, hoisted = tuple(self._rest), tuple(self._hoisted)
             parts = tuple(self.parts)
-        return _load, (self.recorded, self._always, parts, decided, rest, hoisted)
+            how = self._always, self._frozen
+        return _load, (self.recorded, how, parts, decided, rest, hoisted)
+
+    def freeze(self) -> None:
+        """Divides no type any more that is not divided by now."""
+        with self._lock:
+            self._frozen = True
+
+    def divided(self) -> tuple[int, ...]:
+        """Returns the recorded types that are divided."""
+        with self._lock:
+            return tuple(k for k, each in enumerate(self._hoisted) if each != NONE)
 
     def place(self, type_id: int, part: str) -> int:
         """Returns the position of a part of a recorded type.
@@ -160,7 +173,7 @@ class HoistedTypes:
         with self._lock:
             if len(self._rest) < len(self.recorded):
                 self._extend()
-            if not self._decided[batch_type].all():
+            if not (self._frozen or self._decided[batch_type].all()):
                 for type_id in np.unique(batch_type).tolist():
                     if not self._decided[type_id]:
                         self._decide(type_id, batch_size[batch_type == type_id])
@@ -292,7 +305,7 @@ def _table_of(split: HoistedTypes) -> TypeTable:
 
 def _load(
     recorded: TypeTable,
-    always: bool,
+    how: tuple[bool, bool],
     parts: Sequence[Part],
     decided: Sequence[bool],
     rest: Sequence[int],
@@ -301,9 +314,12 @@ def _load(
     """Finds the types of a pickle among those of this process, or makes them again."""
     with recorded._lock:
         for each in list(_all_of(recorded)):
-            same = each._always == always
-            if same and each.parts[: len(parts)] == list(parts):
+            same = (each._always, each._frozen) == how
+            same = same and each.parts[: len(parts)] == list(parts)
+            if same and (not each._frozen or each._hoisted[: len(rest)] == [*hoisted]):
                 return each
+        always, frozen = how
         found = HoistedTypes(recorded, always=always)
         found._restore(parts, decided, rest, hoisted)
+        found._frozen = frozen
         return found

@@ -77,18 +77,20 @@ def plan_shards(
     work = predict_work(recordings, state.types, options.costs)
     device = balance(work, shape.count)
     graphs = [
-        at_places(merge([recordings[k] for k in own.tolist()]), own.tolist())
-        if own.size
+        at_places(merge([recordings[k] for k in places.tolist()]), places.tolist())
+        if places.size
         else None
-        for own in (np.flatnonzero(device == d) for d in range(shape.count))
+        for places in (np.flatnonzero(device == d) for d in range(shape.count))
     ]
+
+    own = state.planning
 
     def make() -> EncodedShards:
         parts = [
             encode_graph(
                 each,
                 replace(result, instances=each.num_instances),
-                state,
+                own,
                 options,
                 target,
             )
@@ -99,7 +101,7 @@ def plan_shards(
         most = max(each.num_instances for each in graphs if each)
         bucket = fit_bucket(
             [each for each in parts if each],
-            state.buckets_of(mesh, axis),
+            own.buckets_of(mesh, axis),
             {_INSTANCES: most},
             target,
         )
@@ -122,7 +124,7 @@ def plan_shards(
     if options.cache_bytes:
         keys = tuple(structure_key(each) if each else None for each in graphs)
         key = (mesh, axis, device.tobytes(), result, keys, options)
-        encoded, known = state.plans.get_or_make(key, make)
+        encoded, known = own.plans.get_or_make(key, make)
     else:
         encoded = make()
     plans = _complete(shape, encoded.shards, graphs)

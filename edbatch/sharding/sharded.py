@@ -29,6 +29,7 @@ from edbatch.sharding.devices import (
 from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.planning import plan_shards
 from edbatch.sharding.run import run_sharded
+from edbatch.target import Target, choose_target
 
 
 class Sharded(HostSide):
@@ -90,6 +91,10 @@ class Sharded(HostSide):
             "a sharded function runs on devices of its own process, so it cannot be"
             " pickled; pickle its .batched, and call .sharded() in the other process"
         )
+
+    def _target(self, params: Any) -> Target:
+        """Returns what decides for the devices of the mesh."""
+        return choose_target(mesh=self.mesh)
 
     def __call__(
         self, params: Any, instances: Sequence[Any], *, rng: Any = None

@@ -4,9 +4,9 @@ An operand whose rows are consecutive, in a chunk's own order, is read as one sl
 an arena and not gathered row by row. A compiled loop does the one or the other, so what
 could be sliced in any combination is cut down to few *slice variants*: sets of operand
 slots. Each type has the variant that gathers everything and at most `_VARIANTS` others,
-those that read most bytes in place in the minibatch that first asked for them; a chunk
-takes the best variant that its operands allow. Variants are kept for all later
-minibatches, whose plans then find their loops compiled.
+those that read most bytes in place in its sample: the first minibatch that has operands
+of the type in place. A chunk takes the best variant that its operands allow. Later
+minibatches add none, so their plans find their loops compiled.
 """
 
 import threading
@@ -57,7 +57,18 @@ class SliceVariants(WithoutLock):
         self.least_share = least_share
         self._variants: dict[int, list[Variant]] = {}
         self._slot_bytes = np.zeros((0, 0), np.int64)
+        self._frozen = False
         self.lock = threading.Lock()
+
+    def freeze(self) -> None:
+        """Adds no variant any more: types without one are gathered."""
+        with self.lock:
+            self._frozen = True
+
+    def known(self) -> dict[int, tuple[Variant, ...]]:
+        """Returns the variants beside gathering, of each type that has some."""
+        with self.lock:
+            return {k: tuple(each) for k, each in self._variants.items() if each}
 
     def choose(self, graph: DataflowGraph, layout: Layout) -> Slices:
         """Chooses the variant of each chunk.
@@ -106,12 +117,13 @@ class SliceVariants(WithoutLock):
     def _cover(
         self, type_id: int, can: np.ndarray, weight: np.ndarray, row_bytes: np.ndarray
     ) -> list[Variant]:
-        """Finds the best known variant of each pattern, after adding those that pay."""
+        """Finds the best variant of each pattern; the type's sample adds those."""
         with self.lock:
+            decided = self._frozen or type_id in self._variants
             known = self._variants.setdefault(type_id, [])
             total = weight.sum() * row_bytes.sum()
             best, now = _best(can, known, row_bytes)
-            while len(known) < _VARIANTS:
+            while not decided and len(known) < _VARIANTS:
                 options = {tuple(np.flatnonzero(each).tolist()) for each in can}
                 gains = {
                     variant: float(

@@ -247,6 +247,8 @@ def test_minibatches_with_and_without_split_types_take_turns():
         eb.verify(found, params, words, gradients=False)
         graph = found.graph(words)
         schedule = found.policy.schedule(graph.structure)
-        running, divided = hoist(graph, schedule, found.states.default().split)
+        running, divided = hoist(
+            graph, schedule, found.states.default().planning.hoisted
+        )
         check_schedule(divided, running.structure)
         assert running.num_nodes - graph.num_nodes == sum(map(len, words))

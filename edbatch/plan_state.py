@@ -1,0 +1,143 @@
+"""What plans of a model are made by, decided from a sample, and plans that are kept."""
+
+import copy
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from jax.sharding import Mesh
+
+from edbatch.cell import HoistedTypes
+from edbatch.cell.hoisted_types import HOISTED
+from edbatch.compiler import ALWAYS, AUTO, NEVER
+from edbatch.graph.node_type import TypeKey
+from edbatch.graph.type_table import TypeTable
+from edbatch.options import Options
+from edbatch.plan.cache import PlanCache
+from edbatch.stream.buckets import BucketStore
+from edbatch.stream.slice_variants import SliceVariants, Variant
+
+# A slice variant is made if it reads this share of a type's bytes in place.
+_LEAST_SHARE = {AUTO: 0.25, ALWAYS: 0.0, NEVER: 2.0}
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What was decided about the types of a model from instances.
+
+    Attributes:
+        sample: Instances in the sample of `fit`; None if there was none, and the first
+            minibatch that has a type decides about it.
+        hoisted: The types whose products of external inputs run before the rest.
+        sliced: By type, the sets of operand slots that compiled loops read as slices.
+    """
+
+    sample: int | None
+    hoisted: tuple[TypeKey, ...]
+    sliced: dict[TypeKey, tuple[Variant, ...]]
+
+
+@dataclass(eq=False)
+class PlanState:
+    """What plans are made by; one object, so that a plan is made by one sample.
+
+    Threads that plan share it. A pickle holds what was decided, and no plan.
+
+    Attributes:
+        types: The types that were recorded.
+        variants: Which operands are read as slices.
+        buckets: The buckets of plans for one device.
+        plans: Cache of plans by structure.
+        hoisted: The types as they run, if products of external inputs are hoisted.
+        sample: Instances in the sample; None if there was none.
+        mesh_buckets: The buckets of plans for meshes, by mesh and axis.
+        lock: Guards the last.
+    """
+
+    types: TypeTable
+    variants: SliceVariants
+    buckets: BucketStore
+    plans: PlanCache
+    hoisted: HoistedTypes | None = None
+    sample: int | None = None
+    mesh_buckets: dict[tuple[Mesh, str], BucketStore] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def start(cls, types: TypeTable, options: Options) -> Self:
+        """Returns a state in which nothing is decided.
+
+        Args:
+            types: The types that were recorded.
+            options: What planning goes by.
+
+        Returns:
+            The state.
+        """
+        compiler = options.compiler
+        hoisted = None
+        if compiler.hoisting != NEVER:
+            hoisted = HoistedTypes(types, always=compiler.hoisting == ALWAYS)
+        return cls(
+            types,
+            SliceVariants(_LEAST_SHARE[compiler.slices]),
+            BucketStore(options.sizes),
+            PlanCache(options.cache_bytes),
+            hoisted,
+        )
+
+    def freeze(self, sample: int) -> None:
+        """Lets nothing be decided any more.
+
+        Types that the sample lacks run whole, and all their operands are gathered.
+
+        Args:
+            sample: How many instances decided.
+        """
+        self.sample = sample
+        self.variants.freeze()
+        if self.hoisted is not None:
+            self.hoisted.freeze()
+
+    def decisions(self) -> Decisions:
+        """Describes what is decided so far.
+
+        Returns:
+            The decisions, with the types as they were recorded.
+        """
+        known, parts = self.types.types, None
+        divided: tuple[int, ...] = ()
+        if self.hoisted is not None:
+            parts, divided = self.hoisted.parts, self.hoisted.divided()
+        sliced: dict[TypeKey, tuple[Variant, ...]] = {}
+        for running, variants in self.variants.known().items():
+            recorded, part = (running, "") if parts is None else parts[running]
+            if part != HOISTED:  # which has no operands
+                sliced[known[recorded].key] = variants
+        return Decisions(self.sample, tuple(known[k].key for k in divided), sliced)
+
+    def buckets_of(self, mesh: Mesh, axis: str) -> BucketStore:
+        """Returns the buckets of plans for a mesh, apart from those for one device.
+
+        Args:
+            mesh: The devices.
+            axis: The axis of the mesh over which minibatches are split.
+
+        Returns:
+            Its buckets.
+        """
+        with self.lock:
+            own = BucketStore(self.buckets.sizes)
+            return self.mesh_buckets.setdefault((mesh, axis), own)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what was decided; see `__setstate__` for the rest."""
+        kept = ("types", "variants", "buckets", "hoisted", "sample")
+        parts = {name: getattr(self, name) for name in kept}
+        return copy.deepcopy(parts) | {"cache_bytes": self.plans.max_bytes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begins with what was decided, and with empty caches."""
+        self.plans = PlanCache(state.pop("cache_bytes"))
+        self.mesh_buckets, self.lock = {}, threading.Lock()
+        vars(self).update(state)
