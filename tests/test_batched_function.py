@@ -14,8 +14,8 @@ from edbatch.policies import Agenda, Depth
 SIZES = eb.Sizes(widths=(4, 16))
 TREES = sample_trees(3, 5)
 MEMBERS = [
-    *("model", "types", "cache_info", "compiles", "bind", "record", "record_all"),
-    *("graph", "plan", "apply", "loader", "__call__"),
+    *("model", "types", "cache_info", "compiles", "bind", "fit", "record"),
+    *("record_all", "graph", "plan", "apply", "loader", "__call__"),
 ]
 
 
@@ -51,6 +51,7 @@ def test_both_have_every_member_of_the_protocol(function: Any) -> None:
 def test_every_member_does_its_part(function: Any, params: Any) -> None:
     assert function.model is encode
     assert function.compiles == function.cache_info.entries == 0
+    assert function.fit(TREES).decisions.sample == len(TREES)
     recordings = function.record_all(TREES[:4])
     recordings.append(function.record(TREES[4]))
     graph = function.graph(recordings)
