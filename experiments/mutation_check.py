@@ -321,7 +321,7 @@ MUTATIONS = (
         "edbatch/schedule/hoist.py",
         "all_operands[at] = first_value[v] + k",
         "all_operands[at] = first_value[v]",
-        "tests/cell/test_hoisting.py tests/memory_planner/hoisting",
+        "tests/cell/test_hoisting.py",
     ),
     # --- random numbers, loaders, several devices
     Mutation(

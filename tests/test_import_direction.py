@@ -34,6 +34,7 @@ STAGES = (
     "batched_function",
     "loader",
     "options",
+    "plan_state",
     "model_state",
     "state_registry",
     "recording",

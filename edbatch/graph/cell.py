@@ -223,7 +223,7 @@ class Cell:
             Its key, see `constant_key`.
 
         Raises:
-            CellError: It cannot be told from others, with the mend.
+            CellError: It cannot be told from others, with the fix.
         """
         try:
             found = constant_key(value)
@@ -245,7 +245,7 @@ class Cell:
             name: Its name.
 
         Raises:
-            CellError: It is not, with the mend.
+            CellError: It is not, with the fix.
         """
         is_list = isinstance(elements, (list, tuple))
         if not is_list or not elements:

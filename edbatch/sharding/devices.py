@@ -141,13 +141,13 @@ def check_automatic(params: Any) -> None:
         " but {} a mesh with explicit axes, as jax.make_mesh makes them; {}"
     )
     if _is_explicit(jax.sharding.get_abstract_mesh()):
-        mend = "call it outside of jax.set_mesh"
-        raise PlanError(rule.format("is called under", mend))
+        fix = "call it outside of jax.set_mesh"
+        raise PlanError(rule.format("is called under", fix))
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         if _is_explicit(jax.typeof(leaf).sharding.mesh):
             where = f"params{jax.tree_util.keystr(path)} lies on"
-            mend = "place parameters by the function's own .replicate(params)"
-            raise PlanError(rule.format(where, mend))
+            fix = "place parameters by the function's own .replicate(params)"
+            raise PlanError(rule.format(where, fix))
 
 
 def _is_explicit(mesh: AbstractMesh) -> bool:

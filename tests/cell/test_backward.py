@@ -196,8 +196,8 @@ def test_second_derivatives_are_refused():
     def slope(own):
         return jax.grad(loss)(own)["w"].sum()
 
-    mend = "instance by instance"
-    with pytest.raises(eb.PlanError, match=f"first derivatives only.*{mend}"):
+    fix = "instance by instance"
+    with pytest.raises(eb.PlanError, match=f"first derivatives only.*{fix}"):
         jax.grad(slope)(floats)
     with pytest.raises(eb.PlanError, match=r"reverse mode only, .*jax\.hessian do"):
         jax.jit(jax.hessian(loss))(floats)

@@ -67,7 +67,7 @@ def test_where_greedy_meets_the_bound_nothing_is_trained(
 ) -> None:
     out = tmp_path / "tree.json"
     with monkeypatch.context() as patch:
-        for name in ("policies.warm_up", "policies.training.run_trial"):
+        for name in ("policies.warm_up", "policies.fsm.training.run_trial"):
             patch.setattr(f"edbatch.{name}", None)
         result = edbatch(*TREES, "--data", treebank, "--out", out)
     assert result.exit_code == 0, result.output
@@ -277,7 +277,7 @@ def test_ctrl_c_before_training_writes_nothing(edbatch, tmp_path, monkeypatch) -
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        ("needs a model: give --workload with one of tree-lstm, ", ""),
+        ("needs a model: give --workload with one of bilstm-tagger, ", ""),
         ("workload is one of .* did you mean 'tree-lstm'", "--workload treelstm"),
         ("is one of base, max, sort, fall .* 'sort'", "{} --encoding srt"),
         ("'bilstm-tagger' has no option", "--workload bilstm-tagger --arity 3"),

@@ -476,11 +476,13 @@ def test_inner_lists_may_be_empty():
     assert both.outputs.columns[0].tolist() == [0, 1, 2, 3]
 
 
-def test_elements_that_differ_are_a_node():
-    def model(params, _):
+def test_elements_that_differ_are_no_list():
+    def model(params, _, kind=tuple):
         state = leaf(params, 0)
-        return [state, [], (state, state)]
+        return kind([state, [], (state, state)])
 
+    with pytest.raises(eb.RecordingError, match="return a tuple"):
+        record_one(lambda params, _: model(params, _, list), 0)
     graph = record_one(model, 0)
     assert graph.outputs.tree.skeleton[0] == "node"
     assert [each.tolist() for each in graph.outputs.columns] == [[0], [0], [0]]
