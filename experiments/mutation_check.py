@@ -93,7 +93,7 @@ MUTATIONS = (
         "edbatch/graph/merge.py",
         "rows[row] += first_row[graph, slot_kind[slot]]",
         "rows[row] += first_row[graph, 0]",
-        "tests/test_batching.py",
+        "tests/graph/test_external_inputs.py",
     ),
     kernel(
         "early-reader",
@@ -265,7 +265,7 @@ MUTATIONS = (
         "edbatch/executor/chunk.py",
         "for slot in slots], axis=-1) != ZERO_ROW)",
         "for slot in slots], axis=-1) > ZERO_ROW + 1)",
-        "tests/test_batching.py tests/models/test_equations.py",
+        "tests/executor/test_masks.py",
     ),
     Mutation(
         "padding-is-real",

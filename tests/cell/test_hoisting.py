@@ -252,3 +252,48 @@ def test_minibatches_with_and_without_split_types_take_turns():
         )
         check_schedule(divided, running.structure)
         assert running.num_nodes - graph.num_nodes == sum(map(len, words))
+
+
+@eb.cell
+def mixed(params, state, wide, narrow):
+    """Hands on one vector per dtype."""
+    state = jnp.tanh(params["U"] @ state + params["V"] @ narrow)
+    return (state + params["W"] @ wide).astype(jnp.bfloat16)
+
+
+@eb.cell
+def narrow_alone(params, state, narrow):
+    return jnp.tanh(params["U"] @ state + params["V"] @ narrow)
+
+
+@eb.cell
+def first(params):
+    return params["start"]
+
+
+def mixed_chain(params, length):
+    # What this cell hands on shifts the rows of one dtype against those of the other.
+    state = narrow_alone(params, first(params), jnp.ones(4, jnp.bfloat16))
+    for k in range(length):
+        wide = np.arange(4, dtype=np.float32) + k
+        state = mixed(params, state, wide, jnp.asarray(2 * wide, jnp.bfloat16))
+    return state
+
+
+def test_each_hoisted_vector_has_its_own_row():
+    rng = np.random.default_rng(0)
+    params = {
+        name: jnp.asarray(rng.normal(size=(4, 4)) / 4, dtype)
+        for name, dtype in (("W", "float32"), ("V", "bfloat16"), ("U", "bfloat16"))
+    }
+    params["start"] = jnp.ones(4, jnp.bfloat16)
+    found = eb.batch(mixed_chain, compiler=ALL_HOISTED)
+    eb.verify(found, params, [1, 3, 2])
+    plan = found.plan([1, 3, 2])
+    assert plan.report.hoisted == 9
+    hoisted = [
+        each
+        for each in plan.shape.program.types.types
+        if each.key.cell.endswith(".ahead")
+    ]
+    assert [len(each.output_kinds) for each in hoisted] == [1, 2]

@@ -239,3 +239,30 @@ def test_the_sentence_of_a_number_says_how_wide_integers_are():
     with jax.enable_x64(True), pytest.raises(eb.RecordingError) as caught:
         run([2**70])
     assert re.search("does not fit int64: .* 64 bits at most; pass", str(caught.value))
+
+
+def test_merged_recordings_keep_apart_inputs_of_several_kinds():
+    @eb.cell
+    def scale(params, vector):
+        return params * vector.sum()
+
+    @eb.cell
+    def shift(params, state, number):
+        return params + state * number
+
+    def model(params, counts):
+        vectors, numbers = counts
+        state = scale(params, np.arange(3, dtype=np.float32) + vectors)
+        for k in range(vectors):
+            state = shift(params, state, np.float32(1 + k))
+        for k in range(numbers):
+            state = shift(params, state, np.int32(k + 2))
+        return state
+
+    params = np.float32(0.5)
+    counts = [(3, 1), (1, 4), (2, 2)]
+    batched = eb.batch(model, params=params)
+    recordings = [batched.record(each) for each in counts]
+    found = batched(params, recordings)
+    expected = [float(model(params, each)) for each in counts]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
