@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from edbatch.cell.backward import TapedCell, taped_cell
 from edbatch.cell.program import CellProgram, Packed, cell_program
@@ -11,6 +11,8 @@ from edbatch.graph.type_table import TypeTable
 from edbatch.stream.format import RecordFormat, record_formats
 from edbatch.stream.loop import Loop
 from edbatch.target import CPU, Target
+
+Tier = Literal["fine", "coarse"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class CompileOptions:
         remat: Whether the backward pass recomputes the outputs of matrix products.
         reuses_rows: Whether values are overwritten once they are not needed any more;
             then there is no gradient.
+        tier: "fine": a loop per type, width and set of slices, the fastest program;
+            "coarse": one loop body per type, a program that compiles fast.
     """
 
     target: Target = CPU
@@ -31,6 +35,7 @@ class CompileOptions:
     with_keys: bool = True
     remat: bool = False
     reuses_rows: bool = False
+    tier: Tier = "fine"
 
 
 @dataclass(frozen=True)

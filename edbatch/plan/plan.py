@@ -10,7 +10,7 @@ import numpy as np
 from jax import export
 
 from edbatch.compiler import ALWAYS, NEVER, Compiler
-from edbatch.executor.program import CompileOptions, ProgramShape
+from edbatch.executor.program import CompileOptions, ProgramShape, Tier
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.graph.type_table import TypeTable
@@ -82,10 +82,29 @@ class Plan:
         Args:
             target: The device.
         """
-        program = self.shape.program
-        if program.options.target == target:
+        return self._with_options(target=target)
+
+    def in_tier(self, tier: Tier) -> "Plan":
+        """Returns the plan for another tier of programs, which computes the same.
+
+        Args:
+            tier: "fine" for the fastest program, "coarse" for one that compiles fast.
+
+        Example:
+            >>> import edbatch as eb
+            >>> double = eb.cell(lambda params, x: 2 * x)
+            >>> batched = eb.batch(lambda params, x: double(params, x), params={})
+            >>> plan = batched.plan([1.0, 2.0]).in_tier("coarse")
+            >>> batched.apply({}, plan).tolist()
+            [2.0, 4.0]
+        """
+        return self._with_options(tier=tier)
+
+    def _with_options(self, **options: Any) -> "Plan":
+        """Returns the plan with other options, itself where nothing changes."""
+        program = self.shape.program.with_options(**options)
+        if program.options == self.shape.program.options:
             return self
-        program = program.with_options(target=target)
         return replace(self, shape=replace(self.shape, program=program))
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], _Static]:

@@ -1,7 +1,7 @@
 """Sharded plans: one minibatch as data for the devices of a mesh."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import jax
@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from edbatch.errors import PickleError
+from edbatch.executor.program import Tier
 from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.plan.plan import Plan
 from edbatch.sharding.report import ShardedReport
@@ -62,6 +63,15 @@ class ShardedPlan:
     rows: tuple[Any, ...]
     lengths: tuple[Any, ...]
     report: ShardedReport | None = field(default=None, repr=False)
+
+    def in_tier(self, tier: Tier) -> "ShardedPlan":
+        """Returns the plan for another tier of programs; see `Plan.in_tier`.
+
+        Args:
+            tier: "fine" for the fastest program, "coarse" for one that compiles fast.
+        """
+        shards = self.shards.in_tier(tier)
+        return self if shards is self.shards else replace(self, shards=shards)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], ShardedShape]:
         """Splits the plan into arrays and the static part."""
