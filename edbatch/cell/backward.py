@@ -18,9 +18,9 @@ from jax.sharding import use_abstract_mesh
 from edbatch.cell.binding_time import BindingTime, binding_times, split
 from edbatch.cell.cell_graph import trace_cell
 from edbatch.cell.derivatives import (
+    active_variables,
     differentiable_inputs,
     may_have_poles,
-    moving_variables,
 )
 from edbatch.cell.jaxpr import JaxprEqn, Literal, Var, is_float, variables
 from edbatch.cell.primitives import CUSTOM_VJP
@@ -123,7 +123,7 @@ class TapedCell:
         some = [self._graph.outputs[k] for k in outputs]
         return may_have_poles(self._all_equations, some)
 
-    def moving_outputs(
+    def active_outputs(
         self, operands: Sequence[bool], externals: Sequence[bool]
     ) -> list[bool]:
         """Tells which outputs have a derivative.
@@ -135,12 +135,12 @@ class TapedCell:
         Returns:
             For each output, whether it changes with these or with parameters.
         """
-        given = zip(self._graph.inputs, [*operands, *externals], strict=False)
-        sources = [*self._graph.parameters, *(var for var, moves in given if moves)]
-        moving = moving_variables(self._graph.nodes, sources)
-        return [isinstance(v, Var) and v in moving for v in self._graph.outputs]
+        inputs = zip(self._graph.inputs, [*operands, *externals], strict=False)
+        sources = [*self._graph.parameters, *(var for var, active in inputs if active)]
+        active = active_variables(self._graph.nodes, sources)
+        return [isinstance(v, Var) and v in active for v in self._graph.outputs]
 
-    def moved_operands(self, output: int) -> list[bool]:
+    def linked_operands(self, output: int) -> list[bool]:
         """Tells which operands have a cotangent if an output has one.
 
         Args:
@@ -208,8 +208,8 @@ class TapedCell:
         inputs: Sequence[Any],
         deltas: Sequence[Sequence[Array]],
         packed: Packed,
-        turned: Sequence[Array | None],
-        given: Sequence[Sequence[Array]],
+        transposed: Sequence[Array | None],
+        known_outputs: Sequence[Sequence[Array]],
     ) -> tuple[list[Array], list[list[Array]]]:
         """Runs one batch row again, to be differentiated by the first three arrays.
 
@@ -221,8 +221,8 @@ class TapedCell:
             deltas: Zeros to add to the outputs of each site: their cotangents are those
                 of the outputs.
             packed: All packed arrays; taken as constant.
-            turned: The transposed weights, from `transpose_weights`.
-            given: The outputs of each site; they are not computed again.
+            transposed: The transposed weights, from `transpose_weights`.
+            known_outputs: The outputs of each site, which are not computed again.
 
         Returns:
             The cell's outputs, and the inputs of each site.
@@ -246,8 +246,8 @@ class TapedCell:
             k = self._site_of[id(eqn)]
             site = self.sites[k]
             read.append([values[var] for var in site.inputs])
-            pull = partial(self._pull_back, k, constant, turned[k])
-            outputs = _known(pull, read[-1], given[k])
+            pull = partial(self._pull_back, k, constant, transposed[k])
+            outputs = _known(pull, read[-1], known_outputs[k])
             for var, array, delta in zip(site.outputs, outputs, deltas[k], strict=True):
                 values[var] = array + delta
         return self._outputs(values), read
@@ -255,25 +255,26 @@ class TapedCell:
     def contract(
         self,
         packed: Packed,
-        reads: Tapes,
-        gives_bar: Tapes,
-        lives: Array | None,
+        site_inputs: Tapes,
+        site_outputs_bar: Tapes,
+        live_rows: Array | None,
         used: Array,
     ) -> dict[int, Array]:
         """Computes the cotangents of the packed arrays from the tapes.
 
         Args:
             packed: The packed arrays.
-            reads: The inputs of each site, one row per batch row; zero elsewhere.
-            gives_bar: The cotangents of its outputs, likewise.
-            lives: Which rows are in use, as `new_mask` made it.
+            site_inputs: The inputs of each site, one row per batch row; zero elsewhere.
+            site_outputs_bar: The cotangents of its outputs, likewise.
+            live_rows: Which rows are in use, as `new_mask` made it.
             used: How many rows are in use, a scalar.
 
         Returns:
             Cotangents of packed arrays by position, without what is read directly.
         """
         constant = self._constant
-        return self._gradient.contract(packed, constant, reads, gives_bar, lives, used)
+        tapes = site_inputs, site_outputs_bar
+        return self._gradient.contract(packed, constant, *tapes, live_rows, used)
 
     def _pull_back(
         self,

@@ -16,7 +16,7 @@ from typing import Any
 from jax import lax
 
 from edbatch.cell.cell_graph import CellGraph, Node, drop_dead, effects_of
-from edbatch.cell.derivatives import moving_variables
+from edbatch.cell.derivatives import active_variables
 from edbatch.cell.jaxpr import (
     Atom,
     JaxprEqn,
@@ -209,8 +209,8 @@ def graph_function(
     read: Iterable[Atom] = (*(v for e in equations for v in e.invars), *results)
     constants = {v: graph.constants[v] for v in variables(read) if v in graph.constants}
     function = as_function(arguments, equations, results, constants)
-    moving = moving_variables(graph.nodes, (*graph.parameters, *graph.inputs))
-    stops = [var not in moving and is_float(var) for var in arguments]
+    active = active_variables(graph.nodes, (*graph.parameters, *graph.inputs))
+    stops = [var not in active and is_float(var) for var in arguments]
     if not any(stops):
         return function
 

@@ -154,7 +154,7 @@ def differentiable_inputs(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> s
     return reached
 
 
-def moving_variables(nodes: Iterable[Node], sources: Iterable[Var]) -> set[Var]:
+def active_variables(nodes: Iterable[Node], sources: Iterable[Var]) -> set[Var]:
     """Finds what has a derivative by some variables.
 
     Args:
@@ -165,10 +165,10 @@ def moving_variables(nodes: Iterable[Node], sources: Iterable[Var]) -> set[Var]:
         Floating variables that depend on one of them otherwise than through
         `jax.lax.stop_gradient`, the floating ones of the sources included.
     """
-    moving = {each for each in sources if is_float(each)}
+    active = {each for each in sources if is_float(each)}
     for node in nodes:
         if isinstance(node, JaxprEqn) and name_of(node) == STOP_GRADIENT:
             continue
-        if not moving.isdisjoint(variables(node.invars)):
-            moving.update(each for each in node.outvars if is_float(each))
-    return moving
+        if not active.isdisjoint(variables(node.invars)):
+            active.update(each for each in node.outvars if is_float(each))
+    return active

@@ -1,4 +1,4 @@
-"""What an executor is: arenas in, arenas out.
+"""The protocol of executors: arenas in, arenas out.
 
 An executor runs a stream on arenas that the caller gives and takes back. A function
 that is compiled with the arenas donated updates them in place, so a minibatch may run

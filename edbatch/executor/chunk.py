@@ -110,7 +110,7 @@ def _read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
 def read_inputs(
     chunk: Chunk, arenas: Arenas, pools: Arenas
 ) -> tuple[list[Array], list[Array], list[Array]]:
-    """Reads what a chunk's cell reads.
+    """Reads the inputs of a chunk's cell.
 
     Args:
         chunk: The chunk.

@@ -71,7 +71,7 @@ def walk(
     Args:
         program: The program.
         stream: The stream.
-        body_of: Returns what a loop does with a chunk and a state, the next state.
+        body_of: Returns a loop's body, from a chunk and a state to the next state.
         state: The initial state, a pytree.
         end: Where the last record ends, a scalar, to visit chunks in reverse.
 

@@ -1,7 +1,7 @@
-"""What cells make of parameters alone, kept while the same parameters come back.
+"""Cache of packed weights, keyed by parameter identity.
 
 Packing copies the matrices of a cell's gates side by side, in every call. For
-inference, where the same arrays come back, that is done once.
+inference, where the same arrays come back, it is done once.
 """
 
 import weakref
@@ -16,10 +16,10 @@ from edbatch.graph.parameters import check_params
 
 
 class PackedParameters:
-    """Keeps what the cells of a model made of the latest parameters.
+    """The packed weights of the latest parameters.
 
-    Arrays of JAX do not change, so the same ones give the same. They are held by weak
-    references: once one of them is dropped, what was made of them is, too.
+    Arrays of JAX are immutable, so identity is enough. Parameters are held by weak
+    references: once one of them is dropped, so are the packed weights.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class PackedParameters:
         self._pack = jax.jit(_pack, static_argnums=0)
 
     def of(self, params: Any, program: ProgramShape) -> dict[int, Packed] | None:
-        """Returns what the cells of a program make of parameters.
+        """Returns the packed weights of a program, computed once per parameters.
 
         Args:
             params: The model's parameters.
@@ -35,7 +35,7 @@ class PackedParameters:
 
         Returns:
             As `ProgramShape.pack`; None if parameters are traced, deleted, or not
-            arrays of JAX, and so cannot be kept.
+            arrays of JAX, and so cannot be cached.
 
         Raises:
             PlanError: The parameters have other shapes than those that were recorded.
@@ -60,7 +60,7 @@ class PackedParameters:
 
 
 class _Latest:
-    """Parameters, by weak references, and what cells made of them."""
+    """Parameters, by weak references, and their packed weights by cell."""
 
     def __init__(self, leaves: list[Array], treedef: Any) -> None:
         packed: dict[CellProgram, Packed] = {}
@@ -77,7 +77,7 @@ class _Latest:
 
 
 def is_traced(tree: Any) -> bool:
-    """Tells whether a leaf of a pytree stands for values that are not known yet."""
+    """Tells whether a leaf of a pytree is a tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 

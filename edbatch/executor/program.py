@@ -1,4 +1,4 @@
-"""What a program is compiled for."""
+"""The static shape of a program: loops, arenas and compile options."""
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -99,7 +99,7 @@ class ProgramShape:
         return node_type if self.options.with_keys else node_type.without_rng()
 
     def pack(self, params: Any) -> dict[int, Packed]:
-        """Computes what cells make of parameters alone, by type."""
+        """Computes packed weights, by type."""
         return {type_id: cell.pack(params) for type_id, cell in self.cells().items()}
 
     def formats(self) -> list[RecordFormat]:

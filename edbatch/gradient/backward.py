@@ -4,8 +4,8 @@ The forward pass keeps the arenas. The backward pass walks the stream from its e
 each chunk reads its inputs again, reads its outputs' cotangents as one slice of a
 cotangent arena, differentiates the cell on these rows (recomputing it) and adds the
 operands' cotangents to the rows that it read. For the parameters it writes tapes (see
-`taped_cell`), of which one contraction at the end makes cotangents; JAX takes these
-back through what cells make of parameters alone.
+`edbatch.cell.weight_gradient`); one contraction over them at the end gives the
+cotangents of the packed parameters, and JAX those of the parameters.
 
 A chunk's rows are differentiated together, but a row must contribute only what its node
 does in the model of one instance. Rows of padding contribute nothing, whatever the rows
@@ -33,6 +33,7 @@ from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk, fence, read_inputs
 from edbatch.executor.loops import walk
 from edbatch.executor.program import ProgramShape
+from edbatch.gradient.activity import active_kinds, put, read_from, take
 from edbatch.gradient.cotangents import (
     add_groups,
     as_cotangent,
@@ -41,7 +42,6 @@ from edbatch.gradient.cotangents import (
     zero_cotangent,
 )
 from edbatch.gradient.forward import TapedRun, write_tapes
-from edbatch.gradient.moving import moving_arenas, put, read_from, take
 from edbatch.gradient.reached import (
     Group,
     Results,
@@ -63,7 +63,7 @@ def differentiate(
     stream: Stream,
     run: TapedRun,
     results: Results,
-    moving_pools: set[int],
+    active_pools: set[int],
 ) -> tuple[Any, dict[int, Array | None]]:
     """Finds the cotangents of parameters and external inputs.
 
@@ -72,42 +72,42 @@ def differentiate(
         params: The model's parameters.
         pools: External inputs by array kind.
         stream: The stream.
-        run: What the forward pass left.
+        run: Arenas and tapes of the forward pass.
         results: Array kind, rows and cotangent of each result that has one.
-        moving_pools: Array kinds of the external inputs to differentiate by.
+        active_pools: Array kinds of the external inputs to differentiate by.
 
     Returns:
         A pytree as `params` and one as `pools`; None in place of integers.
     """
     prepared, unpack = jax.vjp(program.pack, params)
     cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
-    moving_values = moving_arenas(program, cells, moving_pools)
-    results = [each for each in results if each[0] in moving_values]
+    active_values = active_kinds(program, cells, active_pools)
+    results = [each for each in results if each[0] in active_values]
     rows = dict(program.type_rows)
     start = _State(
-        lanes=run.lanes,
+        next_rows=run.next_rows,
         sums={
             type_id: [jnp.zeros_like(prepared[type_id][k]) for k in cell.direct]
             for type_id, cell in cells.items()
         },
-        reads={
+        site_inputs={
             type_id: cell.new_inputs(rows[type_id]) for type_id, cell in cells.items()
         },
-        gives=run.gives,
-        lives={
+        site_outputs=run.site_outputs,
+        live_rows={
             type_id: cell.new_mask(rows[type_id]) for type_id, cell in cells.items()
         },
         pools_bar={
             kind: jnp.zeros_like(pool)
             for kind, pool in pools.items()
-            if kind in moving_pools and is_float(pool)
+            if kind in active_pools and is_float(pool)
         },
-        arenas_bar=_first_cotangents(program, run.arenas, moving_values, results),
+        arenas_bar=_first_cotangents(program, run.arenas, active_values, results),
         reached={},
     )
     if has_poles(program, cells):
         start = start._replace(reached=first_reached(start.arenas_bar, results))
-    turned = {
+    transposed = {
         type_id: cell.transpose_weights(prepared[type_id])
         for type_id, cell in cells.items()
     }
@@ -115,7 +115,9 @@ def differentiate(
     def body_of(loop: Loop) -> Callable[[Chunk, _State], _State]:
         type_id = loop.type_id
         node_type, own = program.types.types[type_id], prepared[type_id]
-        pull = _pull_back(node_type, loop, cells[type_id], own, turned[type_id], start)
+        pull = _pull_back(
+            node_type, loop, cells[type_id], own, transposed[type_id], start
+        )
         return _body(node_type, loop, cells[type_id], pull, pools, run.arenas)
 
     _, end = walk(program, stream, body_of, start, end=run.end)
@@ -124,10 +126,10 @@ def differentiate(
             cell,
             prepared[type_id],
             end.sums[type_id],
-            end.reads[type_id],
-            end.gives[type_id],
-            end.lives[type_id],
-            run.lanes[type_id],
+            end.site_inputs[type_id],
+            end.site_outputs[type_id],
+            end.live_rows[type_id],
+            run.next_rows[type_id],
         )
         for type_id, cell in cells.items()
     }
@@ -144,13 +146,13 @@ def differentiate(
 
 
 def _first_cotangents(
-    program: ProgramShape, arenas: Arenas, moving: set[int], results: Results
+    program: ProgramShape, arenas: Arenas, active: set[int], results: Results
 ) -> Arenas:
-    """The cotangents of values that move and are read, before the first chunk."""
+    """The cotangents of active values that are read, before the first chunk."""
     types = [program.types.types[each.type_id] for each in program.loops]
     read = {kind for kind, _, _ in results}
     read.update(kind for each in types for kind in each.operand_kinds)
-    bars = {kind: jnp.zeros_like(arenas[kind]) for kind in sorted(read & moving)}
+    bars = {kind: jnp.zeros_like(arenas[kind]) for kind in sorted(read & active)}
     for kind, rows, bar in results:
         bars[kind] = (
             bars[kind]
@@ -164,22 +166,22 @@ class _State(NamedTuple):
     """State of the backward pass, which goes through the stream from its end.
 
     Attributes:
-        lanes: Rows of the tapes that are not differentiated yet, by type.
+        next_rows: Rows of the tapes that are left to differentiate, by type.
         sums: Cotangents of packed arrays that are summed chunk by chunk, by type.
-        reads: Inputs of each site that depend on the row, by type.
-        gives: Outputs of each site; its cotangents, in the rows that are done.
-        lives: Which rows of the tapes are live lanes, by type; None where not needed.
+        site_inputs: Inputs of each site that depend on the row, by type.
+        site_outputs: Outputs of each site; its cotangents, in the rows that are done.
+        live_rows: Which rows of the tapes contribute, by type; None if all do.
         pools_bar: Cotangents of external inputs.
         arenas_bar: Cotangents of values.
         reached: Rows that a cotangent has reached, ``[rows] bool`` by array kind; empty
             where no slope is infinite.
     """
 
-    lanes: dict[int, Array]
+    next_rows: dict[int, Array]
     sums: dict[int, list[Array]]
-    reads: dict[int, Tapes]
-    gives: dict[int, Tapes]
-    lives: dict[int, Array | None]
+    site_inputs: dict[int, Tapes]
+    site_outputs: dict[int, Tapes]
+    live_rows: dict[int, Array | None]
     pools_bar: Arenas
     arenas_bar: Arenas
     reached: Arenas
@@ -193,42 +195,42 @@ def _pull_back(
     loop: Loop,
     cell: TapedCell,
     packed: Packed,
-    turned: list[Array | None],
+    transposed: list[Array | None],
     start: _State,
 ) -> _Pull:
     """Returns a function that differentiates a group of a chunk's outputs.
 
     It takes the group, the chunk's inputs, and the outputs of sites; it returns the
     cotangents of arrays read directly, operands, external inputs and outputs of sites,
-    and what the sites read.
+    and the inputs of sites.
     """
     axes = (0, None, 0, 0, None, None, 0)
-    lanes = jax.vmap(cell.recompute, in_axes=axes, axis_size=loop.width)
+    recompute = jax.vmap(cell.recompute, in_axes=axes, axis_size=loop.width)
     template = node_type.template
-    moving_operands = read_from(
+    active_operands = read_from(
         node_type.operand_kinds, template.operands, start.arenas_bar
     )
-    moving_externals = read_from(
+    active_externals = read_from(
         node_type.external_kinds, template.externals, start.pools_bar
     )
     direct = [packed[k] for k in cell.direct]
 
-    def pull_back(group: Group, inputs: Any, given: Any) -> tuple[Any, Tapes]:
+    def pull_back(group: Group, inputs: Any, known_outputs: Any) -> tuple[Any, Tapes]:
         operands, externals, masks = inputs
 
         def run(direct: Any, some: Any, others: Any, deltas: Any) -> Any:
             own = (put(some, operands), put(others, externals), masks)
-            outputs, reads = lanes(
-                group.live, direct, own, deltas, packed, turned, given
+            outputs, site_inputs = recompute(
+                group.live, direct, own, deltas, packed, transposed, known_outputs
             )
-            return [outputs[k] for k in group.outputs], reads
+            return [outputs[k] for k in group.outputs], site_inputs
 
-        zeros = jax.tree.map(jnp.zeros_like, given)
-        some = take(operands, moving_operands), take(externals, moving_externals)
-        _, pull, reads = jax.vjp(run, direct, *some, zeros, has_aux=True)
+        zeros = jax.tree.map(jnp.zeros_like, known_outputs)
+        some = take(operands, active_operands), take(externals, active_externals)
+        _, pull, site_inputs = jax.vjp(run, direct, *some, zeros, has_aux=True)
         direct_bar, *bars = pull(zero_unless(group.live, group.bars))
         return (direct_bar, *zero_unless(group.live, bars)), zero_unless(
-            group.live, reads
+            group.live, site_inputs
         )
 
     return pull_back
@@ -246,33 +248,35 @@ def _body(
     type_id, width, template = loop.type_id, loop.width, node_type.template
 
     def body(chunk: Chunk, state: _State) -> _State:
-        lane = state.lanes[type_id] - width
+        row = state.next_rows[type_id] - width
         operands, externals, masks = read_inputs(chunk, arenas, pools)
         inputs = (repeat_last(chunk, operands), externals, masks)
-        given = jax.tree.map(
-            lambda tape: slice_rows(tape, lane, width), state.gives[type_id]
+        known_outputs = jax.tree.map(
+            lambda tape: slice_rows(tape, row, width), state.site_outputs[type_id]
         )
-        given = keep_rows(chunk.is_real(1), chunk.size - 1, given)
+        known_outputs = keep_rows(chunk.is_real(1), chunk.size - 1, known_outputs)
         groups = divide_outputs(cell, chunk, state.arenas_bar, state.reached)
         if state.reached:
-            bars, reads, live = differentiate_groups(pull_back, groups, inputs, given)
+            bars, site_inputs, live = differentiate_groups(
+                pull_back, groups, inputs, known_outputs
+            )
         else:
-            bars, reads = pull_back(groups[0], inputs, given)
+            bars, site_inputs = pull_back(groups[0], inputs, known_outputs)
             live = groups[0].live
-        (direct_bar, operands_bar, externals_bar, gives_bar), reads = fence(
-            (bars, reads), chunk.output_rows[0], chunk.target
+        (direct_bar, operands_bar, externals_bar, site_outputs_bar), site_inputs = (
+            fence((bars, site_inputs), chunk.output_rows[0], chunk.target)
         )
         sums = [a + b for a, b in zip(state.sums[type_id], direct_bar, strict=True)]
-        reads = write_tapes(state.reads[type_id], lane, reads)
-        gives = write_tapes(state.gives[type_id], lane, gives_bar)
-        lives = state.lives[type_id]
-        lives = None if lives is None else write_rows(lives, lane, live)
+        site_inputs = write_tapes(state.site_inputs[type_id], row, site_inputs)
+        site_outputs = write_tapes(state.site_outputs[type_id], row, site_outputs_bar)
+        live_rows = state.live_rows[type_id]
+        live_rows = None if live_rows is None else write_rows(live_rows, row, live)
         return _State(
-            lanes=state.lanes | {type_id: lane},
+            next_rows=state.next_rows | {type_id: row},
             sums=state.sums | {type_id: sums},
-            reads=state.reads | {type_id: reads},
-            gives=state.gives | {type_id: gives},
-            lives=state.lives | {type_id: lives},
+            site_inputs=state.site_inputs | {type_id: site_inputs},
+            site_outputs=state.site_outputs | {type_id: site_outputs},
+            live_rows=state.live_rows | {type_id: live_rows},
             arenas_bar=add_groups(
                 state.arenas_bar,
                 node_type.operand_kinds,
@@ -297,13 +301,13 @@ def _collect(
     cell: TapedCell,
     packed: Packed,
     sums: list[Array],
-    reads: Tapes,
-    gives_bar: Tapes,
-    lives: Array | None,
+    site_inputs: Tapes,
+    site_outputs_bar: Tapes,
+    live_rows: Array | None,
     used: Array,
 ) -> Packed:
     """Returns the cotangents of packed arrays, from tapes and sums."""
-    taped = cell.contract(packed, reads, gives_bar, lives, used)
+    taped = cell.contract(packed, site_inputs, site_outputs_bar, live_rows, used)
     found = [
         taped[k] if k in taped else as_cotangent(zero_cotangent(each), each)
         for k, each in enumerate(packed)

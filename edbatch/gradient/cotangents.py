@@ -1,4 +1,4 @@
-"""Cotangents of a chunk's rows: reading them, adding them, and what has none."""
+"""Reading and adding the cotangents of a chunk's rows; placeholders for integers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def mark_groups(
     groups: tuple[Slots, ...],
     rows: Sequence[Array],
     live: Array,
-    moves: Sequence[bool],
+    linked: Sequence[bool],
 ) -> Arenas:
     """Marks the rows that groups of slots were read from.
 
@@ -54,16 +54,16 @@ def mark_groups(
         kinds: Array kind per slot.
         groups: Slots per argument.
         rows: Rows per slot.
-        live: Which lanes mark the rows that they read; ``[W] bool``.
-        moves: Which groups are marked.
+        live: Which batch rows mark the rows that they read; ``[W] bool``.
+        linked: Which groups are marked.
 
     Returns:
         The marks.
     """
     reached = dict(reached)
-    for group, moved in zip(groups, moves, strict=True):
+    for group, is_linked in zip(groups, linked, strict=True):
         kind = kinds[group.slots[0]]
-        if not moved or kind not in reached:
+        if not is_linked or kind not in reached:
             continue
         where = group_rows(group, rows)
         own = reached[kind]
@@ -79,9 +79,9 @@ def mark_groups(
 
 
 def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
-    """Gives padding rows of slices what those of gathers have: the last node's rows.
+    """Repeats the last node's rows in the padding of slices, as gathers do.
 
-    What follows a slice belongs to other nodes.
+    The rows that follow a slice belong to other nodes.
     """
     real, last = chunk.is_real(1), chunk.size - 1
     return [
@@ -95,7 +95,7 @@ def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
 
 
 def zero_cotangent(array: Array) -> Array:
-    """A cotangent of zero; a placeholder for what has no cotangent."""
+    """A cotangent of zero; a scalar placeholder for integers."""
     return jnp.zeros_like(array) if is_float(array) else jnp.zeros((), jnp.float32)
 
 

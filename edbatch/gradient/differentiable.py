@@ -57,7 +57,7 @@ def _read_results(
 
 
 class _Residuals(NamedTuple):
-    """What the forward pass leaves for the backward pass.
+    """Residuals of the forward pass.
 
     Attributes:
         params: The model's parameters.
@@ -65,7 +65,7 @@ class _Residuals(NamedTuple):
         stream: The stream.
         rows: Rows of each result.
         run: Values and tapes.
-        moving: By array kind of external inputs: () if one differentiates by them, else
+        active: By array kind of external inputs: () if one differentiates by them, else
             None. It is part of the structure, and no array.
     """
 
@@ -74,7 +74,7 @@ class _Residuals(NamedTuple):
     stream: Stream
     rows: tuple[Array, ...]
     run: TapedRun
-    moving: dict[int, Any]
+    active: dict[int, Any]
 
 
 def _forward(
@@ -86,7 +86,7 @@ def _forward(
             " plan with eb.Planner(reuse='never') for training"
         )
     params, pools, stream, rows = jax.tree.map(lambda each: each.value, arguments)
-    moving = {
+    active = {
         kind: () if each.perturbed else None for kind, each in arguments[1].items()
     }
     prepared = program.pack(params)
@@ -94,7 +94,7 @@ def _forward(
     arenas = new_arenas(program)
     run = run_with_tapes(program, prepared, cells, arenas, pools, stream)
     results = _read_results(kinds, run.arenas, rows)
-    return results, _Residuals(params, pools, stream, rows, run, moving)
+    return results, _Residuals(params, pools, stream, rows, run, active)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -105,13 +105,13 @@ def _differentiate_once(
     cotangents: list[Array | None],
 ) -> Any:
     """Returns the cotangents of parameters and pools, None for integers."""
-    params, pools, stream, rows, run, moving = residuals
+    params, pools, stream, rows, run, active = residuals
     results = [
         (kind, own, bar)
         for kind, own, bar in zip(kinds, rows, cotangents, strict=True)
         if bar is not None
     ]
-    by = {kind for kind, mark in moving.items() if mark is not None}
+    by = {kind for kind, mark in active.items() if mark is not None}
     return differentiate(program, params, pools, stream, run, results, by)
 
 

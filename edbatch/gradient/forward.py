@@ -20,25 +20,25 @@ from edbatch.stream.stream import Stream
 
 
 class TapedRun(NamedTuple):
-    """What a forward pass leaves for the backward pass.
+    """Residuals of a forward pass.
 
     Attributes:
         end: Where the last record ends.
-        lanes: Rows of the tapes that are written, by type.
+        next_rows: Rows of the tapes in use, by type.
         arenas: Values.
-        gives: Outputs of each weight-gradient site, by type.
+        site_outputs: Outputs of each weight-gradient site, by type.
     """
 
     end: Array
-    lanes: dict[int, Array]
+    next_rows: dict[int, Array]
     arenas: Arenas
-    gives: dict[int, Tapes]
+    site_outputs: dict[int, Tapes]
 
 
 class _State(NamedTuple):
-    lanes: dict[int, Array]
+    next_rows: dict[int, Array]
     arenas: Arenas
-    gives: dict[int, Tapes]
+    site_outputs: dict[int, Tapes]
 
 
 def run_with_tapes(
@@ -53,7 +53,7 @@ def run_with_tapes(
 
     Args:
         program: The program.
-        prepared: What cells make of parameters alone.
+        prepared: Packed parameters, by type.
         cells: The cells, by type.
         arenas: Values by array kind.
         pools: External inputs by array kind.
@@ -64,9 +64,9 @@ def run_with_tapes(
     """
     rows = dict(program.type_rows)
     start = _State(
-        lanes=dict.fromkeys(cells, jnp.int32(0)),
+        next_rows=dict.fromkeys(cells, jnp.int32(0)),
         arenas=arenas,
-        gives={
+        site_outputs={
             type_id: cell.new_outputs(rows[type_id]) for type_id, cell in cells.items()
         },
     )
@@ -78,13 +78,13 @@ def run_with_tapes(
 
         def body(chunk: Chunk, state: _State) -> _State:
             inputs = read_inputs(chunk, state.arenas, pools)
-            outputs, gives = run(prepared[type_id], *inputs)
-            lane = state.lanes[type_id]
-            tapes = write_tapes(state.gives[type_id], lane, gives)
+            outputs, site_outputs = run(prepared[type_id], *inputs)
+            row = state.next_rows[type_id]
+            tapes = write_tapes(state.site_outputs[type_id], row, site_outputs)
             return _State(
-                lanes=state.lanes | {type_id: lane + width},
+                next_rows=state.next_rows | {type_id: row + width},
                 arenas=write_outputs(state.arenas, chunk, outputs),
-                gives=state.gives | {type_id: tapes},
+                site_outputs=state.site_outputs | {type_id: tapes},
             )
 
         return body
@@ -93,15 +93,15 @@ def run_with_tapes(
     return TapedRun(end, *state)
 
 
-def write_tapes(tapes: Tapes, lane: Array, rows: Tapes) -> Tapes:
+def write_tapes(tapes: Tapes, row: Array, rows: Tapes) -> Tapes:
     """Writes consecutive rows on tapes.
 
     Args:
         tapes: The tapes.
-        lane: The first row to write, a scalar.
+        row: The first row to write, a scalar.
         rows: The rows, ``[W, ...]`` per tape.
 
     Returns:
         The tapes.
     """
-    return jax.tree.map(lambda tape, own: write_rows(tape, lane, own), tapes, rows)
+    return jax.tree.map(lambda tape, own: write_rows(tape, row, own), tapes, rows)

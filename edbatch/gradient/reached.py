@@ -1,6 +1,6 @@
 """Which rows of a chunk contribute to a gradient: those that a cotangent has reached.
 
-See `gradient` for why; `TapedCell.output_groups` divides the outputs.
+See `backward` for why; `TapedCell.output_groups` divides the outputs.
 """
 
 from collections.abc import Callable
@@ -105,34 +105,34 @@ def differentiate_groups(
     differentiate: Callable[[Group, Any, Any], tuple[Any, Tapes]],
     groups: list[Group],
     inputs: Any,
-    given: Any,
+    known_outputs: Any,
 ) -> tuple[Any, Tapes, Array]:
     """Differentiates groups of outputs one by one, each on its live rows alone.
 
-    All other rows read what a live one does, where the slopes are those of that row. If
-    no row is live, nothing that is found counts.
+    All other rows read the inputs of a live one, so their slopes are those of that row.
+    If no row is live, all cotangents are zero.
 
     Args:
-        differentiate: Finds the cotangents of one group, and what sites read.
+        differentiate: Finds the cotangents of one group, and the inputs of sites.
         groups: The groups.
-        inputs: What the cell reads; a pytree of ``[W, ...]`` arrays.
-        given: What its sites gave; likewise.
+        inputs: The cell's inputs; a pytree of ``[W, ...]`` arrays.
+        known_outputs: The outputs of its sites, likewise.
 
     Returns:
-        Cotangents; what sites read; and which rows are live in any group.
+        Cotangents; inputs of sites; and which rows are live in any group.
     """
     parts = []
     for each in groups:
-        own = keep_rows(each.live, jnp.argmax(each.live), (inputs, given))
-        (direct_bar, *bars), reads = differentiate(each, *own)
+        own = keep_rows(each.live, jnp.argmax(each.live), (inputs, known_outputs))
+        (direct_bar, *bars), site_inputs = differentiate(each, *own)
         is_any = each.live.any()
         direct_bar = [jnp.where(is_any, bar, 0) for bar in direct_bar]
-        parts.append(((direct_bar, *bars), reads, each.live))
+        parts.append(((direct_bar, *bars), site_inputs, each.live))
 
     def join(one: Any, two: Any) -> Any:
         bars = jax.tree.map(jnp.add, one[0], two[0])
-        reads = jax.tree.map(partial(choose_rows, one[2]), one[1], two[1])
-        return bars, reads, one[2] | two[2]
+        site_inputs = jax.tree.map(partial(choose_rows, one[2]), one[1], two[1])
+        return bars, site_inputs, one[2] | two[2]
 
     return reduce(join, parts)
 
@@ -158,6 +158,6 @@ def mark_reached(cell: TapedCell, chunk: Chunk, reached: Arenas) -> Arenas:
                 node_type.template.operands,
                 chunk.operands,
                 marks & chunk.is_real(1),
-                cell.moved_operands(k),
+                cell.linked_operands(k),
             )
     return reached

@@ -1,10 +1,10 @@
 """Derivatives in forward mode end in a sentence of edbatch.
 
 A function with a rule of `jax.custom_vjp` has derivatives in reverse mode only; JAX
-says so in terms of that rule, which no user wrote. So what such a function reads passes
-through `reverse_only`, an identity. Its tangent passes through another, which reverse
-mode transposes, and thereby removes, before anything is computed; whoever computes,
-compiles or maps it is in forward mode.
+says so in terms of that rule, which no user wrote. So the inputs of such a function
+pass through `reverse_only`, an identity. Its tangent passes through another, which
+reverse mode transposes, and thereby removes, before anything is computed; whoever
+computes, compiles or maps it is in forward mode.
 """
 
 from typing import Any, NoReturn

@@ -1,7 +1,7 @@
-"""Which values change with what a gradient is asked for.
+"""Activity analysis: which values depend on what a gradient is taken by.
 
-What follows from other inputs alone is constant in the backward pass, as in the model
-of one instance: a loop that cannot be differentiated may read it, and it costs nothing.
+All others are constant in the backward pass, as in the model of one instance: a loop
+that cannot be differentiated may read them, and they cost nothing.
 """
 
 from collections.abc import Collection
@@ -13,10 +13,10 @@ from edbatch.executor.program import ProgramShape
 from edbatch.graph.node_type import Slots
 
 
-def moving_arenas(
+def active_kinds(
     shape: ProgramShape, cells: dict[int, TapedCell], pools: set[int]
 ) -> set[int]:
-    """Finds the array kinds of values that change with what one differentiates by.
+    """Finds the array kinds of active values.
 
     Arrays of one kind are not told apart.
 
@@ -34,14 +34,14 @@ def moving_arenas(
     while True:
         before = len(found)
         for type_id, node_type in types.items():
-            moving = cells[type_id].moving_outputs(
+            active = cells[type_id].active_outputs(
                 read_from(node_type.operand_kinds, node_type.template.operands, found),
                 read_from(
                     node_type.external_kinds, node_type.template.externals, pools
                 ),
             )
-            kinds = zip(node_type.output_kinds, moving, strict=True)
-            found.update(kind for kind, moves in kinds if moves)
+            kinds = zip(node_type.output_kinds, active, strict=True)
+            found.update(kind for kind, is_active in kinds if is_active)
         if len(found) == before:
             return found
 
