@@ -12,6 +12,7 @@ Takes some twenty minutes on two cores. A test checks that all the texts still o
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -300,7 +301,7 @@ MUTATIONS = (
         "edbatch/gradient/cotangents.py",
         "real, last = chunk.is_real(1), chunk.size - 1",
         "real, last = chunk.is_real(1) | True, chunk.size - 1",
-        "tests/gradient tests/executor/test_isolation.py",
+        "tests/gradient/test_gradient_rules.py",
     ),
     Mutation(
         "sign-of-a-term",
@@ -358,9 +359,10 @@ def run_tests(name: str, packages: Path, tests: str, compiled: bool) -> str | No
     """Runs tests against the copy until one fails; returns its name."""
     command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-n", "0"]
     command += ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    command += ["--rootdir", str(ROOT)]
     more = {} if compiled else {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(
-        [*command, *(str(ROOT / each) for each in tests.split())],
+        [*command, *(str(ROOT / each) for each in shlex.split(tests))],
         env=os.environ | {"PYTHONPATH": str(packages)} | more,
         cwd=packages,
         capture_output=True,

@@ -109,6 +109,27 @@ def test_slices_have_padding_too(quick_compiles):
     assert sum(turns[p] for p in range(len(loops)) if loops[p].sliced) >= 4
 
 
+@pytest.mark.parametrize("remat", [False, True])
+def test_a_cell_may_overflow_for_what_other_nodes_return(remat, quick_compiles):
+    """The row of padding lies on the first result, of which the slope is infinite."""
+
+    @eb.cell
+    def grow(params, x):
+        return 1000 * jnp.exp(params["b"] * x)
+
+    params = sample()
+    params["b"] = jnp.ones(4)
+    plan = assert_same_gradient(
+        lambda params, word: grow(params, leaf(params, word)),
+        params,
+        [0, 1, 2],
+        planner=eb.Planner(layout="aligned"),
+        compiler=eb.Compiler(remat="always" if remat else "auto"),
+        sizes=eb.Sizes(widths=(4,)),
+    )
+    assert any(loop.sliced for loop in plan.shape.program.loops)
+
+
 def test_what_nobody_reads_has_no_cotangent(quick_compiles):
     """Of a norm at zero the slope is infinite, and zero times infinity is not zero."""
 
