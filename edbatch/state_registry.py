@@ -10,6 +10,7 @@ from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.parameters import abstract, difference, key_order
 from edbatch.graph.reference import full_name
+from edbatch.graph.type_checks import require_setting
 from edbatch.graph.type_table import TypeTable, x64_enabled
 from edbatch.model_state import ModelState, new_state
 from edbatch.options import Options
@@ -134,7 +135,7 @@ class StateRegistry:
             PlanError: They are types of another model, or of another setting of
                 ``jax_enable_x64``.
         """
-        types.require_setting(what)
+        require_setting(types, what)
         with self._lock:
             states = [*self._states.values()]
         for each in states:

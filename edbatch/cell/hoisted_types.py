@@ -78,7 +78,7 @@ class HoistedTypes:
         self._hoisted: list[int] = []
         self._numbers: Numbers | None = None
         self._lock = threading.RLock()
-        with recorded._lock:
+        with recorded.lock:
             _all_of(recorded).add(self)
 
     def __copy__(self) -> "HoistedTypes":
@@ -223,8 +223,8 @@ class HoistedTypes:
         if cell is None:
             return False
         if (type_id, HOISTED) not in self._place:
-            table = self.table
-            kinds = tuple(table.kind(each.shape, each.dtype) for each in cell.vectors)
+            number = self.table.kinds.number
+            kinds = tuple(number(each.shape, each.dtype) for each in cell.vectors)
             self._add(type_id, HOISTED, self._before(node_type, cell, kinds))
             self._add(type_id, REST, self._after(node_type, cell, kinds))
         return True
@@ -312,7 +312,7 @@ def _load(
     hoisted: Sequence[int],
 ) -> HoistedTypes:
     """Finds the types of a pickle among those of this process, or makes them again."""
-    with recorded._lock:
+    with recorded.lock:
         for each in list(_all_of(recorded)):
             same = (each._always, each._frozen) == how
             same = same and each.parts[: len(parts)] == list(parts)

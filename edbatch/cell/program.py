@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, use_abstract_mesh
 from edbatch.cell.cell_graph import count_uses, trace_cell
 from edbatch.cell.packed_cell import pack_type
 from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.type_checks import check_stored
 from edbatch.graph.type_table import TypeTable
 from edbatch.target import Target, choose_target
 
@@ -74,7 +75,7 @@ def cell_program(
     own = choose_target() if target is None else target
 
     def make() -> CellProgram:
-        types.check_stored(node_type)
+        check_stored(types, node_type)
         with use_abstract_mesh(NO_MESH):
             if packing:
                 return pack_type(node_type, types, target=own)

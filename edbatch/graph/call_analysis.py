@@ -94,7 +94,7 @@ class CallAnalysis:
 
     def _node_key(self) -> "_Leaf":
         self.externals.append(NODE_KEY)
-        self.external_kinds.append(self.recorder.types.kind((), key_dtype()))
+        self.external_kinds.append(self.recorder.types.kinds.number((), key_dtype()))
         groups = self._groups["external"]
         groups.append(Slots((len(self.externals) - 1,)))
         return _Leaf(("rng", len(groups) - 1))
@@ -109,7 +109,7 @@ class CallAnalysis:
             return "operand", len(self.operands) - 1
         found = self._external(value)
         self.externals.append(found)
-        self.external_kinds.append(self.recorder.types.kind_of(found))
+        self.external_kinds.append(self.recorder.types.kinds.of_value(found))
         return "external", len(self.externals) - 1
 
     def _external(self, value: Any) -> Any:

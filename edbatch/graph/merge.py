@@ -10,6 +10,7 @@ from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_keys import is_key
 from edbatch.graph.output_tree import align, join
+from edbatch.graph.type_checks import require_same
 from edbatch.graph.type_table import TypeTable
 
 _LIMIT = np.iinfo(np.int32).max
@@ -39,7 +40,7 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         return graphs[0]
     types = graphs[0].types
     for graph in graphs[1:]:
-        types.require_same(graph.types, "a recording")
+        require_same(types, graph.types, "a recording")
     outputs = align([each.outputs for each in graphs])
     num_operands, num_externals, _ = types.counts
     node_type = np.concatenate([each.node_type for each in graphs])

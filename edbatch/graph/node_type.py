@@ -239,7 +239,7 @@ def input_specs(
     operand_kinds: Sequence[int],
     external_kinds: Sequence[int],
     avals: Sequence[Aval],
-    lanes: tuple[int, ...] = (),
+    batch_axes: tuple[int, ...] = (),
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Describes the arrays that a call takes beside the parameters.
 
@@ -248,7 +248,7 @@ def input_specs(
         operand_kinds: Array kind per operand slot.
         external_kinds: Array kind per external slot.
         avals: The array kinds.
-        lanes: Leading axes of every array; none for one instance.
+        batch_axes: Leading axes of every array; none for one instance.
 
     Returns:
         ``jax.ShapeDtypeStruct`` lists of operands, external inputs and masks, as
@@ -261,7 +261,7 @@ def input_specs(
         specs = []
         for group in groups:
             aval = avals[kinds[group.slots[0]]]
-            head = (*lanes, len(group.slots)) if group.stacked else lanes
+            head = (*batch_axes, len(group.slots)) if group.stacked else batch_axes
             specs.append(jax.ShapeDtypeStruct(head + aval.shape, aval.dtype))
         return specs
 
@@ -270,6 +270,6 @@ def input_specs(
     masks = []
     for padding in template.paddings:
         source = operands if padding.kind == "operand" else externals
-        shape = source[padding.group].shape[: len(lanes) + 1]
+        shape = source[padding.group].shape[: len(batch_axes) + 1]
         masks.append(jax.ShapeDtypeStruct(shape, np.bool_))
     return operands, externals, masks

@@ -180,7 +180,7 @@ class _Flat:
         except NotAnInputError as error:
             fix = error.fix or "return a pytree of handles, numbers and arrays"
             raise RecordingError(f"the model returns {error.what}; {fix}") from None
-        kind = self.recorder.types.kind_of(found)
+        kind = self.recorder.types.kinds.of_value(found)
         row = self.recorder.array_row(kind, found)
         self.columns.append([row])
         return ("external", kind)

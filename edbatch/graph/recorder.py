@@ -24,6 +24,7 @@ from edbatch.graph.output_recording import OutputColumns
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.stand_in import is_about_stand_in
 from edbatch.graph.tape import InstanceTape, Tape
+from edbatch.graph.type_checks import require_setting
 from edbatch.graph.type_table import TypeTable
 
 _CLOSE = None  # the end of a tuple or a list
@@ -214,7 +215,7 @@ def record(
         CellError: A cell cannot be traced.
         PlanError: The table was made under the other setting of ``jax_enable_x64``.
     """
-    types.require_setting("the table of types")
+    require_setting(types, "the table of types")
     tape = Tape(types)
     memory = CallMemory() if memory is None else memory
     outputs = OutputColumns()

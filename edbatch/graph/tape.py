@@ -49,7 +49,7 @@ class Tape:
         return {kind: self._pool(kind) for kind in self.externals}
 
     def _pool(self, kind: int) -> np.ndarray:
-        rows, aval = self.externals[kind], self.types.pool_aval(kind)
+        rows, aval = self.externals[kind], self.types.kinds.pool_aval(kind)
         try:
             return stack_inputs(rows, aval)
         except OverflowError:

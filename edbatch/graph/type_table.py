@@ -1,28 +1,19 @@
 """All node types of one model, in the order in which recordings met them."""
 
 import pickle
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from edbatch.errors import (
-    CellError,
-    EdbatchError,
-    PickleError,
-    PlanError,
-    raising_line,
-    user_line,
-)
+from edbatch.errors import CellError, PickleError
 from edbatch.graph import lineage
+from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.graph.cell import Cell
-from edbatch.graph.cell_fault import describe_fault
-from edbatch.graph.external_input import input_dtype
+from edbatch.graph.cell_outputs import infer_outputs
 from edbatch.graph.lineage import Lineage, Marks, Size
 from edbatch.graph.node_type import (
     Aval,
@@ -35,14 +26,12 @@ from edbatch.graph.node_type import (
 from edbatch.graph.output_tree import OutputTree
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.reference import full_name
-from edbatch.graph.stand_in import is_about_stand_in
 from edbatch.graph.stored_type import StoredType, moved, store, template_for
 
 Made = TypeVar("Made")
 
 _config: Any = jax.config
 _MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
-_KEY_NUMBERS = Aval((2,), np.dtype(np.uint32))  # instance, call
 
 
 class TypeTable:
@@ -58,7 +47,8 @@ class TypeTable:
         model_name: Its name.
         params: The stand-in that models see while they are recorded.
         types: Known types.
-        avals: Known array kinds.
+        kinds: Known array kinds.
+        lock: Guards types and array kinds.
         trees: Known structures of outputs; equal ones are one object.
         x64: Whether ``jax_enable_x64`` was on when the table was made. Dtypes of
             numbers and of what cells make follow from it, so its types, and all that
@@ -73,19 +63,18 @@ class TypeTable:
         self.model_name = "" if model is None else full_name(model)
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
         self.types: list[NodeType] = []
-        self.avals: list[Aval] = []
+        self.kinds = ArrayKinds()
+        self.lock = self.kinds.lock
         self.trees: dict[OutputTree, OutputTree] = {}
         self.x64 = x64_enabled()
-        self._kinds: dict[Aval, int] = {}
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
         self._counts: tuple[np.ndarray, ...] | None = None
         self._keys: tuple[TypeKey, ...] = ()
         self._functions: dict[Any, set[Callable[..., Any]]] = {}
-        self._lock = threading.RLock()
         self._derived: dict[Hashable, Any] = {}
         self._lineage = Lineage()
-        self._is_copy = False  # as it was in a pickle: what comes later may extend it
+        self._size_in_pickle: Size | None = None  # if it is a copy
         self._register()
 
     def _register(self) -> None:
@@ -95,6 +84,11 @@ class TypeTable:
 
     def __len__(self) -> int:
         return len(self.types)
+
+    @property
+    def avals(self) -> list[Aval]:
+        """Shape and dtype of each array kind."""
+        return self.kinds.avals
 
     def derived(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Returns what was made of the types, which is kept for as long as they are.
@@ -113,8 +107,7 @@ class TypeTable:
 
     def share_kinds(self, other: "TypeTable") -> None:
         """Makes another table's array kinds, now and later, those of this one."""
-        self.avals, self._kinds, self._lock = other.avals, other._kinds, other._lock
-        self.x64 = other.x64
+        self.kinds, self.lock, self.x64 = other.kinds, other.lock, other.x64
 
     def __copy__(self) -> "TypeTable":
         """Returns the table itself: copies of recordings are of the same model."""
@@ -127,7 +120,7 @@ class TypeTable:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles what is known by now, cells by their names."""
         self.derived("the structure of parameters is pickled", self._check_spec)
-        with self._lock:
+        with self.lock:
             types, avals = tuple(self.types), tuple(self.avals)
             marks = self._marks()
         stored = tuple(map(store, types))
@@ -156,13 +149,13 @@ class TypeTable:
     ) -> None:
         """Adds what a pickle holds beyond what this copy of its table has."""
         for each in avals[len(self.avals) :]:
-            self._kinds[each] = len(self.avals)
-            self.avals.append(each)
+            self.kinds.append(each)
         for one in stored[len(self.types) :]:
             leaves = template_for(self.params, one.template.leaves)
             template = replace(one.template, leaves=leaves)
             self._add(*one._replace(template=template), is_stored=True)
         self._lineage.shared = dict(marks)
+        self._size_in_pickle = self._size()
 
     def take_over(self, other: "TypeTable") -> tuple[list[int], list[int]]:
         """Adds the types of a table that comes from a pickle, those that are new.
@@ -176,9 +169,9 @@ class TypeTable:
         Raises:
             PickleError: A cell gave something else where it was recorded.
         """
-        with other._lock:
+        with other.lock:
             types, avals = tuple(other.types), tuple(other.avals)
-        kinds = [self.kind(each.shape, each.dtype) for each in avals]
+        kinds = [self.kinds.number(each.shape, each.dtype) for each in avals]
         return [self._take(each, kinds) for each in types], kinds
 
     def _take(self, other: NodeType, kinds: Sequence[int]) -> int:
@@ -188,7 +181,7 @@ class TypeTable:
         )
         template = moved(other.template, self.params)
         facts = (other.cell, template, operand_kinds, external_kinds)
-        with self._lock:
+        with self.lock:
             found = self._by_facts.get(_identity(*facts))
             if found is None:
                 found = self._add(
@@ -198,7 +191,7 @@ class TypeTable:
                 found.output_kinds,
                 found.output_tree,
             ):
-                raise _changed(found)
+                raise changed_cell(found)
             return found.id
 
     def add(self, node_type: NodeType) -> NodeType:
@@ -210,44 +203,10 @@ class TypeTable:
         Returns:
             The type with its position in this table.
         """
-        with self._lock:
+        with self.lock:
             added = replace(node_type, id=len(self.types))
             self.types.append(added)
             return added
-
-    def kind(self, shape: tuple[int, ...], dtype: Any) -> int:
-        """Returns the id of an array kind, which is new or known."""
-        aval = Aval(tuple(shape), np.dtype(dtype) if _plain(dtype) else dtype)
-        with self._lock:  # two threads may meet new kinds at once
-            if aval not in self._kinds:
-                self._is_copy = False
-                self._kinds[aval] = len(self.avals)
-                self.avals.append(aval)
-            return self._kinds[aval]
-
-    def pool_aval(self, kind: int) -> Aval:
-        """Describes one external input as graphs and plans hold it.
-
-        Args:
-            kind: An array kind.
-
-        Returns:
-            The kind itself; two numbers for a key, the instance and the call that
-            `node_key` derives it from.
-        """
-        aval = self.avals[kind]
-        return aval if _plain(aval.dtype) else _KEY_NUMBERS
-
-    def kind_of(self, value: Any) -> int:
-        """Returns the id of the array kind of a concrete value.
-
-        Args:
-            value: A number or an array, as `as_input` gives it.
-
-        Returns:
-            The id; dtypes are those that JAX would give the value.
-        """
-        return self.kind(np.shape(value), input_dtype(value))
 
     @property
     def keys(self) -> tuple[TypeKey, ...]:
@@ -255,7 +214,7 @@ class TypeTable:
 
         What is kept by it is then found without hashing or comparing many keys.
         """
-        with self._lock:  # or a type could be added meanwhile
+        with self.lock:  # or a type could be added meanwhile
             if len(self._keys) != len(self.types):
                 self._keys = tuple(each.key for each in self.types)
             return self._keys
@@ -263,7 +222,7 @@ class TypeTable:
     @property
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slots per type: operands, external inputs, outputs; each ``[T] int32``."""
-        with self._lock:  # or types could be added between two of the arrays
+        with self.lock:  # or types could be added between two of the arrays
             if self._counts is None or len(self._counts[0]) != len(self.types):
                 self._counts = tuple(
                     np.array(
@@ -295,15 +254,12 @@ class TypeTable:
             CellError: The function cannot be traced on these shapes.
         """
         facts = (cell, template, operand_kinds, external_kinds)
-        with self._lock:
+        with self.lock:
             found = self._by_facts.get(_identity(*facts))
             if found is None:
                 self._check_not_anew(cell.name, cell.function)
-                output = self._trace(cell.name, cell.function, *facts[1:])
-                leaves, tree = jax.tree.flatten(output)
-                output_kinds = tuple(self.kind(x.shape, x.dtype) for x in leaves)
-                self._is_copy = False
-                found = self._add(*facts, output_kinds, tree)
+                outputs = self._trace(cell.name, cell.function, *facts[1:])
+                found = self._add(*facts, *outputs)
             return found
 
     def _add(
@@ -334,29 +290,6 @@ class TypeTable:
         self.types.append(node_type)
         return node_type
 
-    def check_stored(self, node_type: NodeType) -> None:
-        """Checks that a type from a pickle gives what it gave where it was recorded.
-
-        Args:
-            node_type: A type of this table.
-
-        Raises:
-            PickleError: Its cell is another one here.
-        """
-        if not node_type.is_stored:
-            return
-        output = self._trace(
-            node_type.key.cell,
-            node_type.function,
-            node_type.template,
-            node_type.operand_kinds,
-            node_type.external_kinds,
-        )
-        leaves, tree = jax.tree.flatten(output)
-        kinds = tuple(self.kind(each.shape, each.dtype) for each in leaves)
-        if (kinds, tree) != (node_type.output_kinds, node_type.output_tree):
-            raise _changed(node_type)
-
     def _check_not_anew(self, name: str, function: Callable[..., Any]) -> None:
         code = getattr(function, "__code__", None)
         functions = self._functions.setdefault(code, set())
@@ -368,11 +301,19 @@ class TypeTable:
                 " cell once, outside the model, and pass what differs as an argument"
             )
 
-    def _key(self, name: str, template: CallTemplate, arity: int) -> TypeKey:
-        key = TypeKey(name, parameter_names(template.leaves), arity)
-        variant = self._variants.get(key, 0)
-        self._variants[key] = variant + 1
-        return TypeKey(key.cell, key.path, key.arity, variant)
+    def trace(self, node_type: NodeType) -> tuple[tuple[int, ...], Any]:
+        """Returns the kinds and the tree of what a type's cell returns by now.
+
+        Raises:
+            CellError: It cannot be traced on the type's shapes.
+        """
+        return self._trace(
+            node_type.key.cell,
+            node_type.function,
+            node_type.template,
+            node_type.operand_kinds,
+            node_type.external_kinds,
+        )
 
     def _trace(
         self,
@@ -381,104 +322,16 @@ class TypeTable:
         template: CallTemplate,
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
-    ) -> Any:
+    ) -> tuple[tuple[int, ...], Any]:
         inputs = input_specs(template, operand_kinds, external_kinds, self.avals)
-        try:
-            output = jax.eval_shape(
-                lambda params, *rest: template.call(function, params, *rest),
-                self.params_spec,
-                *inputs,
-            )
-        except Exception as error:
-            if is_about_stand_in(error):
-                where = raising_line(error) or user_line()
-                raise CellError(
-                    f"cell {name!r} uses a handle or a parameter that was not passed to"
-                    f" it ({where}): it closes over a value of the model,"
-                    " which is not known while the model is recorded; pass it to the"
-                    " cell as an argument"
-                ) from error
-            if isinstance(error, EdbatchError):
-                raise
-            shapes = ", ".join(
-                f"{each.dtype}{list(each.shape)}" for each in inputs[0] + inputs[1]
-            )
-            raise CellError(
-                f"cell {name!r} cannot be traced on inputs ({shapes}): "
-                f"{describe_fault(error)}; a cell must be a JAX function of one"
-                " instance whose output shapes do not depend on values"
-            ) from error
-        if not jax.tree.leaves(output):
-            raise CellError(
-                f"cell {name!r} returns no array; a cell returns a pytree with at"
-                " least one array"
-            )
-        if any(not _plain(each.dtype) for each in jax.tree.leaves(output)):
-            raise CellError(
-                f"cell {name!r} returns a key, but values of nodes are numbers; return"
-                " jax.random.key_data(key), or draw the numbers in the cell"
-            )
-        return output
+        leaves, tree = infer_outputs(name, function, template, self.params_spec, inputs)
+        return tuple(self.kinds.number(x.shape, x.dtype) for x in leaves), tree
 
-    def check_default_of_rng(self, node_type: NodeType) -> None:
-        """Checks that a type's cell returns the same without its key.
-
-        Args:
-            node_type: A type that does not need keys.
-
-        Raises:
-            CellError: It cannot be traced without a key, or returns other shapes.
-        """
-        output = self._trace(
-            node_type.key.cell,
-            node_type.function,
-            node_type.without_rng().template,
-            node_type.operand_kinds,
-            node_type.external_kinds,
-        )
-        leaves, tree = jax.tree.flatten(output)
-        kinds = tuple(self.kind(each.shape, each.dtype) for each in leaves)
-        if (tree, kinds) != (node_type.output_tree, node_type.output_kinds):
-            raise CellError(
-                f"cell {node_type.key.cell!r} returns other shapes or dtypes without"
-                " its key than with one; return the same in both cases"
-            )
-
-    def require_same(self, other: "TypeTable", what: str) -> None:
-        """Checks that something was made with this table.
-
-        Args:
-            other: The table that it was made with.
-            what: Its name, for the message.
-
-        Raises:
-            PlanError: It was made with another table.
-        """
-        if other is not self:
-            if other.x64 != self.x64:
-                other.require_setting(what)
-            raise PlanError(
-                f"{what} was made by another model, or for parameters of other shapes;"
-                " make it again with this model's own .record or .plan"
-            )
-
-    def require_setting(self, what: str) -> None:
-        """Checks that ``jax_enable_x64`` is as when the table was made.
-
-        Args:
-            what: What was made with the table, for the message.
-
-        Raises:
-            PlanError: It is not.
-        """
-        if self.x64 != x64_enabled():
-            own, now = ("on", "off") if self.x64 else ("off", "on")
-            raise PlanError(
-                f"{what} was made while jax_enable_x64 was {own}, but it is {now} here,"
-                " where the model gives other dtypes; make it again, or run it in"
-                f" `with jax.enable_x64({self.x64}):` (the setting of such a context"
-                " holds for one thread)"
-            )
+    def _key(self, name: str, template: CallTemplate, arity: int) -> TypeKey:
+        key = TypeKey(name, parameter_names(template.leaves), arity)
+        variant = self._variants.get(key, 0)
+        self._variants[key] = variant + 1
+        return TypeKey(key.cell, key.path, key.arity, variant)
 
 
 def x64_enabled() -> bool:
@@ -502,15 +355,15 @@ def _load(
     size = len(stored), len(avals)
     with lineage.lock:
         for table in list(_tables):
-            with table._lock:
+            with table.lock:
                 shared = lineage.common(table._marks(), marks)
                 if shared[0] >= size[0] and shared[1] >= size[1]:
                     return table
-                if table._is_copy and shared == table._size():
+                if table._size_in_pickle == table._size() == shared:
                     table._extend(marks, avals, stored)
                     return table
         table = TypeTable(params_spec)
-        table.model_name, table.x64, table._is_copy = model_name, x64, True
+        table.model_name, table.x64 = model_name, x64
         table._extend(marks, avals, stored)
         return table
 
@@ -525,13 +378,10 @@ def _identity(
     return cell.function, exact, operand_kinds, external_kinds
 
 
-def _changed(node_type: NodeType) -> PickleError:
+def changed_cell(node_type: NodeType) -> PickleError:
+    """The error for a stored type whose cell returns something else here."""
     return PickleError(
         "a recording runs with the cells that it was made with, but cell"
         f" {node_type.key.cell!r} returned other shapes or dtypes there than here;"
         " usually its code, or jax_enable_x64, was changed since; record again"
     )
-
-
-def _plain(dtype: Any) -> bool:
-    return not jnp.issubdtype(dtype, jax.dtypes.extended)

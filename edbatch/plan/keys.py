@@ -9,6 +9,7 @@ from edbatch.errors import PlanError
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.node_keys import GENERATOR, is_key, node_key, typed_key
+from edbatch.graph.type_checks import check_default_of_rng
 from edbatch.plan.plan import Plan
 
 
@@ -108,4 +109,4 @@ def _check_defaults(shape: ProgramShape) -> None:
                 " batched function or to eb.verify, or give the argument a default"
                 " (rng=None)"
             )
-        shape.types.check_default_of_rng(node_type)
+        check_default_of_rng(shape.types, node_type)

@@ -165,7 +165,7 @@ class Encoded:
         """
         pools = {}
         for kind, rows in self.pool_rows.items():
-            aval = self.plan.shape.program.types.pool_aval(kind)
+            aval = self.plan.shape.program.types.kinds.pool_aval(kind)
             pools[kind] = np.zeros((rows, *aval.shape), aval.dtype)
             if kind in externals:
                 pools[kind][1 : len(externals[kind]) + 1] = externals[kind]

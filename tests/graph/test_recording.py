@@ -118,7 +118,7 @@ def test_an_array_read_by_many_nodes_is_kept_once():
         return [look(shared, k) for k in range(n)]
 
     graph = record_one(model, 5)
-    kind = graph.types.kind((8, 8), np.float32)
+    kind = graph.types.kinds.number((8, 8), np.float32)
     assert len(graph.externals[kind]) == 1
 
 

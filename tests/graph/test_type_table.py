@@ -35,11 +35,11 @@ def in_threads(calls):
 
 def test_kinds_met_by_several_threads_at_once_are_told_apart():
     table = TypeTable(None)
-    table.avals = Slow()
+    table.kinds.avals = Slow()
     found = {}
 
     def ask(n):
-        found[n] = table.kind((n,), np.float32)
+        found[n] = table.kinds.number((n,), np.float32)
 
     in_threads([partial(ask, n) for n in (1, 2, 3, 1, 2, 3)])
     assert sorted(found.values()) == [0, 1, 2]

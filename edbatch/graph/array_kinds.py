@@ -1,0 +1,69 @@
+"""Array kinds: the shapes and dtypes of a model's values, numbered."""
+
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.graph.external_input import input_dtype
+from edbatch.graph.node_type import Aval
+
+_KEY_NUMBERS = Aval((2,), np.dtype(np.uint32))  # instance, call
+
+
+class ArrayKinds:
+    """The array kinds of one model, in the order in which recordings met them.
+
+    Attributes:
+        avals: Shape and dtype of each.
+        lock: Guards them, and the types that are made of them.
+    """
+
+    def __init__(self) -> None:
+        self.avals: list[Aval] = []
+        self.lock = threading.RLock()
+        self._numbers: dict[Aval, int] = {}
+
+    def number(self, shape: tuple[int, ...], dtype: Any) -> int:
+        """Returns the number of an array kind, which is new or known."""
+        aval = Aval(tuple(shape), np.dtype(dtype) if is_plain(dtype) else dtype)
+        with self.lock:  # two threads may meet new kinds at once
+            found = self._numbers.get(aval)
+            return self.append(aval) if found is None else found
+
+    def append(self, aval: Aval) -> int:
+        """Numbers an array kind that is not known."""
+        self._numbers[aval] = len(self.avals)
+        self.avals.append(aval)
+        return self._numbers[aval]
+
+    def of_value(self, value: Any) -> int:
+        """Returns the number of the array kind of a concrete value.
+
+        Args:
+            value: A number or an array, as `as_input` gives it.
+
+        Returns:
+            The number; dtypes are those that JAX would give the value.
+        """
+        return self.number(np.shape(value), input_dtype(value))
+
+    def pool_aval(self, kind: int) -> Aval:
+        """Describes one external input as graphs and plans hold it.
+
+        Args:
+            kind: An array kind.
+
+        Returns:
+            The kind itself; two numbers for a key, the instance and the call that
+            `node_key` derives it from.
+        """
+        aval = self.avals[kind]
+        return aval if is_plain(aval.dtype) else _KEY_NUMBERS
+
+
+def is_plain(dtype: Any) -> bool:
+    """Tells whether a dtype is one of numbers, and not of keys."""
+    return not jnp.issubdtype(dtype, jax.dtypes.extended)

@@ -1,0 +1,76 @@
+"""The structure, shapes and dtypes of what a cell returns, found by tracing it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from edbatch.errors import CellError, EdbatchError, raising_line, user_line
+from edbatch.graph.array_kinds import is_plain
+from edbatch.graph.cell_fault import describe_fault
+from edbatch.graph.node_type import CallTemplate
+from edbatch.graph.stand_in import is_about_stand_in
+
+
+def infer_outputs(
+    name: str,
+    function: Callable[..., Any],
+    template: CallTemplate,
+    params_spec: Any,
+    inputs: tuple[Any, ...],
+) -> tuple[list[jax.ShapeDtypeStruct], Any]:
+    """Traces a cell on the shapes of its inputs.
+
+    Args:
+        name: The cell's name.
+        function: Its function.
+        template: How it is called.
+        params_spec: The structure of the model's parameters.
+        inputs: Operands and external inputs, as from `input_specs`.
+
+    Returns:
+        The leaves of what it returns, and their tree.
+
+    Raises:
+        CellError: It cannot be traced on these shapes, or returns no numbers.
+    """
+    try:
+        output = jax.eval_shape(
+            lambda params, *rest: template.call(function, params, *rest),
+            params_spec,
+            *inputs,
+        )
+    except Exception as error:
+        if isinstance(error, EdbatchError) and not is_about_stand_in(error):
+            raise
+        raise CellError(_explain(name, inputs, error)) from error
+    leaves, tree = jax.tree.flatten(output)
+    if not leaves:
+        raise CellError(
+            f"cell {name!r} returns no array; a cell returns a pytree with at least one"
+            " array"
+        )
+    if not all(is_plain(each.dtype) for each in leaves):
+        raise CellError(
+            f"cell {name!r} returns a key, but values of nodes are numbers; return"
+            " jax.random.key_data(key), or draw the numbers in the cell"
+        )
+    return leaves, tree
+
+
+def _explain(name: str, inputs: tuple[Any, ...], error: Exception) -> str:
+    if is_about_stand_in(error):
+        where = raising_line(error) or user_line()
+        return (
+            f"cell {name!r} uses a handle or a parameter that was not passed to it"
+            f" ({where}): it closes over a value of the model, which is not known while"
+            " the model is recorded; pass it to the cell as an argument"
+        )
+    shapes = ", ".join(
+        f"{each.dtype}{list(each.shape)}" for each in inputs[0] + inputs[1]
+    )
+    return (
+        f"cell {name!r} cannot be traced on inputs ({shapes}): {describe_fault(error)};"
+        " a cell must be a JAX function of one instance whose output shapes do not"
+        " depend on values"
+    )

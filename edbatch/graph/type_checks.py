@@ -1,0 +1,80 @@
+"""Checks of a table of types where its recordings are used."""
+
+from edbatch.errors import CellError, PlanError
+from edbatch.graph.node_type import NodeType
+from edbatch.graph.type_table import TypeTable, changed_cell, x64_enabled
+
+
+def check_stored(types: TypeTable, node_type: NodeType) -> None:
+    """Checks that a type from a pickle returns what it did where it was recorded.
+
+    Args:
+        types: The table.
+        node_type: A type of it.
+
+    Raises:
+        PickleError: Its cell is another one here.
+    """
+    if not node_type.is_stored:
+        return
+    if types.trace(node_type) != (node_type.output_kinds, node_type.output_tree):
+        raise changed_cell(node_type)
+
+
+def check_default_of_rng(types: TypeTable, node_type: NodeType) -> None:
+    """Checks that a type's cell returns the same without its key.
+
+    Args:
+        types: The table.
+        node_type: A type that does not need keys.
+
+    Raises:
+        CellError: It cannot be traced without a key, or returns other shapes.
+    """
+    expected = node_type.output_kinds, node_type.output_tree
+    if types.trace(node_type.without_rng()) != expected:
+        raise CellError(
+            f"cell {node_type.key.cell!r} returns other shapes or dtypes without its"
+            " key than with one; return the same in both cases"
+        )
+
+
+def require_same(types: TypeTable, other: TypeTable, what: str) -> None:
+    """Checks that something was made with a table.
+
+    Args:
+        types: The table.
+        other: The table that it was made with.
+        what: Its name, for the message.
+
+    Raises:
+        PlanError: It was made with another table.
+    """
+    if other is types:
+        return
+    if other.x64 != types.x64:
+        require_setting(other, what)
+    raise PlanError(
+        f"{what} was made by another model, or for parameters of other shapes; make it"
+        " again with this model's own .record or .plan"
+    )
+
+
+def require_setting(types: TypeTable, what: str) -> None:
+    """Checks that ``jax_enable_x64`` is as when a table was made.
+
+    Args:
+        types: The table.
+        what: What was made with it, for the message.
+
+    Raises:
+        PlanError: It is not.
+    """
+    if types.x64 != x64_enabled():
+        own, now = ("on", "off") if types.x64 else ("off", "on")
+        raise PlanError(
+            f"{what} was made while jax_enable_x64 was {own}, but it is {now} here,"
+            " where the model gives other dtypes; make it again, or run it in"
+            f" `with jax.enable_x64({types.x64}):` (the setting of such a context holds"
+            " for one thread)"
+        )
