@@ -3,7 +3,7 @@
 import copy
 import pickle
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.sharding import Mesh
@@ -17,6 +17,7 @@ from edbatch.graph.parameters import abstract
 from edbatch.host_side import HostSide
 from edbatch.model_state import ModelState
 from edbatch.plan.keys import plan_key, program_with
+from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
 from edbatch.plan.run import run_packed, run_plan
 from edbatch.recording import record_minibatch
@@ -102,33 +103,49 @@ class Batched(HostSide):
         """
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.checked(self.states.of_params(params), instances)
-        plan = self._plan(state, instances, choose_target(params))
-        return self.apply(params, plan, rng=rng)
+        plan = self._plan(state, instances, choose_target(params), planning.ANY)
+        return first_rows(self.apply(params, plan, rng=rng), len(instances))
 
-    def plan(self, instances: Iterable[Any], *, params: Any = None) -> Plan:
+    def plan(
+        self,
+        instances: Iterable[Any],
+        *,
+        params: Any = None,
+        pad_to: int | None = None,
+    ) -> Plan:
         """Schedules and lays out a minibatch; on the host only.
 
         Args:
             instances: Instances, or recordings of them.
             params: As for `record_all`.
+            pad_to: Rows of the result, N; as many as instances if None. A program is
+                compiled for a number of rows, so minibatches of differing size share
+                one if they are padded; `Plan.instance_mask` tells which rows are
+                instances.
 
         Returns:
             The plan, a pytree of NumPy arrays for `apply`.
 
         Raises:
             EdbatchError: As `graph`; or the policy belongs to another model; or the
-                minibatch has more rows than int32 can count.
+                minibatch has more rows than int32 can count, or more instances than
+                `pad_to`.
         """
         instances = list_of(PlanError, "a minibatch", instances)
+        pad_to = checked_rows(pad_to, len(instances))
         state = self.states.of_minibatch(instances, params)
-        return self._plan(state, instances, choose_target(params))
+        return self._plan(state, instances, choose_target(params), pad_to)
 
     @keyboard_interrupts()
     def _plan(
-        self, state: ModelState, instances: Sequence[Any], target: Target
+        self,
+        state: ModelState,
+        instances: Sequence[Any],
+        target: Target,
+        pad_to: int | Literal["any"] | None,
     ) -> Plan:
         graph = record_minibatch(state, instances)
-        return planning.plan(graph, state, self.options, target)
+        return planning.plan(graph, state, self.options, target, pad_to=pad_to)
 
     def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.

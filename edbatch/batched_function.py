@@ -50,7 +50,13 @@ class BatchedFunction(Protocol):
     def graph(self, instances: Iterable[Any], *, params: Any = None) -> DataflowGraph:
         """Records a minibatch, or merges recordings."""
 
-    def plan(self, instances: Iterable[Any], *, params: Any = None) -> Any:
+    def plan(
+        self,
+        instances: Iterable[Any],
+        *,
+        params: Any = None,
+        pad_to: int | None = None,
+    ) -> Any:
         """Schedules and lays out a minibatch; on the host only."""
 
     def apply(self, params: Any, plan: Any, *, rng: Any = None) -> Any:

@@ -8,6 +8,7 @@ are hoisted, which operands loops read as slices) it decides from a sample: that
 
 import time
 from dataclasses import replace
+from typing import Literal
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_tree import ResultShape
@@ -27,11 +28,19 @@ from edbatch.plan.report import PlanReport
 from edbatch.plan_state import PlanState
 from edbatch.schedule.hoist import hoist
 from edbatch.schedule.policy import needs_check, reject_invalid
+from edbatch.stream.buckets import INSTANCES
 from edbatch.target import CPU, Target
+
+ANY = "any"  # padded to whatever number of instances a program exists for
 
 
 def plan(
-    graph: DataflowGraph, state: ModelState, options: Options, target: Target = CPU
+    graph: DataflowGraph,
+    state: ModelState,
+    options: Options,
+    target: Target = CPU,
+    *,
+    pad_to: int | Literal["any"] | None = None,
 ) -> Plan:
     """Plans a minibatch for one device.
 
@@ -40,6 +49,8 @@ def plan(
         state: The state of its model.
         options: What planning goes by.
         target: The kind of device that will run it.
+        pad_to: Rows of the result, at least as many as instances; as many as instances
+            if None; or `ANY`.
 
     Returns:
         The plan, whose arrays are NumPy's.
@@ -48,18 +59,21 @@ def plan(
         EdbatchError: The policy belongs to another model, or its schedule is invalid;
             or the minibatch has more rows than int32 can count.
     """
-    result = graph.outputs.describe(graph.num_instances)
-
-    own = state.planning
+    own, instances = state.planning, graph.num_instances
+    rows = pad_to if isinstance(pad_to, int) else instances
+    result = graph.outputs.describe(rows)
+    more = {INSTANCES: instances} if pad_to == ANY else {}
 
     def make() -> Encoded:
         part = encode_graph(graph, result, own, options, target)
-        bucket = fit_bucket([part], own.buckets, target=target)
+        bucket = fit_bucket([part], own.buckets, more, target, rows / instances)
+        if pad_to == ANY:
+            part = replace(part, result=part.result.with_rows(bucket.sizes[INSTANCES]))
         return pad(part, bucket, options.planner, options.compiler)
 
     if not options.cache_bytes:
         return make().with_externals(graph.externals)
-    key = structure_key(graph, result, options, target)
+    key = structure_key(graph, result, options, target, pad_to)
     encoded, known = own.plans.get_or_make(key, make)
     found = encoded.with_externals(graph.externals)
     return replace(found, report=as_cached(found.report)) if known else found

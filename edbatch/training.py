@@ -5,6 +5,7 @@ in training, recording and planning, the loader does in its threads.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from jax import Array
 from edbatch.arguments import check_type
 from edbatch.errors import TrainingError
 from edbatch.loader import Minibatch
+from edbatch.memory_planner.layout import ZERO_ROW
 from edbatch.plan import Plan
 
 Loss = Callable[[Any, Plan, Any], Array]
@@ -46,12 +48,15 @@ class Trainer:
     """Trains parameters, a minibatch per step.
 
     Args:
-        loss: ``loss(params, plan, targets)``, a number to minimise; traced by JAX.
+        loss: ``loss(params, plan, targets)``, a number to minimise; traced by JAX. It
+            leaves out rows of padding (``plan.instance_mask``), which the last
+            minibatch of an epoch may have; the first such minibatch is used to check
+            that it does.
         optimizer: The optimizer, of Optax.
         params: The parameters before the first step.
         targets: ``[N, ...]``, a row per instance of the loader's data; ``loss`` gets
-            those of its minibatch. None where instances hold their targets: it gets
-            None.
+            those of its minibatch, a row for each row of the result. None where
+            instances hold their targets: it gets None.
 
     Attributes:
         learned: Parameters and state of the optimizer after the last step.
@@ -73,7 +78,8 @@ class Trainer:
         >>> params = {"scale": jnp.float32(0)}
         >>> batched = eb.batch(model, params=params)
         >>> def loss(params, plan, targets):
-        ...     return jnp.mean((batched.apply(params, plan) - targets) ** 2)
+        ...     errors = (batched.apply(params, plan) - targets) ** 2
+        ...     return jnp.mean(errors, where=plan.instance_mask)
         >>> data, targets = [[1.0], [1.0, 2.0]], np.float32([2, 6])
         >>> trainer = Trainer(loss, optax.sgd(0.05), params, targets)
         >>> for minibatch in eb.Loader(batched, data, 2).epochs(20):
@@ -106,6 +112,7 @@ class Trainer:
         self._update = partial(_update, loss, optimizer)
         self._targets = targets
         self._begun: _Begun | None = None
+        self._checked_padding = False
 
     def step(self, minibatch: Minibatch) -> None:
         """Begins a step, then checks the one before.
@@ -115,13 +122,32 @@ class Trainer:
 
         Raises:
             TrainingError: The step before left a loss or parameters that are not
-                finite; `learned` is what it left.
+                finite; `learned` is what it left. Or the loss depends on rows of
+                padding.
         """
-        targets = None if self._targets is None else self._targets[minibatch.index]
+        targets = self._targets
+        if targets is not None:
+            targets = targets[minibatch.padded_index]
+        if not self._checked_padding and not np.all(minibatch.mask):
+            self._check_padding(minibatch.plan, targets)
         learned, loss, is_finite = self._update(self.learned, minibatch.plan, targets)
         self.finish()
         self.learned = learned
         self._begun = _Begun(minibatch, loss, is_finite)
+
+    def _check_padding(self, plan: Plan, targets: Any) -> None:
+        """Computes a step of the same program, with other results in padding."""
+        other = replace(plan, rows=jax.tree.map(_first_row_as_padding, plan.rows))
+        found = [self._update(self.learned, each, targets)[1] for each in (plan, other)]
+        if not np.isclose(*found, rtol=1e-5, atol=0, equal_nan=True):
+            raise TrainingError(
+                "the loss of a minibatch must not depend on its rows of padding, which"
+                " plan.instance_mask tells from instances, but it changed from"
+                f" {float(found[0])} to {float(found[1])} when they did; write for"
+                " example jnp.mean(losses, where=plan.instance_mask), or give the"
+                " loader pad=False"
+            )
+        self._checked_padding = True
 
     def finish(self) -> Learned:
         """Waits for the last step, and checks it.
@@ -144,6 +170,12 @@ class Trainer:
                 )
             self.losses.append(float(begun.loss))
         return self.learned
+
+
+def _first_row_as_padding(rows: Any) -> Any:
+    """Points rows of padding, which read zeros, to what the first instance has."""
+    numbers = np if isinstance(rows, np.ndarray) else jnp
+    return numbers.where(rows == ZERO_ROW, rows[:1], rows)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -83,3 +83,31 @@ def test_a_loss_or_an_optimizer_that_is_none(loss):
         Trainer(3, optax.sgd(0.1), make_params())
     with pytest.raises(TrainingError, match="the optimizer of a Trainer is a Gradient"):
         Trainer(loss, 0.1, make_params())
+
+
+def padded(batched):
+    return eb.Loader(batched, TREES, 4, shuffle=False)  # 4, 4 and 1 instance
+
+
+def test_a_loss_that_leaves_out_padding_is_that_of_the_instances(batched, loss):
+    def masked(params, plan, targets):
+        errors = (batched.apply(params, plan)[0] - targets[:, None]) ** 2
+        return jnp.mean(errors, where=plan.instance_mask[:, None])
+
+    own, other = (
+        Trainer(each, optax.sgd(0.1), make_params(), TARGETS) for each in (masked, loss)
+    )
+    for item in padded(batched):
+        own.step(item)
+    for item in eb.Loader(batched, TREES, 4, shuffle=False, pad=False):
+        other.step(item)
+    own.finish(), other.finish()
+    np.testing.assert_allclose(own.losses, other.losses, rtol=1e-5)
+
+
+def test_a_loss_that_counts_padding_is_told(batched, loss):
+    trainer = Trainer(loss, optax.sgd(0.1), make_params(), TARGETS)
+    with pytest.raises(TrainingError, match=r"padding, .* where=plan\.instance_mask"):
+        for item in padded(batched):
+            trainer.step(item)
+    assert len(trainer.finish().params) == len(make_params())

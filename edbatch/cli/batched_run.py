@@ -10,6 +10,7 @@ import numpy as np
 import edbatch as eb
 from edbatch.cli.console import tracked
 from edbatch.models import Workload
+from edbatch.plan.padding import first_rows
 from edbatch.verify import split_instances
 
 
@@ -48,7 +49,7 @@ def run_batched(
         times = [time.perf_counter()]
         graphs = [batched.record(each) for each in some]
         times.append(time.perf_counter())
-        plan = batched.plan(graphs)
+        plan = batched.plan(graphs, pad_to=batch_size)
         times.append(time.perf_counter())
         result = jax.block_until_ready(batched.apply(params, plan))
         times.append(time.perf_counter())
@@ -63,7 +64,7 @@ def run_batched(
         batches.append(plan.report.batches)
         unseen += plan.report.unseen_states
         if keep:
-            results += split_instances(result, len(some))
+            results += split_instances(first_rows(result, len(some)), len(some))
     report = {
         "workload": workload.name,
         "policy": policy.name,

@@ -14,7 +14,7 @@ the lists around it) one after the other, so merging graphs concatenates columns
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -328,11 +328,15 @@ class ResultShape:
 
     Attributes:
         tree: Structure of the outputs.
-        instances: Number of instances, B.
+        instances: Its rows, B: one per instance, and then rows of padding.
     """
 
     tree: OutputTree
     instances: int
+
+    def with_rows(self, rows: int) -> "ResultShape":
+        """Returns the shape with another number of rows."""
+        return replace(self, instances=rows)
 
     def pad(self, found: ResultRows, bucket: Callable[[str, int], int]) -> ResultRows:
         """Pads rows and lengths inside lists to buckets.

@@ -25,9 +25,10 @@ class Minibatch:
     """A minibatch that is ready to run.
 
     Attributes:
-        plan: Its plan, for ``batched.apply``.
-        index: Which instances it holds, so that ``targets[index]`` are theirs; ``[B]
-            int64``.
+        plan: Its plan, for ``batched.apply``. The result has ``N`` rows: the loader's
+            ``batch_size``, if it pads.
+        index: Which instances it holds, ``[B] int64``; B is less than N in the last
+            minibatch of an epoch.
         epoch: Number of its epoch, from 0.
         step: Its place in the epoch, from 0.
     """
@@ -36,6 +37,21 @@ class Minibatch:
     index: np.ndarray
     epoch: int
     step: int
+
+    @property
+    def mask(self) -> Any:
+        """True for instances, False for rows of padding; ``[N] bool``."""
+        return self.plan.instance_mask
+
+    @property
+    def padded_index(self) -> np.ndarray:
+        """An instance for every row of the result; ``[N] int64``.
+
+        ``targets[padded_index]`` are the targets of all rows; those of padding are the
+        targets of the first instance, which a loss that uses `mask` ignores.
+        """
+        padding = self.plan.shape.result.instances - len(self.index)
+        return np.concatenate([self.index, np.repeat(self.index[:1], padding)])
 
 
 class Loader:
@@ -46,6 +62,13 @@ class Loader:
     pause between them. Which instances come when follows from the data, the seed and
     the settings alone, whatever the threads do. A loop that was left goes on where it
     stopped; its threads end with it.
+
+    A last minibatch that is not full is padded to ``batch_size`` instances, so that it
+    needs no program of its own: a loss has to leave out its rows of padding, as in
+    ``jnp.mean(losses, where=plan.instance_mask)``, and takes the targets of
+    `Minibatch.padded_index`. Lists of padding are empty, so what is computed over the
+    elements of a `Ragged` needs nothing. With ``pad=False`` (or without a last
+    minibatch, ``drop_last=True``) there are no such rows.
 
     With one worker the plans, too, are the same in every run, unless a search within
     milliseconds makes them. With several, those of new sizes may be padded differently
@@ -61,6 +84,7 @@ class Loader:
         group_by_size: Whether a minibatch holds instances with similar numbers of
             nodes, see `edbatch.loader.epoch_order`.
         drop_last: Whether to leave out a last minibatch that is not full.
+        pad: Whether to pad it.
         prefetch: Minibatches planned ahead of the one in use; 0 for none, and no
             threads.
         workers: Number of threads.
@@ -93,7 +117,7 @@ class Loader:
         >>> for item in loader:
         ...     print(item.index.tolist(), batched.apply(params, item.plan).tolist())
         [0, 1] [3.0, 3.0]
-        [2] [15.0]
+        [2] [15.0, 0.0]
     """
 
     def __init__(
@@ -106,6 +130,7 @@ class Loader:
         shuffle: bool = True,
         group_by_size: bool = False,
         drop_last: bool = False,
+        pad: bool = True,
         prefetch: int = 2,
         workers: int = 1,
         state: Mapping[str, Any] | None = None,
@@ -122,10 +147,12 @@ class Loader:
             ("shuffle", shuffle),
             ("group_by_size", group_by_size),
             ("drop_last", drop_last),
+            ("pad", pad),
         ):
             check_flag(LoaderError, f"{name} of a loader", flag)
         self.batched = batched
         self.batch_size = _count("batch_size", batch_size, 1)
+        self._pad_to = self.batch_size if pad else None
         self._prefetch = _count("prefetch", prefetch, 0)
         self._workers = _count("workers", workers, 1)
         seed = _count("seed", seed, 0)
@@ -255,7 +282,7 @@ class Loader:
         epoch, step, index = task
         chosen = [self._recordings[k] for k in index.tolist()]
         try:
-            plan = self.batched.plan(chosen)
+            plan = self.batched.plan(chosen, pad_to=self._pad_to)
         except Exception as error:
             error.add_note(
                 f"while planning minibatch {step} of epoch {epoch}:"

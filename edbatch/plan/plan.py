@@ -16,6 +16,7 @@ from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.planner import Planner
+from edbatch.plan.padding import instance_mask
 from edbatch.plan.report import PlanReport, make_report
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, BucketStore, Needs
@@ -59,6 +60,8 @@ class Plan:
         pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
         rows: Row of each result, per leaf of the model's output.
         lengths: Lengths per list of the model's output.
+        num_instances: Instances of the minibatch; the result has a row for each, and
+            rows of padding up to ``N``.
         report: What the plan costs; not part of the pytree, None after
             transformations.
     """
@@ -70,7 +73,19 @@ class Plan:
     pools: dict[int, Any]
     rows: tuple[Any, ...]
     lengths: tuple[Any, ...]
+    num_instances: Any  # []
     report: PlanReport | None = field(default=None, repr=False)
+
+    @property
+    def instance_mask(self) -> Any:
+        """True for instances, False for padding; ``[N] bool``.
+
+        Rows of padding are zeros, and lists in them are empty. A loss that leaves them
+        out is that of the minibatch without padding, and so are its gradients:
+        ``jnp.mean(losses, where=plan.instance_mask)``. An array of NumPy if the plan
+        is one, else of JAX.
+        """
+        return instance_mask(self.shape.result.instances, self.num_instances)
 
     def as_stream(self) -> Stream:
         """Returns the schedule, as the executor takes it."""
@@ -117,6 +132,7 @@ class Plan:
             tuple(self.pools[kind] for kind in kinds),
             self.rows,
             self.lengths,
+            self.num_instances,
         )
         return arrays, (self.shape, kinds)
 
@@ -181,6 +197,7 @@ class Unpadded:
         stream: Records of all chunks.
         result: The static part of the result.
         rows: Where results lie.
+        num_instances: Instances of the minibatch.
         needs: Size of each dimension.
         report: What the plan costs.
     """
@@ -189,6 +206,7 @@ class Unpadded:
     stream: UnpaddedStream
     result: ResultShape
     rows: ResultRows
+    num_instances: int
     needs: Needs
     report: PlanReport
 
@@ -220,7 +238,9 @@ def encode_unpadded(
     rows = graph.outputs.locate(layout.value_row)
     result.pad(rows, lambda name, size: needs.setdefault(name, size))
     report = make_report(graph, schedule, layout, slices.bytes)
-    return Unpadded(graph.types, stream, result, rows, needs, report)
+    return Unpadded(
+        graph.types, stream, result, rows, graph.num_instances, needs, report
+    )
 
 
 def fit_bucket(
@@ -228,6 +248,7 @@ def fit_bucket(
     store: BucketStore,
     more: Needs | None = None,
     target: Target = CPU,
+    scale: float = 1.0,
 ) -> Bucket:
     """Finds a bucket that holds several plans, each by itself.
 
@@ -236,6 +257,7 @@ def fit_bucket(
         store: The model's buckets.
         more: Sizes of further dimensions.
         target: The kind of device that will run them.
+        scale: How many times larger the minibatches are that the bucket is for.
 
     Returns:
         The bucket.
@@ -246,7 +268,7 @@ def fit_bucket(
             needs[name] = max(needs.get(name, 0), size)
     loops = {loop for part in parts for loop in part.stream.loops}
     types = parts[0].types
-    return store.fit(loops, needs, lambda loops: _least(types, loops), target)
+    return store.fit(loops, needs, lambda loops: _least(types, loops), target, scale)
 
 
 def pad(
@@ -284,6 +306,7 @@ def pad(
         {},
         rows.rows,
         rows.lengths,
+        np.int32(part.num_instances),
         part.report,
     )
     return Encoded(plan, _by_kind("pool", sizes))

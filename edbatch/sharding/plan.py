@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from edbatch.errors import PickleError
 from edbatch.executor.program import Tier
 from edbatch.graph.output_tree import ResultRows, ResultShape
+from edbatch.plan.padding import instance_mask
 from edbatch.plan.plan import Plan
 from edbatch.sharding.report import ShardedReport
 
@@ -54,6 +55,8 @@ class ShardedPlan:
         rows: Index of each output row in the all-gathered results, per leaf of the
             model's output; see `edbatch.sharding.order`.
         lengths: Lengths per list of the model's output.
+        num_instances: Instances of the minibatch; the result has a row for each, and
+            rows of padding up to ``N``.
         report: What the plan costs; not part of the pytree, None after
             transformations.
     """
@@ -62,6 +65,7 @@ class ShardedPlan:
     shards: Plan
     rows: tuple[Any, ...]
     lengths: tuple[Any, ...]
+    num_instances: Any  # []
     report: ShardedReport | None = field(default=None, repr=False)
 
     def in_tier(self, tier: Tier) -> "ShardedPlan":
@@ -75,7 +79,12 @@ class ShardedPlan:
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], ShardedShape]:
         """Splits the plan into arrays and the static part."""
-        return (self.shards, self.rows, self.lengths), self.shape
+        return (self.shards, self.rows, self.lengths, self.num_instances), self.shape
+
+    @property
+    def instance_mask(self) -> Any:
+        """True for instances, False for padding; ``[N] bool``; see `Plan`."""
+        return instance_mask(self.shape.result.instances, self.num_instances)
 
     def __copy__(self) -> "ShardedPlan":
         """Returns the plan itself, which does not change."""
@@ -104,6 +113,7 @@ def place(
     shape: ShardedShape,
     shards: Sequence[Plan],
     order: ResultRows,
+    instances: int,
     report: ShardedReport,
 ) -> ShardedPlan:
     """Puts plans on the devices of a mesh that belong to this process.
@@ -112,6 +122,7 @@ def place(
         shape: The mesh and the result.
         shards: D plans of one bucket, arrays on the host.
         order: Where results lie.
+        instances: Instances of the minibatch.
         report: What the plan costs.
 
     Returns:
@@ -121,15 +132,14 @@ def place(
     everywhere = NamedSharding(shape.mesh, P())
     leaves, (treedef, *_) = zip(*map(jax.tree.flatten, shards), strict=True)
     arrays = [_distribute(each, split) for each in zip(*leaves, strict=True)]
-    rows, lengths = jax.tree.map(
+    rows, lengths, num_instances = jax.tree.map(
         lambda each: jax.make_array_from_callback(
             each.shape, everywhere, lambda index: each[index]
         ),
-        (order.rows, order.lengths),
+        (order.rows, order.lengths, np.array(instances, np.int32)),
     )
-    return ShardedPlan(
-        shape, jax.tree.unflatten(treedef, arrays), rows, lengths, report
-    )
+    shards_there = jax.tree.unflatten(treedef, arrays)
+    return ShardedPlan(shape, shards_there, rows, lengths, num_instances, report)
 
 
 def _distribute(parts: Sequence[np.ndarray], sharding: NamedSharding) -> jax.Array:

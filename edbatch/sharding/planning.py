@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import jax
 import numpy as np
@@ -10,19 +11,20 @@ from jax.sharding import Mesh
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import at_places, merge
-from edbatch.graph.output_tree import ResultRows, join
+from edbatch.graph.output_tree import ResultRows, ResultShape, join
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.plan.cache import structure_key
 from edbatch.plan.plan import Encoded, Plan, Unpadded, fit_bucket, pad
-from edbatch.planning import as_cached, encode_graph
+from edbatch.planning import ANY, as_cached, encode_graph
 from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.order import order_results
 from edbatch.sharding.plan import ShardedPlan, ShardedShape, place
 from edbatch.sharding.report import ShardedReport
+from edbatch.stream.buckets import INSTANCES
 from edbatch.target import choose_target
 
-_INSTANCES = "instances"  # the dimension of a bucket that counts a device's instances
+_OF_DEVICE = "instances of a device"  # the largest of these numbers, in a bucket
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +34,12 @@ class EncodedShards:
     Attributes:
         shards: The plan of each of ``D`` devices; None for one without instances.
         order: Where results lie.
+        result: Structure of the whole minibatch's result.
     """
 
     shards: tuple[Encoded | None, ...]
     order: ResultRows
+    result: ResultShape
 
     @property
     def num_bytes(self) -> int:
@@ -51,6 +55,8 @@ def plan_shards(
     options: Options,
     mesh: Mesh,
     axis: str,
+    *,
+    pad_to: int | Literal["any"] | None = None,
 ) -> ShardedPlan:
     """Plans a minibatch for the devices of a mesh.
 
@@ -60,6 +66,7 @@ def plan_shards(
         options: What planning goes by.
         mesh: The devices.
         axis: The axis of the mesh over which minibatches are split.
+        pad_to: As for `edbatch.planning.plan`.
 
     Returns:
         The plan, on the devices.
@@ -71,16 +78,18 @@ def plan_shards(
     start = time.perf_counter()
     own_outputs = [each.outputs for each in recordings]  # aligned
     outputs = join(own_outputs)
-    result = outputs.describe(len(recordings))
-    shape = ShardedShape(mesh, axis, result)
+    count = len(recordings)
+    rows = pad_to if isinstance(pad_to, int) else count
+    result = outputs.describe(rows)
     target = choose_target(mesh=mesh)
     work = predict_work(recordings, state.types, options.costs)
-    device = balance(work, shape.count)
+    devices = int(mesh.shape[axis])
+    device = balance(work, devices)
     graphs = [
         at_places(merge([recordings[k] for k in places.tolist()]), places.tolist())
         if places.size
         else None
-        for places in (np.flatnonzero(device == d) for d in range(shape.count))
+        for places in (np.flatnonzero(device == d) for d in range(devices))
     ]
 
     own = state.planning
@@ -102,31 +111,35 @@ def plan_shards(
         bucket = fit_bucket(
             [each for each in parts if each],
             own.buckets_of(mesh, axis),
-            {_INSTANCES: most},
+            {_OF_DEVICE: most} | ({INSTANCES: count} if pad_to == ANY else {}),
             target,
+            rows / count,
         )
-        instances = bucket.sizes[_INSTANCES]
+        whole = result
+        if pad_to == ANY:
+            whole = result.with_rows(bucket.sizes[INSTANCES])
 
         def padded(part: Unpadded) -> Encoded:
-            wide = replace(part.result, instances=instances)
+            wide = part.result.with_rows(bucket.sizes[_OF_DEVICE])
             part = replace(part, result=wide)
             return pad(part, bucket, options.planner, options.compiler)
 
         shards = tuple(padded(each) if each else None for each in parts)
         stack_rows = next([len(x) for x in e.plan.rows] for e in shards if e)
-        sizes = {name: shape.count * size for name, size in bucket.sizes.items()}
+        sizes = {name: devices * size for name, size in bucket.sizes.items()}
         order = order_results(
-            own_outputs, outputs.lengths, device, stack_rows, result, sizes
+            own_outputs, outputs.lengths, device, stack_rows, whole, sizes
         )
-        return EncodedShards(shards, order)
+        return EncodedShards(shards, order, whole)
 
     known = False
     if options.cache_bytes:
         keys = tuple(structure_key(each) if each else None for each in graphs)
-        key = (mesh, axis, device.tobytes(), result, keys, options)
+        key = (mesh, axis, device.tobytes(), result, keys, options, pad_to)
         encoded, known = own.plans.get_or_make(key, make)
     else:
         encoded = make()
+    shape = ShardedShape(mesh, axis, encoded.result)
     plans = _complete(shape, encoded.shards, graphs)
     reports = [each.plan.report if each else None for each in encoded.shards]
     if known:
@@ -137,7 +150,7 @@ def plan_shards(
         tuple(np.bincount(device, work, shape.count).tolist()),
         1e3 * (time.perf_counter() - start),
     )
-    return place(shape, plans, encoded.order, report)
+    return place(shape, plans, encoded.order, count, report)
 
 
 def _complete(

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import jax
 from jax.sharding import Mesh, NamedSharding
@@ -14,7 +14,9 @@ from edbatch.errors import PickleError, PlanError
 from edbatch.graph.parameters import abstract
 from edbatch.host_side import HostSide
 from edbatch.plan.keys import plan_key
+from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
+from edbatch.planning import ANY
 from edbatch.policies.guard import BestOfHeuristics
 from edbatch.policies.search.beam_search import BeamSearch
 from edbatch.recording import check_not_empty, record_each
@@ -112,8 +114,9 @@ class Sharded(HostSide):
         Raises:
             EdbatchError: As `plan` and `apply`.
         """
-        plan = self.plan(instances, params=params)
-        return self.apply(params, plan, rng=rng)
+        instances = list_of(PlanError, "a minibatch", instances)
+        plan = self._plan(instances, params, ANY)
+        return first_rows(self.apply(params, plan, rng=rng), len(instances))
 
     def replicate(self, params: Any) -> Any:
         """Copies parameters to every device, so that no call has to.
@@ -127,14 +130,20 @@ class Sharded(HostSide):
         """
         return jax.device_put(params, NamedSharding(self.mesh, P()))
 
-    @keyboard_interrupts()
-    def plan(self, instances: Iterable[Any], *, params: Any = None) -> ShardedPlan:
+    def plan(
+        self,
+        instances: Iterable[Any],
+        *,
+        params: Any = None,
+        pad_to: int | None = None,
+    ) -> ShardedPlan:
         """Splits a minibatch, schedules and lays out each part.
 
         Args:
             instances: Instances, or recordings of them. There may be fewer than
                 devices: some of these have nothing to do then.
             params: As for `Batched.plan`.
+            pad_to: As for `Batched.plan`.
 
         Returns:
             The plan, a pytree for `apply`, which lies on the devices of the mesh.
@@ -144,10 +153,21 @@ class Sharded(HostSide):
                 cells.
         """
         instances = list_of(PlanError, "a minibatch", instances)
+        return self._plan(instances, params, checked_rows(pad_to, len(instances)))
+
+    @keyboard_interrupts()
+    def _plan(
+        self,
+        instances: Sequence[Any],
+        params: Any,
+        pad_to: int | Literal["any"] | None,
+    ) -> ShardedPlan:
         state = self.states.of_minibatch(instances, params)
         check_not_empty(instances)
         recordings = record_each(state, instances)
-        return plan_shards(recordings, state, self.options, self.mesh, self.axis)
+        return plan_shards(
+            recordings, state, self.options, self.mesh, self.axis, pad_to=pad_to
+        )
 
     def apply(self, params: Any, plan: ShardedPlan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.

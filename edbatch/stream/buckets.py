@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.sizes import Sizes
@@ -11,6 +11,8 @@ from edbatch.stream.loop import Loop, order_loops
 from edbatch.target import CPU, Target
 
 Needs = dict[str, int]  # a named dimension -> its size
+
+INSTANCES = "instances"  # the dimension that counts the instances of a minibatch
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,33 @@ class Bucket:
             self.sizes.get(name, -1) >= size for name, size in needs.items()
         )
 
-    def waste(self, needs: Needs) -> float:
-        """How many times larger than needed the largest dimensions are."""
+    def waste(self, needs: Needs, scale: float = 1.0) -> float:
+        """How many times larger than needed, times a scale, the dimensions are."""
         own = sum(self.sizes.values())
-        return own / max(1, sum(max(each, _SMALLEST) for each in needs.values()))
+        return own / max(1, sum(max(scale * n, _SMALLEST) for n in needs.values()))
 
 
 _SMALLEST = 64  # dimensions below this are not worth a bucket of their own
+
+
+def round_instances(count: int) -> int:
+    """Returns for how many instances a program is compiled that has to hold some.
+
+    Args:
+        count: Instances, at least 1.
+
+    Returns:
+        A power of two from 8 to 64, above that a multiple of an eighth of one: few
+        numbers, so that minibatches of any size share few programs, among them the
+        usual sizes of minibatches.
+
+    Example:
+        >>> [round_instances(each) for each in (1, 8, 9, 64, 65, 100, 256)]
+        [8, 8, 16, 64, 72, 104, 256]
+    """
+    power = 1 << (count - 1).bit_length()
+    grain = power if power <= 64 else power // 16
+    return max(8, -(-count // grain) * grain)
 
 
 class BucketStore(WithoutLock):
@@ -63,31 +85,56 @@ class BucketStore(WithoutLock):
         needs: Needs,
         least: Callable[[tuple[Loop, ...]], Needs] = lambda _: {},
         target: Target = CPU,
+        scale: float = 1.0,
     ) -> Bucket:
         """Returns the smallest bucket that holds a minibatch, or makes one.
+
+        Where instances are counted (`INSTANCES`), a new bucket is for as many as
+        `round_instances` gives, and its other dimensions grow by the same factor.
 
         Args:
             loops: Loops that it uses.
             needs: Size of each dimension that it needs.
             least: What a program with given loops needs even if it never turns.
             target: The kind of device that will run it.
+            scale: How many times larger the minibatches are that the bucket is for;
+                1 or more.
 
         Returns:
             The bucket.
         """
         with self.lock:
-            fitting = [
-                each
-                for each in self._buckets
-                if each.target == target
-                and each.holds(loops, needs)
-                and each.waste(needs) <= self.sizes.max_waste
-            ]
-            if fitting:
-                return min(fitting, key=lambda each: sum(each.sizes.values()))
-            bucket = self._new(loops, needs, least, target)
-            self._buckets.append(bucket)
-            return bucket
+            found = self._smallest(loops, needs, target, scale)
+            if found is None:
+                found = self._with_instances(loops, needs, target)
+                found = found or self._new(loops, needs, least, target, scale)
+                self._buckets.append(found)
+            return found
+
+    def _smallest(
+        self, loops: set[Loop], needs: Needs, target: Target, scale: float = 1.0
+    ) -> Bucket | None:
+        fitting = [
+            each
+            for each in self._buckets
+            if each.target == target
+            and each.holds(loops, needs)
+            and each.waste(needs, scale) <= self.sizes.max_waste
+        ]
+        return min(fitting, key=lambda each: sum(each.sizes.values()), default=None)
+
+    def _with_instances(
+        self, loops: set[Loop], needs: Needs, target: Target
+    ) -> Bucket | None:
+        """A bucket that lacks nothing but the instances, with as many as are needed."""
+        if INSTANCES not in needs:
+            return None
+        others = {name: size for name, size in needs.items() if name != INSTANCES}
+        found = self._smallest(loops, others, target)
+        if found is None:
+            return None
+        instances = round_instances(needs[INSTANCES])
+        return replace(found, sizes=found.sizes | {INSTANCES: instances})
 
     def _new(
         self,
@@ -95,9 +142,16 @@ class BucketStore(WithoutLock):
         needs: Needs,
         least: Callable[[tuple[Loop, ...]], Needs],
         target: Target,
+        scale: float,
     ) -> Bucket:
         """A bucket with headroom that also holds what a similar one did before it."""
-        sizes = {name: self._round(size) for name, size in needs.items()}
+        if INSTANCES in needs:
+            scale *= round_instances(needs[INSTANCES]) / needs[INSTANCES]
+        needs = {name: math.ceil(scale * size) for name, size in needs.items()}
+        sizes = {
+            name: size if name == INSTANCES else self._round(size)
+            for name, size in needs.items()
+        }
         loops = set(loops)
         limit = self.sizes.max_waste
         for other in self._buckets:

@@ -79,9 +79,19 @@ def test_a_plan_is_that_of_its_instances(batched, params):
     trees = sample_trees(1, 6)
     for item in eb.Loader(batched, trees, 4):
         hidden, _ = batched.apply(params, item.plan)
-        assert hidden.shape[0] == len(item.index)
-        for row, k in zip(hidden, item.index, strict=True):
+        assert len(hidden) == len(item.mask) == len(item.padded_index) == 4
+        assert item.mask.sum() == len(item.index)
+        assert not hidden[~item.mask].any()
+        assert item.padded_index[item.mask].tolist() == item.index.tolist()
+        for row, k in zip(hidden, item.index, strict=False):
             np.testing.assert_allclose(row, encode(params, trees[k])[0], atol=1e-5)
+
+
+def test_minibatches_need_not_be_padded(batched, params):
+    for item in eb.Loader(batched, sample_trees(1, 6), 4, pad=False):
+        hidden, _ = batched.apply(params, item.plan)
+        assert len(hidden) == len(item.index) == len(item.padded_index)
+        assert item.mask.all()
 
 
 @pytest.mark.parametrize("grouped", [False, True])
