@@ -2,8 +2,9 @@
 
 import copy
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from jax.sharding import Mesh
 
@@ -12,10 +13,15 @@ from edbatch.cell.hoisted_types import HOISTED
 from edbatch.compiler import ALWAYS, AUTO, NEVER
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.type_table import TypeTable
+from edbatch.memory_planner.sizes import Widths
 from edbatch.options import Options
 from edbatch.plan.cache import PlanCache
 from edbatch.stream.buckets import BucketStore
 from edbatch.stream.slice_variants import SliceVariants, Variant
+from edbatch.stream.type_widths import TypeWidths
+from edbatch.target import Target
+
+_Each = TypeVar("_Each")
 
 # A slice variant is made if it reads this share of a type's bytes in place.
 _LEAST_SHARE = {AUTO: 0.25, ALWAYS: 0.0, NEVER: 2.0}
@@ -30,11 +36,13 @@ class Decisions:
             minibatch that has a type decides about it.
         hoisted: The types whose products of external inputs run before the rest.
         sliced: By type, the sets of operand slots that compiled loops read as slices.
+        widths: By type, the widths of chunks that compiled loops have.
     """
 
     sample: int | None
     hoisted: tuple[TypeKey, ...]
     sliced: dict[TypeKey, tuple[Variant, ...]]
+    widths: dict[TypeKey, Widths]
 
 
 @dataclass(eq=False)
@@ -48,10 +56,11 @@ class PlanState:
         variants: Which operands are read as slices.
         buckets: The buckets of plans for one device.
         plans: Cache of plans by structure.
+        widths: The widths of the types' chunks, by kind of device.
         hoisted: The types as they run, if products of external inputs are hoisted.
         sample: Instances in the sample; None if there was none.
         mesh_buckets: The buckets of plans for meshes, by mesh and axis.
-        lock: Guards the last.
+        lock: Guards the widths and the last.
     """
 
     types: TypeTable
@@ -60,6 +69,7 @@ class PlanState:
     plans: PlanCache
     hoisted: HoistedTypes | None = None
     sample: int | None = None
+    widths: dict[Target, TypeWidths] = field(default_factory=dict)
     mesh_buckets: dict[tuple[Mesh, str], BucketStore] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -86,6 +96,22 @@ class PlanState:
             hoisted,
         )
 
+    def widths_on(self, target: Target) -> TypeWidths:
+        """Returns the widths for a kind of device.
+
+        Args:
+            target: The device.
+
+        Returns:
+            Its widths.
+        """
+        with self.lock:
+            if target not in self.widths:
+                self.widths[target] = TypeWidths(self.buckets.sizes.on(target))
+                if self.sample is not None:
+                    self.widths[target].freeze()
+            return self.widths[target]
+
     def freeze(self, sample: int) -> None:
         """Lets nothing be decided any more.
 
@@ -96,6 +122,8 @@ class PlanState:
         """
         self.sample = sample
         self.variants.freeze()
+        for each in self.widths.values():
+            each.freeze()
         if self.hoisted is not None:
             self.hoisted.freeze()
 
@@ -109,12 +137,26 @@ class PlanState:
         divided: tuple[int, ...] = ()
         if self.hoisted is not None:
             parts, divided = self.hoisted.parts, self.hoisted.divided()
-        sliced: dict[TypeKey, tuple[Variant, ...]] = {}
-        for running, variants in self.variants.known().items():
-            recorded, part = (running, "") if parts is None else parts[running]
-            if part != HOISTED:  # which has no operands
-                sliced[known[recorded].key] = variants
-        return Decisions(self.sample, tuple(known[k].key for k in divided), sliced)
+
+        def by_key(found: Mapping[int, _Each]) -> dict[TypeKey, _Each]:
+            keyed: dict[TypeKey, _Each] = {}
+            for running, each in found.items():
+                recorded, part = (running, "") if parts is None else parts[running]
+                if part != HOISTED:  # which has no operands, and few batches
+                    keyed[known[recorded].key] = each
+            return keyed
+
+        widths: dict[int, Widths] = {}
+        with self.lock:
+            chosen = list(self.widths.values())
+        for each in chosen:  # of one kind of device, as a rule
+            widths |= each.known()
+        return Decisions(
+            self.sample,
+            tuple(known[k].key for k in divided),
+            by_key(self.variants.known()),
+            by_key(widths),
+        )
 
     def buckets_of(self, mesh: Mesh, axis: str) -> BucketStore:
         """Returns the buckets of plans for a mesh, apart from those for one device.
@@ -132,7 +174,7 @@ class PlanState:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what was decided; see `__setstate__` for the rest."""
-        kept = ("types", "variants", "buckets", "hoisted", "sample")
+        kept = ("types", "variants", "buckets", "hoisted", "sample", "widths")
         parts = {name: getattr(self, name) for name in kept}
         return copy.deepcopy(parts) | {"cache_bytes": self.plans.max_bytes}
 

@@ -31,7 +31,8 @@ from edbatch.schedule.policy import needs_check, reject_invalid
 from edbatch.stream.buckets import INSTANCES
 from edbatch.target import CPU, Target
 
-ANY = "any"  # padded to whatever number of instances a program exists for
+# Padded to whatever number of instances a program exists for.
+ANY: Literal["any"] = "any"
 
 
 def plan(
@@ -66,7 +67,14 @@ def plan(
 
     def make() -> Encoded:
         part = encode_graph(graph, result, own, options, target)
-        bucket = fit_bucket([part], own.buckets, more, target, rows / instances)
+        bucket = fit_bucket(
+            [part],
+            own.buckets,
+            more,
+            target,
+            rows / instances,
+            own.widths_on(target).of,
+        )
         if pad_to == ANY:
             part = replace(part, result=part.result.with_rows(bucket.sizes[INSTANCES]))
         return pad(part, bucket, options.planner, options.compiler)
@@ -144,10 +152,12 @@ def encode_graph(
         reject_invalid(schedule, graph.structure, policy)
     if state.hoisted is not None:
         graph, schedule = hoist(graph, schedule, state.hoisted)
+    widths = state.widths_on(target)
     layout = plan_layout(
         graph,
         schedule,
-        options.sizes.on(target),
+        widths.sizes,
+        widths.choose(graph, schedule),
         method=planner.layout,
         reuse=planner.reuses_rows,
         effort=planner.effort,

@@ -138,12 +138,15 @@ class Trainer:
     def _check_padding(self, plan: Plan, targets: Any) -> None:
         """Computes a step of the same program, with other results in padding."""
         other = replace(plan, rows=jax.tree.map(_first_row_as_padding, plan.rows))
-        found = [self._update(self.learned, each, targets)[1] for each in (plan, other)]
-        if not np.isclose(*found, rtol=1e-5, atol=0, equal_nan=True):
+        one, two = (
+            float(self._update(self.learned, each, targets)[1])
+            for each in (plan, other)
+        )
+        if not np.isclose(one, two, rtol=1e-5, atol=0, equal_nan=True):
             raise TrainingError(
                 "the loss of a minibatch must not depend on its rows of padding, which"
                 " plan.instance_mask tells from instances, but it changed from"
-                f" {float(found[0])} to {float(found[1])} when they did; write for"
+                f" {one} to {two} when they did; write for"
                 " example jnp.mean(losses, where=plan.instance_mask), or give the"
                 " loader pad=False"
             )

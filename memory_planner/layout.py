@@ -23,7 +23,7 @@ from edbatch.memory_planner.planner import LAYOUTS, default_effort
 from edbatch.memory_planner.problem import LayoutProblem, make_problem
 from edbatch.memory_planner.reuse import find_outputs, place_with_reuse
 from edbatch.memory_planner.rows import find_in_place, place_blocks
-from edbatch.memory_planner.sizes import Sizes
+from edbatch.memory_planner.sizes import Sizes, Widths
 from edbatch.schedule.schedule import Schedule
 
 ZERO_ROW = 0  # the row of each arena and pool that is zero
@@ -65,6 +65,7 @@ def plan_layout(
     graph: DataflowGraph,
     schedule: Schedule,
     sizes: Sizes,
+    widths: tuple[Widths, ...] | None = None,
     *,
     method: str = "schedule",
     reuse: bool = False,
@@ -76,6 +77,7 @@ def plan_layout(
         graph: The graph.
         schedule: Its schedule.
         sizes: Widths of chunks.
+        widths: The widths that each type has; all of ``sizes`` if None.
         method: ``"schedule"`` keeps the order of the schedule; ``"aligned"`` orders
             nodes and blocks: at least as many contiguous bytes as ``"schedule"``.
         reuse: Whether rows are used again once nobody reads their values any more; the
@@ -90,7 +92,7 @@ def plan_layout(
         PlanError: An arena would have more rows than int32 can count.
     """
     assert method in LAYOUTS, f"there is no layout {method!r}"
-    problem = make_problem(graph, schedule, sizes)
+    problem = make_problem(graph, schedule, sizes, widths)
     blocks = np.arange(schedule.num_batches, dtype=np.int32)
     layout, in_place_bytes = _lay_out(problem, blocks, schedule.order, tight=False)
     if method == "aligned":

@@ -10,7 +10,7 @@ from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
-from edbatch.memory_planner.sizes import Sizes
+from edbatch.memory_planner.sizes import Sizes, Widths, cut_tables
 from edbatch.schedule.schedule import Schedule
 
 NO_COLUMN = -1
@@ -63,7 +63,10 @@ class LayoutProblem(NamedTuple):
 
 
 def make_problem(
-    graph: DataflowGraph, schedule: Schedule, sizes: Sizes
+    graph: DataflowGraph,
+    schedule: Schedule,
+    sizes: Sizes,
+    widths: tuple[Widths, ...] | None = None,
 ) -> LayoutProblem:
     """Cuts batches into chunks, and gathers all that planning a layout looks at.
 
@@ -71,12 +74,18 @@ def make_problem(
         graph: The graph.
         schedule: Its schedule.
         sizes: Widths of chunks.
+        widths: The widths that each type has; all of ``sizes`` if None.
 
     Returns:
         The arrays.
     """
+    own = [sizes.widths] * len(graph.types) if widths is None else widths
+    lists = tuple(sorted({*own}))
     start, size, width, batch_rows = _cut(
-        schedule.batch_start, sizes.cut_table(), sizes.widths[-1]
+        schedule.batch_start,
+        schedule.batch_type,
+        cut_tables(lists, sizes.chunk_overhead),
+        np.array([lists.index(each) for each in own], np.int32),
     )
     types = graph.types
     column_kind, column_leaf, slot_bytes, slot_kind = types.derived(
@@ -183,14 +192,15 @@ def _value_columns(node_type, value_start, column_leaf, num_values):
 
 
 @njit(cache=True, nogil=True)
-def _cut(batch_start, table, widest):
+def _cut(batch_start, batch_type, tables, table_of_type):
     """Cuts batches into chunks: start, size and width of each; rows of each batch."""
     num_batches = len(batch_start) - 1
     num_chunks = 0
     for b in range(num_batches):
         rows = batch_start[b + 1] - batch_start[b]
+        table = tables[table_of_type[batch_type[b]]]
         while rows > 0:
-            rows -= table[rows] if rows < len(table) else widest
+            rows -= table[min(rows, len(table) - 1)]
             num_chunks += 1
     start = np.empty(num_chunks, np.int32)
     size = np.empty(num_chunks, np.int32)
@@ -199,9 +209,10 @@ def _cut(batch_start, table, widest):
     c = 0
     for b in range(num_batches):
         place = batch_start[b]
+        table = tables[table_of_type[batch_type[b]]]
         while place < batch_start[b + 1]:
             rows = batch_start[b + 1] - place
-            width[c] = table[rows] if rows < len(table) else widest
+            width[c] = table[min(rows, len(table) - 1)]
             start[c] = place
             size[c] = min(rows, width[c])
             batch_rows[b] += width[c]

@@ -7,7 +7,9 @@ width (weights are read again, loops and dispatch are paid); the cut minimises t
 Measured on a CPU with two cores, tree-LSTM at hidden 128 and 256 on parse trees, as the
 forward pass relative to a program with exact widths: powers of two from 8 to 512 with
 an overhead of 16 rows 1.15 and 1.07; the default below 1.10 and 1.04. More widths cost
-compile time.
+compile time, a loop each for every type, so a type gets those of the list that pay for
+it (`edbatch.stream.type_widths`), and a model no more than ``max_loops`` of
+them.
 
 *Buckets.* Arrays whose length depends on the minibatch are padded to a bucket, so that
 one compiled program serves many minibatches. A model keeps the buckets that it has
@@ -19,13 +21,16 @@ longer transfer of indices, not time on the device: padding is never executed.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
+from numba import njit
 
 from edbatch.arguments import check_number, list_of
 from edbatch.errors import PlanError, shown
 from edbatch.target import CPU, Target
+
+Widths = tuple[int, ...]  # ascending
 
 WIDEST = 2**16  # of widths, in rows; the cut is planned for four times as many
 
@@ -40,6 +45,8 @@ class Sizes:
     Attributes:
         widths: Widths that chunks may have, in rows, ascending.
         chunk_overhead: Cost of running one more chunk, in rows.
+        max_loops: Pairs of type and width that a model may have, beyond one for each
+            type; None for all widths for all types.
         headroom: A new bucket is this many times larger than what is needed.
         max_waste: A bucket may be this many times larger than what is needed.
 
@@ -53,6 +60,7 @@ class Sizes:
 
     widths: tuple[int, ...] = CPU.widths
     chunk_overhead: float = CPU.chunk_overhead
+    max_loops: int | None = 64
     headroom: float = 1.25
     max_waste: float = 8.0
 
@@ -60,6 +68,8 @@ class Sizes:
         rule = "of Sizes the option"
         for name in ("chunk_overhead", "headroom", "max_waste"):
             check_number(PlanError, f"{rule} {name}", getattr(self, name))
+        if self.max_loops is not None:
+            check_number(PlanError, f"{rule} max_loops", self.max_loops, 0, whole=True)
         given = list_of(PlanError, f"{rule} widths", self.widths, "a number of rows")
         for each in given:
             check_number(PlanError, "a width of Sizes", each, whole=True)
@@ -113,35 +123,63 @@ class Sizes:
             Widths that sum to at least ``rows``; only the last can exceed what is
             left.
         """
-        table = self.cut_table()
+        table = cut_tables((self.widths,), self.chunk_overhead)[0]
         chunks = []
         while rows > 0:
             chunks.append(int(table[min(rows, len(table) - 1)]))
             rows -= chunks[-1]
         return chunks
 
-    def cut_table(self) -> np.ndarray:
-        """Returns the first (largest) chunk's width by number of remaining rows.
 
-        Returns:
-            ``[L + 1] int32``; more than L rows start with the largest width.
-        """
-        return _cut_table(self.widths, self.chunk_overhead)
+@lru_cache(maxsize=256)
+def cut_tables(widths: tuple[Widths, ...], overhead: float) -> np.ndarray:
+    """Returns the first (largest) chunk's width by number of remaining rows.
+
+    Args:
+        widths: ``U`` lists of widths, each ascending.
+        overhead: Cost of running one more chunk, in rows.
+
+    Returns:
+        ``[U, L + 1] int32``; batches of L rows or more begin with the largest width.
+    """
+    limit = 4 * max(each[-1] for each in widths)
+    return np.stack([_cut(np.array(own), overhead, limit)[1] for own in widths])
 
 
-@cache
-def _cut_table(widths: tuple[int, ...], overhead: float) -> np.ndarray:
-    """Dynamic programme over the number of rows; ties go to the larger width."""
-    limit = 4 * widths[-1]
+def cut_costs(widths: Widths, overhead: float, limit: int) -> np.ndarray:
+    """Returns what batches cost, by their rows.
+
+    Args:
+        widths: Widths of chunks.
+        overhead: Cost of running one more chunk, in rows.
+        limit: Rows of the largest batch.
+
+    Returns:
+        Rows that the best cut computes, with the overhead of its chunks; ``[limit + 1]
+        float64``.
+    """
+    costs: np.ndarray = _cut(np.array(widths), overhead, limit)[0]
+    return costs
+
+
+@njit(cache=True, nogil=True)
+def _cut(widths, overhead, limit):
+    """Cuts batches of up to so many rows best, by dynamic programming.
+
+    Returns the cost, ``[limit + 1] float64``, and the width of the first chunk, which
+    is the largest, ``[limit + 1] int32``; ties go to the larger width.
+    """
     cost = np.zeros(limit + 1)
     largest = np.zeros(limit + 1, np.int32)
     for rows in range(1, limit + 1):
-        options = [
-            (cost[max(0, rows - w)] + overhead + w, -w)
-            for w in widths
-            if rows <= w or largest[rows - w] <= w
-        ]
-        cost[rows], negative = min(options)
-        largest[rows] = -negative
+        least = np.inf
+        for k in range(len(widths) - 1, -1, -1):
+            width = widths[k]
+            if rows <= width or largest[rows - width] <= width:
+                own = cost[max(0, rows - width)] + overhead + width
+                if own < least:
+                    least = own
+                    largest[rows] = width
+        cost[rows] = least
     largest[limit] = widths[-1]
-    return largest
+    return cost, largest

@@ -90,7 +90,7 @@ def _like(array: jax.Array, values: np.ndarray) -> jax.Array:
 
 def _is_near(array: Any) -> bool:
     """Whether NumPy reads the array without a transfer."""
-    if isinstance(array, jax.core.Tracer) or jax.dtypes.issubdtype(
+    if isinstance(array, jax.core.Tracer) or jnp.issubdtype(
         array.dtype, jax.dtypes.prng_key
     ):
         return False

@@ -1,7 +1,7 @@
 """Plans: a minibatch as data for the compiled program."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.planner import Planner
+from edbatch.memory_planner.sizes import Widths
 from edbatch.plan.padding import instance_mask
 from edbatch.plan.report import PlanReport, make_report
 from edbatch.schedule.schedule import Schedule
@@ -249,6 +250,7 @@ def fit_bucket(
     more: Needs | None = None,
     target: Target = CPU,
     scale: float = 1.0,
+    widths: Callable[[int], Widths] | None = None,
 ) -> Bucket:
     """Finds a bucket that holds several plans, each by itself.
 
@@ -258,6 +260,7 @@ def fit_bucket(
         more: Sizes of further dimensions.
         target: The kind of device that will run them.
         scale: How many times larger the minibatches are that the bucket is for.
+        widths: Gives the widths of a type; all if None.
 
     Returns:
         The bucket.
@@ -268,7 +271,9 @@ def fit_bucket(
             needs[name] = max(needs.get(name, 0), size)
     loops = {loop for part in parts for loop in part.stream.loops}
     types = parts[0].types
-    return store.fit(loops, needs, lambda loops: _least(types, loops), target, scale)
+    return store.fit(
+        loops, needs, lambda loops: _least(types, loops), target, scale, widths
+    )
 
 
 def pad(

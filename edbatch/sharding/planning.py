@@ -114,6 +114,7 @@ def plan_shards(
             {_OF_DEVICE: most} | ({INSTANCES: count} if pad_to == ANY else {}),
             target,
             rows / count,
+            own.widths_on(target).of,
         )
         whole = result
         if pad_to == ANY:

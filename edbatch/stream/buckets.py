@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from edbatch.graph.without_lock import WithoutLock
-from edbatch.memory_planner.sizes import Sizes
+from edbatch.memory_planner.sizes import Sizes, Widths
 from edbatch.stream.loop import Loop, order_loops
 from edbatch.target import CPU, Target
 
@@ -86,6 +86,7 @@ class BucketStore(WithoutLock):
         least: Callable[[tuple[Loop, ...]], Needs] = lambda _: {},
         target: Target = CPU,
         scale: float = 1.0,
+        widths: Callable[[int], Widths] | None = None,
     ) -> Bucket:
         """Returns the smallest bucket that holds a minibatch, or makes one.
 
@@ -99,6 +100,7 @@ class BucketStore(WithoutLock):
             target: The kind of device that will run it.
             scale: How many times larger the minibatches are that the bucket is for;
                 1 or more.
+            widths: Gives the widths of a type; all of ``sizes`` if None.
 
         Returns:
             The bucket.
@@ -107,7 +109,7 @@ class BucketStore(WithoutLock):
             found = self._smallest(loops, needs, target, scale)
             if found is None:
                 found = self._with_instances(loops, needs, target)
-                found = found or self._new(loops, needs, least, target, scale)
+                found = found or self._new(loops, needs, least, target, scale, widths)
                 self._buckets.append(found)
             return found
 
@@ -143,6 +145,7 @@ class BucketStore(WithoutLock):
         least: Callable[[tuple[Loop, ...]], Needs],
         target: Target,
         scale: float,
+        widths: Callable[[int], Widths] | None,
     ) -> Bucket:
         """A bucket with headroom that also holds what a similar one did before it."""
         if INSTANCES in needs:
@@ -163,20 +166,26 @@ class BucketStore(WithoutLock):
                 loops |= set(other.loops)
                 for name, size in other.sizes.items():
                     sizes[name] = max(sizes.get(name, 0), size)
-        complete = self._complete(loops, target)
+        complete = self._complete(loops, target, widths)
         for name, size in least(complete).items():
             sizes[name] = max(sizes.get(name, 0), size)
         return Bucket(complete, sizes, target)
 
-    def _complete(self, loops: set[Loop], target: Target) -> tuple[Loop, ...]:
+    def _complete(
+        self,
+        loops: set[Loop],
+        target: Target,
+        widths_of: Callable[[int], Widths] | None,
+    ) -> tuple[Loop, ...]:
         """Adds what other minibatches of the same kind will use.
 
         A type that ran at some width has smaller remainders elsewhere, and the
         headroom may bring the next larger width.
         """
-        widths = self.sizes.on(target).widths
+        everything = self.sizes.on(target).widths
         complete = set()
         for loop in loops:
+            widths = widths_of(loop.type_id) if widths_of else everything
             largest = min(widths.index(loop.width) + 1, len(widths) - 1)
             complete |= {loop._replace(width=each) for each in widths[: largest + 1]}
         return order_loops(complete)

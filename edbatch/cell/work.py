@@ -1,0 +1,53 @@
+"""How much work a cell is for one batch row."""
+
+import math
+
+import jax
+from jax.sharding import use_abstract_mesh
+
+from edbatch.cell.cell_graph import trace_cell
+from edbatch.cell.jaxpr import shape_of
+from edbatch.cell.program import NO_MESH, trace_settings
+from edbatch.cell.summary import summarize
+from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.type_table import TypeTable
+
+_MOVED = 8  # multiply-adds in the time in which one number is read or written
+
+
+def row_work(node_type: NodeType, types: TypeTable) -> float:
+    """Estimates the work of a cell for one batch row.
+
+    Args:
+        node_type: The type of its nodes.
+        types: The table that it is in.
+
+    Returns:
+        The multiply-adds of its matrix products, and as many for the numbers that it
+        reads and writes as would take as long. The body of a loop counts once.
+    """
+
+    def make() -> float:
+        specs = input_specs(
+            node_type.template,
+            node_type.operand_kinds,
+            node_type.external_kinds,
+            types.avals,
+        )
+        with use_abstract_mesh(NO_MESH):
+            graph, _ = trace_cell(
+                lambda params, *inputs: node_type.template.call(
+                    node_type.function, params, *inputs
+                ),
+                types.params_spec,
+                specs,
+            )
+        products = sum(
+            math.sqrt(math.prod(each.left + each.right + each.result))
+            for each in summarize(graph.nodes).products
+        )
+        moved = [each.shape for each in jax.tree.leaves(specs)]
+        moved += [shape_of(each) for each in graph.outputs]
+        return products + _MOVED * sum(map(math.prod, moved))
+
+    return types.derived((row_work, node_type, trace_settings()), make)

@@ -1,0 +1,193 @@
+"""Which widths the chunks of a type may have: a budget of compiled loops.
+
+Every width that a type's chunks have is a loop to compile. A finer cut saves rows of
+padding and chunks, and what that is worth depends on how large the batches of the type
+are and on how much work a row is. So widths are added one by one, of all types the one
+that saves most of the predicted cost of a sample, until no width saves `_LEAST_GAIN` of
+it or the budget is used up. Each type has one width at least.
+
+The sample is that of `edbatch.Batched.fit`, or else, type by type, the first minibatch
+that has it. A sample of few instances counts as itself and as one of `_NOMINAL`
+instances, whose batches are as many times larger: a first try with two instances should
+not decide for all that come later.
+
+The cost of a batch is that of its best cut (`edbatch.memory_planner.sizes`): the work
+of its rows (`edbatch.cell.work`), those of padding and of the overhead of chunks among
+them, and `_CHUNK_WORK` for each chunk, which is what a chunk of a cell without work
+takes.
+"""
+
+import heapq
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.cell.work import row_work
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.without_lock import WithoutLock
+from edbatch.memory_planner.sizes import Sizes, Widths, cut_costs
+from edbatch.schedule.schedule import Schedule
+
+_LEAST_GAIN = 0.002  # of the predicted cost of all types
+_NOMINAL = 64  # instances
+_FIRST = 8  # the width that every type has, or the one above it
+_CHUNK_WORK = 40_000.0  # multiply-adds in 2 µs, of one core of a CPU
+_LARGEST = 4096  # rows; larger batches are chunks of the largest width but for the end
+
+
+@dataclass(frozen=True, eq=False)
+class TypeBatches:
+    """The batches of a type in a sample.
+
+    Attributes:
+        size: Their different sizes, in rows.
+        count: How often each occurs.
+        work: The work of a row, in multiply-adds.
+    """
+
+    size: np.ndarray  # [U] int64
+    count: np.ndarray  # [U] int64
+    work: float
+
+    def cost(self, widths: Widths, overhead: float) -> float:
+        """Predicts what running the batches costs.
+
+        Args:
+            widths: The widths of chunks.
+            overhead: Cost of running one more chunk, in rows.
+
+        Returns:
+            The cost, in multiply-adds.
+        """
+        per_chunk = overhead + _CHUNK_WORK / self.work
+        costs = cut_costs(widths, per_chunk, int(self.size[-1]))
+        return self.work * float(self.count @ costs[self.size])
+
+
+class TypeWidths(WithoutLock):
+    """The widths of one model's types, shared by the threads that plan for it.
+
+    Attributes:
+        sizes: The widths to choose from, and how many loops a model may have.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self._widths: dict[int, Widths] = {}
+        self._frozen = False
+        self.lock = threading.Lock()
+
+    def freeze(self) -> None:
+        """Chooses no more: types without a sample have a narrow and a wide width."""
+        with self.lock:
+            self._frozen = True
+
+    def known(self) -> dict[int, Widths]:
+        """Returns the widths of each type that has been chosen for."""
+        with self.lock:
+            return dict(self._widths)
+
+    def choose(
+        self, graph: DataflowGraph, schedule: Schedule
+    ) -> tuple[Widths, ...] | None:
+        """Chooses the widths of the types that have none yet.
+
+        Args:
+            graph: A graph.
+            schedule: Its schedule.
+
+        Returns:
+            The widths of all types, by their ids; None where all types have all.
+        """
+        if self.sizes.max_loops is None:
+            return None
+        count = len(graph.types)
+        with self.lock:
+            used = np.unique(schedule.batch_type).tolist()
+            new = [t for t in used if t not in self._widths]
+            if new and self._frozen:
+                self._widths |= dict.fromkeys(new, self._without_sample())
+            elif new:
+                left = self.sizes.max_loops - sum(
+                    len(each) - 1 for each in self._widths.values()
+                )
+                batches = _find_batches(graph, schedule, new)
+                self._widths |= choose_widths(batches, self.sizes, left)
+            first = self.sizes.widths[:1]  # of types that have no batch here
+            return tuple(self._widths.get(t, first) for t in range(count))
+
+    def of(self, type_id: int) -> Widths:
+        """Returns the widths of a type."""
+        with self.lock:
+            return self._widths.get(type_id, self.sizes.widths)
+
+    def _without_sample(self) -> Widths:
+        widths = self.sizes.widths
+        return tuple(sorted({_first(widths), widths[-(-len(widths) // 2)]}))
+
+
+def choose_widths(
+    batches: dict[int, TypeBatches], sizes: Sizes, budget: int
+) -> dict[int, Widths]:
+    """Chooses the widths of types by a sample.
+
+    Args:
+        batches: The batches of each type.
+        sizes: The widths to choose from.
+        budget: How many to choose beyond the first of each type.
+
+    Returns:
+        The widths of each type.
+
+    Example:
+        >>> few = TypeBatches(np.array([3, 64]), np.array([9, 1]), work=1e5)
+        >>> choose_widths({0: few}, Sizes(widths=(4, 8, 32, 64)), 8)
+        {0: (4, 8, 64)}
+    """
+    overhead = sizes.chunk_overhead
+    chosen: dict[int, Widths] = dict.fromkeys(batches, (_first(sizes.widths),))
+    cost = {t: own.cost(chosen[t], overhead) for t, own in batches.items()}
+    least = _LEAST_GAIN * sum(cost.values())
+
+    def best(t: int) -> tuple[float, int, Widths]:
+        """The largest gain of one more width (negated), the type, and its widths."""
+        options = [
+            tuple(sorted((*chosen[t], width)))
+            for width in sizes.widths
+            if width not in chosen[t]
+        ]
+        costs = [batches[t].cost(option, overhead) for option in options]
+        if not options:
+            return 0.0, t, ()
+        k = int(np.argmin(costs))
+        return costs[k] - cost[t], t, options[k]
+
+    heap = [best(t) for t in batches]
+    heapq.heapify(heap)
+    while budget > 0 and heap and -heap[0][0] > least:
+        gain, t, chosen[t] = heap[0]
+        cost[t] += gain
+        budget -= 1
+        heapq.heapreplace(heap, best(t))
+    return chosen
+
+
+def _first(widths: Widths) -> int:
+    return next((each for each in widths if each >= _FIRST), widths[-1])
+
+
+def _find_batches(
+    graph: DataflowGraph, schedule: Schedule, types: Sequence[int]
+) -> dict[int, TypeBatches]:
+    sizes = np.diff(schedule.batch_start).astype(np.int64)
+    scales = sorted({1, max(1, _NOMINAL // graph.num_instances)})
+    found = {}
+    for t in types:
+        own = sizes[schedule.batch_type == t]
+        scaled = np.minimum(np.concatenate([s * own for s in scales]), _LARGEST)
+        size, count = np.unique(scaled, return_counts=True)
+        work = row_work(graph.types.types[t], graph.types)
+        found[t] = TypeBatches(size, count, max(1.0, work))
+    return found
