@@ -18,6 +18,10 @@ class EdbatchError(Exception):
     """Base class of every error that edbatch raises on purpose."""
 
 
+class ManyTypesWarning(UserWarning):
+    """A model has more types than it needs, each of which is compiled by itself."""
+
+
 class RecordingError(EdbatchError, TypeError):
     """The model did something outside a cell that cannot be recorded."""
 

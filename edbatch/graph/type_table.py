@@ -15,6 +15,7 @@ from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.graph.cell import Cell
 from edbatch.graph.cell_outputs import infer_outputs
 from edbatch.graph.lineage import Lineage, Marks, Size
+from edbatch.graph.list_lengths import ListLengths
 from edbatch.graph.node_type import (
     Aval,
     CallTemplate,
@@ -69,6 +70,7 @@ class TypeTable:
         self.x64 = x64_enabled()
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
+        self._list_lengths = ListLengths()
         self._counts: tuple[np.ndarray, ...] | None = None
         self._keys: tuple[TypeKey, ...] = ()
         self._functions: dict[Any, set[Callable[..., Any]]] = {}
@@ -260,6 +262,7 @@ class TypeTable:
                 self._check_not_anew(cell.name, cell.function)
                 outputs = self._trace(cell.name, cell.function, *facts[1:])
                 found = self._add(*facts, *outputs)
+                self._list_lengths.add(cell, found.key.path, template.treedef)
             return found
 
     def _add(
