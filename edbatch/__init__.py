@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING
 
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
-from edbatch.compilation_cache import use_compilation_cache
+from edbatch.compilation import (
+    Compilation,
+    CompileReport,
+    TieredFunction,
+    compile_report,
+    jit,
+    set_stance,
+    use_compilation_cache,
+    use_tiers,
+    wait_for_compilations,
+)
 from edbatch.compiler import Compiler
 from edbatch.errors import (
     CellError,
+    CompilationError,
     EdbatchError,
     LoaderError,
     PickleError,
@@ -52,6 +63,9 @@ __all__ = [
     "BatchingEnv",
     "Cell",
     "CellError",
+    "Compilation",
+    "CompilationError",
+    "CompileReport",
     "Compiler",
     "DataflowGraph",
     "EdbatchError",
@@ -77,17 +91,23 @@ __all__ = [
     "ShardedPlan",
     "ShardedReport",
     "Sizes",
+    "TieredFunction",
     "TypeKey",
     "Verification",
     "VerificationError",
     "batch",
     "cell",
     "cell_keys",
+    "compile_report",
     "get_policy",
     "gradient_memory",
+    "jit",
     "keep_memory",
     "load_policy",
+    "set_stance",
     "use_compilation_cache",
     "use_cpu_devices",
+    "use_tiers",
     "verify",
+    "wait_for_compilations",
 ]

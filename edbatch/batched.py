@@ -5,12 +5,12 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-import jax
 from jax.sharding import Mesh
 
 from edbatch import planning
 from edbatch.arguments import list_of
 from edbatch.cell.program import Packed
+from edbatch.compilation.jit import TieredFunction, name_of
 from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.graph.parameters import abstract
@@ -57,8 +57,9 @@ class Batched(HostSide):
     def _begin(self) -> None:
         """Makes what is neither copied nor pickled."""
         self._compiles = 0
-        self._run = jax.jit(self._counted_run)
-        self._run_packed = jax.jit(self._counted_run_packed)
+        name = name_of(self.model)
+        self._run = TieredFunction(self._counted_run, name=name)
+        self._run_packed = TieredFunction(self._counted_run_packed, name=name)
 
     def __copy__(self) -> "Batched":
         """Returns a function of its own, of the same states."""

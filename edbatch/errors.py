@@ -42,6 +42,10 @@ class TrainingError(EdbatchError, ValueError):
     """A step of training left something that is not finite, or cannot be made."""
 
 
+class CompilationError(EdbatchError, RuntimeError):
+    """A call would have to wait for a compilation, which the stance forbids."""
+
+
 class PickleError(EdbatchError, pickle.PicklingError, pickle.UnpicklingError):
     """Something cannot be pickled, or not be read here."""
 

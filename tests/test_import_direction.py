@@ -31,6 +31,7 @@ STAGES = (
     "executor",
     "gradient",
     "plan",
+    "compilation",
     "batched_function",
     "loader",
     "options",

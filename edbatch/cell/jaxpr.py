@@ -20,7 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
+from jax.extend.core import (
+    ClosedJaxpr,
+    Jaxpr,
+    Primitive,
+    get_opaque_trace_state,
+    jaxpr_as_fun,
+)
 from jax.extend.core import JaxprEqn as JaxprEqn  # for others, too
 from jax.extend.core import Literal as Literal
 from jax.extend.core import Var as Var
@@ -29,6 +35,9 @@ from jax.interpreters import ad, batching, mlir
 from edbatch.cell.primitives import CALLS, DOT_GENERAL, SCAN, SLICE, WHILE
 
 Atom = Var | Literal
+
+with jax.ensure_compile_time_eval():
+    _OUTSIDE = get_opaque_trace_state()
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,3 +404,13 @@ def reverse_only_identity(refuse: Callable[..., NoReturn]) -> Callable[[Any], Ar
     mlir.register_lowering(tangent, refuse)
     ad.deflinear2(tangent, lambda cotangent, _: [cotangent])
     return lambda array: value.bind(array)
+
+
+def is_tracing() -> bool:
+    """Tells whether the caller is being traced, by `jax.jit`, `jax.grad` or another.
+
+    Example:
+        >>> is_tracing(), jax.eval_shape(lambda: jnp.bool(is_tracing())).shape
+        (False, ())
+    """
+    return bool(get_opaque_trace_state() != _OUTSIDE)

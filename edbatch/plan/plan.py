@@ -44,9 +44,13 @@ class PlanShape:
 
 # Of a plan as a pytree: its shape, and the array kinds of its pools.
 _Static = tuple[PlanShape, tuple[int, ...]]
+_PARTS = (
+    *("stream", "trips", "num_steps", "pools"),
+    *("rows", "lengths", "num_instances"),
+)
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A scheduled and laid out minibatch, padded to a bucket. A pytree.
@@ -136,6 +140,23 @@ class Plan:
             self.num_instances,
         )
         return arrays, (self.shape, kinds)
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], _Static]:
+        """As `tree_flatten`, with the names of the parts."""
+        arrays, static = self.tree_flatten()
+        names = map(jax.tree_util.GetAttrKey, _PARTS)
+        return tuple(zip(names, arrays, strict=True)), static
+
+    def static_sizes(self) -> dict[str, Any]:
+        """Returns, by name, what a program is compiled for beside shapes of arrays."""
+        program = self.shape.program
+        return {
+            "the number of instances": self.shape.result.instances,
+            "the number of loops": len(program.loops),
+            "rows of arenas": dict(program.arena_rows),
+            "rows of tapes": dict(program.type_rows),
+            "options": program.options,
+        }
 
     @classmethod
     def tree_unflatten(cls, static: _Static, arrays: tuple[Any, ...]) -> "Plan":

@@ -43,7 +43,7 @@ class ShardedShape:
         return {_shard_of(each) for each in indices}
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False)
 class ShardedPlan:
     """A minibatch split over the ``D`` devices of a mesh. A pytree.
@@ -85,6 +85,20 @@ class ShardedPlan:
     def instance_mask(self) -> Any:
         """True for instances, False for padding; ``[N] bool``; see `Plan`."""
         return instance_mask(self.shape.result.instances, self.num_instances)
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], ShardedShape]:
+        """As `tree_flatten`, with the names of the parts."""
+        arrays, shape = self.tree_flatten()
+        parts = ("shards", "rows", "lengths", "num_instances")
+        names = map(jax.tree_util.GetAttrKey, parts)
+        return tuple(zip(names, arrays, strict=True)), shape
+
+    def static_sizes(self) -> dict[str, Any]:
+        """Returns, by name, what a program is compiled for beside shapes of arrays."""
+        return self.shards.static_sizes() | {
+            "the number of instances": self.shape.result.instances,
+            "the number of devices": self.shape.count,
+        }
 
     def __copy__(self) -> "ShardedPlan":
         """Returns the plan itself, which does not change."""

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from edbatch.arguments import list_of
+from edbatch.compilation.jit import TieredFunction, name_of
 from edbatch.errors import PickleError, PlanError
 from edbatch.graph.parameters import abstract
 from edbatch.host_side import HostSide
@@ -77,7 +78,8 @@ class Sharded(HostSide):
     def _begin(self) -> None:
         """Makes what is not copied."""
         self._compiles = 0
-        self._run = jax.jit(self._counted_run)
+        name = f"{name_of(self.model)} on {self.mesh.shape[self.axis]} devices"
+        self._run = TieredFunction(self._counted_run, name=name)
 
     def __copy__(self) -> "Sharded":
         """Returns a function of its own on the same devices."""

@@ -1,0 +1,31 @@
+"""Compilation: which program runs, when it is compiled, and what that took."""
+
+from edbatch.compilation.cache import (
+    CacheContents,
+    cache_contents,
+    clear_compilation_cache,
+    default_cache_folder,
+    use_compilation_cache,
+)
+from edbatch.compilation.jit import TieredFunction, jit
+from edbatch.compilation.record import Compilation
+from edbatch.compilation.report import CompileReport, compile_report
+from edbatch.compilation.settings import set_stance, use_tiers
+from edbatch.compilation.worker import Pending, wait_for_compilations
+
+__all__ = [
+    "CacheContents",
+    "Compilation",
+    "CompileReport",
+    "Pending",
+    "TieredFunction",
+    "cache_contents",
+    "clear_compilation_cache",
+    "compile_report",
+    "default_cache_folder",
+    "jit",
+    "set_stance",
+    "use_compilation_cache",
+    "use_tiers",
+    "wait_for_compilations",
+]

@@ -1,0 +1,235 @@
+"""The persistent cache of compiled programs, JAX's own, in the user's cache folder.
+
+JAX finds a program by its StableHLO, the options of the compiler, the device and its
+own version, and reads it in place of compiling it. An entry that cannot be read or
+written costs a warning, and the program is compiled.
+"""
+
+import os
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from edbatch.arguments import as_path, check_number
+from edbatch.errors import EdbatchError
+
+FOLDER_VARIABLE = "EDBATCH_CACHE_DIR"
+OFF = "off"  # its value for no cache
+
+MAX_BYTES = 2 * 2**30
+
+_FOLDER_OPTION = "jax_compilation_cache_dir"
+_ENTRY = "*-cache"
+
+
+def default_cache_folder() -> Path | None:
+    """Returns the folder of compiled programs where none is named.
+
+    Returns:
+        That of the environment variable ``EDBATCH_CACHE_DIR``, else ``edbatch`` in the
+        user's cache folder: ``$XDG_CACHE_HOME`` or ``~/.cache``, on macOS
+        ``~/Library/Caches``, on Windows ``%LOCALAPPDATA%``. None if the variable is
+        ``off``, or the user has no home.
+    """
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return None if named == OFF else Path(named)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    else:
+        own = os.environ.get("XDG_CACHE_HOME", "")
+        base = Path(own) if os.path.isabs(own) else home / ".cache"
+    return base / "edbatch" / "programs"
+
+
+def use_compilation_cache(
+    folder: str | os.PathLike[str] | None = None, *, max_bytes: int = MAX_BYTES
+) -> Path | None:
+    """Keeps compiled programs in a folder, for later processes.
+
+    It sets options of JAX for the whole process, so it also holds for functions that
+    are not edbatch's: ``jax_compilation_cache_dir``, and no program is too quick to
+    compile to be kept. The commands call it; a library or script does so itself.
+
+    Whoever can write to the folder can make this process run their code, so it is to be
+    the user's own.
+
+    Args:
+        folder: The folder, which is made; by default that of the environment variable
+            ``EDBATCH_CACHE_DIR``, or ``edbatch`` in the user's cache folder.
+        max_bytes: What the programs in it may take; those that were not used for
+            longest are removed, now and in later calls.
+
+    Returns:
+        Its path; None if there is no cache, because the variable is ``off`` or the
+        folder cannot be written, of which a warning tells.
+
+    Raises:
+        EdbatchError: `folder` is no path, or `max_bytes` no number of bytes.
+
+    Example:
+        >>> import edbatch as eb
+        >>> eb.use_compilation_cache(3)
+        Traceback (most recent call last):
+        edbatch.errors.EdbatchError: the folder of compiled programs is the path of ...
+    """
+    what = "the folder of compiled programs"
+    check_number(EdbatchError, "max_bytes", max_bytes, 0, whole=True)
+    path = (
+        default_cache_folder()
+        if folder is None
+        else as_path(EdbatchError, what, folder)
+    )
+    if path is None:
+        return None
+    if (problem := _write_problem(path)) is not None:
+        warnings.warn(
+            f"programs are compiled anew in each process: {what}, {path}, cannot be"
+            f" written: {problem}; name another by {FOLDER_VARIABLE} or in"
+            " eb.use_compilation_cache(folder)",
+            stacklevel=2,
+        )
+        return None
+    _remove_oldest(path, max_bytes)
+    before = getattr(jax.config, _FOLDER_OPTION)
+    jax.config.update(_FOLDER_OPTION, str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if before != str(path):
+        compilation_cache.reset_cache()  # JAX opens a folder once
+    _warn_once_of_bad_entries()
+    return path
+
+
+@dataclass(frozen=True)
+class CacheContents:
+    """What a folder of compiled programs holds.
+
+    Attributes:
+        folder: The folder.
+        programs: How many programs.
+        size_bytes: What they take.
+    """
+
+    folder: Path
+    programs: int
+    size_bytes: int
+
+
+def cache_contents(folder: Path) -> CacheContents:
+    """Counts what a folder of compiled programs holds.
+
+    Args:
+        folder: The folder; it need not exist.
+
+    Returns:
+        The counts.
+    """
+    sizes = [size for _, size, _ in _entries(folder)]
+    return CacheContents(folder, len(sizes), sum(sizes))
+
+
+def clear_compilation_cache(folder: Path) -> CacheContents:
+    """Removes the programs of a folder, and nothing else that is in it.
+
+    Args:
+        folder: The folder; it need not exist.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        EdbatchError: A file cannot be removed.
+    """
+    count, size_bytes = 0, 0
+    for _, size, entry in _entries(folder):
+        try:
+            entry.unlink(missing_ok=True)
+        except OSError as error:
+            raise EdbatchError(
+                f"a compiled program is a file that its owner can remove but {entry}"
+                f" cannot be: {error.strerror}; usually it is another user's; name"
+                f" your own folder by {FOLDER_VARIABLE}"
+            ) from error
+        count, size_bytes = count + 1, size_bytes + size
+    return CacheContents(folder, count, size_bytes)
+
+
+def _entries(folder: Path) -> list[tuple[float, int, Path]]:
+    """Returns when each program was last used, its bytes, and its file."""
+    found = []
+    for entry in folder.glob(_ENTRY):
+        try:
+            status = entry.stat()
+        except OSError:  # another process removed it
+            continue
+        found.append((max(status.st_atime, status.st_mtime), status.st_size, entry))
+    return sorted(found)
+
+
+def _remove_oldest(folder: Path, max_bytes: int) -> None:
+    entries = _entries(folder)
+    total = sum(size for _, size, _ in entries)
+    for _, size, entry in entries:
+        if total <= max_bytes:
+            return
+        try:
+            entry.unlink(missing_ok=True)
+        except OSError:
+            continue
+        total -= size
+
+
+def _write_problem(folder: Path) -> str | None:
+    """Says why a folder cannot be written; None if it can, and then it exists."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+class _BadEntries:
+    """A filter of warnings: one of edbatch's in place of all of JAX's."""
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def match(self, text: str) -> bool:
+        """Tells whether a warning is of an entry, and warns of the first one."""
+        if not text.startswith(_JAX_WARNINGS):
+            return False
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"programs of the persistent cache cannot be used ({text}), so they are"
+                " compiled; remove all by `edbatch cache --clear`",
+                stacklevel=2,
+            )
+        return True
+
+
+_JAX_WARNINGS = (
+    "Error reading persistent compilation cache entry",
+    "Error writing persistent compilation cache entry",
+)
+_BAD_ENTRIES = _BadEntries()
+
+
+def _warn_once_of_bad_entries() -> None:
+    filters: Any = warnings.filters
+    if not any(each[1] is _BAD_ENTRIES for each in filters):
+        filters.insert(0, ("ignore", _BAD_ENTRIES, UserWarning, None, 0))

@@ -1,0 +1,37 @@
+"""The programs of one signature of a function: a coarse one, a fine one, or both."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from edbatch.compilation.record import Runs
+from edbatch.compilation.signature import Key
+from edbatch.compilation.worker import Pending
+
+
+@dataclass(eq=False)
+class Programs:
+    """What is compiled for a signature, and how often it ran.
+
+    Attributes:
+        key: The signature.
+        text: The signature, described.
+        reason: What was new in it.
+        runs: How often each tier ran.
+        lock: Of whoever compiles for it.
+        is_fine: Whether the fine program is compiled.
+        coarse: The jitted function of the coarse one; None if it is not compiled, or
+            dropped because the fine one is.
+        refining: The compilation of the fine one in the background, once asked for.
+        stays_coarse: Whether no fine one is to be compiled.
+    """
+
+    key: Key
+    text: dict[str, str]
+    reason: str
+    runs: Runs = field(default_factory=Runs)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_fine: bool = False
+    coarse: Any = None
+    refining: Pending | None = None
+    stays_coarse: bool = False

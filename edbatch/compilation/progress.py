@@ -1,0 +1,65 @@
+"""A line on the terminal while somebody waits for a compilation."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from edbatch.compilation.record import Compilation
+
+PATIENCE_S = 2.0  # of waiting before the line appears
+_EVERY_S = 1.0
+_CLEAR = "\r\033[K"
+
+
+@contextmanager
+def progress_line(record: Compilation) -> Iterator[None]:
+    """Shows that a compilation goes on, once it takes long, where somebody waits.
+
+    Nobody waits for the background, and nobody reads where stderr is no terminal. Where
+    another display has taken over stderr, it gets one whole line.
+
+    Args:
+        record: The compilation.
+    """
+    if record.background or not _is_terminal():
+        yield
+        return
+    done = threading.Event()
+    line = threading.Thread(target=_show, args=(record, done), daemon=True)
+    line.start()
+    try:
+        yield
+    finally:
+        done.set()
+        line.join()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
+
+
+def _show(record: Compilation, done: threading.Event) -> None:
+    began = time.monotonic()
+    if done.wait(PATIENCE_S):
+        return
+    text = f"edbatch: compiling {record.function} ({record.tier})"
+    out = sys.__stderr__
+    try:
+        if out is None or out is not sys.stderr:
+            sys.stderr.write(f"{text} ...\n")
+            return
+        while True:
+            seconds = int(time.monotonic() - began)
+            out.write(f"{_CLEAR}{text}, {seconds} s ...")
+            out.flush()
+            if done.wait(_EVERY_S):
+                break
+        out.write(_CLEAR)
+        out.flush()
+    except (OSError, ValueError):  # the terminal is gone
+        return

@@ -1,0 +1,142 @@
+"""Two settings of the process: which tiers programs have, and whether one may compile.
+
+They hold for all threads: what serves requests is rarely the thread that set them.
+"""
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, Self, cast, get_args
+
+from edbatch.arguments import check_word
+from edbatch.errors import EdbatchError
+
+Tiers = Literal["auto", "fine", "coarse"]
+Stance = Literal["compile", "fail_on_compile"]
+
+TIERS = get_args(Tiers)
+STANCES = get_args(Stance)
+
+TIERS_VARIABLE = "EDBATCH_TIERS"
+REFINE_AFTER = 3  # coarse runs of a program before its fine one is compiled
+
+
+class _Settings:
+    """What is set, for the whole process."""
+
+    def __init__(self) -> None:
+        self.tiers = check_tiers(
+            f"the environment variable {TIERS_VARIABLE}",
+            os.environ.get(TIERS_VARIABLE) or "auto",
+        )
+        self.stance: Stance = "compile"
+
+
+class Restoring:
+    """A setting that was made; as a context manager it is undone at the end."""
+
+    def __init__(self, restore: Callable[[], None]) -> None:
+        self._restore = restore
+
+    def __enter__(self) -> Self:
+        """Leaves the setting as it was made."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Restores what was set before."""
+        self._restore()
+
+
+def check_tiers(what: str, tiers: object) -> Tiers:
+    """Checks the name of a choice of tiers.
+
+    Args:
+        what: What the value is, for the message.
+        tiers: The value.
+
+    Returns:
+        The value.
+
+    Raises:
+        EdbatchError: It is none of them.
+    """
+    check_word(EdbatchError, what, tiers, TIERS)
+    return cast(Tiers, tiers)
+
+
+def use_tiers(tiers: Tiers) -> Restoring:
+    """Sets which tiers of programs run, for functions that do not say so themselves.
+
+    A plan runs by a coarse program, which compiles in a fraction of the time, or by a
+    fine one, which runs fastest. Their results agree within rounding. The environment
+    variable ``EDBATCH_TIERS`` sets the same for a process.
+
+    Args:
+        tiers: ``"auto"``, the default: the coarse program at once, and the fine one as
+            soon as a background thread has compiled it. ``"fine"``: the fine program
+            only, compiled when it is first called; runs are then reproducible to the
+            bit. ``"coarse"``: the coarse program only.
+
+    Returns:
+        A context manager that restores what was set before; the setting holds at once,
+        in all threads, and need not be restored.
+
+    Raises:
+        EdbatchError: There are no such tiers.
+
+    Example:
+        >>> import edbatch as eb
+        >>> with eb.use_tiers("fine"):
+        ...     pass
+        >>> eb.use_tiers("best")
+        Traceback (most recent call last):
+        edbatch.errors.EdbatchError: tiers is ...
+    """
+    before, SETTINGS.tiers = SETTINGS.tiers, check_tiers("tiers", tiers)
+
+    def restore() -> None:
+        SETTINGS.tiers = before
+
+    return Restoring(restore)
+
+
+def set_stance(stance: Stance) -> Restoring:
+    """Sets what a call does that would have to wait for a compilation.
+
+    A server compiles everything before it opens (`TieredFunction.warm_up`,
+    `Batched.warm_up`), and then would rather refuse a request of a new size than let
+    all others wait for it.
+
+    Args:
+        stance: ``"compile"``, the default, or ``"fail_on_compile"``: the call raises.
+            What compiles in the background goes on.
+
+    Returns:
+        A context manager that restores what was set before; the stance holds at once,
+        in all threads, and need not be restored.
+
+    Raises:
+        EdbatchError: There is no such stance.
+
+    Example:
+        >>> import edbatch as eb
+        >>> with eb.set_stance("fail_on_compile"):
+        ...     eb.jit(lambda x: 2 * x)(1.0)
+        Traceback (most recent call last):
+        edbatch.errors.CompilationError: ...
+    """
+    check_word(EdbatchError, "the stance", stance, STANCES)
+    before, SETTINGS.stance = SETTINGS.stance, stance
+
+    def restore() -> None:
+        SETTINGS.stance = before
+
+    return Restoring(restore)
+
+
+SETTINGS = _Settings()

@@ -1,0 +1,302 @@
+"""Signatures of calls: all that a program is compiled for.
+
+Two calls share a program if they have the same structure of arguments, shapes, dtypes,
+weak types, devices of arrays that are committed to some, static arguments, and settings
+of JAX. `jax.jit` decides by the same; as programs are always run through it, a
+difference that is overlooked here costs a compilation and never a wrong result.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+_SHOWN = 3  # differences named in a sentence
+
+# Settings that a thread may have of its own, and the context that sets each.
+_CONTEXTS: dict[str, Callable[[Any], Any]] = {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_default_device": jax.default_device,
+    "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+    "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
+    "jax_default_prng_impl": jax.default_prng_impl,
+}
+
+
+class Key(NamedTuple):
+    """A signature, to be looked up."""
+
+    treedef: Any
+    leaves: tuple[Any, ...]
+    static: Any
+    settings: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class StaticArguments:
+    """Which arguments of a function are static.
+
+    Attributes:
+        numbers: By position.
+        names: By keyword.
+    """
+
+    numbers: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        function: Callable[..., Any],
+        numbers: int | Sequence[int] | None,
+        names: str | Iterable[str] | None,
+    ) -> "StaticArguments":
+        """Completes what is given, as `jax.jit` does: by number, by name, or both."""
+        own_numbers = _as_tuple(numbers, int)
+        own_names = _as_tuple(names, str)
+        parameters = _positional(function)
+        if names is None and numbers is not None:
+            own_names = tuple(
+                parameters[k]
+                for k in own_numbers
+                if -len(parameters) <= k < len(parameters)
+            )
+        elif numbers is None and names is not None:
+            own_numbers = tuple(
+                k for k, name in enumerate(parameters) if name in own_names
+            )
+        return cls(own_numbers, own_names)
+
+    def split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Returns the arguments that are not static, and those that are."""
+        if not self.numbers and not self.names:
+            return args, kwargs, ()
+        numbers = {k % len(args) if k < 0 and args else k for k in self.numbers}
+        return (
+            tuple(each for k, each in enumerate(args) if k not in numbers),
+            {name: each for name, each in kwargs.items() if name not in self.names},
+            (
+                tuple((k, each) for k, each in enumerate(args) if k in numbers),
+                tuple(
+                    (name, each)
+                    for name, each in sorted(kwargs.items())
+                    if name in self.names
+                ),
+            ),
+        )
+
+    def join(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], static: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Undoes `split`."""
+        if not static:
+            return args, kwargs
+        by_number, by_name = static
+        joined = list(args)
+        for k, each in by_number:
+            joined.insert(k, each)
+        return tuple(joined), kwargs | dict(by_name)
+
+
+def settings() -> tuple[Any, ...]:
+    """Returns the settings of JAX that the calling thread traces under."""
+    config = jax.config
+    return tuple([getattr(config, name) for name in _CONTEXTS])
+
+
+def under(values: tuple[Any, ...]) -> ExitStack:
+    """Puts the calling thread under settings, until the stack is closed.
+
+    Args:
+        values: What `settings` returned, in this thread or another.
+
+    Returns:
+        The stack, a context manager.
+    """
+    stack = ExitStack()
+    for (name, context), value in zip(_CONTEXTS.items(), values, strict=True):
+        if getattr(jax.config, name) != value:
+            stack.enter_context(context(value))
+    return stack
+
+
+def call_key(
+    args: tuple[Any, ...], kwargs: dict[str, Any], static: Any
+) -> tuple[Key, list[Any]]:
+    """Returns the signature of a call.
+
+    Args:
+        args: Its arguments by position, without static ones.
+        kwargs: Those by keyword, likewise.
+        static: The static ones.
+
+    Returns:
+        The signature; and the leaves of the arguments.
+    """
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    values = settings()
+    x64 = values[0]
+    keys = []
+    for leaf in leaves:
+        aval = getattr(leaf, "aval", None)
+        if aval is None:
+            keys.append(_host_aval(leaf, x64))
+        elif getattr(leaf, "committed", False):
+            keys.append((aval, leaf.sharding))
+        else:
+            keys.append(aval)
+    return Key(treedef, tuple(keys), static, values), leaves
+
+
+def abstract_arguments(key: Key) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Makes arguments that hold no data, to lower a function for a signature.
+
+    Args:
+        key: The signature.
+
+    Returns:
+        Arguments by position and by keyword, without static ones.
+    """
+    return jax.tree.unflatten(key.treedef, map(_struct, key.leaves))
+
+
+def describe(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, str]:
+    """Describes a call in words: the shape of each array, and what else it is made for.
+
+    Args:
+        function: What is called.
+        args: All its arguments by position.
+        kwargs: And by keyword.
+
+    Returns:
+        Texts such as ``"int32[512]"`` by places such as ``"plan.stream"``.
+    """
+    names = _positional(function)
+    found = {"JAX settings": repr(settings())}
+    named = [
+        (names[k] if k < len(names) else f"args[{k}]", each)
+        for k, each in enumerate(args)
+    ]
+    for name, argument in [*named, *kwargs.items()]:
+        plans = jax.tree_util.tree_flatten_with_path(argument, is_leaf=_has_sizes)[0]
+        for path, part in plans:
+            where = f"{name}{jax.tree_util.keystr(path)}"
+            if _has_sizes(part):
+                for what, size in part.static_sizes().items():
+                    found[f"{what} of {where}"] = str(size)
+            for below, leaf in jax.tree_util.tree_flatten_with_path(part)[0]:
+                found[f"{where}{jax.tree_util.keystr(below)}"] = _leaf_text(leaf)
+    return found
+
+
+def difference(new: dict[str, str], known: Sequence[dict[str, str]]) -> str:
+    """Says what of a signature is new, beside the most similar one before.
+
+    Args:
+        new: The signature, described.
+        known: Earlier ones of the same function.
+
+    Returns:
+        A clause, to follow "compiled because".
+    """
+    if not known:
+        return "it is the first call"
+    nearest = min((_changes(new, each) for each in known), key=len)
+    if not nearest:
+        return "another plan, device or static argument than before"
+    shown = "; ".join(nearest[:_SHOWN])
+    more = len(nearest) - _SHOWN
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def _changes(new: dict[str, str], old: dict[str, str]) -> list[str]:
+    changed = [
+        f"{where} is {text} and was {old[where]}"
+        for where, text in new.items()
+        if where in old and old[where] != text
+    ]
+    changed += [f"{where} is new" for where in new if where not in old]
+    changed += [f"{where} is no more" for where in old if where not in new]
+    return changed
+
+
+def _has_sizes(value: object) -> bool:
+    return hasattr(type(value), "static_sizes")
+
+
+def _leaf_text(leaf: Any) -> str:
+    try:
+        aval = jax.typeof(leaf)
+        text = str(aval.str_short(short_dtypes=False))
+    except (TypeError, AttributeError):
+        return repr(leaf)
+    if getattr(leaf, "weak_type", False) or isinstance(leaf, bool | int | float):
+        text += " (weak)"
+    if getattr(leaf, "committed", False):
+        text += f" on {leaf.sharding}"
+    return text
+
+
+def _struct(key: Any) -> Any:
+    aval, sharding = key if isinstance(key, tuple) else (key, None)
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=sharding
+    )
+
+
+def _host_aval(leaf: Any, x64: bool) -> Any:
+    """Returns the abstract value of what is no array of JAX; or else its type."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return _numpy_aval(leaf.shape, leaf.dtype, x64)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return _struct_key(leaf)
+    kind: Any = type(leaf)
+    return _scalar_aval(kind, x64)
+
+
+@functools.lru_cache(maxsize=8192)
+def _numpy_aval(shape: tuple[int, ...], dtype: np.dtype[Any], x64: bool) -> Any:
+    return _typeof(np.broadcast_to(np.zeros((), dtype), shape))
+
+
+@functools.lru_cache(maxsize=64)
+def _scalar_aval(kind: Hashable, x64: bool) -> Any:
+    known: dict[Hashable, Any] = {bool: False, int: 0, float: 0.0, complex: 0j}
+    return _typeof(known[kind]) if kind in known else kind
+
+
+def _struct_key(struct: jax.ShapeDtypeStruct) -> Any:
+    aval = _typeof(struct)
+    return aval if struct.sharding is None else (aval, struct.sharding)
+
+
+def _typeof(value: Any) -> Any:
+    try:
+        return jax.typeof(value)
+    except TypeError:
+        return type(value)
+
+
+def _as_tuple(value: Any, kind: type) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, kind) else tuple(value)
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [each.name for each in parameters if each.kind in kinds]

@@ -1,0 +1,99 @@
+"""Compiles a function for a signature, stage by stage, and keeps the record.
+
+JAX keeps what the stages made, so that the next call of the same jitted function with
+arguments of this signature finds the program; `tests/compilation` counts that.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from edbatch.compilation.progress import progress_line
+from edbatch.compilation.record import Compilation
+
+LONG_S = 1.0  # compilations from here on get a line in the log
+
+log = logging.getLogger("edbatch")
+
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+class _CacheHits(threading.local):
+    """Counts the programs that this thread found in the persistent cache."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+_hits = _CacheHits()
+
+
+def _count_hit(event: str, **_: Any) -> None:
+    if event == _CACHE_HIT:
+        _hits.count += 1
+
+
+jax.monitoring.register_event_listener(_count_hit)
+
+
+def compile_stages(
+    jitted: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    record: Compilation,
+    *,
+    at_compiler: Callable[[bool], None] = lambda _: None,
+) -> None:
+    """Traces, lowers and compiles a jitted function.
+
+    Args:
+        jitted: What `jax.jit` returned.
+        args: Arguments of the signature, abstract or not, static ones among them.
+        kwargs: Those by keyword.
+        record: The record, which is filled in.
+        at_compiler: Is told when XLA's compiler begins, and when it is done.
+
+    Raises:
+        Exception: What the function or JAX raised; the record keeps it.
+    """
+    record.state, record.started = "running", time.time()
+    hits = _hits.count
+    try:
+        with progress_line(record):
+            clock = time.perf_counter()
+            traced = jitted.trace(*args, **kwargs)
+            record.trace_s = time.perf_counter() - clock
+            lowered = traced.lower()
+            record.lower_s = time.perf_counter() - clock - record.trace_s
+            at_compiler(True)
+            lowered.compile()
+            at_compiler(False)
+            record.compile_s = (
+                time.perf_counter() - clock - record.trace_s - record.lower_s
+            )
+    except BaseException as error:
+        record.state, record.error = "failed", f"{type(error).__name__}: {error}"
+        raise
+    record.from_cache = _hits.count > hits
+    record.state = "finished"
+    if record.seconds >= LONG_S:
+        _log_long(record)
+
+
+def _log_long(record: Compilation) -> None:
+    log.info(
+        "compiled %s (%s program%s) in %.1f s: trace %.1f, lower %.1f, %s %.1f; %s",
+        record.function,
+        record.tier,
+        ", in the background" if record.background else "",
+        record.seconds,
+        record.trace_s,
+        record.lower_s,
+        "read from the cache" if record.from_cache else "XLA",
+        record.compile_s,
+        record.reason,
+    )

@@ -1,0 +1,58 @@
+"""Plans among the arguments of a function, and the tier of programs that they name."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+
+Tier = Literal["fine", "coarse"]
+
+
+def in_tier(tree: Any, tier: Tier) -> Any:
+    """Returns arguments whose plans name a tier.
+
+    Args:
+        tree: Any pytree, with plans anywhere in it: all whose type has `in_tier`.
+        tier: The tier.
+
+    Returns:
+        The same pytree with other plans.
+    """
+    return jax.tree.map(
+        lambda part: part.in_tier(tier) if _is_plan(part) else part,
+        tree,
+        is_leaf=_is_plan,
+    )
+
+
+def has_other_tier(tree: Any, tier: Tier) -> bool:
+    """Tells whether a pytree has plans, and some that do not name the tier yet."""
+    return any(
+        part.in_tier(tier) is not part
+        for part in jax.tree.leaves(tree, is_leaf=_is_plan)
+        if _is_plan(part)
+    )
+
+
+def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
+    """Returns a function that runs plans in a tier, whichever they name.
+
+    Args:
+        function: A function of plans.
+        tier: The tier.
+
+    Returns:
+        A new function with the same arguments.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = in_tier((args, kwargs), tier)
+        return function(*args, **kwargs)
+
+    return run
+
+
+def _is_plan(part: object) -> bool:
+    return hasattr(type(part), "in_tier")

@@ -1,0 +1,207 @@
+"""The background thread that compiles, one program after the other.
+
+One thread serves all functions, in order of arrival: XLA's own threads already use the
+cores, and the calls that go on meanwhile need some. It ends when nothing is left.
+
+At the end of the process nobody needs what it compiles. Python would end the thread
+where it stands, which C++ code below it takes for an error and aborts; XLA's compiler
+cannot be interrupted, and waiting for it could take a minute. So the thread is stopped
+by an exception while it traces and lowers; and while XLA compiles, C++'s handler of
+such aborts is replaced by one that sleeps, until the process is gone.
+"""
+
+import atexit
+import ctypes
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+EXIT_WAIT_S = 2.0  # for the thread to stop tracing or lowering, at exit
+_AT_COMPILER_S = 0.05
+
+log = logging.getLogger("edbatch")
+
+
+class _Stop(BaseException):
+    """Stops the thread, wherever it is in Python, at the end of the process."""
+
+
+class Pending:
+    """A compilation that the background thread has to do, or has done.
+
+    Attributes:
+        error: What went wrong; None if nothing did, or it is not done.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work: Callable[[], None] | None = work
+        self._event = threading.Event()
+        self.error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is done, or has failed."""
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it is done.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether it is done.
+
+        Raises:
+            Exception: What compiling raised.
+        """
+        done = self._event.wait(timeout)
+        if self.error is not None:
+            raise self.error
+        return done
+
+    def run(self) -> None:
+        """Does it; errors are kept."""
+        work, self._work = self._work, None
+        try:
+            if work is not None:
+                work()
+        except Exception as error:
+            self.error = error
+        finally:
+            self._event.set()
+
+
+class Worker:
+    """The thread and its queue."""
+
+    def __init__(self) -> None:
+        self._begin()
+        self._at_exit = False
+
+    def _begin(self) -> None:
+        self._condition = threading.Condition()
+        self._queue: deque[Pending] = deque()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self.in_compiler = False
+
+    def submit(self, work: Callable[[], None]) -> Pending:
+        """Puts work at the end of the queue."""
+        pending = Pending(work)
+        with self._condition:
+            if self._closing:
+                return pending
+            if not self._at_exit:  # after JAX's own, so that it runs before that
+                atexit.register(self._stop)
+                self._at_exit = True
+            self._queue.append(pending)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="edbatch-compile", daemon=True
+                )
+                self._thread.start()
+        return pending
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the queue is empty and nothing is being compiled."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._thread is None, timeout)
+
+    def at_compiler(self, is_there: bool) -> None:
+        """Is told when the thread enters and leaves XLA's compiler."""
+        self.in_compiler = is_there
+
+    def _run(self) -> None:
+        try:
+            while (pending := self._next()) is not None:
+                pending.run()
+                self.in_compiler = False
+        except _Stop:
+            pass
+
+    def _next(self) -> Pending | None:
+        with self._condition:
+            if self._queue and not self._closing:
+                return self._queue.popleft()
+            self._thread = None
+            self._condition.notify_all()
+            return None
+
+    def _stop(self) -> None:
+        """Stops the thread, at the end of the process."""
+        with self._condition:
+            self._closing = True
+            thread = self._thread
+        if thread is None:
+            return
+        sys.unraisablehook = _without_stops(sys.unraisablehook)
+        gc.disable()  # its callbacks would take the exception for theirs
+        end = time.monotonic() + EXIT_WAIT_S
+        while thread.is_alive() and time.monotonic() < end:
+            if self.in_compiler:
+                thread.join(_AT_COMPILER_S)
+                break
+            _raise_in(thread)
+            thread.join(_AT_COMPILER_S)
+        if thread.is_alive():
+            _sleep_in_place_of_abort()
+
+    def reset(self) -> None:
+        """Begins anew, in a forked process, where the thread does not exist."""
+        self._begin()
+
+
+def wait_for_compilations(timeout: float | None = None) -> bool:
+    """Waits until the background thread has compiled everything that it was given.
+
+    Args:
+        timeout: Seconds to wait at most; None for as long as it takes.
+
+    Returns:
+        Whether everything is compiled.
+
+    Example:
+        >>> wait_for_compilations()
+        True
+    """
+    return WORKER.wait(timeout)
+
+
+def _raise_in(thread: threading.Thread) -> None:
+    assert thread.ident is not None, "the thread was started"
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(_Stop)
+    )
+
+
+def _without_stops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def quiet(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, _Stop):
+            hook(unraisable)
+
+    return quiet
+
+
+def _sleep_in_place_of_abort() -> None:
+    """Makes a thread that Python ends below C++ sleep (libstdc++; others need not)."""
+    if sys.platform != "linux":
+        return
+    try:
+        set_terminate: Any = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE
+        pause = ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p)
+    except (OSError, AttributeError):
+        return
+    set_terminate.argtypes, set_terminate.restype = [ctypes.c_void_p], ctypes.c_void_p
+    set_terminate(pause)
+
+
+WORKER = Worker()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WORKER.reset)

@@ -1,0 +1,505 @@
+"""`eb.jit`: the coarse program at once, the fine one after a few runs, one result."""
+
+import copy
+import pickle
+import threading
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from trees import assert_equal, encode, make_params, sample_trees
+
+import edbatch as eb
+from edbatch.compilation.settings import REFINE_AFTER
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+PARAMS = make_params()
+COMPILE = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture
+def auto():
+    with eb.use_tiers("auto"):
+        yield
+    assert eb.wait_for_compilations(60)
+
+
+@pytest.fixture(scope="module")
+def batched():
+    return eb.batch(encode, params=PARAMS, sizes=eb.Sizes(widths=(8,)))
+
+
+@pytest.fixture(scope="module")
+def plan(batched):
+    return batched.plan(sample_trees(0, 5))
+
+
+@pytest.fixture
+def compiled():
+    """The names of programs that XLA compiles, while a test runs."""
+    found = []
+
+    def count(event, duration, **details):
+        if event == COMPILE:
+            found.append(threading.current_thread().name)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(count)
+
+
+def loss_of(batched, seen):
+    def loss(params, plan):
+        parts = jax.tree.leaves(plan, is_leaf=lambda each: hasattr(each, "shape"))
+        seen.append(tier_of(parts[0]))
+        hidden, _ = batched.apply(params, plan)
+        return (hidden**2).sum()
+
+    return loss
+
+
+def tier_of(plan):
+    program = getattr(plan, "shards", plan).shape.program
+    return program.options.tier
+
+
+def run_until_fine(function, *args):
+    """Calls until the fine program is swapped in; the results of both tiers."""
+    coarse = [function(*args) for _ in range(REFINE_AFTER)]
+    assert eb.wait_for_compilations(120)
+    return coarse, function(*args)
+
+
+def records_of(name):
+    return [each for each in eb.compile_report() if each.function == name]
+
+
+def test_the_fine_program_is_swapped_in_after_a_few_coarse_runs(
+    auto, batched, plan, compiled
+):
+    seen = []
+    loss = loss_of(batched, seen)
+    function = eb.jit(loss)
+    for _ in range(REFINE_AFTER - 1):
+        function(PARAMS, plan)
+    assert eb.wait_for_compilations(60)
+    assert seen == ["coarse"]  # a program that ran less often is never refined
+    assert len(compiled) == 1
+    coarse = function(PARAMS, plan)
+    assert eb.wait_for_compilations(60)
+    assert seen == ["coarse", "fine"]
+    assert compiled[1:] == ["edbatch-compile"]
+    fine = function(PARAMS, plan)
+    assert len(compiled) == 2, "the call that swaps finds the program compiled"
+    assert seen == ["coarse", "fine"], "and traced"
+    assert_equal(fine, coarse)
+    assert_equal(fine, loss(PARAMS, plan))
+    one, two = records_of(function.__qualname__)[-2:]
+    assert (one.tier, one.background, one.runs) == ("coarse", False, REFINE_AFTER)
+    assert (two.tier, two.background, two.runs) == ("fine", True, 1)
+    assert one.state == two.state == "finished"
+
+
+def test_programs_of_other_threads_settings_are_found(auto, batched, plan, compiled):
+    function = eb.jit(loss_of(batched, []))
+    with jax.default_matmul_precision("highest"):
+        coarse, fine = run_until_fine(function, PARAMS, plan)
+        assert_equal(coarse[0], fine)
+        assert len(compiled) == 2
+    function(PARAMS, plan)
+    assert len(compiled) == 3
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda x: jax.device_put(x, jax.devices()[0]),
+        lambda x: jax.tree.map(np.asarray, x),
+        lambda x: x,
+    ],
+    ids=["committed", "numpy", "as it is"],
+)
+def test_the_swap_compiles_nothing_wherever_arrays_lie(
+    auto, batched, plan, compiled, place
+):
+    function = eb.jit(loss_of(batched, []))
+    params = place(PARAMS)
+    before = len(compiled)
+    coarse, fine = run_until_fine(function, params, plan)
+    assert compiled[before:][-1] == "edbatch-compile"
+    assert len(compiled) - before == 2
+    assert_equal(coarse[0], fine)
+
+
+def test_arrays_of_numpy_and_of_jax_share_programs(auto, batched, plan):
+    seen = []
+    function = eb.jit(loss_of(batched, seen))
+    function(jax.tree.map(np.asarray, PARAMS), plan)
+    function(PARAMS, jax.tree.map(jnp.asarray, plan))
+    assert seen == ["coarse"]
+
+
+def test_each_signature_has_its_programs(auto, batched):
+    seen = []
+    function = eb.jit(loss_of(batched, seen))
+    small, large = (batched.plan(sample_trees(1, n, 3 * n)) for n in (1, 30))
+    assert jax.tree.map(np.shape, small) != jax.tree.map(np.shape, large)
+    for plan in (small, large):
+        function(PARAMS, plan)
+    assert seen == ["coarse", "coarse"]
+    *_, last = records_of(function.__qualname__)
+    assert "rows of arenas of plan is {" in last.reason and " and was {" in last.reason
+
+
+def test_fine_only(batched, plan):
+    seen = []
+    for function in (
+        eb.jit(loss_of(batched, seen)),  # what the tests of the project set
+        eb.jit(loss_of(batched, seen), tiers="fine"),
+    ):
+        for _ in range(2 * REFINE_AFTER):
+            function(PARAMS, plan)
+    assert seen == ["fine", "fine"]
+
+
+def test_coarse_only(auto, batched, plan):
+    seen = []
+    function = eb.jit(loss_of(batched, seen), tiers="coarse")
+    for _ in range(2 * REFINE_AFTER):
+        function(PARAMS, plan)
+    assert eb.wait_for_compilations(60)
+    assert seen == ["coarse"]
+
+
+def test_what_a_function_says_goes_before_the_setting(batched, plan):
+    seen = []
+    function = eb.jit(loss_of(batched, seen), tiers="auto")
+    run_until_fine(function, PARAMS, plan)
+    assert seen == ["coarse", "fine"]
+
+
+def test_without_plans_there_is_one_program(auto, compiled):
+    function = eb.jit(lambda x: x * 2)
+    results = [function(3.0) for _ in range(2 * REFINE_AFTER)]
+    assert compiled == ["MainThread"]
+    assert set(map(float, results)) == {6}
+
+
+def test_plans_deep_in_the_arguments(auto, batched, plan):
+    seen = []
+    loss = loss_of(batched, seen)
+    function = eb.jit(lambda batch, *, params: loss(params, batch["in"][0][1]))
+    for _ in range(REFINE_AFTER):
+        coarse = function({"in": [(1, plan)]}, params=PARAMS)
+    assert eb.wait_for_compilations(60)
+    fine = function({"in": [(1, plan)]}, params=PARAMS)
+    assert seen == ["coarse", "fine"]
+    assert_equal(coarse, fine)
+
+
+def test_steps_of_an_optimizer_with_donation(auto, batched):
+    optimizer = optax.adam(1e-2)
+    trees = sample_trees(3, 40)
+    loader = eb.Loader(batched, trees, 8, shuffle=False)
+    seen = []
+    loss = loss_of(batched, seen)
+
+    def step(learned, plan):
+        params, state = learned
+        value, slope = jax.value_and_grad(loss)(params, plan)
+        updates, state = optimizer.update(slope, state)
+        return (optax.apply_updates(params, updates), state), value
+
+    def train(step, epochs=3):
+        learned = jax.tree.map(jnp.array, (PARAMS, optimizer.init(PARAMS)))
+        values = []
+        for minibatch in loader.epochs(epochs):
+            before = learned
+            learned, value = step(learned, minibatch.plan)
+            values.append(value)
+            eb.wait_for_compilations()
+        return learned, values, before
+
+    tiered = eb.jit(step, donate_argnums=0)
+    learned, values, before = train(tiered)
+    assert {"coarse", "fine"} == set(seen)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+    expected, others, before = train(jax.jit(step))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+    np.testing.assert_allclose(values, others, rtol=1e-4)
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), learned, expected
+    )
+
+
+def test_donation_by_name(auto, batched, plan):
+    function = eb.jit(
+        lambda total, plan: total + batched.apply(PARAMS, plan)[0],
+        donate_argnames="total",
+    )
+    for _ in range(REFINE_AFTER + 1):
+        total = jnp.zeros((5, 4))
+        function(total=total, plan=plan)
+        assert total.is_deleted()
+        eb.wait_for_compilations()
+
+
+@pytest.mark.parametrize(
+    "options", [{"static_argnames": "power"}, {"static_argnums": 2}]
+)
+def test_static_arguments(auto, batched, plan, options):
+    seen = []
+
+    def function(params, plan, power):
+        seen.append((power, tier_of(plan)))
+        return batched.apply(params, plan)[0].sum() ** power
+
+    jitted = eb.jit(function, **options)
+    for power in (1, 2):
+        for _ in range(REFINE_AFTER):
+            coarse = jitted(PARAMS, plan, power)
+        assert eb.wait_for_compilations(60)
+        fine = jitted(PARAMS, plan, power=power)
+        fine = jitted(PARAMS, plan, power)
+        assert_equal(fine, coarse)
+        assert_equal(fine, function(PARAMS, plan, power))
+    assert (1, "fine") in seen and (2, "fine") in seen
+
+
+def test_a_static_argument_that_has_no_hash(batched):
+    function = eb.jit(lambda x, kind: x, static_argnums=1)
+    with pytest.raises((TypeError, ValueError), match=r"unhashable|[Hh]ashable"):
+        function(1.0, [2])
+
+
+def test_inside_of_other_functions_it_is_inlined(auto, batched, plan):
+    seen = []
+    loss = loss_of(batched, seen)
+    function = eb.jit(lambda params, plan: loss(params, plan))
+    expected = loss(PARAMS, plan)
+    seen.clear()
+    assert_equal(jax.jit(lambda p, plan: function(p, plan))(PARAMS, plan), expected)
+    slope = jax.grad(function)(PARAMS, plan)
+    assert_equal(slope, jax.grad(loss)(PARAMS, plan))
+    stacked = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), PARAMS)
+    both = jax.vmap(function, in_axes=(0, None))(stacked, plan)
+    np.testing.assert_allclose(both[0], expected, rtol=1e-5)
+    assert jax.make_jaxpr(function)(PARAMS, plan).eqns[0].primitive.name in (
+        "jit",
+        "pjit",
+    )
+    assert set(seen) == {"fine"}
+    assert records_of(function.__qualname__) == []
+
+
+def test_inside_of_another_eb_jit_the_outer_one_decides(auto, batched, plan):
+    seen = []
+    inner = eb.jit(loss_of(batched, seen))
+    outer = eb.jit(lambda params, plan: 2 * inner(params, plan))
+    coarse, fine = run_until_fine(outer, PARAMS, plan)
+    assert seen == ["coarse", "fine"]
+    assert_equal(coarse[0], fine)
+
+
+def test_disabled_jit(auto, batched):
+    numbers = []
+    function = eb.jit(lambda x: numbers.append(float(x)) or x)
+    with jax.disable_jit():
+        function(jnp.float32(3))
+    assert numbers == [3]
+
+
+def test_an_error_in_the_function_is_the_callers(auto, plan):
+    def fail(plan):
+        raise ValueError("no such thing")
+
+    function = eb.jit(fail)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such thing"):
+            function(plan)
+    *_, last = records_of(function.__qualname__)
+    assert last.state == "failed" and "no such thing" in last.error
+
+
+def test_an_error_of_the_background_is_told_and_the_coarse_program_goes_on(
+    auto, batched, plan, caplog
+):
+    loss = loss_of(batched, [])
+
+    def fine_fails(params, plan):
+        if tier_of(plan) == "fine":
+            raise ValueError("no such program")
+        return loss(params, plan)
+
+    function = eb.jit(fine_fails)
+    with caplog.at_level("WARNING", logger="edbatch"):
+        coarse, last = run_until_fine(function, PARAMS, plan)
+        for _ in range(2 * REFINE_AFTER):
+            assert_equal(function(PARAMS, plan), coarse[0])
+        eb.wait_for_compilations()
+    [warning] = caplog.records
+    assert "no such program" in warning.message and "coarse" in warning.message
+    assert_equal(last, coarse[0])
+    record = records_of(function.__qualname__)[-1]
+    assert record.state == "failed" and "no such program" in record.error
+    assert "no such program" in str(eb.compile_report())
+    assert eb.compile_report().background_failed >= 1
+
+
+def test_one_thread_compiles_in_order_of_arrival(auto, batched, plan):
+    order, gate = [], threading.Event()
+
+    def make(k):
+        def function(params, plan):
+            if tier_of(plan) == "fine":
+                order.append((k, threading.current_thread().name))
+                assert gate.wait(60)
+            return batched.apply(params, plan)[0] * k
+
+        return eb.jit(function)
+
+    functions = [make(k) for k in range(3)]
+    for function in functions:
+        for _ in range(REFINE_AFTER):
+            function(PARAMS, plan)
+    for k, function in enumerate(functions):  # none waits for the thread
+        assert_equal(function(PARAMS, plan), k * batched.apply(PARAMS, plan)[0])
+    assert not eb.wait_for_compilations(0.01)
+    gate.set()
+    assert eb.wait_for_compilations(120)
+    assert order == [(k, "edbatch-compile") for k in range(3)]
+
+
+def test_many_threads_that_call_at_once_compile_once(auto, batched, plan):
+    seen, results = [], []
+    function = eb.jit(loss_of(batched, seen))
+    start = threading.Barrier(4)
+
+    def call():
+        start.wait()
+        results.append([function(PARAMS, plan) for _ in range(5)])
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert eb.wait_for_compilations(60)
+    assert seen == ["coarse", "fine"]
+    np.testing.assert_allclose(np.ravel(results), results[0][0], rtol=1e-5)
+
+
+def test_warm_up_compiles_what_the_call_runs(auto, batched, plan, compiled):
+    seen = []
+    loss = loss_of(batched, seen)
+    function = eb.jit(
+        lambda params, plan: jax.tree.map(loss(params, plan).__add__, params),
+        donate_argnums=0,
+    )
+    params = jax.tree.map(jnp.array, PARAMS)
+    shapes = jax.eval_shape(lambda: params)
+    before = len(compiled)
+    function.warm_up(shapes, plan)
+    function.warm_up(params, plan)
+    assert seen == ["fine"] and len(compiled) == before + 1
+    with eb.set_stance("fail_on_compile"):
+        function(params, plan)
+    assert seen == ["fine"] and len(compiled) == before + 1
+    assert params["leaf"].is_deleted()
+
+
+def test_warm_up_in_the_background(auto, batched, plan, compiled):
+    gate = threading.Event()
+
+    def wait(params, plan):
+        if tier_of(plan) == "fine":
+            assert gate.wait(60)
+        return batched.apply(params, plan)
+
+    function = eb.jit(wait)
+    handle = function.warm_up_in_background(PARAMS, plan)
+    assert function.warm_up_in_background(PARAMS, plan) is handle
+    coarse = function(PARAMS, plan)
+    assert not handle.done and not handle.wait(0.01)
+    gate.set()
+    assert handle.wait(60) and handle.done
+    before = len(compiled)
+    assert_equal(function(PARAMS, plan), coarse)
+    assert len(compiled) == before
+
+
+def test_a_handle_raises_what_went_wrong(auto, plan):
+    def fail(plan):
+        raise ValueError("no such thing")
+
+    handle = eb.jit(fail).warm_up_in_background(plan)
+    with pytest.raises(ValueError, match="no such thing"):
+        handle.wait(60)
+
+
+def test_a_call_that_may_not_compile_says_what_is_new(batched, plan):
+    function = eb.jit(loss_of(batched, []))
+    function(PARAMS, plan)
+    more = {**PARAMS, "table": jnp.zeros((11, 4))}
+    with eb.set_stance("fail_on_compile"):
+        function(PARAMS, plan)
+        with pytest.raises(eb.CompilationError) as caught:
+            function(more, plan)
+    text = str(caught.value)
+    assert "params['table'] is float32[11,4] and was float32[10,4]" in text
+    assert "warm_up" in text and "fail_on_compile" in text
+    with pytest.raises(eb.PlanError):  # the function itself has something to say
+        function(more, plan)
+
+
+def test_settings_are_restored_and_checked():
+    with pytest.raises(eb.EdbatchError, match=r"tiers is one of 'auto', 'fine'"):
+        eb.use_tiers("finest")
+    with pytest.raises(eb.EdbatchError, match=r"the stance is one of"):
+        eb.set_stance("fail")
+    with pytest.raises(eb.EdbatchError, match=r"tiers of eb.jit is one of"):
+        eb.jit(lambda x: x, tiers=True)
+    with pytest.raises(
+        eb.EdbatchError, match=r"eb.jit takes a function but received 3"
+    ):
+        eb.jit(3)
+    function = eb.jit(lambda x: x)
+    with eb.set_stance("fail_on_compile"), pytest.raises(eb.CompilationError):
+        function(1.0)
+    assert function(1.0) == 1
+
+
+@eb.jit
+def at_top_level(x):
+    return x + 1
+
+
+class Model:
+    @partial(eb.jit, static_argnums=0)
+    def double(self, x):
+        return 2 * x
+
+
+def test_copies_pickles_and_methods():
+    assert copy.copy(at_top_level) is copy.deepcopy(at_top_level) is at_top_level
+    assert at_top_level.__name__ == "at_top_level"
+    with pytest.raises(eb.PickleError, match=r"pickled by its name(.|\n)* top level"):
+        pickle.dumps(eb.jit(lambda x: x))
+    assert Model().double(3.0) == 6
+
+
+def test_stages_are_those_of_jax(batched, plan):
+    function = eb.jit(loss_of(batched, []))
+    assert function.eval_shape(PARAMS, plan).shape == ()
+    assert function.lower(PARAMS, plan).compile()(PARAMS, plan).shape == ()
+    assert function.trace(PARAMS, plan).jaxpr is not None
+    function(PARAMS, plan)
+    function.clear_cache()
+    function(PARAMS, plan)
+    assert [each.tier for each in records_of(function.__qualname__)[-2:]] == 2 * [
+        "fine"
+    ]
