@@ -3,7 +3,7 @@
 Batches are visited from the last to the first. When a batch is reached, the orders of
 its readers are known, so what a chunk of a reader wants is one exact sequence of nodes.
 Sequences are taken in the order of their bytes, as a whole or not at all (`runs`); what
-order is left open is chosen for the batch's own operands (`run_order`).
+order is left open is chosen for the batch's own operands (`run_sorting`).
 
 A batch whose readers ask for nothing can wait: if the read of most bytes takes whole
 blocks, it comes last, follows their order, and has its slice for nothing.
@@ -16,11 +16,13 @@ constraints are sequences, and PQ-trees are needed for what is left only.
 Time O(E + sorting) for E operands, if types have few slots.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
-from edbatch.memory_planner.block_order import count_producers
-from edbatch.memory_planner.run_order import order_runs
+from edbatch.memory_planner.block_chains import count_producers
+from edbatch.memory_planner.run_sorting import order_runs
 from edbatch.memory_planner.runs import CHANGE_COLUMNS, cut_runs, link_sequence
 from edbatch.memory_planner.tables import (
     BATCH,
@@ -32,6 +34,7 @@ from edbatch.memory_planner.tables import (
     RANK,
     SLOT,
     START,
+    Tables,
 )
 
 # Columns of an adjacency constraint: the chunk that has it, the read, and the next one
@@ -39,14 +42,23 @@ from edbatch.memory_planner.tables import (
 _CHUNK, _READ, _NEXT = range(3)
 
 
+class Constraints(NamedTuple):
+    """Adjacency constraints: sequences of nodes that chunks ask for.
+
+    Attributes:
+        table: Chunk, read and next constraint of each.
+        num_bytes: Bytes that are read in place if it is accepted.
+        first: The first one of each batch, or `NONE`.
+    """
+
+    table: np.ndarray  # [W, 3] int32
+    num_bytes: np.ndarray  # [W] float64
+    first: np.ndarray  # [S] int32
+
+
 @njit(cache=True, nogil=True)
 def align(
-    batch: np.ndarray,
-    node: np.ndarray,
-    chunk_start: np.ndarray,
-    operand_start: np.ndarray,
-    operand_node: np.ndarray,
-    read: np.ndarray,
+    tables: Tables,
     weight: np.ndarray,
     reference: np.ndarray,
     may_wait: np.ndarray,
@@ -55,116 +67,95 @@ def align(
     """Orders the nodes of all batches.
 
     Args:
-        batch: Batches with their neighbours, as from `chain_blocks`; first and last
-            nodes are set.
-        node: Nodes; runs are set.
-        chunk_start: First position of each chunk, and the end.
-        operand_start: First operand of each node, and the end.
-        operand_node: Node of each operand.
-        read: Reads.
+        tables: The tables, with the neighbours of blocks as from `chain_blocks`; runs,
+            and first and last nodes, are set.
         weight: What one node counts for each read, ``[R] float64``.
-        reference: Nodes, batch by batch, in the order that they keep unless something
-            speaks for another, ``[N]``.
+        reference: Nodes, batch by batch, in the order that they keep where no read asks
+            for another, ``[N]``.
         may_wait: Whether each batch may come last, ``[S] bool``.
         use_tree: Whether runs may be ordered by PQ-trees.
 
     Returns:
         The nodes in their order, ``[N] int32``; and whether a tree made any of it.
     """
+    batch = tables.batch
     num_batches = len(batch) - 1
     order = reference.copy()
     position = np.empty(len(order), np.int32)
-    cut_runs(node)
-    constraints, constraint_bytes = _new_constraints(batch)
-    constraints_of = np.full(num_batches, NONE, np.int32)  # the first one, by batch
+    cut_runs(tables.node)
+    constraints = _new_constraints(batch)
     num_constraints = 0
     longest = (batch[1:, START] - batch[:-1, START]).max() if num_batches else 0
-    sequence = np.empty(longest, np.int32)
     change = np.empty((longest, CHANGE_COLUMNS), np.int32)
     count = np.zeros(num_batches, np.int32)
     followed = np.full(num_batches, NONE, np.int32)  # the read, of batches that wait
     is_asked = np.zeros(num_batches, np.bool_)
     is_by_tree = False
     for b in range(num_batches - 1, -1, -1):
-        if constraints_of[b] != NONE:
-            _accept(
-                batch, node, chunk_start, operand_start, operand_node, read, order,
-                constraints, constraint_bytes, constraints_of[b], sequence, change,
-                is_asked,
-            )  # fmt: skip
+        if constraints.first[b] != NONE:
+            _accept(tables, constraints, b, order, change, is_asked)
         first, last = batch[b, START], batch[b + 1, START]
         nodes = reference[first:last]
         if may_wait[b] and not is_asked[b]:
-            followed[b] = _read_to_follow(
-                batch, node, b, nodes, operand_start, operand_node, read, weight, count
-            )
+            followed[b] = _read_to_follow(tables, b, nodes, weight, count)
             if followed[b] != NONE:
                 continue
-        found, by_tree = order_runs(
-            batch, node, chunk_start, b, nodes, operand_start, operand_node, read,
-            weight, count, use_tree,
-        )  # fmt: skip
+        found, by_tree = order_runs(tables, b, nodes, weight, count, use_tree)
         order[first:last] = found
         is_by_tree |= by_tree
         for place in range(first, last):
             position[order[place]] = place
         num_constraints = _add_constraints(
-            batch, node, chunk_start, b, operand_start, operand_node, read, order,
-            weight, constraints, constraint_bytes, num_constraints, constraints_of,
-        )  # fmt: skip
+            tables, b, order, weight, constraints, num_constraints
+        )
     for b in range(num_batches):
         if followed[b] != NONE:
-            _follow(
-                batch, node, b, read[followed[b], SLOT], operand_start, operand_node,
-                order, position,
-            )  # fmt: skip
+            _follow(tables, b, tables.read[followed[b], SLOT], order, position)
     return order, is_by_tree
 
 
 @njit(cache=True, nogil=True)
 def _new_constraints(batch):
-    """Allocates a constraint for each chunk and read."""
+    """Allocates a constraint for each chunk and read; no batch has one."""
     most = 0
     for b in range(len(batch) - 1):
         chunks = batch[b + 1, FIRST_CHUNK] - batch[b, FIRST_CHUNK]
         most += chunks * (batch[b + 1, FIRST_READ] - batch[b, FIRST_READ])
-    return np.empty((most, 3), np.int32), np.empty(most)
+    first = np.full(len(batch) - 1, NONE, np.int32)
+    return Constraints(np.empty((most, 3), np.int32), np.empty(most), first)
 
 
 @njit(cache=True, nogil=True)
-def _add_constraints(
-    batch, node, chunk_start, b, operand_start, operand_node, read, order, weight,
-    constraints, constraint_bytes, num_constraints, constraints_of,
-):  # fmt: skip
-    """Adds what a batch's chunks ask for to the latest batch that they read."""
+def _add_constraints(tables, b, order, weight, constraints, count):
+    """Adds those of a batch's chunks to the latest batch that they read; counts all."""
+    batch, read, chunk_start = tables.batch, tables.read, tables.chunk_start
+    table, num_bytes, first = constraints
     for c in range(batch[b, FIRST_CHUNK], batch[b + 1, FIRST_CHUNK]):
         nodes = order[chunk_start[c] : chunk_start[c + 1]]
         for r in range(batch[b, FIRST_READ], batch[b + 1, FIRST_READ]):
             if weight[r] == 0:
                 continue
-            latest = _latest_producer(
-                batch, node, nodes, read[r, SLOT], operand_start, operand_node
-            )
+            latest = _latest_producer(tables, nodes, read[r, SLOT])
             if latest != NONE and len(nodes) > 1:
-                constraints[num_constraints, _CHUNK] = c
-                constraints[num_constraints, _READ] = r
-                constraints[num_constraints, _NEXT] = constraints_of[latest]
-                constraint_bytes[num_constraints] = weight[r] * len(nodes)
-                constraints_of[latest] = num_constraints
-                num_constraints += 1
-    return num_constraints
+                table[count, _CHUNK] = c
+                table[count, _READ] = r
+                table[count, _NEXT] = first[latest]
+                num_bytes[count] = weight[r] * len(nodes)
+                first[latest] = count
+                count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)
-def _latest_producer(batch, node, nodes, slot, operand_start, operand_node):
+def _latest_producer(tables, nodes, slot):
     """Finds the last batch that nodes read; `NONE` if they can read no slice."""
     before = latest = NONE
     for v in nodes:
-        u = operand_node[operand_start[v] + slot]
+        u = tables.operand_node[tables.operand_start[v] + slot]
         if u < 0:
             return NONE
-        a = node[u, BATCH]
-        if a != before and before != NONE and batch[before, NEXT] != a:
+        a = tables.node[u, BATCH]
+        if a != before and before != NONE and tables.batch[before, NEXT] != a:
             return NONE
         before = a
         latest = max(latest, a)
@@ -172,55 +163,53 @@ def _latest_producer(batch, node, nodes, slot, operand_start, operand_node):
 
 
 @njit(cache=True, nogil=True)
-def _accept(
-    batch, node, chunk_start, operand_start, operand_node, read, order, constraints,
-    constraint_bytes, first_constraint, sequence, change, is_asked,
-):  # fmt: skip
-    """Accepts or rejects the constraints of a list, those of most bytes first."""
-    for w in _sort_constraints(constraints, constraint_bytes, first_constraint):
-        slot = read[constraints[w, _READ], SLOT]
-        first = chunk_start[constraints[w, _CHUNK]]
-        wanted = sequence[: chunk_start[constraints[w, _CHUNK] + 1] - first]
+def _accept(tables, constraints, b, order, change, is_asked):
+    """Accepts or rejects the constraints of a batch, those of most bytes first."""
+    sequence = np.empty(len(change), np.int32)
+    for w in _sort_constraints(constraints, b):
+        slot = tables.read[constraints.table[w, _READ], SLOT]
+        c = constraints.table[w, _CHUNK]
+        first, last = tables.chunk_start[c], tables.chunk_start[c + 1]
+        wanted = sequence[: last - first]
         for k in range(len(wanted)):
-            wanted[k] = operand_node[operand_start[order[first + k]] + slot]
-        if link_sequence(batch, node, wanted, change):
+            start = tables.operand_start[order[first + k]]
+            wanted[k] = tables.operand_node[start + slot]
+        if link_sequence(tables.batch, tables.node, wanted, change):
             for u in wanted:
-                is_asked[node[u, BATCH]] = True
+                is_asked[tables.node[u, BATCH]] = True
 
 
 @njit(cache=True, nogil=True)
-def _sort_constraints(constraints, constraint_bytes, first_constraint):
-    """Lists constraints by their bytes; of equal ones those that were made first."""
+def _sort_constraints(constraints, b):
+    """Lists a batch's constraints by bytes; of equal ones those made first."""
+    table, num_bytes, first = constraints
     total = 0
-    w = first_constraint
+    w = first[b]
     while w != NONE:
         total += 1
-        w = constraints[w, _NEXT]
+        w = table[w, _NEXT]
     found = np.empty(total, np.int32)
-    w = first_constraint
+    w = first[b]
     for k in range(total - 1, -1, -1):
         found[k] = w
-        w = constraints[w, _NEXT]
+        w = table[w, _NEXT]
     if total == 1:
         return found
-    return found[np.argsort(-constraint_bytes[found], kind="mergesort")]
+    return found[np.argsort(-num_bytes[found], kind="mergesort")]
 
 
 @njit(cache=True, nogil=True)
-def _read_to_follow(
-    batch, node, b, nodes, operand_start, operand_node, read, weight, count
-):  # fmt: skip
+def _read_to_follow(tables, b, nodes, weight, count):
     """Chooses the read that a batch's order follows; `NONE` if it has no read.
 
     It is that of the fewest chains of blocks; of these, that of most bytes.
     """
+    batch, read = tables.batch, tables.read
     best = NONE
     fewest = 0
     for r in range(batch[b, FIRST_READ], batch[b + 1, FIRST_READ]):
         producers = np.empty(read[r, PRODUCERS], np.int32)
-        count_producers(
-            nodes, read[r, SLOT], node, operand_start, operand_node, count, producers
-        )
+        count_producers(tables, nodes, read[r, SLOT], count, producers)
         chains = 0
         for a in producers:
             if batch[a, NEXT] == NONE or count[batch[a, NEXT]] == 0:
@@ -237,16 +226,17 @@ def _read_to_follow(
 
 
 @njit(cache=True, nogil=True)
-def _follow(batch, node, b, slot, operand_start, operand_node, order, position):
+def _follow(tables, b, slot, order, position):
     """Orders the nodes of a batch as the rows of what they read in a slot."""
+    batch = tables.batch
     first, last = batch[b, START], batch[b + 1, START]
     key = np.empty(last - first, np.int64)
     is_sorted = True
     for k in range(last - first):
-        u = operand_node[operand_start[order[first + k]] + slot]
+        u = tables.operand_node[tables.operand_start[order[first + k]] + slot]
         key[k] = np.int64(len(batch)) << 32
         if u >= 0:
-            key[k] = np.int64(batch[node[u, BATCH], RANK]) << 32 | position[u]
+            key[k] = np.int64(batch[tables.node[u, BATCH], RANK]) << 32 | position[u]
         is_sorted &= k == 0 or key[k - 1] <= key[k]
     if not is_sorted:
         order[first:last] = order[first:last][np.argsort(key, kind="mergesort")]

@@ -11,10 +11,10 @@ import numpy as np
 from numba import njit
 
 from edbatch.memory_planner.alignment import align
-from edbatch.memory_planner.block_order import chain_blocks, find_pairs
+from edbatch.memory_planner.block_chains import chain_blocks, find_pairs
 from edbatch.memory_planner.problem import LayoutProblem
 from edbatch.memory_planner.rows import find_in_place, place_blocks
-from edbatch.memory_planner.tables import IS_READ, find_reads, make_tables
+from edbatch.memory_planner.tables import IS_READ, make_tables
 
 _MOST_CHANGES = 3  # from one try to the next
 _FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; what has none is left out
@@ -36,14 +36,9 @@ def best_alignment(
         ``[S] int32``; and the bytes that are read in place.
     """
     order, batch_start = problem.order, problem.batch_start
-    operand_start, operand_node = problem.operand_start, problem.operand_node
-    batch, node = make_tables(problem)
-    read, read_bytes = find_reads(problem, batch, node)
-    pairs, pair_bytes, possible = find_pairs(
-        batch, node, order, operand_start, operand_node, read, read_bytes
-    )
-    ends = np.append(problem.chunk_start, len(order)).astype(np.int32)
-    start = (pair_bytes, read_bytes, order, batch[:-1, IS_READ] == 0)
+    tables, read_bytes = make_tables(problem)
+    pairs, pair_bytes, possible = find_pairs(tables, order, read_bytes)
+    start = (pair_bytes, read_bytes, order, tables.batch[:-1, IS_READ] == 0)
     state = start
     state_bytes = -1
     patience = _PATIENCE
@@ -59,11 +54,8 @@ def best_alignment(
         if k > 0 and use_tree:
             now = _change(random, state, pair_bytes, read_bytes, batch_start)
         pair_weight, read_weight, reference, may_wait = now
-        blocks = chain_blocks(batch, pairs, pair_weight)
-        found, by_tree = align(
-            batch, node, ends, operand_start, operand_node, read, read_weight,
-            reference, may_wait, use_tree,
-        )  # fmt: skip
+        blocks = chain_blocks(tables.batch, pairs, pair_weight)
+        found, by_tree = align(tables, read_weight, reference, may_wait, use_tree)
         value_row, arena_rows = place_blocks(problem, blocks, found, True)
         _, num_bytes = find_in_place(problem, found, value_row, arena_rows)
         patience -= 1

@@ -5,10 +5,12 @@ blocks are neighbours, nodes that read the first block should come before those 
 read the next one. The nodes that read one block are a *group*.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
-from edbatch.memory_planner.block_order import count_producers
+from edbatch.memory_planner.block_chains import count_producers
 from edbatch.memory_planner.tables import (
     BATCH,
     FIRST_CHUNK,
@@ -19,72 +21,72 @@ from edbatch.memory_planner.tables import (
     RANK,
     SLOT,
     START,
+    Tables,
 )
 
 _MOST_READS = 4  # that an order is made for
 
 
+class Groups(NamedTuple):
+    """Groups of the ``n`` nodes of a batch by ``C`` reads, most bytes first.
+
+    Attributes:
+        weight: What a node counts for each read.
+        group: The group of each node, numbered in the order of blocks, by the node's
+            place in the schedule.
+        joined: For each group the rows of its block if that and the next group's are
+            neighbours, else 0.
+    """
+
+    weight: np.ndarray  # [C] float64
+    group: np.ndarray  # [C, n] int32
+    joined: np.ndarray  # [C, groups] int32
+
+
 @njit(cache=True, nogil=True)
 def find_groups(
-    batch: np.ndarray,
-    node: np.ndarray,
-    b: int,
-    nodes: np.ndarray,
-    operand_start: np.ndarray,
-    operand_node: np.ndarray,
-    read: np.ndarray,
-    read_bytes: np.ndarray,
-    count: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    tables: Tables, b: int, nodes: np.ndarray, weight: np.ndarray, count: np.ndarray
+) -> Groups:
     """Finds the reads that ask their batch for an order, and their groups.
 
     Args:
-        batch: Batches, with their neighbours.
-        node: Nodes.
+        tables: The tables, with the neighbours of blocks.
         b: The batch.
         nodes: Its n nodes.
-        operand_start: First operand of each node, and the end.
-        operand_node: Node of each operand.
-        read: Reads.
-        read_bytes: Bytes that one node reads.
+        weight: What one node counts for each read.
         count: Scratch, zero for each batch, ``[S] int32``.
 
     Returns:
-        The reads, most bytes first, ``[C] int32``; the group of each node, numbered in
-        the order of blocks, by the node's place in the schedule, ``[C, n] int32``; and
-        for each group the rows of its block if that and the next group's are
-        neighbours, else 0, ``[C, groups] int32``.
+        The groups.
     """
-    chosen, most = _choose_reads(batch, b, read, read_bytes)
+    read = tables.read
+    chosen, most = _choose_reads(tables.batch, b, read, weight)
     group = np.empty((len(chosen), len(nodes) if most else 0), np.int32)
     joined = np.empty((len(chosen), most), np.int32)
     kept = 0
     for r in chosen:
         joined[kept] = 0
-        if _group(
-            batch, node, b, nodes, operand_start, operand_node, read[r], count,
-            group[kept], joined[kept],
-        ):  # fmt: skip
+        if _group(tables, b, nodes, read[r], count, group[kept], joined[kept]):
             chosen[kept] = r
             kept += 1
-    return chosen[:kept], group[:kept], joined[:kept]
+    return Groups(weight[chosen[:kept]], group[:kept], joined[:kept])
 
 
 @njit(cache=True, nogil=True)
-def _choose_reads(batch, b, read, read_bytes):
+def _choose_reads(batch, b, read, weight):
     """Lists the reads of several blocks, most bytes first; and the most blocks."""
     chosen = np.empty(_MOST_READS, np.int32)
     found = 0
     most = 0
     for r in range(batch[b, FIRST_READ], batch[b + 1, FIRST_READ]):
-        if read[r, PRODUCERS] < 2 or read_bytes[r] == 0:
+        if read[r, PRODUCERS] < 2 or weight[r] == 0:
             continue
         most = max(most, read[r, PRODUCERS])
         k = min(found, _MOST_READS - 1)
-        if found == _MOST_READS and read_bytes[chosen[k]] >= read_bytes[r]:
+        if found == _MOST_READS and weight[chosen[k]] >= weight[r]:
             continue
         found = k + 1
-        while k > 0 and read_bytes[chosen[k - 1]] < read_bytes[r]:
+        while k > 0 and weight[chosen[k - 1]] < weight[r]:
             chosen[k] = chosen[k - 1]
             k -= 1
         chosen[k] = r
@@ -92,14 +94,11 @@ def _choose_reads(batch, b, read, read_bytes):
 
 
 @njit(cache=True, nogil=True)
-def _group(
-    batch, node, b, nodes, operand_start, operand_node, read, count, group, joined
-):  # fmt: skip
+def _group(tables, b, nodes, read, count, group, joined):
     """Finds the groups of one read; False if no order of its nodes makes it a slice."""
+    batch, node = tables.batch, tables.node
     producers = np.empty(read[PRODUCERS], np.int32)
-    count_producers(
-        nodes, read[SLOT], node, operand_start, operand_node, count, producers
-    )
+    count_producers(tables, nodes, read[SLOT], count, producers)
     _sort_by_rank(producers, batch)
     is_one = batch[b + 1, FIRST_CHUNK] - batch[b, FIRST_CHUNK] == 1
     last = len(producers) - 1
@@ -115,7 +114,7 @@ def _group(
         total += count[a]
         count[a] = k
     for v in nodes:
-        u = operand_node[operand_start[v] + read[SLOT]]
+        u = tables.operand_node[tables.operand_start[v] + read[SLOT]]
         group[node[v, PLACE] - batch[b, START]] = count[node[u, BATCH]] if u >= 0 else 0
     for a in producers:
         count[a] = 0
@@ -134,33 +133,27 @@ def _sort_by_rank(producers, batch):
 
 
 @njit(cache=True, nogil=True)
-def promised_bytes(
-    nodes: np.ndarray,
-    node: np.ndarray,
-    bounds: np.ndarray,
-    group: np.ndarray,
-    joined: np.ndarray,
-    read_bytes: np.ndarray,
-) -> float:
+def promised_bytes(tables: Tables, b: int, nodes: np.ndarray, groups: Groups) -> float:
     """Counts the bytes that chunks could read in place if blocks had the right order.
 
     Args:
-        nodes: A batch's nodes, in the order to be judged.
-        node: Nodes.
-        bounds: First position of each of the batch's chunks, and the end.
-        group: As from `find_groups`.
-        joined: As from `find_groups`.
-        read_bytes: What a node counts for each of these reads, ``[C] float64``.
+        tables: The tables.
+        b: A batch.
+        nodes: Its nodes, in the order to be judged.
+        groups: Their groups.
 
     Returns:
         The bytes.
     """
+    batch, node = tables.batch, tables.node
+    bounds = tables.chunk_start[batch[b, FIRST_CHUNK] : batch[b + 1, FIRST_CHUNK] + 1]
+    weight, group, joined = groups
     total = 0.0
     for c in range(len(bounds) - 1):
         chunk = nodes[bounds[c] - bounds[0] : bounds[c + 1] - bounds[0]]
         for k in range(len(group)):
             if _are_neighbours(chunk, node, bounds[0], group[k], joined[k]):
-                total += read_bytes[k] * len(chunk)
+                total += weight[k] * len(chunk)
     return total
 
 

@@ -9,6 +9,8 @@ of them. A slot is in none if it cannot be a slice: an operand is missing or com
 twice, or operands lie in several output columns.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -33,16 +35,49 @@ SLOT, PRODUCERS = range(2)
 READ_COLUMNS = 2
 
 
-@njit(cache=True, nogil=True)
-def make_tables(problem: LayoutProblem) -> tuple[np.ndarray, np.ndarray]:
-    """Makes the tables, as far as they follow from a schedule alone.
+class Tables(NamedTuple):
+    """``N`` nodes in ``S`` batches and ``C`` chunks, with ``R`` reads.
 
-    Args:
-        problem: The `LayoutProblem`.
-
-    Returns:
-        Batches, ``[S + 1, 10] int32``, and nodes, ``[N, 6] int32``.
+    Attributes:
+        batch: Batches, and a last row with the ends.
+        node: Nodes.
+        read: Reads.
+        chunk_start: First position of each chunk in the schedule, and the end.
+        operand_start: First operand of each node, and the end.
+        operand_node: Node of each operand; negative where it is missing.
     """
+
+    batch: np.ndarray  # [S + 1, BATCH_COLUMNS] int32
+    node: np.ndarray  # [N, NODE_COLUMNS] int32
+    read: np.ndarray  # [R, READ_COLUMNS] int32
+    chunk_start: np.ndarray  # [C + 1] int32
+    operand_start: np.ndarray  # [N + 1] int32
+    operand_node: np.ndarray  # [E] int32
+
+
+@njit(cache=True, nogil=True)
+def make_tables(problem: LayoutProblem) -> tuple[Tables, np.ndarray]:
+    """Makes the tables, and the bytes that one node of each read reads.
+
+    Blocks' neighbours and runs are still to be set. The bytes are ``[R] float64``.
+    """
+    batch, node = _tabulate(problem)
+    read, read_bytes = _find_reads(problem, batch, node)
+    end = np.int32(len(problem.order))
+    tables = Tables(
+        batch,
+        node,
+        read,
+        np.append(problem.chunk_start, end),
+        problem.operand_start,
+        problem.operand_node,
+    )
+    return tables, read_bytes
+
+
+@njit(cache=True, nogil=True)
+def _tabulate(problem):
+    """Tables of batches and nodes, as far as they follow from the schedule."""
     order, batch_start = problem.order, problem.batch_start
     chunk_start = problem.chunk_start
     num_batches = len(batch_start) - 1
@@ -64,20 +99,8 @@ def make_tables(problem: LayoutProblem) -> tuple[np.ndarray, np.ndarray]:
 
 
 @njit(cache=True, nogil=True)
-def find_reads(
-    problem: LayoutProblem, batch: np.ndarray, node: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the reads of all batches.
-
-    Args:
-        problem: The `LayoutProblem`.
-        batch: Batches; first reads and `IS_READ` are filled in.
-        node: Nodes.
-
-    Returns:
-        Reads, ``[R, 2] int32``, and the bytes that one node reads, ``[R] float64``.
-        Time O(E), if types have few slots.
-    """
+def _find_reads(problem, batch, node):
+    """Reads of all batches, and their bytes; O(E) if types have few slots."""
     order, batch_type = problem.order, problem.batch_type
     operand_node, slot_bytes = problem.operand_node, problem.slot_bytes
     num_batches = len(batch_type)

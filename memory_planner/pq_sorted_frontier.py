@@ -9,7 +9,7 @@ _NONE = -1
 
 
 @njit(cache=True, nogil=True)
-def nearest_order(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Returns the ordering in which no child of a P node comes before a smaller one.
 
     Children are compared by their smallest leaf; Q nodes are turned so that their first
@@ -27,7 +27,7 @@ def nearest_order(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         >>> tree = new_tree(5)
         >>> reduce(tree, np.array([1, 3]), 2), reduce(tree, np.array([1, 4]), 2)
         (True, True)
-        >>> nearest_order(tree).tolist()
+        >>> sorted_frontier(tree).tolist()
         [0, 3, 1, 4, 2]
     """
     kind, value = preorder(tree)

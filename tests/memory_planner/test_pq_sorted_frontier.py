@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edbatch.memory_planner import PQTree
-from edbatch.memory_planner.nearest_order import nearest_order
 from edbatch.memory_planner.pq_reduction import new_tree, reduce
+from edbatch.memory_planner.pq_sorted_frontier import sorted_frontier
 
 
 def grow(num_leaves, subsets):
@@ -26,7 +26,7 @@ def grow(num_leaves, subsets):
 def test_it_is_the_ordering_of_the_canonical_form(num_leaves, subsets):
     subsets = [{leaf % num_leaves for leaf in subset} for subset in subsets]
     tree, arrays = grow(num_leaves, subsets)
-    found = nearest_order(arrays).tolist()
+    found = sorted_frontier(arrays).tolist()
     assert found == [int(leaf) for leaf in re.findall(r"\d+", tree.canonical())]
     assert tuple(found) in set(tree.orderings())
 
@@ -37,4 +37,4 @@ def test_it_is_that_of_the_numbers_if_it_may(num_leaves, data):
         st.lists(st.tuples(*[st.integers(0, num_leaves - 1)] * 2).map(sorted))
     )
     _, arrays = grow(num_leaves, [set(range(a, b + 1)) for a, b in ranges])
-    assert nearest_order(arrays).tolist() == list(range(num_leaves))
+    assert sorted_frontier(arrays).tolist() == list(range(num_leaves))

@@ -1,7 +1,7 @@
-"""The order of a batch's runs: what its own operands ask for.
+"""The order of a batch's runs, chosen for the batch's own operands.
 
-The readers of a batch have had their say: they made runs. Runs are sorted by groups
-(see `groups`), those of the read of most bytes first. That keeps its groups together
+Runs come from the constraints of the batch's readers. They are sorted by groups (see
+`groups`), those of the read of most bytes first. That keeps its groups together
 but not always those of the others, so a PQ-tree over the runs then takes the groups of
 all reads, and pairs of neighbouring groups, as sets that should be consecutive. Of the
 two orders the better one is kept, by the bytes of the chunks that could be slices.
@@ -11,18 +11,18 @@ import numpy as np
 from numba import njit
 
 from edbatch.memory_planner.groups import find_groups, promised_bytes
-from edbatch.memory_planner.nearest_order import nearest_order
 from edbatch.memory_planner.pq_reduction import new_tree, reduce
+from edbatch.memory_planner.pq_sorted_frontier import sorted_frontier
 from edbatch.memory_planner.tables import (
     AFTER,
     BEFORE,
     END,
-    FIRST_CHUNK,
     FIRST_NODE,
     LAST_NODE,
     NONE,
     PLACE,
     START,
+    Tables,
 )
 
 _KEY_BITS = 60
@@ -30,52 +30,39 @@ _KEY_BITS = 60
 
 @njit(cache=True, nogil=True)
 def order_runs(
-    batch: np.ndarray,
-    node: np.ndarray,
-    chunk_start: np.ndarray,
+    tables: Tables,
     b: int,
     nodes: np.ndarray,
-    operand_start: np.ndarray,
-    operand_node: np.ndarray,
-    read: np.ndarray,
-    read_bytes: np.ndarray,
+    weight: np.ndarray,
     count: np.ndarray,
     use_tree: bool,
 ) -> tuple[np.ndarray, bool]:
     """Chooses the order of a batch's nodes.
 
     Args:
-        batch: Batches, with their neighbours.
-        node: Nodes and their runs.
-        chunk_start: First position of each chunk, and the end.
+        tables: The tables, with runs and the neighbours of blocks.
         b: The batch.
-        nodes: Its nodes; runs keep this order unless something speaks for another.
-        operand_start: First operand of each node, and the end.
-        operand_node: Node of each operand.
-        read: Reads.
-        read_bytes: What one node counts for each read.
+        nodes: Its nodes; runs keep this order where no read asks for another.
+        weight: What one node counts for each read.
         count: Scratch, zero for each batch, ``[S] int32``.
         use_tree: Whether to try a PQ-tree.
 
     Returns:
         The nodes in their order, ``[n] int32``; and whether the tree made it.
     """
-    own = batch[b]
+    own, node = tables.batch[b], tables.node
     heads = _find_heads(nodes, node, own)
-    chosen, group, joined = find_groups(
-        batch, node, b, nodes, operand_start, operand_node, read, read_bytes, count
-    )
-    if len(chosen) > 0:
+    groups = find_groups(tables, b, nodes, weight, count)
+    group = groups.group
+    if len(group) > 0:
         heads = heads[_sort_by_groups(heads, node, own, group)]
     order = _expand(heads, node, len(nodes))
-    if not use_tree or len(chosen) < 2 or len(heads) < 3:
+    if not use_tree or len(group) < 2 or len(heads) < 3:
         return order, False
     tree = _make_tree(heads, node, own, group)
-    other = _expand(heads[nearest_order(tree)[1:-1] - 1], node, len(nodes))
-    bounds = chunk_start[own[FIRST_CHUNK] : batch[b + 1, FIRST_CHUNK] + 1]
-    weight = read_bytes[chosen]
-    now = promised_bytes(order, node, bounds, group, joined, weight)
-    if promised_bytes(other, node, bounds, group, joined, weight) > now:
+    other = _expand(heads[sorted_frontier(tree)[1:-1] - 1], node, len(nodes))
+    now = promised_bytes(tables, b, order, groups)
+    if promised_bytes(tables, b, other, groups) > now:
         return other, True
     return order, False
 

@@ -1,8 +1,8 @@
 """The order of blocks: which batch's block follows which.
 
 A read whose nodes come from several batches can be a slice only if the blocks of these
-are neighbours and all nodes of those in between are read. So such a read speaks for
-some *pairs* of blocks, with the bytes that it stands for. Pairs are taken in the order
+are neighbours and all nodes of those in between are read. So such a read asks for some
+*pairs* of blocks, weighted by its bytes. Pairs are taken in the order
 of their bytes, where both blocks still lack that neighbour; this makes *chains*.
 
 A block may follow one that is written before it, whose padding is then overwritten, or
@@ -26,35 +26,27 @@ from edbatch.memory_planner.tables import (
     ROWS,
     SLOT,
     START,
+    Tables,
 )
 
 
 @njit(cache=True, nogil=True)
 def find_pairs(
-    batch: np.ndarray,
-    node: np.ndarray,
-    order: np.ndarray,
-    operand_start: np.ndarray,
-    operand_node: np.ndarray,
-    read: np.ndarray,
-    read_bytes: np.ndarray,
+    tables: Tables, order: np.ndarray, read_bytes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Finds the pairs of blocks that reads speak for; arguments as in `tables`.
+    """Finds the pairs of blocks that some read asks for.
 
     Args:
-        batch: Batches.
-        node: Nodes.
+        tables: The tables.
         order: Nodes in the order of the schedule.
-        operand_start: First operand of each node, and the end.
-        operand_node: Node of each operand.
-        read: Reads.
-        read_bytes: Bytes that one node reads.
+        read_bytes: Bytes that one node of each read reads.
 
     Returns:
         Pairs of batches, each once, ``[P, 2] int32``; the bytes for each,
         ``[P] float64``; and the bytes of all reads that can be slices at all. Time
         O(E + P log P).
     """
+    batch, read = tables.batch, tables.read
     num_batches = len(batch) - 1
     pairs = np.empty((2 * read[:, PRODUCERS].sum(), 2), np.int32)
     pair_bytes = np.empty(len(pairs))
@@ -70,9 +62,7 @@ def find_pairs(
                 possible += read_bytes[r] * len(nodes)
                 continue
             found = producers[: read[r, PRODUCERS]]
-            count_producers(
-                nodes, read[r, SLOT], node, operand_start, operand_node, count, found
-            )
+            count_producers(tables, nodes, read[r, SLOT], count, found)
             weight = read_bytes[r] * len(nodes) / max(len(found) - 1, chunks)
             if chunks > 1 or _put_parts_outside(found, count, batch):
                 possible += read_bytes[r] * len(nodes)
@@ -88,31 +78,27 @@ def find_pairs(
 
 @njit(cache=True, nogil=True)
 def count_producers(
+    tables: Tables,
     nodes: np.ndarray,
     slot: int,
-    node: np.ndarray,
-    operand_start: np.ndarray,
-    operand_node: np.ndarray,
     count: np.ndarray,
     producers: np.ndarray,
 ) -> None:
     """Counts how many operands in a slot come from each batch.
 
     Args:
+        tables: The tables.
         nodes: The nodes that read.
         slot: The slot.
-        node: Nodes.
-        operand_start: First operand of each node, and the end.
-        operand_node: Node of each operand.
         count: Zero for each batch; updated. ``[S] int32``.
         producers: Where to write the batches that count, ascending; as many as there
             are. ``int32``.
     """
     found = 0
     for v in nodes:
-        u = operand_node[operand_start[v] + slot]
+        u = tables.operand_node[tables.operand_start[v] + slot]
         if u >= 0:
-            a = node[u, BATCH]
+            a = tables.node[u, BATCH]
             if count[a] == 0:
                 producers[found] = a
                 found += 1
