@@ -5,8 +5,9 @@ from edbatch.policies.cost.file import load_costs, save_costs
 from edbatch.policies.cost.model import CostModel, CostRecord
 from edbatch.policies.files.policy_file import load_policy, save_policy
 from edbatch.policies.fsm.encoding import ENCODINGS
+from edbatch.policies.fsm.machine_state import MachineState
 from edbatch.policies.fsm.machine_trace import MachineTrace, trace_machine
-from edbatch.policies.fsm.state_machine import MachineState, StateMachine
+from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.fsm.training import train_policy, warm_up
 from edbatch.policies.fsm.training_record import TrainingRecord
 from edbatch.policies.guard import BestOfHeuristics, guarded

@@ -143,7 +143,7 @@ def _find(name: str) -> "StateMachine":
 
 
 def _print_policy(policy: "StateMachine", name: str, limit: int) -> None:
-    from edbatch.policies.files.policy_file import type_labels
+    from edbatch.policies.fsm.machine_state import type_labels
 
     labels = type_labels(policy.types)
     fields: list[tuple[str, Any]] = [

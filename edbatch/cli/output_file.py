@@ -1,12 +1,9 @@
-"""Files that commands write: checked before the work, and replaced as a whole."""
+"""Files that commands write: checked before the work."""
 
 import os
-import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 from edbatch.cli.one_sentence import CommandError
-from edbatch.schedule.interrupt import deferred_interrupt
 
 
 def check_writable(option: str, path: Path | None) -> None:
@@ -55,19 +52,3 @@ def make_folder(option: str, folder: Path) -> None:
             f"{option} names a folder but {folder} cannot be made ({error.strerror});"
             " name another"
         ) from error
-
-
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Writes a file beside its place, then renames it: no reader sees a part.
-
-    Args:
-        path: The file; replaced if it exists.
-        write: Writes to the path that it is given, which ends like `path`.
-    """
-    beside = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
-    with deferred_interrupt():
-        try:
-            write(beside)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)

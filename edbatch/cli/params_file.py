@@ -8,11 +8,11 @@ import jax
 import numpy as np
 
 from edbatch.cli.one_sentence import CommandError
-from edbatch.cli.output_file import write_whole
 from edbatch.data import PairVocabulary, Vocabulary
 from edbatch.errors import nearest, shown
 from edbatch.limits import check_archive
 from edbatch.models.shared.workload import Vocabularies
+from edbatch.policies.files.whole_file import write_whole
 
 VOCABULARY, TARGET_VOCABULARY = "vocabulary", "target_vocabulary"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edbatch.cli.one_sentence import CommandError
-from edbatch.cli.output_file import write_whole
 from edbatch.errors import nearest
 from edbatch.plot import plot_actions, plot_comparison, plot_generalisation
 from edbatch.policies import Comparison, StateMachine
+from edbatch.policies.files.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,29 +4,13 @@ One type per line, named as in policy files. Unlike a policy, costs belong to a 
 size and to a machine; the file says to which.
 """
 
-from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from edbatch.errors import PolicyError
 from edbatch.policies.cost.model import CostModel, CostRecord
-from edbatch.policies.files.json_file import (
-    JsonFormat,
-    json_text,
-    read_entry,
-    read_types,
-    type_entry,
-)
-
-FORMAT = JsonFormat(
-    what="cost",
-    subject="costs are",
-    name="edbatch-costs",
-    version=1,
-    writer="edbatch calibrate",
-    again="run edbatch calibrate again",
-)
+from edbatch.policies.files.json_file import COSTS, read_entry, read_types
 
 
 def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
@@ -42,9 +26,7 @@ def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
     Raises:
         PolicyError: The file cannot be written.
     """
-    path = FORMAT.path(path)
-    FORMAT.write(path, costs_text(costs))
-    return path
+    return costs.save(path)
 
 
 def get_costs(costs: Any) -> CostModel | None:
@@ -90,47 +72,8 @@ def load_costs(path: str | PathLike[str]) -> CostModel:
         True
         >>> path.unlink()
     """
-    path = FORMAT.path(path)
-    return parse_costs(FORMAT.read(path), str(path))
-
-
-def costs_text(costs: CostModel) -> str:
-    """Returns the content of a cost file.
-
-    Args:
-        costs: The costs.
-
-    Returns:
-        JSON that ends in a new line.
-    """
-    rows = zip(
-        costs.types, costs.batches, costs.measured_widths, costs.chunk_us, strict=True
-    )
-    types = [
-        {
-            **type_entry(key),
-            "batches": batches,
-            "measured_widths": measured,
-            "chunk_us": list(chunk_us),
-        }
-        for key, batches, measured, chunk_us in rows
-    ]
-    record = costs.record
-    content = {
-        "format": FORMAT.name,
-        "version": FORMAT.version,
-        "widths": list(costs.widths),
-        "switch_us": costs.switch_us,
-        "call_us": costs.call_us,
-        "record": None
-        if record is None
-        else {each.name: getattr(record, each.name) for each in fields(record)},
-    }
-    parts = [
-        f"{json_text(name)}: {json_text(value)}" for name, value in content.items()
-    ]
-    lines = ",\n".join(f"  {json_text(each)}" for each in types)
-    return "{\n" + ",\n".join([*parts, f'"types": [\n{lines}\n]']) + "\n}\n"
+    path = COSTS.path(path)
+    return parse_costs(COSTS.read(path), str(path))
 
 
 def parse_costs(text: str, source: str = "this text") -> CostModel:
@@ -146,7 +89,7 @@ def parse_costs(text: str, source: str = "this text") -> CostModel:
     Raises:
         PolicyError: As for `load_costs`.
     """
-    return FORMAT.parse(text, source, _build)
+    return COSTS.parse(text, source, _build)
 
 
 def _build(content: dict[str, Any], _version: int) -> CostModel:

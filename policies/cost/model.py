@@ -24,6 +24,7 @@ import numpy as np
 
 from edbatch.errors import PolicyError, nearest, shown
 from edbatch.graph.node_type import TypeKey
+from edbatch.policies.files.json_file import COSTS, type_entry
 from edbatch.schedule.schedule import Schedule
 
 _LEAST_WEIGHT = 0.01
@@ -296,10 +297,29 @@ class CostModel:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Writes the costs to a file; see `edbatch.policies.cost_file.save_costs`."""
-        from edbatch.policies.cost.file import save_costs
+        """Writes the costs to a file; see `edbatch.policies.save_costs`."""
+        return COSTS.save(path, self.to_json())
 
-        return save_costs(self, path)
+    def to_json(self) -> dict[str, Any]:
+        """Returns the costs as JSON values."""
+        rows = zip(
+            self.types, self.batches, self.measured_widths, self.chunk_us, strict=True
+        )
+        return {
+            "widths": list(self.widths),
+            "switch_us": self.switch_us,
+            "call_us": self.call_us,
+            "record": None if self.record is None else vars(self.record),
+            "types": [
+                {
+                    **type_entry(key),
+                    "batches": batches,
+                    "measured_widths": measured,
+                    "chunk_us": list(chunk_us),
+                }
+                for key, batches, measured, chunk_us in rows
+            ],
+        }
 
 
 def require_costs(costs: object) -> None:

@@ -6,10 +6,9 @@ it becomes a sentence that names the file and the fix.
 """
 
 import json
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +16,8 @@ from edbatch.arguments import as_path
 from edbatch.errors import PolicyError, nearest, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.limits import UnreadableError, parse_json, read_bytes
+from edbatch.policies.files.whole_file import write_whole
 from edbatch.policies.fsm.training_record import is_number
-from edbatch.schedule.interrupt import deferred_interrupt
 
 T = TypeVar("T")
 
@@ -44,6 +43,7 @@ class JsonFormat:
         version: The version that is written, the latest that can be read.
         writer: What writes such files.
         again: How to get such a file anew.
+        by_line: Entries whose own entries stand on a line each.
     """
 
     what: str
@@ -52,24 +52,50 @@ class JsonFormat:
     version: int
     writer: str
     again: str
+    by_line: frozenset[str]
 
-    def write(self, path: Path, text: str) -> None:
+    def text(self, content: dict[str, Any]) -> str:
+        """Returns the text of a file with some content, which ends in a new line."""
+        header = {"format": self.name, "version": self.version}
+        parts = [
+            f"{json_text(name)}: {self._value_text(name, value)}"
+            for name, value in (header | content).items()
+        ]
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+    def _value_text(self, name: str, value: Any) -> str:
+        if name not in self.by_line or not value:
+            return json_text(value)
+        if isinstance(value, dict):
+            entries = [f"{json_text(k)}: {json_text(v)}" for k, v in value.items()]
+        else:
+            entries = [json_text(each) for each in value]
+        inside = ",\n".join(f"  {each}" for each in entries)
+        return f"{{\n{inside}\n}}" if isinstance(value, dict) else f"[\n{inside}\n]"
+
+    def save(self, path: str | PathLike[str], content: dict[str, Any]) -> Path:
         """Writes a file; a reader sees the old one or the new one, never a part.
 
         Args:
             path: The file; replaced if it exists.
-            text: The content.
+            content: Its entries.
+
+        Returns:
+            The path.
 
         Raises:
             PolicyError: The file cannot be written.
         """
+        path = self.path(path)
+        text = self.text(content).encode()
         try:
-            write_whole(path, text)
+            write_whole(path, lambda beside: beside.write_bytes(text))
         except OSError as error:
             raise PolicyError(
                 f"{self.subject} saved to a file in an existing, writable folder but"
                 f" {path} cannot be written ({error.strerror}); name another"
             ) from error
+        return path
 
     def path(self, value: object) -> Path:
         """Returns the path that somebody gave; `PolicyError` where it is none."""
@@ -247,24 +273,21 @@ def read_entry(values: Any, where: str, name: str, kind: type) -> Any:
     return value
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file beside its place, and then puts it there.
-
-    Args:
-        path: The file; replaced if it exists. Of a link the target is replaced.
-        text: Its content.
-
-    Raises:
-        OSError: It cannot be written; nothing has changed then.
-    """
-    target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    with deferred_interrupt():
-        try:
-            with open(beside, "x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, target)
-        finally:
-            beside.unlink(missing_ok=True)
+POLICIES = JsonFormat(
+    what="policy",
+    subject="a policy is",
+    name="edbatch-policy",
+    version=3,
+    writer="`policy.save`",
+    again="save or train the policy again",
+    by_line=frozenset({"types", "states", "training"}),
+)
+COSTS = JsonFormat(
+    what="cost",
+    subject="costs are",
+    name="edbatch-costs",
+    version=1,
+    writer="edbatch calibrate",
+    again="run edbatch calibrate again",
+    by_line=frozenset({"types"}),
+)

@@ -6,33 +6,17 @@ parameters and arity, never by shapes: a policy serves every hidden size. Equal
 machines give the same bytes.
 """
 
-from collections import Counter
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from edbatch.errors import nearest, shown
-from edbatch.graph.node_type import TypeKey
-from edbatch.policies.files.json_file import (
-    JsonFormat,
-    json_text,
-    read_entry,
-    read_types,
-    type_entry,
-)
+from edbatch.policies.files.json_file import POLICIES, read_entry, read_types
 from edbatch.policies.fsm.encoding import ENCODINGS, may_encode
-from edbatch.policies.fsm.state_machine import MachineState, StateMachine
+from edbatch.policies.fsm.machine_state import MachineState, type_labels
+from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.fsm.training_record import TrainingRecord
 from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, BoundWeights
-
-FORMAT = JsonFormat(
-    what="policy",
-    subject="a policy is",
-    name="edbatch-policy",
-    version=3,
-    writer="`policy.save`",
-    again="save or train the policy again",
-)
 
 
 def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
@@ -48,9 +32,7 @@ def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
     Raises:
         PolicyError: The file cannot be written.
     """
-    path = FORMAT.path(path)
-    FORMAT.write(path, policy_text(policy))
-    return path
+    return policy.save(path)
 
 
 def load_policy(path: str | PathLike[str]) -> StateMachine:
@@ -74,71 +56,13 @@ def load_policy(path: str | PathLike[str]) -> StateMachine:
         'sort'
         >>> path.unlink()
     """
-    path = FORMAT.path(path)
-    return parse_policy(FORMAT.read(path), str(path))
+    path = POLICIES.path(path)
+    return parse_policy(POLICIES.read(path), str(path))
 
 
 def policy_text(policy: StateMachine) -> str:
-    """Returns the content of a policy's file.
-
-    Args:
-        policy: The policy.
-
-    Returns:
-        JSON that ends in a new line.
-    """
-    labels = type_labels(policy.types)
-    types = map(type_entry, policy.types)
-    states = [
-        {
-            "frontier": [labels[symbol] for symbol in state.frontier],
-            "action": labels[state.action],
-            "visits": state.visits,
-            "value": state.value,
-        }
-        for state in policy.states
-    ]
-    parts = [
-        f'"format": {json_text(FORMAT.name)}',
-        f'"version": {FORMAT.version}',
-        f'"encoding": {json_text(policy.encoding)}',
-        f'"types": {_lines("[]", [json_text(each) for each in types])}',
-        f'"soft_bound": {json_text(policy.weights.to_json(labels))}',
-        f'"states": {_lines("[]", [json_text(each) for each in states])}',
-    ]
-    if policy.training is None:
-        parts.append('"training": null')
-    else:
-        record = policy.training.to_json().items()
-        entries = [f"{json_text(name)}: {json_text(value)}" for name, value in record]
-        parts.append(f'"training": {_lines("{}", entries)}')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _lines(brackets: str, entries: list[str]) -> str:
-    inside = ",\n".join(f"  {entry}" for entry in entries)
-    return f"{brackets[0]}\n{inside}\n{brackets[1]}" if entries else brackets
-
-
-def type_labels(types: tuple[TypeKey, ...]) -> list[str]:
-    """Names the types of a policy in its states.
-
-    Args:
-        types: The types.
-
-    Returns:
-        Their texts; with the position appended where two agree.
-
-    Example:
-        >>> type_labels((TypeKey("leaf", "", 0), TypeKey("compose", "enc", 4)))
-        ['leaf/0', 'compose@enc/4']
-    """
-    texts = [str(key) for key in types]
-    count = Counter(texts)
-    return [
-        text if count[text] == 1 else f"{text}#{position}"
-        for position, text in enumerate(texts)
-    ]
+    """Returns the content of a policy's file, JSON that ends in a new line."""
+    return POLICIES.text(policy.to_json())
 
 
 def parse_policy(text: str, source: str = "this text") -> StateMachine:
@@ -154,7 +78,7 @@ def parse_policy(text: str, source: str = "this text") -> StateMachine:
     Raises:
         PolicyError: As for `load_policy`.
     """
-    return FORMAT.parse(text, source, _build)
+    return POLICIES.parse(text, source, _build)
 
 
 def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
@@ -184,7 +108,7 @@ def _build(content: dict[str, Any], version: int) -> StateMachine:
     position = {label: k for k, label in enumerate(type_labels(types))}
     states: dict[tuple[int, ...], MachineState] = {}
     for k, each in enumerate(read_entry(content, "the file", "states", list)):
-        state = _state(each, f"state {k}", position)
+        state = MachineState.from_json(each, f"state {k}", position)
         if state.frontier in states:
             raise ValueError(f"state {k} repeats the frontier of another")
         if state.action not in state.frontier:
@@ -203,18 +127,3 @@ def _build(content: dict[str, Any], version: int) -> StateMachine:
         weights=BoundWeights.from_json(content.get("soft_bound"), [*position]),
         training=None if training is None else TrainingRecord.from_json(training),
     )
-
-
-def _state(each: Any, where: str, position: dict[str, int]) -> MachineState:
-    frontier = read_entry(each, where, "frontier", list)
-    labels = [*frontier, read_entry(each, where, "action", str)]
-    for label in labels:
-        if not isinstance(label, str) or label not in position:
-            hint = nearest(str(label), position)
-            raise ValueError(
-                f"{where} refers to an unknown type {shown(label)}, {hint}"
-            )
-    *symbols, action = [position[label] for label in labels]
-    visits = read_entry(each, where, "visits", int)
-    value = read_entry(each, where, "value", float)
-    return MachineState(tuple(symbols), action, visits, value)

@@ -20,8 +20,8 @@ from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
 from edbatch.limits import check_archive, parse_json
 from edbatch.policies.fsm.evaluator import EvalResult
+from edbatch.policies.fsm.machine_state import MachineState
 from edbatch.policies.fsm.q_learning import QTable
-from edbatch.policies.fsm.state_machine import MachineState
 from edbatch.policies.fsm.training_record import is_number
 from edbatch.policies.fsm.trie import NO_STATE, Trie
 from edbatch.policies.fsm.tuning import Tuning

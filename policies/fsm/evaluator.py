@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from edbatch.graph.structure import GraphStructure
+from edbatch.policies.fsm.machine_state import MachineState
 from edbatch.policies.fsm.q_learning import QTable, best_actions
-from edbatch.policies.fsm.state_machine import Binding, MachineState, run_table
+from edbatch.policies.fsm.table_run import Binding, run_table
 from edbatch.policies.fsm.trie import sequences
 from edbatch.policies.smooth_bound.weights import BoundWeights
 from edbatch.schedule.lower_bound import longest_chains

@@ -23,7 +23,7 @@ import numpy as np
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.fsm.encoding import FALL
 from edbatch.policies.fsm.evaluator import cost_of
-from edbatch.policies.fsm.state_machine import Binding, run_table
+from edbatch.policies.fsm.table_run import Binding, run_table
 from edbatch.policies.fsm.trie import trie_of
 from edbatch.policies.smooth_bound.weights import BoundWeights
 

@@ -223,6 +223,6 @@ def test_at_any_moment(tmp_path: Path, command: tuple[str, ...]) -> None:
         assert code in (0, 130), (moment, lines)
         assert code == 0 or lines[-1] == "Interrupted.", (moment, lines)
         assert not any("Traceback" in each or "Error" in each for each in lines), lines
-        assert not any(each.endswith(".tmp") for each in left_in(tmp_path))
+        assert not any(".tmp." in each for each in left_in(tmp_path))
         if code == 0:
             break

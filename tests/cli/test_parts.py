@@ -7,7 +7,8 @@ import pytest
 
 from edbatch.cli.minibatches import draw, split
 from edbatch.cli.one_sentence import CommandError
-from edbatch.cli.output_file import check_writable, write_whole
+from edbatch.cli.output_file import check_writable
+from edbatch.policies.files.whole_file import write_whole
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 10, 101])

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from edbatch.cli.output_file import write_whole
 from edbatch.policies import BeamSearch, Greedy
-from edbatch.policies.files import json_file
+from edbatch.policies.files import whole_file
+from edbatch.policies.files.whole_file import write_whole
 from edbatch.schedule.examples import tree
 from edbatch.schedule.interrupt import deferred_interrupt, keyboard_interrupts
 
@@ -99,12 +99,12 @@ def test_files_are_written_whole(tmp_path, monkeypatch) -> None:
         write_whole(file, write)
     assert file.read_text() == "all"
 
-    sync = json_file.os.fsync
+    sync = whole_file.os.fsync
     monkeypatch.setattr(
-        json_file.os, "fsync", lambda number: (press_ctrl_c(), sync(number))
+        whole_file.os, "fsync", lambda number: (press_ctrl_c(), sync(number))
     )
     with pytest.raises(KeyboardInterrupt):
-        json_file.write_whole(file, "new")
+        write_whole(file, lambda path: path.write_text("new"))
     assert file.read_text() == "new"
     assert [*tmp_path.iterdir()] == [file]
 

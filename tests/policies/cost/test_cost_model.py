@@ -13,8 +13,9 @@ from odd_json import ODD_VALUES, place_name, places
 from edbatch.errors import PolicyError
 from edbatch.graph import TypeKey
 from edbatch.policies import CostModel, CostRecord, Depth, load_costs, save_costs
-from edbatch.policies.cost.file import costs_text, parse_costs
+from edbatch.policies.cost.file import parse_costs
 from edbatch.policies.cost.model import fit_affine
+from edbatch.policies.files import json_file
 from edbatch.schedule.examples import chain, tree
 
 A, B = TypeKey("a", "", 0), TypeKey("b", "enc.0", 4)
@@ -38,6 +39,10 @@ COSTS = CostModel(
     call_us=300.0,
     record=RECORD,
 )
+
+
+def text_of(costs):
+    return json_file.COSTS.text(costs.to_json())
 
 
 def one_type(widths, chunk_us, switch_us=0.0):
@@ -202,7 +207,7 @@ def test_save_and_load(tmp_path):
 
 
 def test_one_line_per_type():
-    lines = costs_text(COSTS).splitlines()
+    lines = text_of(COSTS).splitlines()
     assert [line.strip()[:12] for line in lines if "cell" in line] == [
         '{"cell": "a"',
         '{"cell": "b"',
@@ -244,7 +249,7 @@ def test_files_that_cannot_be_used(tmp_path):
 
 def changed(*path, value=None, delete=False):
     """The file's JSON with one entry replaced or removed."""
-    content = json.loads(costs_text(COSTS))
+    content = json.loads(text_of(COSTS))
     inner = content
     for key in path[:-1]:
         inner = inner[key]
@@ -259,7 +264,7 @@ def changed(*path, value=None, delete=False):
     ("text", "message"),
     [
         ("", "edbatch calibrate, but p is empty; run edbatch calibrate again"),
-        (costs_text(COSTS)[:200], "but p ends too early and is truncated; run edbatch"),
+        (text_of(COSTS)[:200], "but p ends too early and is truncated; run edbatch"),
         ("[" * 100_000, r"but p is not \(it is nested too deeply\); name another file"),
         (
             '{"switch_us": NaN}',
@@ -291,7 +296,7 @@ def test_a_damaged_file(text, message):
 
 
 @pytest.mark.parametrize(
-    "place", [*places(json.loads(costs_text(COSTS)))][1:], ids=place_name
+    "place", [*places(json.loads(text_of(COSTS)))][1:], ids=place_name
 )
 def test_an_odd_file_is_refused_or_works(place):
     for value in ODD_VALUES:
@@ -304,7 +309,7 @@ def test_an_odd_file_is_refused_or_works(place):
         weights = costs.batch_weights(costs.types)
         times = [costs.batch_us(key, 1000) for key in costs.types]
         assert np.isfinite([*overhead, *weights, *times]).all()
-        assert parse_costs(costs_text(costs)) == costs
+        assert parse_costs(text_of(costs)) == costs
 
 
 def test_whole_numbers_are_times_too():

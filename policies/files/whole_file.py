@@ -1,0 +1,30 @@
+"""Writing a file so that a reader sees the old one or the new one, never a part."""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from edbatch.schedule.interrupt import deferred_interrupt
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file beside its place, and then puts it there.
+
+    Args:
+        path: The file; replaced if it exists. Of a link the target is replaced.
+        write: Writes to the path that it is given, whose name ends like that of `path`.
+
+    Raises:
+        OSError: It cannot be written; nothing has changed then.
+    """
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{secrets.token_hex(4)}.tmp.{target.name}")
+    with deferred_interrupt():
+        try:
+            write(beside)
+            with open(beside, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)

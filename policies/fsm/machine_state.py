@@ -1,0 +1,87 @@
+"""The rows of a machine's table, and their form in files."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from edbatch.errors import nearest, shown
+from edbatch.graph.node_type import TypeKey
+from edbatch.policies.files.json_file import read_entry
+
+
+@dataclass(frozen=True, order=True)
+class MachineState:
+    """What a machine does on one frontier.
+
+    Attributes:
+        frontier: The encoded frontier; positions in the machine's types.
+        action: The type that runs; a position in the machine's types.
+        visits: How often training chose in this state.
+        value: Return that training expected of the action.
+    """
+
+    frontier: tuple[int, ...]
+    action: int
+    visits: int = 0
+    value: float = 0.0
+
+    def to_json(self, labels: list[str]) -> dict[str, Any]:
+        """Returns JSON values, the types under the names given."""
+        return {
+            "frontier": [labels[symbol] for symbol in self.frontier],
+            "action": labels[self.action],
+            "visits": self.visits,
+            "value": self.value,
+        }
+
+    @classmethod
+    def from_json(
+        cls, values: Any, where: str, position: dict[str, int]
+    ) -> "MachineState":
+        """Reads what `to_json` wrote.
+
+        Args:
+            values: JSON values.
+            where: What they are, for messages.
+            position: The position of each type by its name.
+
+        Returns:
+            The state.
+
+        Raises:
+            ValueError: An entry is missing or wrong; the text is a clause that names
+                it.
+        """
+        frontier = read_entry(values, where, "frontier", list)
+        labels = [*frontier, read_entry(values, where, "action", str)]
+        for label in labels:
+            if not isinstance(label, str) or label not in position:
+                hint = nearest(str(label), position)
+                raise ValueError(
+                    f"{where} refers to an unknown type {shown(label)}, {hint}"
+                )
+        *symbols, action = [position[label] for label in labels]
+        visits = read_entry(values, where, "visits", int)
+        value = read_entry(values, where, "value", float)
+        return cls(tuple(symbols), action, visits, value)
+
+
+def type_labels(types: tuple[TypeKey, ...]) -> list[str]:
+    """Names the types of a policy in its states.
+
+    Args:
+        types: The types.
+
+    Returns:
+        Their texts; with the position appended where two agree.
+
+    Example:
+        >>> type_labels((TypeKey("leaf", "", 0), TypeKey("compose", "enc", 4)))
+        ['leaf/0', 'compose@enc/4']
+    """
+    texts = [str(key) for key in types]
+    count = Counter(texts)
+    return [
+        text if count[text] == 1 else f"{text}#{position}"
+        for position, text in enumerate(texts)
+    ]
