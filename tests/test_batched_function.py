@@ -61,8 +61,8 @@ def test_every_member_does_its_part(function: Any, params: Any) -> None:
     for found in (function.apply(params, plan), function(params, TREES)):
         for k, each in enumerate(expected):
             assert_equal(jax.tree.map(lambda x, k=k: x[k], found), each)
-    assert function.compiles == 1
-    assert (function.cache_info.hits, function.cache_info.misses) == (1, 1)
+    assert function.compiles == 2  # the call pads the instances
+    assert (function.cache_info.hits, function.cache_info.misses) == (0, 2)
     loader = function.loader(recordings, 5, shuffle=False)
     assert isinstance(loader, eb.Loader)
     (item,) = loader

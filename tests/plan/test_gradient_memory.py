@@ -57,8 +57,8 @@ def test_remat_keeps_no_tapes_of_products():
 
 
 def test_memory_grows_linearly_with_nodes():
-    small, large = (eb.gradient_memory(planned(n)).total for n in (200, 2000))
-    assert large == pytest.approx(10 * small, rel=0.1)
+    small, large = (eb.gradient_memory(planned(n)).total for n in (2000, 8000))
+    assert large == pytest.approx(4 * small, rel=0.1)
 
 
 def test_a_plan_that_was_transformed_is_counted_like_before():
