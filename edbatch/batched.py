@@ -11,6 +11,7 @@ from edbatch import planning
 from edbatch.arguments import list_of
 from edbatch.cell.program import Packed
 from edbatch.compilation.jit import TieredFunction, name_of
+from edbatch.compilation.warm_up import WarmUp, plan_all, warm_up
 from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.graph.parameters import abstract
@@ -20,7 +21,7 @@ from edbatch.plan.keys import plan_key, program_with
 from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
 from edbatch.plan.run import run_packed, run_plan
-from edbatch.recording import record_minibatch
+from edbatch.recording import record_each, record_minibatch
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.sharded import Sharded
@@ -190,6 +191,17 @@ class Batched(HostSide):
                 f"apply takes a plan made by .plan(instances) but received"
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
+        function, arguments = self._call_of(params, plan, rng)
+        try:
+            return function(*arguments)
+        except TypeError:
+            abstract(params)  # says which parameters are none
+            raise
+
+    def _call_of(
+        self, params: Any, plan: Plan, rng: Any
+    ) -> tuple[TieredFunction, tuple[Any, ...]]:
+        """Returns the compiled function that runs a plan, and its arguments."""
         state, plan = self.states.adopt_plan(plan)
         planned = plan.shape.program.options.target
         plan = plan.on(choose_target((params, plan), unknown=planned))
@@ -198,12 +210,64 @@ class Batched(HostSide):
         if not is_traced((plan, key)):  # else a gradient may be asked for
             packed = state.packed.of(params, program_with(plan.shape.program, key))
         if packed is not None:
-            return self._run_packed(packed, plan, key)
-        try:
-            return self._run(params, plan, key)
-        except TypeError:
-            abstract(params)  # says which parameters are none
-            raise
+            return self._run_packed, (packed, plan, key)
+        return self._run, (params, plan, key)
+
+    def warm_up(
+        self,
+        sample: Iterable[Any],
+        batch_sizes: Iterable[int] | None = None,
+        *,
+        params: Any,
+        rng: Any = None,
+        block: bool = True,
+    ) -> WarmUp:
+        """Compiles ahead what calls with minibatches like those of a sample will run.
+
+        The sample is cut into minibatches of each size, all of which are planned; what
+        is compiled are the fine programs of their buckets. For a step of training, use
+        `warm_up` of its own, of `eb.jit`.
+
+        Args:
+            sample: Instances, or recordings of them, of all sizes and structures that
+                are to come. Where a batch is larger than the sample, that is repeated.
+            batch_sizes: Instances per minibatch, such as ``[1, 8, 64]``; by default one
+                minibatch of the whole sample.
+            params: The parameters of the calls to come. What cells make of them alone
+                is computed, too.
+            rng: As for `apply`, if cells draw random numbers.
+            block: Whether to wait until all is compiled. Otherwise a background thread
+                compiles, and calls that come earlier run coarse programs.
+
+        Returns:
+            A handle: ``wait()`` waits, and raises what went wrong; ``done`` tells;
+            ``programs`` is how many there are.
+
+        Raises:
+            EdbatchError: As `plan` and `apply`; or a batch size is no whole number
+                above 0.
+
+        Example:
+            >>> import edbatch as eb
+            >>> import jax.numpy as jnp
+            >>> params = jnp.float32(2)
+            >>> twice = eb.batch(eb.cell(lambda params, x: params * x))
+            >>> twice.warm_up([1.0, 5.0, 3.0], [2], params=params).programs
+            1
+            >>> with eb.set_stance("fail_on_compile"):
+            ...     twice(params, [4.0, 6.0]).tolist()
+            [8.0, 12.0]
+        """
+        instances = list_of(PlanError, "a sample", sample)
+        state = self.states.checked(self.states.of_params(params), instances)
+        recordings = record_each(state, instances)
+        target = choose_target(params)
+
+        def plan(minibatch: Sequence[Any]) -> Plan:
+            return self._plan(state, minibatch, target, planning.ANY)
+
+        plans = plan_all(plan, recordings, batch_sizes)
+        return warm_up((self._call_of(params, each, rng) for each in plans), block)
 
     def _counted_run_packed(
         self, packed: dict[int, Packed], plan: Plan, rng: Any

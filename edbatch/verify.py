@@ -12,6 +12,7 @@ import numpy as np
 
 from edbatch.arguments import check_flag, check_number, list_of
 from edbatch.batched_function import BatchedFunction
+from edbatch.compilation.settings import fine_only
 from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
 from edbatch.graph.context import jitted_cells
 from edbatch.graph.external_input import input_dtype
@@ -44,6 +45,7 @@ class Verification:
     max_gradient_error: float | None
 
 
+@fine_only
 def verify(
     batched: BatchedFunction,
     params: Any,

@@ -19,6 +19,7 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 # One program per signature, in processes that tests start as well; tests of tiers ask
 # for more.
 os.environ["EDBATCH_TIERS"] = "fine"
+os.environ["EDBATCH_CACHE_DIR"] = "off"  # commands leave the user's programs alone
 edbatch.use_tiers("fine")
 jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -36,6 +36,7 @@ from edbatch.benchmark.chunk_times import (
 )
 from edbatch.benchmark.replay import Replay
 from edbatch.benchmark.stopwatch import Stopwatch
+from edbatch.compilation.settings import fine_only
 from edbatch.graph import DataflowGraph
 from edbatch.plan import Plan
 from edbatch.policies import AgendaRemaining, Depth, Greedy
@@ -92,6 +93,7 @@ class Timed:
     full: float
 
 
+@fine_only
 def calibrate(
     model: Callable[[Any, Any], Any],
     params: Any,

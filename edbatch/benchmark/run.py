@@ -33,6 +33,7 @@ from edbatch.benchmark.peak import peak_gflops
 from edbatch.benchmark.program_counts import ProgramCounts, count_program
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row, TrainRow
 from edbatch.benchmark.systems import Batched, System, Unbatched, make_system
+from edbatch.compilation.settings import fine_only
 from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph
 from edbatch.models import get_workload
@@ -65,6 +66,7 @@ class _Clock:
             self._progress(self._done, self._total, self.what)
 
 
+@fine_only
 def run_benchmark(
     config: BenchmarkConfig, progress: Progress | None = None
 ) -> BenchmarkResult:

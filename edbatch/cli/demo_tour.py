@@ -16,6 +16,7 @@ from edbatch.cli.minibatches import draw, record, split
 from edbatch.cli.output_file import check_writable, make_folder
 from edbatch.cli.rows import as_rows, comparisons
 from edbatch.cli.task import Task
+from edbatch.compilation.settings import fine_only
 from edbatch.graph import GraphStructure
 from edbatch.graph.context import jitted_cells
 from edbatch.models import Workload, get_workload
@@ -115,6 +116,7 @@ class Tour:
         """The model under the saved policy."""
         return eb.batch(self.workload.model, self.path, sizes=_SIZES)
 
+    @fine_only
     def run(self) -> dict[str, Any]:
         """Runs minibatches batched, and a few trees unbatched; returns throughputs."""
         batched = self.batched

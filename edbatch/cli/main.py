@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from edbatch.cli.bench import bench
+from edbatch.cli.cache import cache
 from edbatch.cli.calibrate import calibrate
 from edbatch.cli.compare import compare
 from edbatch.cli.demo import demo
 from edbatch.cli.inspect import inspect
-from edbatch.cli.one_sentence import OneSentenceCommand, OneSentenceGroup
+from edbatch.cli.one_sentence import CachedCommand, OneSentenceGroup
 from edbatch.cli.run import run
 from edbatch.cli.train_policy import train_policy
 from edbatch.cli.workloads import workloads
@@ -61,9 +62,11 @@ def edbatch(
         typer.echo(context.get_help())
 
 
-for command in (demo, train_policy, compare, inspect, run, bench, calibrate, workloads):
-    app.command()(command)
-train_policy_app.command(cls=OneSentenceCommand)(train_policy)
+for command in (demo, train_policy, compare, inspect, run, bench, calibrate):
+    app.command(cls=CachedCommand)(command)
+app.command()(workloads)
+app.command()(cache)
+train_policy_app.command(cls=CachedCommand)(train_policy)
 
 
 def main() -> None:

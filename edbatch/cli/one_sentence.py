@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from edbatch.errors import EdbatchError
 
 EXIT_ERROR = 2
 DEBUG = "EDBATCH_DEBUG"
+_JAX_FOLDER = "jax_compilation_cache_dir"
 
 
 class CommandError(EdbatchError, ValueError):
@@ -29,6 +31,23 @@ class OneSentenceCommand(TyperCommand):
         """Runs the command and exits."""
         inner = super().main
         return _exit(partial(inner, *args, **{**extra, "standalone_mode": False}))
+
+
+class CachedCommand(OneSentenceCommand):
+    """A command that keeps the programs that it compiles for the next one."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command, under the user's cache unless JAX is given another."""
+        import jax
+
+        from edbatch.compilation import use_compilation_cache
+
+        if getattr(jax.config, _JAX_FOLDER) is None:
+            with warnings.catch_warnings(record=True) as caught:
+                use_compilation_cache()
+            for each in caught:
+                say(f"Note: {each.message}")
+        return super().invoke(ctx)
 
 
 class OneSentenceGroup(TyperGroup):

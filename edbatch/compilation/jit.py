@@ -90,7 +90,7 @@ class TieredFunction:
         programs = self._find(args, kwargs)
         while not programs.is_fine:
             coarse = programs.coarse
-            if coarse is None:
+            if coarse is None or (self._tiers or SETTINGS.tiers) == "fine":
                 self._compile_first(programs, args, kwargs)
                 continue
             programs.runs.coarse += 1
@@ -140,6 +140,12 @@ class TieredFunction:
                     functools.partial(self._compile_ahead, programs, background=True)
                 )
             return programs.refining
+
+    def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
+        """Returns what is to be compiled for a call; None if its program is there."""
+        programs = self._find(args, kwargs)
+        ready = programs.is_fine or programs.stays_coarse
+        return None if ready else programs
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers the fine program, as ``jax.jit(function).lower`` does."""
@@ -215,13 +221,17 @@ class TieredFunction:
     ) -> None:
         """Compiles what a call waits for."""
         with programs.lock:
-            if programs.is_fine or programs.coarse is not None:
+            tiers = self._tiers_of(programs)
+            if programs.coarse is not None and tiers != "fine":
+                return
+            if tiers == "fine" and programs.refining is not None:
+                programs.refining.wait()
+            if programs.is_fine:
                 return
             self._check_stance(programs)
-            tiers = self._tiers_of(programs)
             if tiers == "fine":
                 self._compile(programs, "fine", self._fine, args, kwargs)
-                programs.is_fine = True
+                programs.is_fine, programs.coarse = True, None
                 return
             coarse = jax.jit(run_in_tier(self._function, "coarse"), **self._options)
             self._compile(programs, "coarse", coarse, args, kwargs)

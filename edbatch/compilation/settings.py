@@ -3,16 +3,20 @@
 They hold for all threads: what serves requests is rarely the thread that set them.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Self, cast, get_args
+from typing import Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 from edbatch.arguments import check_word
 from edbatch.errors import EdbatchError
 
 Tiers = Literal["auto", "fine", "coarse"]
 Stance = Literal["compile", "fail_on_compile"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 TIERS = get_args(Tiers)
 STANCES = get_args(Stance)
@@ -103,6 +107,17 @@ def use_tiers(tiers: Tiers) -> Restoring:
         SETTINGS.tiers = before
 
     return Restoring(restore)
+
+
+def fine_only(function: Callable[P, R]) -> Callable[P, R]:
+    """Makes a function run fine programs only, as what measures or verifies has to."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with use_tiers("fine"):
+            return function(*args, **kwargs)
+
+    return run
 
 
 def set_stance(stance: Stance) -> Restoring:

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from edbatch.arguments import list_of
 from edbatch.compilation.jit import TieredFunction, name_of
+from edbatch.compilation.warm_up import WarmUp, plan_all, warm_up
 from edbatch.errors import PickleError, PlanError
 from edbatch.graph.parameters import abstract
 from edbatch.host_side import HostSide
@@ -210,14 +211,55 @@ class Sharded(HostSide):
                 f" {_describe_mesh(*own)}; make the plan with this function's own"
                 " .plan(instances)"
             )
-        _, shards = self.states.adopt_plan(plan.shards)
-        plan = replace(plan, shards=shards)
-        check_automatic(params)
+        function, arguments = self._call_of(params, plan, rng)
         try:
-            return self._run(params, plan, plan_key(plan.shards, rng))
+            return function(*arguments)
         except TypeError:
             abstract(params)  # says which parameters are none
             raise
+
+    def _call_of(
+        self, params: Any, plan: ShardedPlan, rng: Any
+    ) -> tuple[TieredFunction, tuple[Any, ...]]:
+        """Returns the compiled function that runs a plan, and its arguments."""
+        _, shards = self.states.adopt_plan(plan.shards)
+        plan = replace(plan, shards=shards)
+        check_automatic(params)
+        return self._run, (params, plan, plan_key(plan.shards, rng))
+
+    def warm_up(
+        self,
+        sample: Iterable[Any],
+        batch_sizes: Iterable[int] | None = None,
+        *,
+        params: Any,
+        rng: Any = None,
+        block: bool = True,
+    ) -> WarmUp:
+        """Compiles ahead what calls with minibatches like those of a sample will run.
+
+        Args:
+            sample: As for `Batched.warm_up`.
+            batch_sizes: As for `Batched.warm_up`.
+            params: The parameters of the calls to come, where they will lie
+                (`replicate`).
+            rng: As for `Batched.apply`, if cells draw random numbers.
+            block: As for `Batched.warm_up`.
+
+        Returns:
+            As `Batched.warm_up`.
+
+        Raises:
+            EdbatchError: As `plan` and `apply`; or a batch size is no whole number
+                above 0.
+        """
+        recordings = self.record_all(sample, params=params)
+
+        def plan(minibatch: Sequence[Any]) -> ShardedPlan:
+            return self._plan(list(minibatch), params, ANY)
+
+        plans = plan_all(plan, recordings, batch_sizes)
+        return warm_up((self._call_of(params, each, rng) for each in plans), block)
 
     def _counted_run(self, params: Any, plan: ShardedPlan, rng: Any) -> Any:
         self._compiles += 1  # runs while tracing only, once per compilation

@@ -1,0 +1,54 @@
+"""`edbatch cache`."""
+
+from typing import Annotated
+
+import typer
+
+from edbatch.cli import options
+from edbatch.cli.console import print_fields, print_json
+from edbatch.cli.one_sentence import CommandError
+
+
+def cache(
+    clear: Annotated[
+        bool, typer.Option("--clear", metavar="", help="Remove all programs.")
+    ] = False,
+    info: Annotated[
+        bool,
+        typer.Option(
+            "--info", metavar="", help="Say where they are and what they take: default."
+        ),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Show or clear the cache of compiled programs.
+
+    Commands keep the programs that they compile in the user's cache folder, so that the
+    next run need not compile them. EDBATCH_CACHE_DIR names another folder, or 'off'.
+
+    Example: edbatch cache --clear
+    """
+    from edbatch.compilation import (
+        cache_contents,
+        clear_compilation_cache,
+        default_cache_folder,
+    )
+
+    if clear and info:
+        raise CommandError("--clear and --info are two commands; give one of them")
+    folder = default_cache_folder()
+    if folder is None:
+        raise CommandError(
+            "there is no cache of compiled programs, because EDBATCH_CACHE_DIR is 'off'"
+            " or there is no home folder; set EDBATCH_CACHE_DIR to a folder"
+        )
+    found = clear_compilation_cache(folder) if clear else cache_contents(folder)
+    report = {
+        "folder": str(found.folder),
+        "removed" if clear else "programs": found.programs,
+        "megabytes": found.size_bytes / 1e6,
+    }
+    if json:
+        print_json(report)
+    else:
+        print_fields(report.items())

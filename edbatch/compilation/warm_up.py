@@ -1,0 +1,117 @@
+"""Compiling ahead, for minibatches like those of a sample."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from edbatch.arguments import check_number
+from edbatch.compilation.jit import TieredFunction
+from edbatch.compilation.worker import Pending
+from edbatch.errors import PlanError
+
+_Call = tuple[TieredFunction, tuple[Any, ...]]
+
+
+class WarmUp:
+    """Programs that are being compiled ahead, or have been.
+
+    Attributes:
+        programs: How many there are, beside those that existed before.
+    """
+
+    def __init__(self, programs: int, pending: Sequence[Pending] = ()) -> None:
+        self.programs = programs
+        self._pending = pending
+
+    @property
+    def done(self) -> bool:
+        """Whether all are compiled, or have failed."""
+        return all(each.done for each in self._pending)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until all are compiled.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether all are compiled.
+
+        Raises:
+            Exception: What compiling raised.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        for each in self._pending:
+            if not each.wait(None if end is None else max(0, end - time.monotonic())):
+                return False
+        return True
+
+    def __repr__(self) -> str:
+        """Says how far it is."""
+        done = sum(each.done for each in self._pending)
+        waiting = len(self._pending) - done
+        return f"<warm-up of {self.programs} programs, {waiting} to compile>"
+
+
+def plan_all(
+    plan: Callable[[Sequence[Any]], Any],
+    recordings: Sequence[Any],
+    batch_sizes: Iterable[int] | None,
+) -> list[Any]:
+    """Plans minibatches of a sample, of each size.
+
+    Buckets grow with what is planned, so all is planned twice: the plans of the second
+    round are those that calls will have.
+
+    Args:
+        plan: Plans a minibatch.
+        recordings: The sample.
+        batch_sizes: Instances per minibatch; by default one of all.
+
+    Returns:
+        The plans.
+
+    Raises:
+        PlanError: A size is no whole number above 0.
+    """
+    sizes = [max(1, len(recordings))] if batch_sizes is None else list(batch_sizes)
+    for size in sizes:
+        check_number(PlanError, "a batch size of warm_up", size, 1, whole=True)
+    minibatches = [each for size in sizes for each in _cut(recordings, size)]
+    for each in minibatches:
+        plan(each)
+    return [plan(each) for each in minibatches]
+
+
+def warm_up(calls: Iterable[_Call], block: bool) -> WarmUp:
+    """Compiles ahead for calls.
+
+    Args:
+        calls: Functions and arguments.
+        block: Whether to compile here and now, or in the background.
+
+    Returns:
+        The handle.
+    """
+    new = {}
+    for function, arguments in calls:
+        if (programs := function.missing(*arguments)) is not None:
+            new[id(programs)] = (function, arguments)
+    if block:
+        for function, arguments in new.values():
+            function.warm_up(*arguments)
+        return WarmUp(len(new))
+    pending = [
+        function.warm_up_in_background(*arguments)
+        for function, arguments in new.values()
+    ]
+    return WarmUp(len(new), pending)
+
+
+def _cut(recordings: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Cuts a sample into minibatches; repeats it where it is smaller than one."""
+    if not recordings:
+        return [recordings]
+    repeated = list(recordings) * -(-size // len(recordings))
+    count = max(1, len(recordings) // size)
+    return [repeated[k * size : (k + 1) * size] for k in range(count)]

@@ -1,0 +1,84 @@
+"""The process ends at once and in peace, whatever the background thread is doing."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+PROGRAM = """
+import sys, threading, time
+import jax, jax.numpy as jnp
+import edbatch as eb
+from edbatch.compilation.worker import WORKER
+
+where, seconds = sys.argv[1], float(sys.argv[2])
+sizes = {"trace": 2000, "compile": 150}
+
+class Tiered:
+    def __init__(self, tier="fine"):
+        self.tier = tier
+    def in_tier(self, tier):
+        return self if tier == self.tier else Tiered(tier)
+
+jax.tree_util.register_pytree_node(
+    Tiered, lambda each: ((), each.tier), lambda tier, _: Tiered(tier)
+)
+
+def function(x, plan):
+    for _ in range(sizes[where] if plan.tier == "fine" else 1):
+        x = jax.lax.fori_loop(0, 3, lambda i, x: jnp.sin(x @ x) + i, x)
+    return x
+
+jitted = eb.jit(function, tiers="auto")
+for _ in range(3):
+    jitted(jnp.ones((8, 8)), Tiered())
+if where == "compile":
+    while not WORKER.in_compiler and not eb.wait_for_compilations(0.001):
+        pass
+time.sleep(seconds)
+print("busy" if not eb.wait_for_compilations(0) else "idle", time.time(), flush=True)
+if len(sys.argv) > 3:
+    raise ValueError("the end")
+"""
+LIMIT_S = 4.0  # beside the compilation, which takes longer
+
+
+def run(tmp_path, *arguments):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-P", program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+    ended = time.time()
+    state, began = done.stdout.split()
+    return done, state, ended - float(began)
+
+
+@pytest.mark.parametrize(
+    ("where", "seconds"),
+    [("trace", 0.0), ("trace", 0.3), ("compile", 0.0), ("compile", 0.1)],
+)
+def test_exit_neither_hangs_nor_crashes(tmp_path, where, seconds):
+    done, state, took = run(tmp_path, where, seconds)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert state == "busy"
+    assert took < LIMIT_S
+
+
+@pytest.mark.slow
+def test_exit_at_any_moment(tmp_path):
+    for seconds in range(30):
+        done, _, _ = run(tmp_path, "compile", seconds / 15)
+        assert (done.returncode, done.stderr) == (0, ""), seconds
+
+
+def test_an_error_is_the_exit_code(tmp_path):
+    done, state, _ = run(tmp_path, "compile", 0.0, "raise")
+    assert done.returncode == 1 and state == "busy"
+    assert done.stderr.splitlines()[-1] == "ValueError: the end"
