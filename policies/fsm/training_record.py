@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass, fields
+from importlib import metadata
 from typing import Any
 
 from edbatch.errors import shown
@@ -150,3 +151,15 @@ def _is_a(value: Any, kind: Any) -> bool:
 def _name(kind: Any) -> str:
     names = {str: "string", int: "integer", float: "number", bool: "boolean"}
     return names.get(kind, "number or null")
+
+
+def package_versions() -> tuple[tuple[str, str], ...]:
+    """Returns the versions of the packages that decide what training finds."""
+    return tuple((name, _version(name)) for name in ("edbatch", "numba", "numpy"))
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -67,7 +67,7 @@ def test_where_greedy_meets_the_bound_nothing_is_trained(
 ) -> None:
     out = tmp_path / "tree.json"
     with monkeypatch.context() as patch:
-        for name in ("policies.warm_up", "policies.fsm.training.run_trial"):
+        for name in ("policies.warm_up", "policies.fsm.episode.run_trial"):
             patch.setattr(f"edbatch.{name}", None)
         result = edbatch(*TREES, "--data", treebank, "--out", out)
     assert result.exit_code == 0, result.output

@@ -13,7 +13,7 @@ from edbatch.envs import sample_lattice_structure, sample_tree_structure
 from edbatch.errors import PolicyError
 from edbatch.graph import TypeKey
 from edbatch.policies import ENCODINGS, train_policy
-from edbatch.policies.fsm import training as module
+from edbatch.policies.fsm import episode, training_run
 from edbatch.policies.fsm.checkpoint import digest, load_checkpoint, save_checkpoint
 from edbatch.schedule.examples import chain
 
@@ -79,6 +79,7 @@ def test_interrupted_again_and_again(encoding, tmp_path):
 
 def interrupt_in(name, number, monkeypatch, in_the_midst=False):
     """Makes a function of training press Ctrl-C, or raise in the midst of a step."""
+    module = episode if name == "run_trial" else training_run
     function = getattr(module, name)
     count = itertools.count()
 
@@ -137,7 +138,7 @@ def test_resumed_where_the_bound_was_met(tmp_path):
 def test_time_adds_up(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint.npz"
     clock = SimpleNamespace(perf_counter=itertools.count().__next__)
-    monkeypatch.setattr("edbatch.policies.fsm.training.time", clock)
+    monkeypatch.setattr("edbatch.policies.fsm.training_run.time", clock)
     first = train(path, progress=interrupt_at(6)).training.elapsed_s
     second = train(path, progress=interrupt_at(0), resume=True).training.elapsed_s
     assert 0 < first < second

@@ -27,7 +27,7 @@ from edbatch.policies import (
     load_policy,
     train_policy,
 )
-from edbatch.policies.fsm import training as module
+from edbatch.policies.fsm import episode, training, training_run
 from edbatch.policies.fsm.settings import common_types, evaluations
 from edbatch.policies.fsm.tuning import next_generation, start_tuning
 from edbatch.schedule import check_schedule, lower_bound
@@ -167,9 +167,13 @@ def test_progress_and_interruption():
     assert record.held_out_batches == min(least, record.held_out_greedy)
 
 
-@pytest.mark.parametrize("function", ["run_trial", "next_generation"])
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(episode, "run_trial"), (training_run, "next_generation")],
+    ids=["run_trial", "next_generation"],
+)
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_interrupted_before_the_first_trial(encoding, function, monkeypatch):
+def test_interrupted_before_the_first_trial(encoding, module, function, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -226,7 +230,7 @@ def test_a_curve_has_every_evaluation():
 
 
 def test_where_equal_weights_meet_the_bound_none_are_tuned(monkeypatch):
-    monkeypatch.setattr(module, "next_generation", None)
+    monkeypatch.setattr(training_run, "next_generation", None)
     train, held_out = sampled(TREES, 2, 0), sampled(TREES, 2, 1)
     policy = train_policy(train, held_out)
     assert policy.weights == BoundWeights()
@@ -261,7 +265,7 @@ def test_a_poor_table_is_not_returned(monkeypatch):
         def schedule(self, structure):
             return SimpleNamespace(batch_type=np.zeros(1, np.int32))
 
-    monkeypatch.setattr(module, "Greedy", BetterThanAny)
+    monkeypatch.setattr(training_run, "Greedy", BetterThanAny)
     policy = train_policy(train, held_out, trials=2, generations=0)
     record = policy.training
     assert record.worse_than_greedy
@@ -311,8 +315,9 @@ def test_any_integer_is_a_seed(seed):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_nothing_is_trained_where_greedy_meets_the_bound(encoding, monkeypatch):
-    for name in ("run_trial", "next_generation", "warm_up"):
-        monkeypatch.setattr(module, name, None)
+    monkeypatch.setattr(episode, "run_trial", None)
+    monkeypatch.setattr(training_run, "next_generation", None)
+    monkeypatch.setattr(training, "warm_up", None)
     train, held_out = sampled(TREES, 4, 0), sampled(TREES, 2, 1)
     policy = train_policy(train, held_out, encoding=encoding, if_needed=True)
     record = policy.training
@@ -350,8 +355,9 @@ def test_compilation_is_not_on_the_clock(monkeypatch):
         now[0] += 1000.0
         assert encoding == "max"
 
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(module, "warm_up", warm_up)
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr(training_run, "time", clock)
+    monkeypatch.setattr(training, "warm_up", warm_up)
     graphs = sampled(LATTICES, 2, 0)
     policy = train_policy(graphs, graphs, trials=1, encoding="max")
     assert now == [1000.0]
