@@ -13,6 +13,11 @@ collects the constraints of all batches in one PQ-tree and broadcasts them from 
 to operand: here a reader's order is fixed before it asks, so that nearly all
 constraints are sequences, and PQ-trees are needed for what is left only.
 
+Gain on 32 sampled instances (`experiments/alignment_parts.py`, docs/results-memory.md):
+the share of bytes in place rises from 3% to 53% for tree-LSTMs, from 8% to 76% for word
+lattices, from 46% to 86% for taggers. Waiting is worth 32 of these points to lattices
+and 4 to taggers, nothing to trees, and costs DAG-LSTMs 18.
+
 Time O(E + sorting) for E operands, if types have few slots.
 """
 

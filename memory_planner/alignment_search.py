@@ -5,6 +5,10 @@ again with other weights of reads and of pairs of blocks, other orders of nodes 
 nothing speaks for, and other batches that wait; each time a few changes away from the
 best so far. That finds all that an exhaustive search finds on small minibatches (the
 tests compare the two), where the first try alone misses something in one of twenty.
+
+Gain (`experiments/alignment_parts.py`): 3 points of the share of bytes in place on two
+sampled trees, 9 on two DAGs, nothing on 32 instances, whose graphs are too large to be
+searched.
 """
 
 import numpy as np

@@ -62,9 +62,6 @@ def give_rows_back(gap: np.ndarray, gaps: int, row: int, rows: int) -> int:
         row: The first row.
         rows: How many rows.
 
-    Returns:
-        How many gaps there are.
-
     Example:
         >>> gap = np.array([[1, 2], [5, 2], [0, 0]])
         >>> give_rows_back(gap, 2, 9, 1), give_rows_back(gap, 3, 3, 2)

@@ -55,9 +55,6 @@ def find_groups(
         nodes: Its n nodes.
         weight: What one node counts for each read.
         count: Scratch, zero for each batch, ``[S] int32``.
-
-    Returns:
-        The groups.
     """
     read = tables.read
     chosen, most = _choose_reads(tables.batch, b, read, weight)

@@ -70,9 +70,6 @@ class Planner:
 def default_effort(nodes: int) -> int:
     """Chooses how long to search for a better alignment of a graph.
 
-    Args:
-        nodes: Number of nodes.
-
     Returns:
         How many operands the search may look at. It takes some ten milliseconds, and
         finds all that an exhaustive search does, for up to 32 nodes; less than one for

@@ -37,9 +37,6 @@ ROOT, FREE, USED = FIRST, LAST, CHILDREN
 def new_tree(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Makes the tree of all orderings, as compiled functions take it.
 
-    Args:
-        n: Number of leaves, at least 0.
-
     Returns:
         The tree: its nodes ``[2 n + 2, 16] int32``, and scratch of as many int32. It is
         for one thread at a time.
@@ -67,9 +64,6 @@ def new_tree(n: int) -> tuple[np.ndarray, np.ndarray]:
 @njit(cache=True, nogil=True)
 def preorder(tree: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Lists the nodes, each before its children, in the order of the frontier.
-
-    Args:
-        tree: As `new_tree` returns it.
 
     Returns:
         Kind of each node, `LEAF`, `P` or `Q`, and the leaf or the number of children;

@@ -64,9 +64,6 @@ _REFUSED = -1  # in place of a label
 def frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Returns the leaves from left to right, one ordering of the tree.
 
-    Args:
-        tree: As `new_tree` returns it.
-
     Returns:
         The leaves; ``[n] int32``.
     """

@@ -16,9 +16,6 @@ def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     child is smaller than their last one. So it is 0, 1, 2 and so on if the tree has
     that ordering.
 
-    Args:
-        tree: As from `edbatch.memory_planner.pq_reduction.new_tree`, with a leaf.
-
     Returns:
         The leaves; ``[n] int32``. Time O(n).
 

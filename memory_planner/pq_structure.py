@@ -27,9 +27,6 @@ from edbatch.memory_planner.pq_nodes import (
 def check_nodes(node: np.ndarray) -> None:
     """Checks the arrays of a PQ-tree.
 
-    Args:
-        node: Nodes as `edbatch.memory_planner.pq_nodes.new_tree` makes them.
-
     Raises:
         AssertionError: A link is wrong; a leaf is missing or hangs twice; a P node has
             less than two children or a Q node less than three; a row is lost; or a

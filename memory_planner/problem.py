@@ -75,9 +75,6 @@ def make_problem(
         schedule: Its schedule.
         sizes: Widths of chunks.
         widths: The widths that each type has; all of ``sizes`` if None.
-
-    Returns:
-        The arrays.
     """
     own = [sizes.widths] * len(graph.types) if widths is None else widths
     lists = tuple(sorted({*own}))
@@ -120,9 +117,6 @@ def make_problem(
 def column_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
     """Finds the output columns of a model with ``T`` types.
 
-    Args:
-        types: The types.
-
     Returns:
         ``column_kind`` and ``column_leaf`` of `LayoutProblem`.
     """
@@ -144,9 +138,6 @@ def column_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
 def bytes_per_slot(types: TypeTable) -> np.ndarray:
     """Returns the bytes of a row of each operand slot of a model with ``T`` types.
 
-    Args:
-        types: The types.
-
     Returns:
         ``[T, most slots] int64``; 0 for slots that a type does not have.
     """
@@ -160,9 +151,6 @@ def bytes_per_slot(types: TypeTable) -> np.ndarray:
 
 def slot_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
     """Describes the operand slots of a model with ``T`` types.
-
-    Args:
-        types: The types.
 
     Returns:
         Bytes of a row that can be read in a slice, ``[T, most slots] int64``: 0 for the

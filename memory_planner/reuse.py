@@ -7,6 +7,9 @@ first blocks are written, each into the smallest gap that holds it (best fit). A
 of several chunks still reads when it has begun to write, so the rows of its operands
 are not gaps before the next batch.
 
+Gain (docs/results-memory.md): arenas take 34% less memory for tree-LSTMs, 47% for word
+lattices and 56% for taggers, aligned, on 32 instances; there is no gradient then.
+
 This is dynamic storage allocation with known life times. Time O(V + E + R G) for R
 ranges of rows that die together, of which aligned layouts have few, and G gaps.
 """

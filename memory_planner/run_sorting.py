@@ -5,6 +5,9 @@ Runs come from the constraints of the batch's readers. They are sorted by groups
 but not always those of the others, so a PQ-tree over the runs then takes the groups of
 all reads, and pairs of neighbouring groups, as sets that should be consecutive. Of the
 two orders the better one is kept, by the bytes of the chunks that could be slices.
+
+Gain of the tree over sorting alone (`experiments/alignment_parts.py`): 0.3 to 0.4
+points of the share of bytes in place on 32 sampled trees, nothing elsewhere.
 """
 
 import numpy as np

@@ -60,9 +60,6 @@ def link_sequence(
         node: Nodes; likewise.
         sequence: The nodes.
         change: Scratch, ``[length of the sequence or more, 3] int32``.
-
-    Returns:
-        Whether it was taken.
     """
     changes = 0
     for k in range(len(sequence) - 1):
