@@ -14,9 +14,6 @@ _HIGHEST = np.array([2.0**31, 2.0**31, 1], np.float32)
 def observation_space(num_types: int) -> spaces.Box:
     """Says what observations look like.
 
-    Args:
-        num_types: Number of types, T.
-
     Returns:
         ``Box [T, 3] float32``.
 
@@ -34,10 +31,6 @@ def observation_space(num_types: int) -> spaces.Box:
 def observe(state: FrontierState, heads: HeadState) -> np.ndarray:
     """Describes the frontier by type.
 
-    Args:
-        state: The execution.
-        heads: Its heads.
-
     Returns:
         ``[T, 3] float32``: per type the number of nodes on the frontier, the number of
         nodes that have not run, and the ratio of the sufficient condition.
@@ -52,9 +45,6 @@ def observe(state: FrontierState, heads: HeadState) -> np.ndarray:
 
 def action_masks(state: FrontierState) -> np.ndarray:
     """Tells which types are on the frontier.
-
-    Args:
-        state: The execution.
 
     Returns:
         ``[T] bool``.

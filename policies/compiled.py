@@ -16,9 +16,6 @@ def without_counting(
     arrays costs forty atomic operations: at a few nodes per call, a quarter of a
     schedule's time. Such a function is compiled without counting; it must not allocate.
 
-    Args:
-        inline: As for `numba.njit`.
-
     Returns:
         The decorator; results are cached, and the GIL is released.
     """

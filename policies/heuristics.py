@@ -196,9 +196,6 @@ def smallest_mean_depth(state: FrontierState, mean: np.ndarray) -> int:
     Args:
         state: A `FrontierState`.
         mean: ``[T] float64``: the mean depth of each type.
-
-    Returns:
-        The type, the first of equals.
     """
     best = -1
     best_mean = np.inf

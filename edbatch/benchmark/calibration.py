@@ -176,10 +176,6 @@ def with_all_types(
 ) -> list[DataflowGraph]:
     """Adds instances to a minibatch until it has nodes of every type.
 
-    Args:
-        minibatch: Recorded instances.
-        others: More of them.
-
     Returns:
         The minibatch, and those of the others that bring a type.
     """
@@ -266,9 +262,6 @@ def predict(costs: CostModel, timed: Sequence[Timed], standard_us: float) -> Pre
         costs: The costs, with those of the model's types in their order.
         timed: Minibatches under one policy.
         standard_us: Microseconds of the stopwatch's standard.
-
-    Returns:
-        The comparison.
     """
     predicted_us = np.array(
         [

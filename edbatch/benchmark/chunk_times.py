@@ -61,9 +61,6 @@ def rising(values: Sequence[float]) -> list[float]:
 
     Pool adjacent violators (Ayer et al. 1955): neighbours that fall become their mean.
 
-    Args:
-        values: The numbers.
-
     Returns:
         As many, each at least as large as the one before.
 

@@ -29,9 +29,6 @@ Product = tuple[int, int, int, int]  # batch, m, n, k: [batch, m, k] @ [batch, k
 def products(jaxpr: Any) -> Iterator[tuple[Product, int]]:
     """Finds the matrix products of a jaxpr, those of inner jaxprs included.
 
-    Args:
-        jaxpr: A jaxpr.
-
     Yields:
         Each product and how often it runs. Of the branches of a conditional all count;
         the body of a ``while`` counts once, since its trips are not known.
@@ -71,9 +68,6 @@ def type_products(
         types: The model's types.
         node_type: The node's type.
         packing: Of the packed cell instead of the cell as it is written.
-
-    Returns:
-        Each product and how often it runs.
     """
     cell = cell_program(node_type, types, packing)
     specs = input_specs(
@@ -90,9 +84,6 @@ def count_flops(graph: DataflowGraph) -> int:
     """Counts the operations of all matrix products of a minibatch, as written.
 
     A padded list counts with its padded length: that is what the cell computes.
-
-    Args:
-        graph: The minibatch.
 
     Returns:
         Multiplications and additions, unbatched, without any padding of a batch.

@@ -33,10 +33,6 @@ def half_squares(outputs: Any) -> Array:
 def max_relative_error(found: Any, expected: Any) -> float:
     """Compares gradients, array by array.
 
-    Args:
-        found: A gradient.
-        expected: Another, of the same structure.
-
     Returns:
         The largest difference in an array relative to its largest number; infinite
         where something is not a number.

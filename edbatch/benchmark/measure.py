@@ -177,9 +177,6 @@ def alternate(
         rounds: How often to time each system on each minibatch.
         tick: Called after each turn.
         train: Also time value and gradient.
-
-    Returns:
-        The times of each system.
     """
     times = np.zeros((len(systems), 4, len(minibatches), rounds))
     with _little_garbage():
@@ -231,9 +228,6 @@ def typical(samples: np.ndarray) -> float:
     Args:
         samples: ``[M, R]``.
 
-    Returns:
-        The time.
-
     Example:
         >>> typical(np.array([[1.0, 1.0, 9.0], [3.0, 3.0, 3.0]]))
         2.0
@@ -276,10 +270,6 @@ def noise_percent(samples: np.ndarray) -> float:
 
 def max_abs_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
     """Compares the outputs of all instances, number by number.
-
-    Args:
-        found: A pytree per instance.
-        expected: Another.
 
     Returns:
         The largest absolute difference; infinite where only one is not a number.

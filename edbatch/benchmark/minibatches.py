@@ -70,12 +70,6 @@ def choose_policy(
 ) -> tuple[Policy, str]:
     """Loads the policy that was asked for, or trains one.
 
-    Args:
-        workload: The workload.
-        params: The model's parameters.
-        config: Names the policy, if any.
-        training: Minibatches to train on.
-
     Returns:
         The policy, and what it is, for the reader of the result.
 
@@ -112,10 +106,6 @@ def choose_policy(
 
 def random_params(workload: Workload, config: BenchmarkConfig) -> Any:
     """Samples parameters of which none is zero.
-
-    Args:
-        workload: The workload.
-        config: Hidden size and seed.
 
     Returns:
         The workload's own well-scaled parameters, with small random numbers where they

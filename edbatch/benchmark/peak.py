@@ -43,10 +43,6 @@ def _shapes(graph: DataflowGraph) -> Iterable[Product]:
 def measure_product(shape: Product, seed: int) -> float:
     """Measures one product, at its fastest of several runs.
 
-    Args:
-        shape: Batch, m, n and k.
-        seed: Seed of the matrices.
-
     Returns:
         10^9 operations per second.
     """

@@ -47,9 +47,6 @@ def count_program(
         run: The jitted function ``run(params, plan)``.
         params: The parameters.
         plan: A plan.
-
-    Returns:
-        The counts.
     """
     text = run.lower(params, plan).compile().as_text() or ""
     return count_text(text, len(plan.shape.program.loops))
@@ -57,13 +54,6 @@ def count_program(
 
 def count_text(text: str, loops: int) -> ProgramCounts:
     """Counts in the text of a compiled HLO module.
-
-    Args:
-        text: The text.
-        loops: How many loops over chunks it has.
-
-    Returns:
-        The counts.
 
     Example:
         >>> count_text('''

@@ -62,9 +62,6 @@ def instance_results(graph: DataflowGraph, columns: Sequence[Array]) -> list[Any
     Args:
         graph: The minibatch.
         columns: For each of `graph.outputs.values()` its values, ``[n or more, ...]``.
-
-    Returns:
-        What the model returns, per instance.
     """
     values: dict[int, np.ndarray] = {}
     for (kind, ids), found in zip(graph.outputs.values(), columns, strict=True):

@@ -86,9 +86,6 @@ class Stages:
 def stage(graph: DataflowGraph) -> Stages:
     """Puts a minibatch into stages.
 
-    Args:
-        graph: A recorded minibatch.
-
     Returns:
         Its stages. A node of a sink type runs last even if it could run earlier.
     """
@@ -130,16 +127,7 @@ def take(rows_of: Array, rows: Rows) -> Array:
 def pack_cells(
     types: TypeTable, node_types: Iterable[NodeType], params: Any
 ) -> list[Packed]:
-    """Computes what cells make of parameters alone, once per run of a minibatch.
-
-    Args:
-        types: The model's types.
-        node_types: Those of the cells.
-        params: The model's parameters.
-
-    Returns:
-        The arrays for each cell.
-    """
+    """Computes what cells make of parameters alone, once per run of a minibatch."""
     cells = (cell_program(each, types, packing=True) for each in node_types)
     return [cell.pack(params) for cell in cells]
 
@@ -223,23 +211,12 @@ def write(arenas: Arenas, kind: int, row: Any, rows: Array) -> Arenas:
         kind: Which arena.
         row: The first row.
         rows: ``[n, ...]``.
-
-    Returns:
-        The arenas with the rows replaced.
     """
     return {**arenas, kind: write_rows(arenas[kind], jnp.int32(row), rows)}
 
 
 def new_arenas(types: TypeTable, sizes: Mapping[int, int]) -> Arenas:
-    """Allocates arenas, not cleared but for row 0.
-
-    Args:
-        types: The model's types.
-        sizes: Rows by array kind.
-
-    Returns:
-        The arenas.
-    """
+    """Allocates arenas, not cleared but for row 0."""
     arenas = {}
     for kind, rows in sizes.items():
         aval = types.avals[kind]
@@ -250,12 +227,6 @@ def new_arenas(types: TypeTable, sizes: Mapping[int, int]) -> Arenas:
 
 def next_power(size: int) -> int:
     """Rounds up to a power of two.
-
-    Args:
-        size: At least 1.
-
-    Returns:
-        The power.
 
     Example:
         >>> [next_power(size) for size in (1, 2, 3, 64, 65)]

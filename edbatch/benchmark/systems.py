@@ -160,9 +160,6 @@ def make_system(
         policy: The policy of the system ``edbatch``, and the one called ``learned``.
         is_policy: Whether `name` is that of a policy.
 
-    Returns:
-        The system.
-
     Raises:
         PolicyError: There is no such policy.
     """

@@ -168,15 +168,7 @@ def _measure(
 
 
 def to_json(found: "Calibration", out: Path | None) -> dict[str, Any]:
-    """Returns costs and predictions as JSON values.
-
-    Args:
-        found: The calibration.
-        out: Where the costs were written, if anywhere.
-
-    Returns:
-        The values.
-    """
+    """Returns costs and predictions as JSON values."""
     from dataclasses import asdict
 
     costs = found.costs

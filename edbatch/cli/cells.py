@@ -17,12 +17,6 @@ def inspect_cells(
 ) -> None:
     """Prints the cells of a model before and after packing.
 
-    Args:
-        options: What the model is.
-        hidden: Length of a ready workload's states.
-        seed: Seed of sampled instances.
-        json: Whether to print JSON.
-
     Raises:
         EdbatchError: As `load_task`; or a hidden size is given for the user's own
             model.

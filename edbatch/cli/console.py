@@ -54,9 +54,6 @@ def progress_bar(*columns: str) -> Progress:
 
     Args:
         *columns: More columns, as formats of the task: ``"{task.fields[loss]}"``.
-
-    Returns:
-        The bar, a context manager.
     """
     return Progress(
         TextColumn("{task.description}"),

@@ -22,10 +22,6 @@ def split(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Divides instances into those to train on, to judge by, and held out.
 
-    Args:
-        count: Number of instances, 3 or more.
-        rng: The random generator.
-
     Returns:
         Indices to train on, three fifths; to judge by during training, a fifth; and of
         no use to training, a fifth; at least one of each.
@@ -60,9 +56,6 @@ def draw(
         count: Number of minibatches.
         rng: The random generator.
 
-    Returns:
-        Indices of the instances of each minibatch.
-
     Example:
         >>> [batch] = draw(np.arange(5), 5, 1, np.random.default_rng(0))
         >>> sorted(batch.tolist())
@@ -81,13 +74,6 @@ def record(task: Task, *groups: Drawn) -> list[list[GraphStructure]]:
 
 def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
     """Records the instances that were drawn, each once, and merges the minibatches.
-
-    Args:
-        task: The model and its instances.
-        *groups: Groups of minibatches.
-
-    Returns:
-        For each group the graphs of its minibatches.
 
     Raises:
         EdbatchError: The model cannot be recorded.

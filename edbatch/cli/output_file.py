@@ -38,10 +38,6 @@ def check_writable(option: str, path: Path | None) -> None:
 def make_folder(option: str, folder: Path) -> None:
     """Makes a folder to write to, and those above it, unless they exist.
 
-    Args:
-        option: The option that names the folder.
-        folder: The folder.
-
     Raises:
         CommandError: It cannot be made, or a file has its name.
     """

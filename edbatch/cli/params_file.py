@@ -18,13 +18,7 @@ VOCABULARY, TARGET_VOCABULARY = "vocabulary", "target_vocabulary"
 
 
 def save_params(path: Path, params: Any, vocabulary: Vocabularies | None) -> None:
-    """Writes parameters, and the words by number if there are any.
-
-    Args:
-        path: The file.
-        params: The parameters.
-        vocabulary: The vocabulary that instances were numbered with.
-    """
+    """Writes parameters, and the words by number if there are any."""
     arrays = {name: np.asarray(leaf) for name, leaf in _named(params)}
     if isinstance(vocabulary, PairVocabulary):
         arrays[TARGET_VOCABULARY] = np.array(vocabulary.target.tokens)
@@ -46,9 +40,6 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]:
     """Reads what `save_params` wrote.
-
-    Args:
-        path: The file.
 
     Returns:
         Arrays by dotted path, and the vocabulary if there is one.
@@ -93,9 +84,6 @@ def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:
         template: Shapes of the parameters.
         arrays: Arrays by dotted path.
         source: The file that they come from, for messages.
-
-    Returns:
-        The parameters.
 
     Raises:
         CommandError: An array is missing, unknown, of another shape, or holds no

@@ -52,9 +52,6 @@ def comparisons(
         learned: The policy.
         structures: The minibatches.
         search_ms: Milliseconds for the search on each; 0 for no such row.
-
-    Returns:
-        One row per policy.
     """
     policies: dict[str, Policy] = {LEARNED: guarded(learned), ALONE: learned}
     if search_ms > 0:
@@ -70,11 +67,6 @@ def where_beaten(
     found: Sequence[Comparison], batch_size: int, policy: str = ALONE
 ) -> str | None:
     """Says so if a heuristic runs fewer batches than a policy without the guard.
-
-    Args:
-        found: Rows, among them that of the policy.
-        batch_size: Instances per minibatch.
-        policy: The name of its row.
 
     Returns:
         The sentence; None if no heuristic does.
@@ -98,10 +90,6 @@ def where_beaten(
 
 def as_rows(found: Sequence[Comparison], batch_size: int) -> list[dict[str, Any]]:
     """Returns a comparison as JSON values.
-
-    Args:
-        found: The rows.
-        batch_size: Instances per minibatch.
 
     Returns:
         One dict per policy, with the first keys of `COLUMNS`.

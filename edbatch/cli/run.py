@@ -135,9 +135,6 @@ def sizes_of(
         workload: Name of the workload.
         arrays: Its parameters by dotted path.
         hidden: The hidden size if they do not tell.
-
-    Returns:
-        Options, and the hidden size.
     """
     from edbatch.models import WORKLOADS
 

@@ -46,9 +46,6 @@ def load_task(options: TaskOptions, seed: int, count: int, hidden: int = 2) -> T
         count: How many to sample where there are no data.
         hidden: Length of a ready workload's states, where that matters.
 
-    Returns:
-        The task.
-
     Raises:
         EdbatchError: The options do not fit together, something that they name does
             not exist, or data cannot be read.

@@ -257,15 +257,7 @@ def _train(
 
 
 def describe_outcome(record: "TrainingRecord", states: int) -> str:
-    """Says in a sentence how training ended.
-
-    Args:
-        record: The record of the training.
-        states: Number of states of the policy.
-
-    Returns:
-        The sentence.
-    """
+    """Says in a sentence how training ended."""
     if record.stopped == "greedy":
         return (
             "greedy already meets the bound on every minibatch: you need no policy."

@@ -21,9 +21,6 @@ def find(option: str, name: str) -> Any:
         option: The option, for messages.
         name: ``package.module:function``.
 
-    Returns:
-        The object of that name.
-
     Raises:
         CommandError: There is no such module or name in it.
 
@@ -76,9 +73,6 @@ def call(option: str, function: Any, *arguments: Any) -> Any:
         option: The option that named it, for messages.
         function: The function; anything that cannot be called is returned.
         *arguments: What it may take.
-
-    Returns:
-        What it returns.
 
     Raises:
         CommandError: It takes another number of arguments, or fails.

@@ -170,9 +170,6 @@ def read_text(path: PathLike, *, in_folder: bool = False) -> SourceText:
         path: The file.
         in_folder: Whether it was found in a folder; for messages.
 
-    Returns:
-        Its text.
-
     Raises:
         DataError: The file is unreadable, too large, empty, a damaged gzip file, or not
             UTF-8.

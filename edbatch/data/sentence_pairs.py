@@ -22,9 +22,6 @@ _WORD = re.compile(f"[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
 def split_words(text: str) -> list[str]:
     """Splits a text at white space, and around every Chinese or Japanese character.
 
-    Args:
-        text: The text.
-
     Returns:
         Its tokens. Punctuation stays with the word before it unless a space, or its
         full width, sets it apart.

@@ -106,9 +106,6 @@ def read_word_list(path: Paths, *, max_length: int = MAX_LENGTH) -> WordList:
 def is_word_list(source: SourceText) -> bool:
     r"""Tells a word list from a file of tagged characters by its first line.
 
-    Args:
-        source: The text of a file.
-
     Returns:
         Whether the first line that is not blank is a word alone, or a word, its count
         and nothing else but a tag.

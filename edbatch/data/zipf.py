@@ -16,9 +16,6 @@ def zipf_words(rng: np.random.Generator, count: int, vocabulary_size: int) -> li
         count: How many.
         vocabulary_size: Words are integers below it; 0 is the most frequent.
 
-    Returns:
-        The words.
-
     Example:
         >>> zipf_words(np.random.default_rng(0), 5, 1)
         [0, 0, 0, 0, 0]

@@ -12,13 +12,6 @@ _FLAGS = (bool, bool | None, "bool", "bool | None", "Optional[bool]")
 def find_method(module: Any, name: str) -> Any:
     """Finds a method of a module.
 
-    Args:
-        module: The module.
-        name: The method's name.
-
-    Returns:
-        The function, unbound.
-
     Raises:
         CellError: There is none.
     """
@@ -37,10 +30,6 @@ def find_method(module: Any, name: str) -> Any:
 
 def cell_name(module: Any, method: str) -> str:
     """Names the cell of a method.
-
-    Args:
-        module: The module.
-        method: The method's name.
 
     Returns:
         The name of its class, with the method's unless that is `__call__`.
@@ -72,9 +61,6 @@ def function_signature(method: Any, *, takes_rng: bool) -> inspect.Signature:
 
 def flags(signature: inspect.Signature) -> list[str]:
     """Finds the arguments that are flags: a module branches on them in Python.
-
-    Args:
-        signature: A signature.
 
     Returns:
         Names of the arguments whose default or annotation is ``bool``.

@@ -44,13 +44,6 @@ class LoaderState:
     def resumed(self, state: Any, steps: int) -> "LoaderState":
         """Moves to a saved position, if it is one of the same run.
 
-        Args:
-            state: What was saved.
-            steps: Minibatches per epoch.
-
-        Returns:
-            This state at that position.
-
         Raises:
             LoaderError: The state is none, or is of other data or settings.
         """
@@ -103,12 +96,6 @@ def digest(recordings: Sequence[DataflowGraph]) -> str:
     """Returns a text that differs for other instances, or another order of them.
 
     It does not depend on what else a model recorded before, which numbers types.
-
-    Args:
-        recordings: A recording per instance.
-
-    Returns:
-        Sixteen hexadecimal digits.
     """
     found = hashlib.blake2b(digest_size=8)
     name = cache(_name)  # by the table, of which there is one, and the type

@@ -57,12 +57,6 @@ def new_figure(width: float, height: float) -> "Figure":
 def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
     """Makes a figure of panels in rows of up to three.
 
-    Args:
-        count: How many.
-
-    Returns:
-        The figure and its panels.
-
     Raises:
         MissingMatplotlibError: Matplotlib is not installed.
 
@@ -83,10 +77,6 @@ def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
 
 def set_panel_title(axes: "Axes", title: str) -> None:
     """Writes what a panel shows above it, in lines no longer than it is wide.
-
-    Args:
-        axes: A panel of `new_panels`.
-        title: The text.
 
     Example:
         >>> _, [panel] = new_panels(1)
@@ -134,9 +124,6 @@ def legend_columns(labels: Sequence[str], width: float) -> int:
     Args:
         labels: The labels, at least one.
         width: In inches.
-
-    Returns:
-        The number of columns, at least 1.
 
     Example:
         >>> legend_columns(["a", "b", "c"], 5.0), legend_columns(["a" * 50, "b"], 5.0)
@@ -191,9 +178,6 @@ def counted(count: int, one: str, many: str = "") -> str:
         one: The noun for one.
         many: The noun for several; with an s by default.
 
-    Returns:
-        Number and noun.
-
     Example:
         >>> counted(1, "state"), counted(2000, "step"), counted(2, "batch", "batches")
         ('1 state', '2,000 steps', '2 batches')
@@ -203,9 +187,6 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 def check_max_states(max_states: int) -> None:
     """Checks how many states a picture shall show.
-
-    Args:
-        max_states: The number.
 
     Raises:
         PlotError: It is not positive.

@@ -16,13 +16,6 @@ _RANKED = ("sort", "fall")
 def frontier_types(encoding: str, frontier: Sequence[int]) -> list[int]:
     """Lists the types that an encoded frontier names, in its order.
 
-    Args:
-        encoding: The encoding.
-        frontier: The encoded frontier.
-
-    Returns:
-        Each type once.
-
     Example:
         >>> frontier_types("max", (1, 0, 1)), frontier_types("sort", (1, 0))
         ([0, 1], [1, 0])

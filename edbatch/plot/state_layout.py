@@ -45,13 +45,6 @@ class StateLayout:
 def lay_out_states(trace: MachineTrace, max_states: int) -> StateLayout:
     """Places the most visited states of a machine.
 
-    Args:
-        trace: What the machine did.
-        max_states: How many states to place at most.
-
-    Returns:
-        The layout.
-
     Example:
         >>> from edbatch.policies import StateMachine, trace_machine
         >>> from edbatch.schedule.examples import chain

@@ -34,9 +34,6 @@ def type_style(position: int) -> TypeStyle:
     Args:
         position: Position of the type among those of its model.
 
-    Returns:
-        The fill, another for each of 63 neighbouring types.
-
     Example:
         >>> len({type_style(k) for k in range(63)})
         63
@@ -47,10 +44,6 @@ def type_style(position: int) -> TypeStyle:
 
 def short_names(types: Sequence[TypeKey], limit: int = 24) -> list[str]:
     """Names types by as little as tells them apart.
-
-    Args:
-        types: The types of one model.
-        limit: Longer names lose their middle.
 
     Returns:
         A name for each, different from the others': the cell alone where that is

@@ -76,9 +76,6 @@ def automatic(mesh: Mesh) -> Mesh:
     Those of ``jax.make_mesh`` are explicit: arrays have the mesh in their type, and
     outside ``jax.set_mesh`` hardly anything can be computed of a result.
 
-    Args:
-        mesh: The mesh.
-
     Returns:
         The mesh; equal to the one given if its axes were automatic.
     """
@@ -91,9 +88,6 @@ def choose_axis(mesh: Mesh, axis: str | None = None) -> str:
     Args:
         mesh: The mesh.
         axis: Its name; may be left out where there is one axis only.
-
-    Returns:
-        The name.
 
     Raises:
         PlanError: What was given is no mesh of devices; it has several axes and none
@@ -129,9 +123,6 @@ def choose_axis(mesh: Mesh, axis: str | None = None) -> str:
 
 def check_automatic(params: Any) -> None:
     """Checks that no mesh with explicit axes is in use.
-
-    Args:
-        params: What is handed to a sharded function.
 
     Raises:
         PlanError: There is one, around the call or in the type of a parameter.

@@ -68,9 +68,6 @@ def plan_shards(
         axis: The axis of the mesh over which minibatches are split.
         pad_to: As for `edbatch.planning.plan`.
 
-    Returns:
-        The plan, on the devices.
-
     Raises:
         EdbatchError: As `edbatch.planning.plan`; or the costs given are those of other
             cells.

@@ -35,9 +35,6 @@ def get_costs(costs: Any) -> CostModel | None:
     Args:
         costs: A `CostModel`, a file, or None for none.
 
-    Returns:
-        The costs.
-
     Raises:
         PolicyError: It is none of these, or the file cannot be read.
     """
@@ -78,13 +75,6 @@ def load_costs(path: str | PathLike[str]) -> CostModel:
 
 def parse_costs(text: str, source: str = "this text") -> CostModel:
     """Reads the content of a cost file.
-
-    Args:
-        text: The content.
-        source: Where it comes from, for messages.
-
-    Returns:
-        The costs.
 
     Raises:
         PolicyError: As for `load_costs`.

@@ -325,9 +325,6 @@ class CostModel:
 def require_costs(costs: object) -> None:
     """Checks that costs are None or a `CostModel`.
 
-    Args:
-        costs: What was given.
-
     Raises:
         PolicyError: They are something else.
     """

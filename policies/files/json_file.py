@@ -80,9 +80,6 @@ class JsonFormat:
             path: The file; replaced if it exists.
             content: Its entries.
 
-        Returns:
-            The path.
-
         Raises:
             PolicyError: The file cannot be written.
         """
@@ -103,12 +100,6 @@ class JsonFormat:
 
     def read(self, path: Path) -> str:
         """Reads a file.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The content.
 
         Raises:
             PolicyError: The file does not exist, cannot be read, is too large or is not
@@ -141,9 +132,6 @@ class JsonFormat:
             source: Where it comes from, for messages.
             build: Takes the entries and the version; raises `ValueError` with a clause
                 that says what is wrong.
-
-        Returns:
-            What was built.
 
         Raises:
             PolicyError: The text is damaged, is no such file, or of a later version.
@@ -221,12 +209,6 @@ _TYPE_KEY = {"cell": str, "path": str, "arity": int, "variant": int}
 def read_types(entries: list[Any]) -> tuple[TypeKey, ...]:
     """Reads types from their entries.
 
-    Args:
-        entries: JSON values.
-
-    Returns:
-        The types.
-
     Raises:
         ValueError: An entry is wrong, or repeats a type.
     """
@@ -250,9 +232,6 @@ def read_entry(values: Any, where: str, name: str, kind: type) -> Any:
         where: What it is, for messages.
         name: The entry.
         kind: The type that it should have; an integer will do for a float.
-
-    Returns:
-        The entry.
 
     Raises:
         ValueError: The value is no object, has no such entry, or one of another type.

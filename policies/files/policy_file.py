@@ -68,13 +68,6 @@ def policy_text(policy: StateMachine) -> str:
 def parse_policy(text: str, source: str = "this text") -> StateMachine:
     """Reads the content of a policy file.
 
-    Args:
-        text: The content.
-        source: Where it comes from, for messages.
-
-    Returns:
-        The policy.
-
     Raises:
         PolicyError: As for `load_policy`.
     """

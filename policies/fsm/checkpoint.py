@@ -129,13 +129,6 @@ def load_checkpoint(
 ) -> TrainingState:
     """Reads a checkpoint.
 
-    Args:
-        path: The file.
-        settings: As given to `save_checkpoint`.
-
-    Returns:
-        The state.
-
     Raises:
         PolicyError: There is no such file, it is damaged, or it belongs to a training
             with other settings or on other minibatches.

@@ -42,12 +42,6 @@ _EQUAL = 1e-9
 def encoding_id(encoding: str) -> int:
     """Returns the number by which compiled code knows an encoding.
 
-    Args:
-        encoding: One of `ENCODINGS`.
-
-    Returns:
-        Its position.
-
     Raises:
         PolicyError: There is no such encoding.
 
@@ -66,13 +60,6 @@ def encoding_id(encoding: str) -> int:
 
 def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
     """Tells whether a sequence of symbols can stand for any frontier.
-
-    Args:
-        encoding: One of `ENCODINGS`.
-        sequence: The symbols.
-
-    Returns:
-        Whether some frontier has this encoding.
 
     Example:
         >>> may_encode("base", [0, 2]), may_encode("base", [2, 0])
@@ -108,9 +95,6 @@ def encode(
         smooth: The `SmoothedBound` of what remains; read for `fall` only.
         type_of: The graph's type of each symbol, negative where the graph has none.
         sequence: Receives the symbols; at least one longer than there are symbols.
-
-    Returns:
-        The length of the sequence.
     """
     if kind == FALL:
         return best_two(state, smooth, type_of, sequence)
@@ -196,9 +180,6 @@ def encoded(
         state: The execution.
         smooth: Its `SmoothedBound`.
         type_of: As for `encode`; symbols are the graph's own types if None.
-
-    Returns:
-        The symbols.
 
     Example:
         >>> from edbatch.policies.smooth_bound.bound import start_smoothed_bound

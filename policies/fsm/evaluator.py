@@ -107,9 +107,6 @@ def machine_states(table: QTable, action: np.ndarray) -> tuple[MachineState, ...
     Args:
         table: The table.
         action: What to do in each state; ``[S]``.
-
-    Returns:
-        The states.
     """
     start, flat = sequences(table.trie)
     symbols = flat.tolist()

@@ -69,9 +69,6 @@ class MachineState:
 def type_labels(types: tuple[TypeKey, ...]) -> list[str]:
     """Names the types of a policy in its states.
 
-    Args:
-        types: The types.
-
     Returns:
         Their texts; with the position appended where two agree.
 

@@ -20,9 +20,6 @@ def new_stream(seed: int) -> np.ndarray:
     Args:
         seed: Any integer; it counts modulo 2⁶⁴.
 
-    Returns:
-        Its state, which `next_uniform` updates.
-
     Example:
         >>> round(float(next_uniform(new_stream(0))), 6)
         0.883311
@@ -36,9 +33,6 @@ def next_bits(stream: np.ndarray) -> np.uint64:
 
     Args:
         stream: The state; updated.
-
-    Returns:
-        An unsigned integer.
     """
     stream[0] += _STEP
     z = stream[0]
@@ -53,8 +47,5 @@ def next_uniform(stream: np.ndarray) -> float:
 
     Args:
         stream: The state; updated.
-
-    Returns:
-        The number, a multiple of 2⁻⁵³.
     """
     return np.float64(next_bits(stream) >> _S11) * 2.0**-53

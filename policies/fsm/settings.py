@@ -76,9 +76,6 @@ class Settings:
 def common_types(graphs: Sequence[GraphStructure]) -> tuple[TypeKey, ...]:
     """Finds the types of graphs that one model recorded at different times.
 
-    Args:
-        graphs: At least one.
-
     Returns:
         The longest of their tuples of types; all others are its beginnings.
 

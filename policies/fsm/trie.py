@@ -38,9 +38,6 @@ def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
     Args:
         num_symbols: How many symbols there are, P.
         capacity: For how many trie nodes there is room at first.
-
-    Returns:
-        The `Trie`.
     """
     return Trie(
         np.zeros((capacity, num_symbols), np.int32),
@@ -57,9 +54,6 @@ def find(trie: Trie, sequence: np.ndarray, length: int) -> int:
         trie: The `Trie`.
         sequence: The symbols; unknown ones (P and above) are allowed.
         length: How many of them count.
-
-    Returns:
-        The number of the sequence, or `NO_STATE`.
     """
     node = 0
     for k in range(length):
@@ -139,9 +133,6 @@ def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
 @njit(cache=True, nogil=True)
 def sequences(trie: Trie) -> tuple[np.ndarray, np.ndarray]:
     """Lists the sequences of a trie.
-
-    Args:
-        trie: The `Trie`.
 
     Returns:
         Starts ``[S + 1]`` and symbols, flat, of the ``S`` sequences by number.

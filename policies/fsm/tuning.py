@@ -76,9 +76,6 @@ def start_tuning(
         structures: The minibatches to train on.
         num_types: Number of types of the model.
         cost: What a batch of each type costs; 1 if None. ``[T]``.
-
-    Returns:
-        The state before the first generation.
     """
     equal = np.zeros(num_types + 1)
     return Tuning(
@@ -111,9 +108,6 @@ def next_generation(
         generations: How many generations there will be.
         seed: Seed of all of them; any integer, it counts modulo 2⁶⁴.
         cost: As for `start_tuning`.
-
-    Returns:
-        Where it stands afterwards.
     """
     rng = np.random.default_rng([seed % 2**64, tuning.generation])
     shape = (POPULATION, len(tuning.mean))

@@ -103,9 +103,6 @@ def search_beam(
             interest.
         max_ms: When to stop, in milliseconds; looked at about every millisecond.
         cost: Cost of one batch of each type, above 0; 1 for all if None. ``[T]``.
-
-    Returns:
-        What was found.
     """
     deadline = time.perf_counter() + max_ms / 1e3
     num_types = states.ready.shape[1]

@@ -250,9 +250,6 @@ def schedule_of(structure: GraphStructure, actions: np.ndarray) -> Schedule:
         structure: The graph.
         actions: Types, each with a node on the frontier when its turn comes;
             ``[batches] int32``.
-
-    Returns:
-        The schedule.
     """
     order, start, kind = _run_actions(start_frontier(structure), actions)
     return Schedule(order, start, kind, "search")

@@ -101,9 +101,6 @@ def _parts(chains: np.ndarray) -> list[np.ndarray]:
 
     Args:
         chains: Longest chain of each type in each instance; ``[B, T]``.
-
-    Returns:
-        Parts of 1, 2, … instances.
     """
     chosen: list[int] = []
     longest = np.zeros(chains.shape[1], chains.dtype)

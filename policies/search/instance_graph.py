@@ -39,14 +39,7 @@ class InstanceGraph(NamedTuple):
 
 
 def instance_graph(structure: GraphStructure) -> InstanceGraph:
-    """Prepares a minibatch.
-
-    Args:
-        structure: The minibatch.
-
-    Returns:
-        Its arrays for compiled code.
-    """
+    """Prepares a minibatch."""
     start, consumers, _ = structure.consumers
     node_type = structure.node_type
     first_node = np.concatenate([[0], np.cumsum(structure.instance_nodes)])

@@ -78,9 +78,6 @@ class Scratch(NamedTuple):
 def new_states(graph: InstanceGraph) -> tuple[InstanceStates, np.ndarray]:
     """Makes the states in which the instances start.
 
-    Args:
-        graph: The minibatch.
-
     Returns:
         The states, and that of each instance, ``[B] int32``.
     """

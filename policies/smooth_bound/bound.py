@@ -91,9 +91,6 @@ def new_smoothed_bound(
         instance_nodes: Number of nodes of each instance; ``[B]``.
         weight: Weight of each type's chains, and of the path; ``[T + 1]``.
         log2_p: Base-2 logarithm of the norm's p.
-
-    Returns:
-        `SmoothedBound` for it.
     """
     num_types = len(state.head)
     node, pair, waiting, left, level, longest = measure(
@@ -305,9 +302,6 @@ def marginal_gain(smooth: SmoothedBound, t: int, paths: float) -> float:
         smooth: The `SmoothedBound`.
         t: The type; some of its nodes are on the frontier.
         paths: `path_value`.
-
-    Returns:
-        The gain, in batches.
     """
     if smooth.is_stale[t]:
         smooth.is_stale[t] = 0

@@ -67,15 +67,7 @@ def chains_below(
 
 @njit(cache=True, nogil=True)
 def new_bound(state: FrontierState, below: np.ndarray) -> RemainingBound:
-    """Computes the bound for the start of an execution.
-
-    Args:
-        state: A `FrontierState` at its start.
-        below: `chains_below` of the graph.
-
-    Returns:
-        `RemainingBound` for it.
-    """
+    """Computes the bound for the start of an execution."""
     num_types = len(state.head)
     bound = RemainingBound(
         below, np.zeros(len(below), np.int32), np.zeros(num_types, np.int32)
@@ -99,9 +91,6 @@ def update_bound(
         chosen: The type that ran.
         first: First place of the batch in ``state.queue``.
         last: Its end.
-
-    Returns:
-        By how much the bound fell: 0 or 1.
     """
     base = state.type_start[chosen] - 1
     for place in range(first, last):
