@@ -22,6 +22,7 @@ from edbatch.cell.program import run_rows
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.base import Prepared
 from edbatch.executor.chunk import Chunk, read_chunk, read_inputs, write_outputs
+from edbatch.executor.coarse import coarse_step
 from edbatch.executor.program import ProgramShape
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
@@ -79,10 +80,40 @@ def walk(
         The position in the records after the last chunk visited, and the final state.
     """
     reverse = end is not None
+    make = coarse_step if program.options.tier == "coarse" else fine_step
+    run_step = make(program, stream.records, body_of, reverse=reverse)
+
+    def step(s: Array, carry: tuple[Array, _State]) -> tuple[Array, _State]:
+        trips = stream.trips[stream.num_steps - 1 - s if reverse else s]
+        return run_step(trips, carry)
+
+    start = jnp.int32(0) if end is None else end
+    return lax.fori_loop(0, stream.num_steps, step, (start, state))
+
+
+def fine_step(
+    program: ProgramShape,
+    records: Array,
+    body_of: Callable[[Loop], _Body[_State]],
+    *,
+    reverse: bool,
+) -> Callable[[Array, tuple[Array, _State]], tuple[Array, _State]]:
+    """Returns a function that visits the chunks of a step, in a loop of its own each.
+
+    Args:
+        program: The program.
+        records: Records of all chunks; ``[I] int32``.
+        body_of: Returns what a loop does with a chunk and a state, the next state.
+        reverse: Whether to visit chunks from the last to the first.
+
+    Returns:
+        A function of the step's trips, the position in the records and the state, which
+        returns the next two.
+    """
 
     def visit(loop: Loop) -> Callable[[Any, Any], Any]:
         node_type, body = program.types.types[loop.type_id], body_of(loop)
-        read = partial(read_chunk, node_type, loop, target, stream.records)
+        read = partial(read_chunk, node_type, loop, target, records)
         length = record_format(node_type, loop).length
 
         def forward(_: Any, carry: tuple[Array, _State]) -> tuple[Array, _State]:
@@ -98,15 +129,13 @@ def walk(
     target = program.options.target
     visits = [visit(loop) for loop in program.loops]
 
-    def step(s: Array, carry: tuple[Array, _State]) -> tuple[Array, _State]:
-        trips = stream.trips[stream.num_steps - 1 - s if reverse else s]
+    def step(trips: Array, carry: tuple[Array, _State]) -> tuple[Array, _State]:
         found: tuple[Array, _State] = run_loops(
             visits, trips, carry, ungrouped=target.ungrouped_loops, reverse=reverse
         )
         return found
 
-    start = jnp.int32(0) if end is None else end
-    return lax.fori_loop(0, stream.num_steps, step, (start, state))
+    return step
 
 
 def run_loops(

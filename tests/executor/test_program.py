@@ -17,8 +17,8 @@ pytestmark = pytest.mark.default_flags
 HIDDEN = 24
 
 
-def compiled(batched, params, trees):
-    plan = batched.bind(params).plan(trees)
+def compiled(batched, params, trees, tier="fine"):
+    plan = batched.bind(params).plan(trees).in_tier(tier)
     return plan, jax.jit(batched.apply).lower(params, plan).compile()
 
 
@@ -59,22 +59,24 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("tier", ["fine", "coarse"])
 @pytest.mark.parametrize("name", MODELS)
-def test_no_arena_is_copied(name):
+def test_no_arena_is_copied(name, tier):
     model, params = MODELS[name]
     batched = eb.batch(model, sizes=eb.Sizes(widths=(4, 16, 64)))
-    plan, program = compiled(batched, params, sample_trees(0, 16))
+    plan, program = compiled(batched, params, sample_trees(0, 16), tier)
     assert compiled_copies(program, plan.shape.program) == []
     arenas = {rows for _, rows in plan.shape.program.arena_rows}
     text = program.as_text()
     assert any(re.search(rf"f32\[{rows},{HIDDEN}\]", text) for rows in arenas)
 
 
+@pytest.mark.parametrize("tier", ["fine", "coarse"])
 @pytest.mark.parametrize("name", MODELS)
-def test_no_arena_is_copied_in_the_loops_of_the_gradient(name):
+def test_no_arena_is_copied_in_the_loops_of_the_gradient(name, tier):
     model, params = MODELS[name]
     batched = eb.batch(model, params=params, sizes=eb.Sizes(widths=(4, 16)))
-    plan = batched.plan(sample_trees(0, 16))
+    plan = batched.plan(sample_trees(0, 16)).in_tier(tier)
 
     def loss(params):
         return sum(

@@ -77,8 +77,8 @@ def leaves(tree):
     return [np.asarray(each).tobytes() for each in jax.tree.leaves(tree)]
 
 
-def assert_cut_anywhere(batched, params, minibatch, rng=None, seed=0):
-    plan = batched.plan(minibatch, params=params)
+def assert_cut_anywhere(batched, params, minibatch, rng=None, seed=0, tier="fine"):
+    plan = batched.plan(minibatch, params=params).in_tier(tier)
     program, stream = plan.shape.program, plan.as_stream()
     running = Running(plan, params, rng)
     running(stream)
@@ -144,16 +144,21 @@ def test_random_programs_with_random_numbers(options, key, quick_compiles):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("tree-lstm", "aligned, hoisted"), ("lattice-lstm", "reuse")],
+    ("name", "options", "tier"),
+    [
+        ("tree-lstm", "aligned, hoisted", "fine"),
+        ("tree-lstm", "aligned, hoisted", "coarse"),
+        ("lattice-lstm", "reuse", "fine"),
+        ("lattice-lstm", "reuse", "coarse"),
+    ],
 )
-def test_workloads(name, options, quick_compiles):
+def test_workloads(name, options, tier, quick_compiles):
     workload = get_workload(name, vocabulary_size=30)
     params = workload.init_params(jax.random.key(0), hidden=6)
     minibatch = workload.sample(np.random.default_rng(2), 3)
     sizes = eb.Sizes(widths=(4, 16))
     batched = eb.batch(workload.model, sizes=sizes, **OPTIONS[options])
-    assert_cut_anywhere(batched, params, minibatch)
+    assert_cut_anywhere(batched, params, minibatch, tier=tier)
 
 
 def test_a_cut_that_drops_a_chunk_is_found(quick_compiles):
