@@ -2,7 +2,6 @@
 
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -40,13 +39,12 @@ class CachedCommand(OneSentenceCommand):
         """Runs the command, under the user's cache unless JAX is given another."""
         import jax
 
-        from edbatch.compilation import use_compilation_cache
+        from edbatch.compilation import default_cache_folder, open_cache
 
         if getattr(jax.config, _JAX_FOLDER) is None:
-            with warnings.catch_warnings(record=True) as caught:
-                use_compilation_cache()
-            for each in caught:
-                say(f"Note: {each.message}")
+            folder = default_cache_folder()
+            if folder is not None and (problem := open_cache(folder)) is not None:
+                say(f"Note: {problem}")
         return super().invoke(ctx)
 
 

@@ -5,6 +5,7 @@ from edbatch.compilation.cache import (
     cache_contents,
     clear_compilation_cache,
     default_cache_folder,
+    open_cache,
     use_compilation_cache,
 )
 from edbatch.compilation.jit import TieredFunction, jit
@@ -24,6 +25,7 @@ __all__ = [
     "compile_report",
     "default_cache_folder",
     "jit",
+    "open_cache",
     "set_stance",
     "use_compilation_cache",
     "use_tiers",

@@ -94,23 +94,37 @@ def use_compilation_cache(
     )
     if path is None:
         return None
-    if (problem := _write_problem(path)) is not None:
-        warnings.warn(
-            f"programs are compiled anew in each process: {what}, {path}, cannot be"
-            f" written: {problem}; name another by {FOLDER_VARIABLE} or in"
-            " eb.use_compilation_cache(folder)",
-            stacklevel=2,
-        )
+    if (problem := open_cache(path, max_bytes)) is not None:
+        warnings.warn(problem, stacklevel=2)
         return None
-    _remove_oldest(path, max_bytes)
+    return path
+
+
+def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
+    """As `use_compilation_cache`, of a folder that is checked.
+
+    Args:
+        folder: The folder.
+        max_bytes: What the programs in it may take.
+
+    Returns:
+        Why the folder cannot be used, as a sentence; None if it can, and is.
+    """
+    if (problem := _write_problem(folder)) is not None:
+        return (
+            "programs are compiled anew in each process, because the folder of compiled"
+            f" programs, {folder}, cannot be written: {problem}; name another by"
+            f" {FOLDER_VARIABLE} or in eb.use_compilation_cache(folder)"
+        )
+    _remove_oldest(folder, max_bytes)
     before = getattr(jax.config, _FOLDER_OPTION)
-    jax.config.update(_FOLDER_OPTION, str(path))
+    jax.config.update(_FOLDER_OPTION, str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    if before != str(path):
+    if before != str(folder):
         compilation_cache.reset_cache()  # JAX opens a folder once
     _warn_once_of_bad_entries()
-    return path
+    return None
 
 
 @dataclass(frozen=True)

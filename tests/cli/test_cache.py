@@ -1,0 +1,62 @@
+"""`edbatch cache`, and the cache that other commands use."""
+
+import json
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDBATCH_CACHE_DIR", str(tmp_path / "programs"))
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
+    before = {name: getattr(jax.config, name) for name in names}
+    yield tmp_path / "programs"
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def test_commands_keep_programs_and_cache_clears_them(edbatch, folder):
+    options = "run --workload tree-lstm --samples 4 --batch-size 4 --hidden 4"
+    assert edbatch(*options.split()).exit_code == 0
+    result = edbatch("cache", "--json")
+    report = json.loads(result.stdout)
+    assert report["folder"] == str(folder)
+    assert report["programs"] >= 1 and report["megabytes"] > 0
+    assert str(report["programs"]) in edbatch("cache", "--info").stdout
+    cleared = json.loads(edbatch("cache", "--clear", "--json").stdout)
+    assert cleared["removed"] == report["programs"]
+    assert json.loads(edbatch("cache", "--json").stdout)["programs"] == 0
+
+
+def test_a_folder_that_cannot_be_used_is_noted(edbatch, folder):
+    folder.write_text("a file")
+    options = "run --workload tree-lstm --samples 2 --batch-size 2 --hidden 4"
+    result = edbatch(*options.split())
+    assert result.exit_code == 0
+    assert "Note: programs are compiled anew" in result.stderr
+
+
+def test_jaxs_own_setting_is_respected(edbatch, folder, tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "jax"))
+    edbatch("inspect", "zoo:tree-lstm-2type")
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "jax")
+
+
+def test_both_at_once(assert_fails):
+    assert_fails(r"--clear and --info are two", "cache", "--clear", "--info")
+
+
+def test_no_cache(assert_fails):
+    assert_fails(r"EDBATCH_CACHE_DIR is 'off'", "cache")
+
+
+def test_help_has_an_example(edbatch):
+    text = " ".join(edbatch("cache", "--help").stdout.split())
+    assert "Example: edbatch cache --clear" in text
