@@ -195,12 +195,12 @@ class TieredFunction:
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
         """Returns the programs of a call's signature, which may not be compiled."""
-        key, _ = call_key(*self._static.split(args, kwargs))
+        key = call_key(*self._static.split(args, kwargs))
         found = self._programs.get(key)
         return found if found is not None else self._add(key, args, kwargs)
 
     def _add(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
-        text = describe(self._function, args, kwargs)
+        text = describe(self._function, args, kwargs, self._static)
         with self._lock:
             known = [each.text for each in self._programs.values()]
             made = Programs(key, text, difference(text, known))

@@ -11,11 +11,15 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from edbatch.errors import shown
+
+_AVAL, _COMMITTED = attrgetter("aval"), attrgetter("committed")
 _SHOWN = 3  # differences named in a sentence
 
 # Settings that a thread may have of its own, and the context that sets each.
@@ -128,9 +132,7 @@ def under(values: tuple[Any, ...]) -> ExitStack:
     return stack
 
 
-def call_key(
-    args: tuple[Any, ...], kwargs: dict[str, Any], static: Any
-) -> tuple[Key, list[Any]]:
+def call_key(args: tuple[Any, ...], kwargs: dict[str, Any], static: Any) -> Key:
     """Returns the signature of a call.
 
     Args:
@@ -139,21 +141,24 @@ def call_key(
         static: The static ones.
 
     Returns:
-        The signature; and the leaves of the arguments.
+        The signature.
     """
     leaves, treedef = jax.tree.flatten((args, kwargs))
     values = settings()
-    x64 = values[0]
-    keys = []
-    for leaf in leaves:
-        aval = getattr(leaf, "aval", None)
-        if aval is None:
-            keys.append(_host_aval(leaf, x64))
-        elif getattr(leaf, "committed", False):
-            keys.append((aval, leaf.sharding))
-        else:
-            keys.append(aval)
-    return Key(treedef, tuple(keys), static, values), leaves
+    try:  # all are arrays of JAX, as in a loop of training
+        keys = tuple(map(_AVAL, leaves))
+        if any(map(_COMMITTED, leaves)):
+            keys = tuple([_leaf_key(leaf, values[0]) for leaf in leaves])
+    except AttributeError:
+        keys = tuple([_leaf_key(leaf, values[0]) for leaf in leaves])
+    return Key(treedef, keys, static, values)
+
+
+def _leaf_key(leaf: Any, x64: bool) -> Any:
+    aval = getattr(leaf, "aval", None)
+    if aval is None:
+        return _host_aval(leaf, x64)
+    return (aval, leaf.sharding) if getattr(leaf, "committed", False) else aval
 
 
 def abstract_arguments(key: Key) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -169,7 +174,10 @@ def abstract_arguments(key: Key) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def describe(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static: StaticArguments,
 ) -> dict[str, str]:
     """Describes a call in words: the shape of each array, and what else it is made for.
 
@@ -177,6 +185,7 @@ def describe(
         function: What is called.
         args: All its arguments by position.
         kwargs: And by keyword.
+        static: Which of them are static.
 
     Returns:
         Texts such as ``"int32[512]"`` by places such as ``"plan.stream"``.
@@ -187,7 +196,11 @@ def describe(
         (names[k] if k < len(names) else f"args[{k}]", each)
         for k, each in enumerate(args)
     ]
+    fixed = {named[k][0] for k in static.numbers if k < len(named)} | {*static.names}
     for name, argument in [*named, *kwargs.items()]:
+        if name in fixed:
+            found[name] = shown(argument)
+            continue
         plans = jax.tree_util.tree_flatten_with_path(argument, is_leaf=_has_sizes)[0]
         for path, part in plans:
             where = f"{name}{jax.tree_util.keystr(path)}"
@@ -214,9 +227,9 @@ def difference(new: dict[str, str], known: Sequence[dict[str, str]]) -> str:
     nearest = min((_changes(new, each) for each in known), key=len)
     if not nearest:
         return "another plan, device or static argument than before"
-    shown = "; ".join(nearest[:_SHOWN])
+    told = "; ".join(nearest[:_SHOWN])
     more = len(nearest) - _SHOWN
-    return f"{shown}; and {more} more" if more > 0 else shown
+    return f"{told}; and {more} more" if more > 0 else told
 
 
 def _changes(new: dict[str, str], old: dict[str, str]) -> list[str]:
