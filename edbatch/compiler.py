@@ -12,6 +12,7 @@ _WORDS = {
     "hoisting": (AUTO, ALWAYS, NEVER),
     "slices": (AUTO, ALWAYS, NEVER),
     "remat": (AUTO, ALWAYS),
+    "sharing": (AUTO, NEVER),
 }
 
 
@@ -33,6 +34,10 @@ class Compiler:
         remat: For a gradient, recompute matmul outputs in the backward pass and do not
             keep them. Less memory, more time; `edbatch.gradient_memory` says how much.
             ``"auto"``: only in cells without operands, or ``"always"``.
+        sharing: Run types that differ in the path of their parameters alone, such as
+            the layers of a stack, in one compiled loop that reads stacked parameters.
+            ``"auto"``: four of them or more, none of which looks up rows in a large
+            parameter; or ``"never"``.
 
     Raises:
         PlanError: An option is not one of its words.
@@ -46,6 +51,7 @@ class Compiler:
     hoisting: str = AUTO
     slices: str = AUTO
     remat: str = AUTO
+    sharing: str = AUTO
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -54,4 +60,4 @@ class Compiler:
             check_word(PlanError, what, getattr(self, each.name), words)
 
 
-OFF = Compiler(packing=NEVER, hoisting=NEVER, slices=NEVER)
+OFF = Compiler(packing=NEVER, hoisting=NEVER, slices=NEVER, sharing=NEVER)

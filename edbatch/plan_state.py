@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from jax.sharding import Mesh
 
 from edbatch.cell import HoistedTypes
-from edbatch.cell.hoisted_types import HOISTED
+from edbatch.cell.hoisted_types import HOISTED, WHOLE, Part
 from edbatch.compiler import ALWAYS, AUTO, NEVER
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.type_table import TypeTable
@@ -86,8 +86,14 @@ class PlanState:
         """
         compiler = options.compiler
         hoisted = None
-        if compiler.hoisting != NEVER:
-            hoisted = HoistedTypes(types, always=compiler.hoisting == ALWAYS)
+        hoists, shares = compiler.hoisting != NEVER, compiler.sharing != NEVER
+        if hoists or shares:
+            hoisted = HoistedTypes(
+                types,
+                always=compiler.hoisting == ALWAYS,
+                hoists=hoists,
+                shares=shares,
+            )
         return cls(
             types,
             SliceVariants(_LEAST_SHARE[compiler.slices]),
@@ -141,9 +147,9 @@ class PlanState:
         def by_key(found: Mapping[int, _Each]) -> dict[TypeKey, _Each]:
             keyed: dict[TypeKey, _Each] = {}
             for running, each in found.items():
-                recorded, part = (running, "") if parts is None else parts[running]
-                if part != HOISTED:  # which has no operands, and few batches
-                    keyed[known[recorded].key] = each
+                part = Part(running, WHOLE) if parts is None else parts[running]
+                if part.part != HOISTED:  # which has no operands, and few batches
+                    keyed[known[part.type_id].key] = each
             return keyed
 
         widths: dict[int, Widths] = {}

@@ -103,5 +103,5 @@ class Replay:
         externals = len(self._types[type_id].external_kinds)
         reads = list(lanes[:, lane])
         return self._formats[self.loops.index(loop)].write(
-            Record(list(outputs), width, reads[:externals], reads[externals:])
+            Record(list(outputs), width, 0, reads[:externals], reads[externals:])
         )

@@ -31,6 +31,7 @@ from edbatch.cell.program import (
     cell_program,
     trace_settings,
 )
+from edbatch.cell.stacks import Stacks
 from edbatch.cell.transposed_weight import transposed_weight
 from edbatch.cell.weight_gradient import (
     Sites,
@@ -157,6 +158,10 @@ class TapedCell:
         """Returns a tape that tells which rows are in use; None if none is needed."""
         return self._gradient.new_mask(rows)
 
+    def new_owners(self, rows: int, members: int) -> Array:
+        """Returns a tape that tells whose parameters rows read; nobody's as yet."""
+        return self._gradient.new_owners(rows, members)
+
     def new_inputs(self, rows: int) -> Tapes:
         """Returns tapes for the inputs of each site, all zero."""
         return new_tapes(rows, [site.inputs for site in self.sites])
@@ -275,6 +280,25 @@ class TapedCell:
         constant = self._constant
         tapes = site_inputs, site_outputs_bar
         return self._gradient.contract(packed, constant, *tapes, live_rows, used)
+
+    def contract_members(
+        self, packed: Stacks, reads: Tapes, gives_bar: Tapes, owner: Array
+    ) -> dict[int, Array]:
+        """Computes the cotangents of a family's packed arrays from the tapes.
+
+        Args:
+            packed: The packed arrays.
+            reads: As for `contract`.
+            gives_bar: As for `contract`.
+            owner: The member of each row, as `new_owners` made it.
+
+        Returns:
+            As `contract`; stacked as the packed arrays are.
+        """
+        constant = self._constant
+        return self._gradient.contract_members(
+            packed, constant, reads, gives_bar, owner
+        )
 
     def _pull_back(
         self,

@@ -1,16 +1,21 @@
-"""The types of a model as they run, some divided into a hoisted part and the rest."""
+"""The types of a model as they run: some divided, some those of a whole family.
+
+A type may be divided into a hoisted part and the rest, and types that differ in their
+parameters alone may run as one (`edbatch.cell.shared_types`).
+"""
 
 import math
 import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from edbatch.cell.hoisted_cell import HoistedCell, hoisted_cell
+from edbatch.cell.shared_types import ALONE, Shared, SharedTypes
 from edbatch.errors import PickleError
 from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
 from edbatch.graph.type_table import TypeTable
@@ -18,7 +23,21 @@ from edbatch.schedule.hoist import NONE, Numbers
 
 # The parts of a type that the table of types as they run may hold.
 WHOLE, HOISTED, REST = "whole", "ahead", "rest"
-Part = tuple[int, str]  # a recorded type, and which part of it
+
+
+class Part(NamedTuple):
+    """A part of a recorded type.
+
+    Attributes:
+        type_id: The type; the first of its family where types share.
+        part: `WHOLE`, `HOISTED` or `REST`.
+        kin: Of which family of the type it is the part; `ALONE` of none.
+    """
+
+    type_id: int
+    part: str
+    kin: int = ALONE
+
 
 # A type is divided if the products of its external inputs read at least so many numbers
 # of parameters, and so many for each number that they hand on to a batch, and if it has
@@ -28,6 +47,14 @@ Part = tuple[int, str]  # a recorded type, and which part of it
 _LEAST_PARAMETERS = 1 << 15
 _LEAST_SHARE = 8
 _LEAST_BATCHES = 32
+
+
+class _How(NamedTuple):
+    """What may be done to types; see `HoistedTypes`."""
+
+    always: bool
+    hoists: bool
+    shares: bool
 
 
 class HoistedTable(TypeTable):
@@ -53,12 +80,15 @@ class HoistedTable(TypeTable):
 class HoistedTypes:
     """The types of one model as they run, shared by the threads that plan for it.
 
-    Whether a type is divided is decided by the first minibatch that has it; after
-    `freeze`, other types are not divided.
+    Whether a type is divided, and whether it shares, is decided by the first minibatch
+    that has it; after `freeze`, other types are not divided, and join families alone
+    that are there.
 
     Args:
         recorded: The types as they were recorded; the table may grow.
         always: Whether to divide every cell that can be, not only where it pays.
+        hoists: Whether to divide cells at all.
+        shares: Whether types that differ in their parameters alone run as one.
 
     Attributes:
         table: The types as they run; array kinds are those of the recorded ones.
@@ -66,12 +96,20 @@ class HoistedTypes:
         parts: Which part of which recorded type each type of the table is.
     """
 
-    def __init__(self, recorded: TypeTable, *, always: bool = False) -> None:
+    def __init__(
+        self,
+        recorded: TypeTable,
+        *,
+        always: bool = False,
+        hoists: bool = True,
+        shares: bool = True,
+    ) -> None:
         self.table = HoistedTable(recorded, self)
         self.recorded = recorded
         self.parts: list[Part] = []
         self._place: dict[Part, int] = {}
-        self._always = always
+        self._how = _How(always, hoists, shares)
+        self._shared = SharedTypes(recorded, shares=shares)
         self._decided = np.zeros(0, np.bool_)
         self._frozen = False
         self._rest: list[int] = []
@@ -95,8 +133,9 @@ class HoistedTypes:
             decided = tuple(self._decided.tolist())
             rest, hoisted = tuple(self._rest), tuple(self._hoisted)
             parts = tuple(self.parts)
-            how = self._always, self._frozen
-        return _load, (self.recorded, how, parts, decided, rest, hoisted)
+            shared = self._shared.all()
+            how = self._how, self._frozen
+        return _load, (self.recorded, how, parts, decided, rest, hoisted, shared)
 
     def freeze(self) -> None:
         """Divides no type any more that is not divided by now."""
@@ -108,12 +147,20 @@ class HoistedTypes:
         with self._lock:
             return tuple(k for k, each in enumerate(self._hoisted) if each != NONE)
 
-    def place(self, type_id: int, part: str) -> int:
+    def families(self) -> dict[int, tuple[int, ...]]:
+        """Returns the recorded types of each family, by the first of them."""
+        with self._lock:
+            found: dict[int, list[int]] = {}
+            for type_id, (first, kin) in enumerate(self._shared.all()):
+                if kin != ALONE:
+                    found.setdefault(first, []).append(type_id)
+            return {first: tuple(each) for first, each in found.items()}
+
+    def place(self, part: Part) -> int:
         """Returns the position of a part of a recorded type.
 
         Args:
-            type_id: A recorded type.
-            part: `WHOLE`, `HOISTED` or `REST`.
+            part: The part.
 
         Returns:
             Its position in the table.
@@ -123,18 +170,35 @@ class HoistedTypes:
         """
         with self._lock:
             self._extend()
-            if (type_id, part) not in self._place:
-                self._divide_again(type_id)
-            return self._place[type_id, part]
+            if part.kin != ALONE:
+                first, _ = self._shared.family(part.type_id, part.kin)
+                part = part._replace(type_id=first.id)
+            if part not in self._place:
+                self._add_again(part)
+            return self._place[part]
 
-    def _divide_again(self, type_id: int) -> None:
-        """Adds both parts of a type that was divided elsewhere."""
-        if not self._divide(type_id):
+    def _add_again(self, part: Part) -> None:
+        """Adds a part of a type that was divided or shared elsewhere."""
+        if part.kin != ALONE:
+            _, family = self._shared.family(part.type_id, part.kin)
+            if family is None:
+                raise PickleError(
+                    "a plan from elsewhere runs layers in one loop that cannot share"
+                    f" it here, those of cell {self._cell_name(part)!r}; usually its"
+                    " code was changed since; plan again"
+                )
+        own = part.type_id, part.kin
+        if part.part == WHOLE:
+            self._whole(own)
+        elif not self._divide(own):
             raise PickleError(
-                "a plan from elsewhere divides cell"
-                f" {self.recorded.types[type_id].key.cell!r}, which cannot be divided"
-                " here; usually its code was changed since; plan again"
+                f"a plan from elsewhere divides cell {self._cell_name(part)!r}, which"
+                " cannot be divided here; usually its code was changed since; plan"
+                " again"
             )
+
+    def _cell_name(self, part: Part) -> str:
+        return self.recorded.types[part.type_id].key.cell
 
     def _restore(
         self,
@@ -142,23 +206,39 @@ class HoistedTypes:
         decided: Sequence[bool],
         rest: Sequence[int],
         hoisted: Sequence[int],
+        shared: Sequence[Shared],
     ) -> None:
         """Makes the types of a pickle again, in the same order."""
-        for type_id, part in parts:
-            if part == WHOLE:
-                self._add(type_id, part, self.recorded.types[type_id])
-            elif part == HOISTED:  # the rest comes next
-                self._divide_again(type_id)
+        self._shared.extend()
+        for type_id, (_, kin) in enumerate(shared):
+            if kin != ALONE:
+                self._shared.family(type_id, kin)
+        for part in parts:
+            if part.part != REST:  # which comes with the hoisted part
+                self._add_again(part)
         self._decided = np.array(decided, np.bool_)
         self._rest, self._hoisted = list(rest), list(hoisted)
-        if any(each != NONE for each in hoisted):
-            self._number()
+        self._number()
 
-    def _add(self, type_id: int, part: str, node_type: NodeType) -> int:
+    def _add(self, part: Part, node_type: NodeType) -> int:
         """Adds a part of a type to the table."""
-        place = self._place[type_id, part] = self.table.add(node_type).id
-        self.parts.append((type_id, part))
+        place = self._place[part] = self.table.add(node_type).id
+        self.parts.append(part)
         return place
+
+    def _whole(self, own: Shared) -> int:
+        """The position of a type, or of what its family runs as."""
+        part = Part(own[0], WHOLE, own[1])
+        found = self._place.get(part)
+        return self._add(part, self._type(own)) if found is None else found
+
+    def _type(self, own: Shared) -> NodeType:
+        """A recorded type, or the one that a family runs as."""
+        type_id, kin = own
+        if kin == ALONE:
+            return self.recorded.types[type_id]
+        first, family = self._shared.family(type_id, kin)
+        return replace(first, family=family)
 
     def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
         """Returns the positions of all types that are known by now.
@@ -168,65 +248,100 @@ class HoistedTypes:
             batch_size: Their numbers of nodes; ``[S]``.
 
         Returns:
-            The positions; None if no type is divided yet.
+            The positions; None if no type is divided or shared yet.
         """
         with self._lock:
             if len(self._rest) < len(self.recorded):
                 self._extend()
             if not (self._frozen or self._decided[batch_type].all()):
-                for type_id in np.unique(batch_type).tolist():
-                    if not self._decided[type_id]:
-                        self._decide(type_id, batch_size[batch_type == type_id])
+                self._decide_all(batch_type, batch_size)
             return self._numbers
+
+    def _decide_all(self, batch_type: np.ndarray, batch_size: np.ndarray) -> None:
+        """Decides about the types of a minibatch."""
+        types = np.unique(batch_type[~self._decided[batch_type]]).tolist()
+        if any([self._shared.decide(type_id) for type_id in types]):
+            self._place_families()
+        sizes: dict[Shared, list[int]] = {}
+        for type_id, size in zip(batch_type.tolist(), batch_size.tolist(), strict=True):
+            if not self._decided[type_id]:
+                sizes.setdefault(self._shared.of(type_id), []).append(size)
+        for own, each in sizes.items():
+            self._decide(own, each)
+        self._decided[types] = True
+        self._number()
 
     def _extend(self) -> None:
         """Takes over types that were recorded since."""
-        for node_type in self.recorded.types[len(self._rest) :]:
-            whole = (len(self._rest), WHOLE)
-            own = self._place.get(whole)
-            self._rest.append(self._add(*whole, node_type) if own is None else own)
-            self._hoisted.append(NONE)
-        decided = np.zeros(len(self._rest), np.bool_)
+        self._shared.extend()
+        decided = np.zeros(len(self._shared), np.bool_)
         decided[: len(self._decided)] = self._decided
         self._decided = decided
+        for type_id in range(len(self._rest), len(self._shared)):
+            own = self._shared.of(type_id)
+            self._rest.append(NONE)
+            self._hoisted.append(NONE)
+            self._put(type_id, own)
+            self._decided[type_id] = own[1] != ALONE
         if self._numbers is not None:
             self._number()
 
-    def _number(self) -> None:
-        self._numbers = Numbers(
-            np.array(self._rest, np.int32), np.array(self._hoisted, np.int32)
-        )
+    def _place_families(self) -> None:
+        """Has the types of new families run as one, those that were met before, too."""
+        for type_id in range(len(self._rest)):
+            own = self._shared.of(type_id)
+            if own[1] != ALONE:
+                self._put(type_id, own)
 
-    def _decide(self, type_id: int, sizes: np.ndarray) -> None:
-        """Divides a type if that pays for batches of these sizes."""
-        self._decided[type_id] = True
-        node_type = self.recorded.types[type_id]
-        if not self._always and len(sizes) < _LEAST_BATCHES:
+    def _put(self, type_id: int, own: Shared) -> None:
+        """Places a recorded type: as it is, or as its family runs."""
+        hoisted = self._place.get(Part(own[0], HOISTED, own[1]))
+        if own[1] == ALONE or hoisted is None:
+            self._rest[type_id], self._hoisted[type_id] = self._whole(own), NONE
+        else:
+            self._rest[type_id] = self._place[Part(own[0], REST, own[1])]
+            self._hoisted[type_id] = hoisted
+
+    def _number(self) -> None:
+        some = self._shared.any or any(each != NONE for each in self._hoisted)
+        self._numbers = None
+        if some:
+            self._numbers = Numbers(
+                np.array(self._rest, np.int32),
+                np.array(self._hoisted, np.int32),
+                self._shared.members() if self._shared.any else None,
+            )
+
+    def _decide(self, own: Shared, sizes: Sequence[int]) -> None:
+        """Divides a type, or a family, if that pays for batches of these sizes."""
+        always = self._how.always
+        if not self._how.hoists or (not always and len(sizes) < _LEAST_BATCHES):
             return
-        cell = hoisted_cell(node_type, self.recorded)
+        cell = hoisted_cell(self._type(own), self.recorded)
         if cell is None:
             return
         handed_on = sum(math.prod(each.shape) for each in cell.vectors)
-        least = max(_LEAST_PARAMETERS, _LEAST_SHARE * float(sizes.mean()) * handed_on)
-        pays = cell.parameters_read >= least
-        if not (self._always or pays):
+        least = max(_LEAST_PARAMETERS, _LEAST_SHARE * float(np.mean(sizes)) * handed_on)
+        if not (always or cell.parameters_read >= least):
             return
-        self._divide(type_id, cell)
-        self._hoisted[type_id] = self._place[type_id, HOISTED]
-        self._rest[type_id] = self._place[type_id, REST]
-        self._number()
+        self._divide(own, cell)
+        for type_id in range(len(self._rest)):
+            if self._shared.of(type_id) == own:
+                self._hoisted[type_id] = self._place[Part(own[0], HOISTED, own[1])]
+                self._rest[type_id] = self._place[Part(own[0], REST, own[1])]
 
-    def _divide(self, type_id: int, cell: HoistedCell | None = None) -> bool:
+    def _divide(self, own: Shared, cell: HoistedCell | None = None) -> bool:
         """Adds both parts of a type, unless they are there; False if it has none."""
-        node_type = self.recorded.types[type_id]
+        node_type = self._type(own)
         cell = cell or hoisted_cell(node_type, self.recorded)
         if cell is None:
             return False
-        if (type_id, HOISTED) not in self._place:
+        before, after = Part(own[0], HOISTED, own[1]), Part(own[0], REST, own[1])
+        if before not in self._place:
             number = self.table.kinds.number
             kinds = tuple(number(each.shape, each.dtype) for each in cell.vectors)
-            self._add(type_id, HOISTED, self._before(node_type, cell, kinds))
-            self._add(type_id, REST, self._after(node_type, cell, kinds))
+            self._add(before, self._before(node_type, cell, kinds))
+            self._add(after, self._after(node_type, cell, kinds))
         return True
 
     def _before(
@@ -305,21 +420,22 @@ def _table_of(split: HoistedTypes) -> TypeTable:
 
 def _load(
     recorded: TypeTable,
-    how: tuple[bool, bool],
+    how: tuple["_How", bool],
     parts: Sequence[Part],
     decided: Sequence[bool],
     rest: Sequence[int],
     hoisted: Sequence[int],
+    shared: Sequence[Shared],
 ) -> HoistedTypes:
     """Finds the types of a pickle among those of this process, or makes them again."""
     with recorded.lock:
         for each in list(_all_of(recorded)):
-            same = (each._always, each._frozen) == how
+            same = (each._how, each._frozen) == how
             same = same and each.parts[: len(parts)] == list(parts)
             if same and (not each._frozen or each._hoisted[: len(rest)] == [*hoisted]):
                 return each
-        always, frozen = how
-        found = HoistedTypes(recorded, always=always)
-        found._restore(parts, decided, rest, hoisted)
+        options, frozen = how
+        found = HoistedTypes(recorded, **options._asdict())
+        found._restore(parts, decided, rest, hoisted, shared)
         found._frozen = frozen
         return found

@@ -15,7 +15,7 @@ def take_rows(arena: Array, rows: Array) -> Array:
 
 def slice_rows(arena: Array, first: Array, width: int) -> Array:
     """Reads consecutive rows that are known to exist; ``[width, ...]``."""
-    start = (first,) + (jnp.int32(0),) * (arena.ndim - 1)
+    start = (first,) + (jnp.zeros_like(first),) * (arena.ndim - 1)
     shape = (width, *arena.shape[1:])
     return lax.dynamic_slice(arena, start, shape, allow_negative_indices=False)
 

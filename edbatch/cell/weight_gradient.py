@@ -37,7 +37,8 @@ from edbatch.cell.jaxpr import (
     variables,
 )
 from edbatch.cell.primitives import CUSTOM_VJP, DOT_GENERAL, STOP_GRADIENT, WHILE
-from edbatch.cell.rows import keep_rows, slice_rows
+from edbatch.cell.rows import keep_rows, slice_rows, take_rows, zero_unless
+from edbatch.cell.stacks import Stacks
 
 Tapes = list[list[Array]]  # per site, arrays with one row per batch row
 Values = dict[Var, Any]
@@ -49,6 +50,9 @@ _SMALL = 4
 # Rows per iteration of a product's contraction: most iterations take the many, the rest
 # is done in iterations of the few. Tapes are a multiple of the few.
 _BLOCKS = (1024, 128)
+
+# Rows of a block of one member of a family, at least.
+_LEAST_BLOCK = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +183,10 @@ class Sites:
         """Returns a tape of the rows in use; None if no site needs it."""
         return jnp.zeros(_tape_rows(rows), jnp.bool) if self._others else None
 
+    def new_owners(self, rows: int, members: int) -> Array:
+        """Returns a tape of the members whose parameters rows read; none has one."""
+        return jnp.full(_tape_rows(rows), members, jnp.int32)
+
     def contract(
         self,
         packed: Sequence[Array],
@@ -231,6 +239,65 @@ class Sites:
         for k, each in sums.items():
             found[k] = found[k] + each if k in found else each
         return found
+
+    def contract_members(
+        self,
+        packed: Stacks,
+        constant: Callable[[Sequence[Array]], Values],
+        inputs: Tapes,
+        outputs_bar: Tapes,
+        owner: Array,
+    ) -> dict[int, Array]:
+        """Computes the cotangents of the parameters of a family from the tapes.
+
+        Rows are sorted by member, and blocks of one member's are contracted and added
+        to its cotangent. What a block lacks repeats its last row, as in `contract`.
+
+        Args:
+            packed: The parameters.
+            constant: As for `contract`, of one member's parameters.
+            inputs: As for `contract`.
+            outputs_bar: As for `contract`.
+            owner: The member of each row; the number of members in rows not in use.
+
+        Returns:
+            As `contract`; stacked as the parameters are.
+        """
+        if not self.sites:
+            return {}
+        chosen = range(len(self.sites))
+        positions = self._parameters(chosen)
+        sums = Stacks(
+            [jnp.zeros_like(packed.arrays[k]) for k in positions],
+            [packed.stacked[k] for k in positions],
+        )
+        size = next(
+            len(array)
+            for array, is_stacked in zip(*packed, strict=True)
+            if is_stacked and array is not None
+        )
+        order = jnp.argsort(owner)
+        count = jnp.zeros(size + 1, jnp.int32).at[owner].add(1)[:size]
+        end = jnp.cumsum(count, dtype=jnp.int32)
+        width = _member_block(len(owner), size)
+        blocks = -(-count // width)
+        last_block = jnp.cumsum(blocks, dtype=jnp.int32)
+
+        def add(block: Array, found: list[Array]) -> list[Array]:
+            member = (last_block <= block).sum(dtype=jnp.int32)
+            number = block - last_block[member] + blocks[member]
+            place = end[member] - count[member] + number * width + jnp.arange(width)
+            rows = order[jnp.minimum(place, end[member] - 1)]
+            own, bars = jax.tree.map(
+                lambda tape: take_rows(tape, rows), (inputs, outputs_bar)
+            )
+            bars = zero_unless(place < end[member], bars)
+            one = packed.take(member)
+            more = self._pull(one, constant, chosen, dict(enumerate(own)), bars)
+            return Stacks(found, sums.stacked).add(member, [more[k] for k in positions])
+
+        found = lax.fori_loop(0, last_block[-1], add, sums.arrays)
+        return dict(zip(positions, found, strict=True))
 
     def _parameters(self, chosen: Sequence[int]) -> list[int]:
         """Positions of the parameters of some sites."""
@@ -290,6 +357,12 @@ def new_tapes(rows: int, sites: Iterable[Sequence[Var]]) -> Tapes:
         [jnp.zeros((rows, *shape_of(each)), dtype_of(each)) for each in site]
         for site in sites
     ]
+
+
+def _member_block(rows: int, members: int) -> int:
+    """Rows of a block of one member: about as many as it has, at most a whole block."""
+    mean = max(1, rows // members)
+    return min(_BLOCKS[-1], max(_LEAST_BLOCK, 1 << (mean - 1).bit_length()))
 
 
 def _tape_rows(rows: int) -> int:

@@ -25,6 +25,8 @@ class Chunk(NamedTuple):
         width: Its rows, W; a number that is known when the program is compiled.
         output_rows: First row of each output, scalars.
         size: Number of its nodes; the rest is padding. A scalar.
+        member: Whose parameters it reads (`ProgramShape.own`), a scalar; None where
+            its type has no family.
         externals: Rows of pools per external slot, ``[W]`` each.
         operands: Rows of arenas per operand slot: ``[W]``, or a scalar, the first row,
             where the loop reads a slice.
@@ -35,6 +37,7 @@ class Chunk(NamedTuple):
     width: int
     output_rows: list[Array]
     size: Array
+    member: Array | None
     externals: list[Array]
     operands: list[Array]
 

@@ -47,9 +47,10 @@ class Loops:
         """Runs a stream; see `Executor.run`."""
 
         def body_of(loop: Loop) -> _Body[Arenas]:
-            cell, own = program.cell(loop.type_id), prepared[loop.type_id]
+            cell, packed = program.cell(loop.type_id), prepared[loop.type_id]
 
             def body(chunk: Chunk, arenas: Arenas) -> Arenas:
+                own = program.own(loop.type_id, packed, chunk.member)
                 inputs = read_inputs(chunk, arenas, pools)
                 outputs = run_rows(cell, chunk.width, own, *inputs)
                 return write_outputs(arenas, chunk, outputs)

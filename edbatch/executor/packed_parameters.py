@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax import Array
 
+from edbatch.cell.members import MemberCell
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.parameters import check_params
@@ -48,7 +49,7 @@ class PackedParameters:
             latest = self._latest = _Latest(leaves, treedef)
         if any(leaf.is_deleted() for leaf in leaves):
             return None
-        cells = program.cells()
+        cells = program.packers()
         missing = tuple(cell for cell in cells.values() if cell not in latest.packed)
         if missing:
             check_params(params, program.types.params_spec)
@@ -63,7 +64,7 @@ class _Latest:
     """Parameters, by weak references, and their packed weights by cell."""
 
     def __init__(self, leaves: list[Array], treedef: Any) -> None:
-        packed: dict[CellProgram, Packed] = {}
+        packed: dict[CellProgram | MemberCell, Packed] = {}
         self.packed = packed
         self._treedef = treedef
         # Whoever reads `packed` holds the parameters, so it is not emptied meanwhile.
@@ -81,5 +82,5 @@ def is_traced(tree: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def _pack(cells: tuple[CellProgram, ...], params: Any) -> list[Packed]:
+def _pack(cells: tuple[CellProgram | MemberCell, ...], params: Any) -> list[Packed]:
     return [cell.pack(params) for cell in cells]

@@ -1,10 +1,14 @@
 """The static shape of a program: loops, arenas and compile options."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from jax import Array
+
 from edbatch.cell.backward import TapedCell, taped_cell
+from edbatch.cell.members import MemberCell, member_cell
 from edbatch.cell.program import CellProgram, Packed, cell_program
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
@@ -100,7 +104,42 @@ class ProgramShape:
 
     def pack(self, params: Any) -> dict[int, Packed]:
         """Computes packed weights, by type."""
-        return {type_id: cell.pack(params) for type_id, cell in self.cells().items()}
+        return {type_id: cell.pack(params) for type_id, cell in self.packers().items()}
+
+    def packers(self) -> dict[int, CellProgram | MemberCell]:
+        """Returns what packs the parameters of each type that runs."""
+        packers: dict[int, CellProgram | MemberCell] = dict(self.cells())
+        for type_id in packers:
+            packers[type_id] = self.members(type_id) or packers[type_id]
+        return packers
+
+    def members(self, type_id: int) -> MemberCell | None:
+        """Returns the cell of a type whose chunks read a member's parameters each."""
+        family = self.types.types[type_id].family
+        if family is None:
+            return None
+        return member_cell(self.cell(type_id), self.types, family)
+
+    def stacked(self, type_id: int, positions: Sequence[int]) -> list[bool]:
+        """Tells which packed weights of a type have an entry per member."""
+        members = self.members(type_id)
+        return [members is not None and members.stacked[k] for k in positions]
+
+    def own(self, type_id: int, packed: Packed, member: Array | None) -> Packed:
+        """Returns the packed weights that a chunk reads.
+
+        Args:
+            type_id: Its type.
+            packed: The packed weights of the type, from `pack`.
+            member: Whose parameters it reads; None if its type has no family.
+
+        Returns:
+            The packed weights of one cell.
+        """
+        members = None if member is None else self.members(type_id)
+        if members is None or member is None:
+            return packed
+        return members.take(packed, member)
 
     def formats(self) -> list[RecordFormat]:
         """Returns the format of each loop's records."""

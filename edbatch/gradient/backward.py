@@ -28,6 +28,7 @@ from jax import Array
 from edbatch.cell.backward import TapedCell
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import keep_rows, slice_rows, write_rows, zero_unless
+from edbatch.cell.stacks import Stacks
 from edbatch.cell.weight_gradient import Tapes
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk, fence, read_inputs
@@ -95,7 +96,8 @@ def differentiate(
         },
         site_outputs=run.site_outputs,
         live_rows={
-            type_id: cell.new_mask(rows[type_id]) for type_id, cell in cells.items()
+            type_id: _new_live_rows(program, type_id, cell, rows[type_id])
+            for type_id, cell in cells.items()
         },
         pools_bar={
             kind: jnp.zeros_like(pool)
@@ -108,27 +110,33 @@ def differentiate(
     if has_poles(program, cells):
         start = start._replace(reached=first_reached(start.arenas_bar, results))
     transposed = {
-        type_id: cell.transpose_weights(prepared[type_id])
+        type_id: _transpose_weights(program, type_id, cell, prepared[type_id])
         for type_id, cell in cells.items()
     }
 
     def body_of(loop: Loop) -> Callable[[Chunk, _State], _State]:
         type_id = loop.type_id
-        node_type, own = program.types.types[type_id], prepared[type_id]
-        pull = _pull_back(
-            node_type, loop, cells[type_id], own, transposed[type_id], start
-        )
-        return _body(node_type, loop, cells[type_id], pull, pools, run.arenas)
+        node_type, cell = program.types.types[type_id], cells[type_id]
+
+        def pull_of(chunk: Chunk) -> _Pull:
+            own = program.own(type_id, prepared[type_id], chunk.member)
+            weights = transposed[type_id]
+            if isinstance(weights, Stacks):
+                assert chunk.member is not None, "chunks of a family name a member"
+                weights = weights.take(chunk.member)
+            return _pull_back(node_type, loop, cell, own, weights, start)
+
+        stacked = program.stacked(type_id, cell.direct)
+        return _body(node_type, loop, cell, stacked, pull_of, pools, run.arenas)
 
     _, end = walk(program, stream, body_of, start, end=run.end)
     prepared_bar = {
         type_id: _collect(
+            program,
+            type_id,
             cell,
             prepared[type_id],
-            end.sums[type_id],
-            end.site_inputs[type_id],
-            end.site_outputs[type_id],
-            end.live_rows[type_id],
+            end,
             run.next_rows[type_id],
         )
         for type_id, cell in cells.items()
@@ -170,7 +178,8 @@ class _State(NamedTuple):
         sums: Cotangents of packed arrays that are summed chunk by chunk, by type.
         site_inputs: Inputs of each site that depend on the row, by type.
         site_outputs: Outputs of each site; its cotangents, in the rows that are done.
-        live_rows: Which rows of the tapes contribute, by type; None if all do.
+        live_rows: Which rows of the tapes contribute, by type; whose parameters they
+            read, where the type has a family; None if all do.
         pools_bar: Cotangents of external inputs.
         arenas_bar: Cotangents of values.
         reached: Rows that a cotangent has reached, ``[rows] bool`` by array kind; empty
@@ -240,7 +249,8 @@ def _body(
     node_type: NodeType,
     loop: Loop,
     cell: TapedCell,
-    pull_back: _Pull,
+    stacked: list[bool],
+    pull_of: Callable[[Chunk], _Pull],
     pools: Arenas,
     arenas: Arenas,
 ) -> Callable[[Chunk, _State], _State]:
@@ -256,6 +266,7 @@ def _body(
         )
         known_outputs = keep_rows(chunk.is_real(1), chunk.size - 1, known_outputs)
         groups = divide_outputs(cell, chunk, state.arenas_bar, state.reached)
+        pull_back = pull_of(chunk)
         if state.reached:
             bars, site_inputs, live = differentiate_groups(
                 pull_back, groups, inputs, known_outputs
@@ -266,10 +277,12 @@ def _body(
         (direct_bar, operands_bar, externals_bar, site_outputs_bar), site_inputs = (
             fence((bars, site_inputs), chunk.output_rows[0], chunk.target)
         )
-        sums = [a + b for a, b in zip(state.sums[type_id], direct_bar, strict=True)]
+        sums = Stacks(state.sums[type_id], stacked).add(chunk.member, direct_bar)
         site_inputs = write_tapes(state.site_inputs[type_id], row, site_inputs)
         site_outputs = write_tapes(state.site_outputs[type_id], row, site_outputs_bar)
         live_rows = state.live_rows[type_id]
+        if node_type.family is not None and chunk.member is not None:
+            live = jnp.where(live, chunk.member, node_type.family.size)
         live_rows = None if live_rows is None else write_rows(live_rows, row, live)
         return _State(
             next_rows=state.next_rows | {type_id: row},
@@ -297,21 +310,48 @@ def _body(
     return body
 
 
+def _new_live_rows(
+    program: ProgramShape, type_id: int, cell: TapedCell, rows: int
+) -> Array | None:
+    """The tape of the rows of a type that contribute, none of them as yet."""
+    family = program.types.types[type_id].family
+    if family is not None:
+        return cell.new_owners(rows, family.size)
+    return cell.new_mask(rows)
+
+
+def _transpose_weights(
+    program: ProgramShape, type_id: int, cell: TapedCell, packed: Packed
+) -> list[Array | None] | Stacks:
+    """The transposed weights of a type, of all members if it has a family."""
+    members = program.members(type_id)
+    if members is not None:
+        return members.map(cell.transpose_weights, packed)
+    return cell.transpose_weights(packed)
+
+
 def _collect(
+    program: ProgramShape,
+    type_id: int,
     cell: TapedCell,
     packed: Packed,
-    sums: list[Array],
-    site_inputs: Tapes,
-    site_outputs_bar: Tapes,
-    live_rows: Array | None,
+    end: _State,
     used: Array,
 ) -> Packed:
     """Returns the cotangents of packed arrays, from tapes and sums."""
-    taped = cell.contract(packed, site_inputs, site_outputs_bar, live_rows, used)
+    tapes = end.site_inputs[type_id], end.site_outputs[type_id]
+    live_rows = end.live_rows[type_id]
+    members = program.members(type_id)
+    if members is not None:
+        assert live_rows is not None, "rows of a family have owners"
+        own = Stacks(list(packed), list(members.stacked))
+        taped = cell.contract_members(own, *tapes, live_rows)
+    else:
+        taped = cell.contract(packed, *tapes, live_rows, used)
     found = [
         taped[k] if k in taped else as_cotangent(zero_cotangent(each), each)
         for k, each in enumerate(packed)
     ]
-    for k, bar in zip(cell.direct, sums, strict=True):
+    for k, bar in zip(cell.direct, end.sums[type_id], strict=True):
         found[k] = found[k] + bar
     return tuple(found)

@@ -78,7 +78,8 @@ def run_with_tapes(
 
         def body(chunk: Chunk, state: _State) -> _State:
             inputs = read_inputs(chunk, state.arenas, pools)
-            outputs, site_outputs = run(prepared[type_id], *inputs)
+            own = program.own(type_id, prepared[type_id], chunk.member)
+            outputs, site_outputs = run(own, *inputs)
             row = state.next_rows[type_id]
             tapes = write_tapes(state.site_outputs[type_id], row, site_outputs)
             return _State(

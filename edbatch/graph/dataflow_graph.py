@@ -35,6 +35,8 @@ class DataflowGraph:
         outputs: What the model returned for each instance.
         instance_nodes: Number of nodes of each instance.
         num_values: Number of values, V.
+        node_member: Whose parameters each node reads, where its type has a family; None
+            where none has, and in what is recorded.
     """
 
     types: TypeTable
@@ -45,6 +47,7 @@ class DataflowGraph:
     outputs: Outputs
     instance_nodes: np.ndarray  # [B] int32
     num_values: int
+    node_member: np.ndarray | None = None  # [N] int32
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles what was recorded, and not what follows from it."""

@@ -18,6 +18,7 @@ import numpy as np
 from edbatch.graph.cell import Cell
 from edbatch.graph.constants import constant_key
 from edbatch.graph.context import inside_cell
+from edbatch.graph.family import Family
 from edbatch.graph.parameters import ParameterPath, path_name, resolve
 
 _NO_DEFAULT = inspect.Parameter.empty
@@ -174,6 +175,8 @@ class NodeType:
         output_kinds: Aval id per output leaf.
         output_tree: Structure of the cell's output.
         is_stored: Whether it comes from a pickle, where the cell may have been another.
+        family: Whose parameters its nodes read, each chunk those of one member; None
+            if all nodes read the same.
     """
 
     id: int
@@ -186,6 +189,7 @@ class NodeType:
     output_kinds: tuple[int, ...]
     output_tree: Any = field(repr=False)  # a jax PyTreeDef
     is_stored: bool = field(default=False, repr=False)
+    family: Family | None = field(default=None, repr=False)
 
     @property
     def takes_rng(self) -> bool:

@@ -26,6 +26,7 @@ from edbatch.graph.node_type import (
 )
 from edbatch.graph.output_tree import OutputTree
 from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.part_structure import PartStructures
 from edbatch.graph.reference import full_name
 from edbatch.graph.stored_type import StoredType, moved, store, template_for
 
@@ -74,6 +75,8 @@ class TypeTable:
         self._counts: tuple[np.ndarray, ...] | None = None
         self._keys: tuple[TypeKey, ...] = ()
         self._functions: dict[Any, set[Callable[..., Any]]] = {}
+        self._structures = PartStructures(params_spec)
+        self._traced: dict[Hashable, tuple[tuple[int, ...], Any]] = {}
         self._derived: dict[Hashable, Any] = {}
         self._lineage = Lineage()
         self._size_in_pickle: Size | None = None  # if it is a copy
@@ -259,11 +262,34 @@ class TypeTable:
         with self.lock:
             found = self._by_facts.get(_identity(*facts))
             if found is None:
-                self._check_not_anew(cell.name, cell.function)
-                outputs = self._trace(cell.name, cell.function, *facts[1:])
-                found = self._add(*facts, *outputs)
+                found = self._add(*facts, *self._output_of(*facts))
                 self._list_lengths.add(cell, found.key.path, template.treedef)
             return found
+
+    def _output_of(
+        self,
+        cell: Cell,
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+    ) -> tuple[tuple[int, ...], Any]:
+        """Array kinds and structure of a cell's output, traced once for all layers."""
+        facts = (template, operand_kinds, external_kinds)
+        key = _identity(cell, self._without_paths(template), *facts[1:])
+        if key not in self._traced:
+            self._check_not_anew(cell.name, cell.function)
+            self._traced[key] = self._trace(cell.name, cell.function, *facts)
+        return self._traced[key]
+
+    def _without_paths(self, template: CallTemplate) -> CallTemplate:
+        """A template with the structure of each parameter in place of its path."""
+        leaves = tuple(
+            (kind, self._structures.number(content._steps))
+            if kind == "parameter"
+            else (kind, content)
+            for kind, content in template.leaves
+        )
+        return replace(template, leaves=leaves)
 
     def _add(
         self,

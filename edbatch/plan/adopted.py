@@ -35,7 +35,9 @@ def adopt_plan(plan: Plan, adoption: Adoption, split: HoistedTypes) -> Plan:
         used = sorted({loop.type_id for loop in program.loops})
         used += [type_id for type_id, _ in program.type_rows]
         place = {
-            k: split.place(int(adoption.type_ids[parts[k][0]]), parts[k][1])
+            k: split.place(
+                parts[k]._replace(type_id=int(adoption.type_ids[parts[k].type_id]))
+            )
             for k in dict.fromkeys(used)
         }
         own: TypeTable = split.table

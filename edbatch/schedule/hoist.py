@@ -26,10 +26,12 @@ class Numbers(NamedTuple):
     Attributes:
         rest: Of each type, or of the part of it that is not hoisted.
         hoisted: Of its hoisted part, or `NONE`.
+        member: Position of each type in its family; None if there is no family.
     """
 
     rest: np.ndarray  # [T] int32
     hoisted: np.ndarray  # [T] int32
+    member: np.ndarray | None = None  # [T] int32
 
 
 class DividedTypes(Protocol):
@@ -47,7 +49,7 @@ class DividedTypes(Protocol):
             batch_size: Their numbers of nodes; ``[S]``.
 
         Returns:
-            The positions; None if no type is divided.
+            The positions; None if no type is divided or shared.
         """
 
 
@@ -63,16 +65,16 @@ def hoist(
 
     Returns:
         The graph of these types, and its schedule; the same graph and schedule while no
-        type is divided. Nodes and values keep their numbers; the new ones come after
-        them, though they run before, and belong to no instance, so the number of
-        instances' nodes is unchanged.
+        type is divided or shared. Nodes and values keep their numbers; the new ones
+        come after them, though they run before, and belong to no instance, so the
+        number of instances' nodes is unchanged.
     """
     start, kind = schedule.batch_start, schedule.batch_type
     sizes = np.diff(start)
     numbers = types.numbers(kind, sizes)
     if numbers is None:
         return graph, schedule
-    rest, hoisted = numbers
+    rest, hoisted, member = numbers
     before = hoisted[kind]
     batches = np.flatnonzero(before != NONE)
     batches = batches[np.argsort(before[batches], kind="stable")].astype(np.int32)
@@ -83,29 +85,56 @@ def hoist(
     ends = np.cumsum(nodes[new_types])
     added = int(sizes[batches].sum())
     check_rows(graph.num_values + int(nodes @ outputs), "values")
-    node_type, operands, external_rows, num_values = _divide(
+    node_type, operands, external_rows, num_values, origin = _divide(
         schedule.order, start, batches, added, rest, hoisted, outputs, graph.node_type,
         graph.operand_start, graph.operands, graph.external_start, graph.external_rows,
         graph.num_values,
     )  # fmt: skip
     new = np.arange(graph.num_nodes, graph.num_nodes + added, dtype=np.int32)
-    return (
-        replace(
-            graph,
-            types=table,
-            node_type=node_type,
-            operands=operands,
-            external_rows=external_rows,
-            num_values=num_values,
+    running = replace(
+        graph,
+        types=table,
+        node_type=node_type,
+        operands=operands,
+        external_rows=external_rows,
+        num_values=num_values,
+        node_member=None if member is None else member[graph.node_type[origin]],
+    )
+    divided = replace(
+        schedule,
+        order=np.concatenate([new, schedule.order]),
+        batch_start=np.concatenate([ends - nodes[new_types], start + added]).astype(
+            np.int32
         ),
-        replace(
-            schedule,
-            order=np.concatenate([new, schedule.order]),
-            batch_start=np.concatenate([ends - nodes[new_types], start + added]).astype(
-                np.int32
-            ),
-            batch_type=np.concatenate([new_types, rest[kind]]).astype(np.int32),
-        ),
+        batch_type=np.concatenate([new_types, rest[kind]]).astype(np.int32),
+    )
+    return running, split_members(running, divided)
+
+
+def split_members(graph: DataflowGraph, schedule: Schedule) -> Schedule:
+    """Splits batches whose nodes read the parameters of several members of a family.
+
+    Args:
+        graph: The graph, of types as they run.
+        schedule: Its schedule.
+
+    Returns:
+        A schedule in which each batch reads those of one member; nodes of one member
+        keep their order. Time O(N log N).
+    """
+    if graph.node_member is None:
+        return schedule
+    batch = np.repeat(np.arange(schedule.num_batches), np.diff(schedule.batch_start))
+    member = graph.node_member[schedule.order]
+    place = np.lexsort((member, batch))
+    batch, member = batch[place], member[place]
+    new = (batch[1:] != batch[:-1]) | (member[1:] != member[:-1])
+    first = np.concatenate([[0], np.flatnonzero(new) + 1])
+    return replace(
+        schedule,
+        order=schedule.order[place],
+        batch_start=np.append(first, len(place)).astype(np.int32),
+        batch_type=schedule.batch_type[batch[first]],
     )
 
 
@@ -117,6 +146,7 @@ def _divide(
     """Makes the arrays of the divided graph; new nodes by the order of ``batches``."""
     n = len(node_type)
     types = np.empty(n + added, np.int32)
+    origin = np.arange(n + added).astype(np.int32)  # the recorded node of each
     first_value = np.full(n, -1, np.int32)  # of the node hoisted out of each
     rows = len(external_rows)
     slots = len(operands)
@@ -126,6 +156,7 @@ def _divide(
             v = order[place]
             t = hoisted[node_type[v]]
             types[node] = t
+            origin[node] = v
             first_value[v] = num_values
             num_values += outputs[t]
             slots += outputs[t]
@@ -151,4 +182,4 @@ def _divide(
             for slot in range(external_start[v], external_start[v + 1]):
                 all_rows[row] = external_rows[slot]
                 row += 1
-    return types, all_operands, all_rows, num_values
+    return types, all_operands, all_rows, num_values, origin

@@ -70,12 +70,18 @@ def encode(
     loops, chunk_loop = _find_loops(types, layout.chunk_width, variants, chunk_variant)
     batch = np.searchsorted(layout.batch_start, layout.chunk_start, side="right")
     order = np.lexsort((chunk_loop, batch))
-    starts = field_starts(record_formats(graph.types.types, loops))
+    formats = record_formats(graph.types.types, loops)
+    starts = field_starts(formats)
+    has_member = np.array([each.has_member for each in formats], np.bool_)
+    member = graph.node_member
+    if member is None:
+        member = np.zeros(graph.num_nodes if has_member.any() else 0, np.int32)
     length = int(starts[chunk_loop, -1].sum())
     check_rows(length, "operands of padded batches")
     records = _write(
-        order, chunk_loop, starts, layout.order, layout.chunk_start, layout.chunk_size,
-        layout.value_row, graph.value_start, graph.operand_start, graph.operands,
+        order, chunk_loop, starts, has_member, member,
+        layout.order, layout.chunk_start, layout.chunk_size, layout.value_row,
+        graph.value_start, graph.operand_start, graph.operands,
         graph.external_start, graph.external_rows, length,
     )  # fmt: skip
     return UnpaddedStream(records, loops, chunk_loop[order])
@@ -142,7 +148,8 @@ def pad_stream(
 
 @njit(cache=True, nogil=True)
 def _write(
-    chunks, chunk_loop, starts, order, chunk_start, chunk_size, value_row, value_start,
+    chunks, chunk_loop, starts, has_member, member,
+    order, chunk_start, chunk_size, value_row, value_start,
     operand_start, operands, external_start, external_rows, length,
 ):  # fmt: skip
     stream = np.empty(length, np.int32)
@@ -158,6 +165,9 @@ def _write(
             field += 1
         stream[fields[field]] = size
         field += 1
+        if has_member[chunk_loop[c]]:
+            stream[fields[field]] = member[node]
+            field += 1
         for slot in range(external_start[node + 1] - external_start[node]):
             for k in range(fields[field + 1] - fields[field]):
                 v = order[first + min(k, size - 1)]

@@ -4,6 +4,7 @@ The record of a chunk of width W has these fields, one after the other, all int3
 
 * per output slot, the first row of the arena that it writes: one number;
 * the number of nodes in the chunk; its other rows are padding: one number;
+* where types share a loop, the member whose parameters it reads: one number;
 * per external slot, the rows of the pool that it reads: W numbers;
 * per operand slot, the rows of the arena that it reads: W numbers; or the first of W
   consecutive rows, one number, where the chunk's loop reads a slice.
@@ -32,6 +33,8 @@ class Record(NamedTuple):
     Attributes:
         outputs: First output row per output slot, scalars.
         size: Number of nodes, a scalar.
+        member: Whose parameters the chunk reads, a scalar; None where its type has no
+            family.
         externals: Rows of pools per external slot, ``[W]`` each.
         operands: Rows of arenas per operand slot, ``[W]`` each; a scalar, the first
             row, where the loop reads a slice.
@@ -39,6 +42,7 @@ class Record(NamedTuple):
 
     outputs: list[Any]
     size: Any
+    member: Any
     externals: list[Any]
     operands: list[Any]
 
@@ -49,6 +53,7 @@ class RecordFormat(NamedTuple):
     Attributes:
         outputs: Number of output slots.
         externals: Number of external slots.
+        has_member: Whether a record names a member of a family.
         width: Rows of a chunk, W.
         sliced: Operand slots that are read as slices.
         starts: First integer of each field, and the length of the record at the end.
@@ -56,6 +61,7 @@ class RecordFormat(NamedTuple):
 
     outputs: int
     externals: int
+    has_member: bool
     width: int
     sliced: tuple[int, ...]
     starts: tuple[int, ...]
@@ -75,12 +81,14 @@ class RecordFormat(NamedTuple):
             Its fields.
         """
         size = self.outputs
-        first = size + 1 + self.externals
+        start = size + 1 + self.has_member
+        first = start + self.externals
         operands = len(self.starts) - 1 - first
         return Record(
             [record[self.starts[k]] for k in range(size)],
             record[self.starts[size]],
-            [self._rows(record, k) for k in range(size + 1, first)],
+            record[self.starts[size + 1]] if self.has_member else None,
+            [self._rows(record, k) for k in range(start, first)],
             [
                 record[self.starts[first + slot]]
                 if slot in self.sliced
@@ -98,7 +106,9 @@ class RecordFormat(NamedTuple):
         Returns:
             The record, ``[length] int32``.
         """
-        parts = (*fields.outputs, fields.size, *fields.externals, *fields.operands)
+        member = [fields.member] if self.has_member else []
+        rows = *fields.externals, *fields.operands
+        parts = (*fields.outputs, fields.size, *member, *rows)
         record = np.concatenate([np.atleast_1d(np.int32(each)) for each in parts])
         assert len(record) == self.length, "a field has another length"
         return record
@@ -120,19 +130,22 @@ def record_format(node_type: NodeType, loop: Loop) -> RecordFormat:
 
     Example:
         >>> from types import SimpleNamespace as Type
-        >>> join = Type(output_kinds=[0], external_kinds=[], operand_kinds=[0, 0])
+        >>> join = Type(
+        ...     output_kinds=[0], external_kinds=[], operand_kinds=[0, 0], family=None
+        ... )
         >>> record_format(join, Loop(0, 8, sliced=(1,))).starts
         (0, 1, 2, 10, 11)
     """
     outputs, externals = len(node_type.output_kinds), len(node_type.external_kinds)
+    has_member = node_type.family is not None
     operands = range(len(node_type.operand_kinds))
     lengths = [
-        *[1] * (outputs + 1),
+        *[1] * (outputs + 1 + has_member),
         *[loop.width] * externals,
         *[1 if slot in loop.sliced else loop.width for slot in operands],
     ]
     starts = tuple(accumulate(lengths, initial=0))
-    return RecordFormat(outputs, externals, loop.width, loop.sliced, starts)
+    return RecordFormat(outputs, externals, has_member, loop.width, loop.sliced, starts)
 
 
 def record_formats(

@@ -1,0 +1,184 @@
+"""Cells whose parameters are those of one member of a family, chunk by chunk.
+
+The program of the family's first type serves all: what it makes of parameters alone is
+made of stacked ones, ``[G, ...]``, and a chunk takes its member's part of it by one
+slice per array. So no row reads a matrix of its own, and a loop is compiled once for
+all layers of a stack.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import Array
+
+from edbatch.cell.binding_time import BindingTime, binding_times
+from edbatch.cell.cell_graph import CellGraph, trace_cell
+from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
+from edbatch.cell.program import CellProgram, Packed
+from edbatch.cell.stacks import Stacks, stack
+from edbatch.graph.family import Family
+from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.type_table import TypeTable
+
+# A table from which nodes look up rows would be copied whole for each chunk.
+_LEAST_TABLE = 1 << 14  # bytes
+_LOOKUPS = ("gather", "dynamic_slice")
+
+
+@dataclass(frozen=True, eq=False)
+class MemberCell:
+    """What a cell's program reads, for all members of a family.
+
+    Attributes:
+        cell: The program of the first type.
+        family: The family.
+        stacked: Which packed arrays differ between members; the others stand once.
+    """
+
+    cell: CellProgram
+    family: Family
+    stacked: tuple[bool, ...]
+
+    def pack(self, params: Any) -> Packed:
+        """Computes the values of parameters alone.
+
+        Args:
+            params: The model's parameters.
+
+        Returns:
+            As `CellProgram.pack`, arrays that are stacked as ``[G, ...]``.
+        """
+        leaves, treedef = jax.tree.flatten(params)
+        family = self.family
+        stacks = [stack([leaves[k] for k in each]) for each in family.sources]
+
+        def of_member(own: Sequence[Array]) -> Packed:
+            parts = list(leaves)
+            for k, array in zip(family.leaves, own, strict=True):
+                parts[k] = array
+            return self.cell.pack(jax.tree.unflatten(treedef, parts))
+
+        axes = tuple(0 if each else None for each in self.stacked)
+        packed: Packed = jax.vmap(of_member, out_axes=axes)(stacks)
+        return packed
+
+    def map(
+        self, function: Callable[[Packed], list[Array | None]], packed: Packed
+    ) -> "Stacks":
+        """Computes something of each member's packed arrays.
+
+        Args:
+            function: From the packed arrays of one member to arrays; pure JAX.
+            packed: The packed arrays of all, from `pack`.
+
+        Returns:
+            What the function returns, for all members.
+        """
+        specs = tuple(
+            jax.ShapeDtypeStruct(
+                each.shape[1:] if is_stacked else each.shape, each.dtype
+            )
+            for each, is_stacked in zip(packed, self.stacked, strict=True)
+        )
+        found = [each is not None for each in jax.eval_shape(function, specs)]
+
+        def present(own: Packed) -> list[Any]:
+            return [each for each in function(own) if each is not None]
+
+        graph, _ = trace_cell(present, specs, ())
+        pairs = zip(graph.parameters, self.stacked, strict=True)
+        reached = _reached(graph, [var for var, is_stacked in pairs if is_stacked])
+        axes = [0 if var in reached else None for var in graph.outputs]
+        own_axes = (tuple(0 if each else None for each in self.stacked),)
+        arrays: Any = []
+        if any(self.stacked) and axes:
+            arrays = jax.vmap(present, own_axes, axes)(packed)
+        rows = iter(zip(arrays, axes, strict=True))
+        both = [next(rows) if each else (None, None) for each in found]
+        return Stacks([array for array, _ in both], [axis == 0 for _, axis in both])
+
+    def take(self, arrays: Sequence[Any], member: Array) -> Packed:
+        """Takes a member's packed arrays.
+
+        Args:
+            arrays: The packed arrays of all, from `pack`.
+            member: The member, a scalar.
+
+        Returns:
+            The packed arrays of the member.
+        """
+        return tuple(Stacks(list(arrays), list(self.stacked)).take(member))
+
+
+def member_cell(cell: CellProgram, types: TypeTable, family: Family) -> MemberCell:
+    """Returns a cell's program for all members of a family.
+
+    Args:
+        cell: The program of the first type.
+        types: The table of the types.
+        family: The family.
+
+    Returns:
+        The program; one object for as long as the table exists.
+    """
+
+    def make() -> MemberCell:
+        graph, _ = trace_cell(lambda params: cell.pack(params), types.params_spec, ())
+        reached = _reached(graph, [graph.parameters[k] for k in family.leaves])
+        return MemberCell(cell, family, tuple(v in reached for v in graph.outputs))
+
+    return types.derived((member_cell, cell, family), make)
+
+
+def can_share(node_type: NodeType, types: TypeTable, family: Family) -> bool:
+    """Tells whether chunks may read the parameters of a family's members by slices.
+
+    Args:
+        node_type: The first type.
+        types: The table that it is in.
+        family: The family.
+
+    Returns:
+        Whether no node looks up rows in a large parameter of a member. One lookup reads
+        a few rows of an embedding, but a slice would copy all of it for each chunk.
+    """
+
+    def function(params: Any, *inputs: Any) -> list[Any]:
+        output = node_type.template.call(node_type.function, params, *inputs)
+        return jax.tree.leaves(output)
+
+    specs = input_specs(
+        node_type.template,
+        node_type.operand_kinds,
+        node_type.external_kinds,
+        types.avals,
+    )
+    graph, _ = trace_cell(function, types.params_spec, specs)
+    reached = _reached(graph, [graph.parameters[k] for k in family.leaves])
+    times = binding_times(graph)
+    for node in graph.nodes:
+        if not isinstance(node, JaxprEqn) or name_of(node) not in _LOOKUPS:
+            continue
+        table, *indices = node.invars
+        if not isinstance(table, Var) or table not in reached:
+            continue
+        depends = any(times[v] > BindingTime.PARAM for v in variables(indices))
+        if depends and _num_bytes(table) > _LEAST_TABLE:
+            return False
+    return True
+
+
+def _reached(graph: CellGraph, sources: Sequence[Var]) -> set[Any]:
+    """The variables that are computed from some parameters."""
+    found: set[Any] = set(sources)
+    for node in graph.nodes:
+        if not found.isdisjoint(variables(node.invars)):
+            found.update(node.outvars)
+    return found
+
+
+def _num_bytes(var: Var) -> int:
+    return math.prod(shape_of(var)) * dtype_of(var).itemsize

@@ -1,0 +1,121 @@
+"""Which types of a model share loops: those of one family.
+
+A family is made of at least `LEAST_TYPES` types that differ in the path of their
+parameters alone, none of which looks up rows in a large parameter (`can_share`). Fewer
+types compile fast enough, and stacking copies their parameters in every call that is
+traced. Types that are met later and fit join it.
+"""
+
+import numpy as np
+
+from edbatch.cell.members import can_share
+from edbatch.graph.family import Family
+from edbatch.graph.kinship import Kinship, Relatives
+from edbatch.graph.node_type import NodeType
+from edbatch.graph.type_table import TypeTable
+
+LEAST_TYPES = 4
+
+ALONE = -1  # in place of the number of a type's relatives: it shares with nobody
+Shared = tuple[int, int]  # the first type of a family, or a type; which relatives
+
+
+class SharedTypes:
+    """The families of a model's recorded types.
+
+    Args:
+        recorded: The types; the table may grow.
+        shares: Whether families are made.
+    """
+
+    def __init__(self, recorded: TypeTable, *, shares: bool = True) -> None:
+        self._recorded = recorded
+        self._shares = shares
+        self._kinship = Kinship(recorded.params_spec)
+        self._refused: set[Relatives] = set()
+        self._own: list[Shared] = []
+        self._members: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    @property
+    def any(self) -> bool:
+        """Whether some types share."""
+        return any(kin != ALONE for _, kin in self._own)
+
+    def of(self, type_id: int) -> Shared:
+        """Returns the type that a type runs as, and as which relatives."""
+        return self._own[type_id]
+
+    def members(self) -> np.ndarray:
+        """Returns the position of each type in its family; 0 of types without one."""
+        return np.array(self._members, np.int32)
+
+    def all(self) -> tuple[Shared, ...]:
+        """Returns what each type runs as, for a pickle."""
+        return tuple(self._own)
+
+    def extend(self) -> None:
+        """Takes over types that were recorded since."""
+        for node_type in self._recorded.types[len(self._own) :]:
+            self._kinship.add(node_type)
+            self._own.append((node_type.id, ALONE))
+            self._members.append(0)
+            found = self._kinship.relatives(node_type.id)
+            for kin, relatives in enumerate(found):
+                if relatives.family is not None:
+                    self._join(node_type.id, kin, relatives)
+                    break
+
+    def decide(self, type_id: int) -> bool:
+        """Makes a family of a type and its relatives, if there are enough.
+
+        Args:
+            type_id: A type of a minibatch.
+
+        Returns:
+            Whether a family was made.
+        """
+        if not self._shares or self._own[type_id][1] != ALONE:
+            return False
+        found = self._kinship.relatives(type_id)
+        by_number = sorted(range(len(found)), key=lambda k: -len(found[k].keys))
+        for kin in by_number:
+            if len(found[kin].keys) >= LEAST_TYPES and self._make(found[kin], kin):
+                return True
+        return False
+
+    def family(self, type_id: int, kin: int) -> tuple[NodeType, Family | None]:
+        """Returns a family that a type belongs to, which is made if it is new.
+
+        Args:
+            type_id: The type.
+            kin: Which of its relatives.
+
+        Returns:
+            The first type of the family, and the family; None if there can be none.
+        """
+        relatives = self._kinship.relatives(type_id)[kin]
+        self._make(relatives, kin)
+        return relatives.first, relatives.family
+
+    def _make(self, relatives: Relatives, kin: int) -> bool:
+        """Makes a family, unless there is one or there can be none."""
+        if relatives.family is not None:
+            return True
+        if relatives in self._refused:
+            return False
+        family = self._kinship.make_family(relatives)
+        if family is None or not can_share(relatives.first, self._recorded, family):
+            relatives.family = None
+            self._refused.add(relatives)
+            return False
+        for type_id in relatives.keys:
+            if self._own[type_id][1] == ALONE:
+                self._join(type_id, kin, relatives)
+        return True
+
+    def _join(self, type_id: int, kin: int, relatives: Relatives) -> None:
+        self._own[type_id] = (relatives.first.id, kin)
+        self._members[type_id] = relatives.members[relatives.keys[type_id]]

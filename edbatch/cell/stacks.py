@@ -1,0 +1,98 @@
+"""Arrays of all members of a family, stacked."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+_CONCATENATED = 128  # arrays; XLA takes long for many more at once
+
+
+class Stacks(NamedTuple):
+    """Arrays of all members of a family.
+
+    Attributes:
+        arrays: The arrays, None in place of some.
+        stacked: Which have an entry per member, ``[G, ...]``; the others stand once.
+    """
+
+    arrays: Sequence[Any]
+    stacked: Sequence[bool]
+
+    def take(self, member: Array) -> list[Any]:
+        """Returns the arrays of one member, a scalar."""
+        return [
+            take_member(array, member) if is_stacked and array is not None else array
+            for array, is_stacked in zip(self.arrays, self.stacked, strict=True)
+        ]
+
+    def add(self, member: Array | None, more: Sequence[Array]) -> list[Array]:
+        """Returns the arrays with something added to one member's, in place.
+
+        Args:
+            member: The member, a scalar; None if no array is stacked.
+            more: What to add to each array.
+        """
+        return [
+            array + own
+            if not is_stacked or member is None
+            else add_to_member(array, member, own)
+            for array, is_stacked, own in zip(
+                self.arrays, self.stacked, more, strict=True
+            )
+        ]
+
+
+def take_member(array: Array, member: Array) -> Array:
+    """Reads one entry of a stack, which is known to exist.
+
+    Args:
+        array: ``[G, ...]``.
+        member: The entry, a scalar.
+
+    Returns:
+        ``[...]``.
+    """
+    start = (member,) + (jnp.int32(0),) * (array.ndim - 1)
+    part = lax.dynamic_slice(
+        array, start, (1, *array.shape[1:]), allow_negative_indices=False
+    )
+    return part.reshape(array.shape[1:])
+
+
+def add_to_member(array: Array, member: Array, more: Array) -> Array:
+    """Adds to one entry of a stack; in place inside a loop.
+
+    Args:
+        array: ``[G, ...]``.
+        member: The entry, a scalar.
+        more: What to add, ``[...]``.
+
+    Returns:
+        ``[G, ...]``.
+    """
+    own = (take_member(array, member) + more)[None]
+    start = (member,) + (jnp.int32(0),) * (array.ndim - 1)
+    return lax.dynamic_update_slice(array, own, start, allow_negative_indices=False)
+
+
+def stack(arrays: Sequence[Array]) -> Array:
+    """Stacks arrays, many of them in several steps.
+
+    Args:
+        arrays: Arrays of one shape.
+
+    Returns:
+        ``[G, ...]``.
+    """
+    parts = [
+        jnp.stack(arrays[k : k + _CONCATENATED])
+        for k in range(0, len(arrays), _CONCATENATED)
+    ]
+    while len(parts) > 1:
+        parts = [
+            jnp.concatenate(parts[k : k + _CONCATENATED])
+            for k in range(0, len(parts), _CONCATENATED)
+        ]
+    return parts[0]

@@ -1,0 +1,37 @@
+"""Numbers for the structures of parts of the parameters."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+
+from edbatch.graph.parameters import Step, part_of
+
+
+class PartStructures:
+    """Tells parts of the parameters apart by structure, shapes and dtypes alone.
+
+    Args:
+        params: The structure of the model's parameters.
+    """
+
+    def __init__(self, params: Any) -> None:
+        self._params = params
+        self._of_part: dict[tuple[Step, ...], int] = {}
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, steps: tuple[Step, ...]) -> int:
+        """Returns a number that parts of one structure have in common.
+
+        Args:
+            steps: The steps from the root to the part.
+
+        Returns:
+            The number.
+        """
+        if steps not in self._of_part:
+            leaves, treedef = jax.tree.flatten(part_of(self._params, steps))
+            facts = treedef, tuple((each.shape, each.dtype) for each in leaves)
+            number = self._numbers.setdefault(facts, len(self._numbers))
+            self._of_part[steps] = number
+        return self._of_part[steps]

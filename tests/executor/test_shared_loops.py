@@ -1,0 +1,359 @@
+"""Types that differ in their parameters' path share loops; batched equals unbatched."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+import edbatch as eb
+from edbatch.stream.format import find_chunks
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+DEPTH, WIDTH = 5, 6
+SHARED = eb.Compiler()
+OPTIONS = {
+    "default": {},
+    "hoisted": {"compiler": replace(SHARED, hoisting="always")},
+    "as it is written": {"compiler": replace(SHARED, packing="never", slices="never")},
+    "remat": {"compiler": replace(SHARED, remat="always")},
+    "aligned": {
+        "planner": eb.Planner(layout="aligned"),
+        "compiler": replace(SHARED, slices="always"),
+    },
+}
+SIZES = eb.Sizes(widths=(4,), max_waste=1e9)
+
+
+@eb.cell
+def embed(table, word):
+    return table[word]
+
+
+@eb.cell
+def project(layer, vector, before):
+    return jnp.tanh(vector @ layer["W"] + before @ layer["U"] + layer["b"])
+
+
+@eb.cell
+def step(layer, below, before):
+    gate = jax.nn.sigmoid(below @ layer["W"] - before @ layer["U"])
+    return gate * jnp.tanh(before @ layer["U"] + layer["b"]), gate
+
+
+@eb.cell(padded=("states",), lengths=(4,))
+def attend(layer, query, states, mask):
+    scores = jnp.where(mask, states @ layer["W"] @ query, -jnp.inf)
+    return jax.nn.softmax(scores) @ states
+
+
+@eb.cell(static=("power",))
+def scale(common, layer, state, power):
+    # One array of all layers, one of each that is small, and one that is read twice.
+    spread = 1 + jnp.sqrt(layer["b"] ** 2 + 1)
+    return common @ state / spread + layer["W"] @ (layer["W"] @ state) ** power
+
+
+@eb.cell
+def gain(layer):
+    return layer["b"] * 2 + layer["U"].sum(0)
+
+
+def model(params, instance):
+    """A few layers over words; which of them run depends on the instance."""
+    words, vectors, layers = instance
+    states = [embed(params["table"], word) for word in words]
+    for k in layers:
+        layer = params["layers"][k]
+        before, above = gain(layer), []
+        for state, vector in zip(states, vectors, strict=True):
+            hidden = project(layer, vector, before)
+            hidden, gate = step(layer, state, hidden)
+            before = scale(params["common"], layer, hidden, 2)
+            above.append(before)
+            before = attend(layer, gate, above)
+        states = above
+    return {"top": states[-1], "all": states}
+
+
+def make_params(seed=0, depth=DEPTH, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape):
+        return rng.normal(0, 0.5, shape).astype(dtype)
+
+    layer = {"W": (WIDTH, WIDTH), "U": (WIDTH, WIDTH), "b": (WIDTH,)}
+    return {
+        "table": normal(7, WIDTH),
+        "common": normal(WIDTH, WIDTH),
+        "layers": [
+            {name: normal(*shape) for name, shape in layer.items()}
+            for _ in range(depth)
+        ],
+    }
+
+
+def minibatch(seed=0, count=4, depth=DEPTH):
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        length = int(rng.integers(1, 5))
+        words = rng.integers(0, 7, length).tolist()
+        vectors = list(rng.normal(size=(length, WIDTH)).astype(np.float32))
+        layers = rng.integers(0, depth, int(rng.integers(1, 4))).tolist()
+        found.append((words, vectors, layers))
+    # All layers, so that every family is there from the first minibatch on.
+    words, vectors, _ = found[0]
+    found[0] = words, vectors, list(range(depth))
+    return found
+
+
+def types_that_run(plan):
+    program = plan.shape.program
+    return [program.types.types[k] for k in sorted({x.type_id for x in program.loops})]
+
+
+def families(plan):
+    return {x.key.cell: x.family.size for x in types_that_run(plan) if x.family}
+
+
+ALL = dict.fromkeys(("project", "step", "attend", "scale", "gain"), DEPTH)
+
+
+@functools.cache
+def batched(name):
+    return eb.batch(model, "agenda", sizes=SIZES, params=make_params(), **OPTIONS[name])
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_outputs_and_gradients(name):
+    expected = ALL | ({"project.ahead": DEPTH} if name == "hoisted" else {})
+    assert families(batched(name).plan(minibatch(1))) == expected
+    found = eb.verify(batched(name), make_params(1), minibatch(1))
+    assert found.max_gradient_error is not None
+
+
+def test_one_type_runs_for_all_layers():
+    alone = eb.Compiler(sharing="never")
+    shared = batched("default")
+    apart = eb.batch(model, "agenda", sizes=SIZES, compiler=alone, params=make_params())
+    both = [each.plan(minibatch(2)) for each in (shared, apart)]
+    cells = [[t.key.cell for t in types_that_run(plan)] for plan in both]
+    assert sorted(set(cells[1])) == sorted(set(cells[0]))
+    assert len(cells[0]) == len(set(cells[0]))
+    assert len(cells[1]) >= DEPTH * len(ALL)
+    # What policies see, and the batches that they make, are those of before.
+    assert both[0].report.batches == both[1].report.batches
+
+
+def test_chunks_name_the_layer_that_they_read():
+    plan = batched("default").plan([([1, 2], [np.ones(WIDTH, np.float32)] * 2, [3, 1])])
+    formats = plan.shape.program.formats()
+    chunks = find_chunks(formats, plan.trips[: plan.num_steps])
+    members = set()
+    for loop, start in zip(chunks.loop, chunks.start, strict=False):
+        record = formats[loop].read(plan.stream[start : start + formats[loop].length])
+        assert (record.member is not None) == formats[loop].has_member
+        members.add(record.member)
+    assert members == {None, 1, 3}
+
+
+def test_layers_that_come_later_join_without_a_compilation():
+    own = eb.batch(model, "agenda", sizes=SIZES, params=make_params())
+    words, vectors = [1, 2, 3], [np.ones(WIDTH, np.float32)] * 3
+    first = own.plan([(words, vectors, [0, 1, 2, 3])])
+    later = own.plan([(words, vectors, [0, 4, 2, 3])])
+    assert later.shape == first.shape
+    assert families(later) == ALL
+    eb.verify(own, make_params(3), [(words, vectors, [4, 0, 4])])
+
+
+def test_two_or_three_types_do_not_share():
+    params = make_params(depth=3)
+    own = eb.batch(model, "agenda", sizes=SIZES, params=params)
+    assert families(own.plan(minibatch(depth=3))) == {}
+
+
+def test_rows_that_are_used_again():
+    planner = eb.Planner(reuse="always")
+    own = eb.batch(model, "agenda", sizes=SIZES, planner=planner, params=make_params())
+    assert families(own.plan(minibatch(3))) == ALL
+    eb.verify(own, make_params(), minibatch(3), gradients=False)
+
+
+def test_in_float64():
+    with jax.enable_x64(True):
+        params = make_params(dtype=np.float64)
+        own = eb.batch(model, "agenda", sizes=SIZES, params=params)
+        instances = [
+            (words, [each.astype(np.float64) for each in vectors], layers)
+            for words, vectors, layers in minibatch(4)
+        ]
+        assert families(own.plan(instances)) == ALL
+        found = eb.verify(own, params, instances)
+        assert found.max_output_error < 1e-12
+        assert found.max_gradient_error < 1e-11
+
+
+def test_arguments_that_are_traced():
+    own, params = batched("default"), make_params(5)
+    plan = own.plan(minibatch(5))
+    kept = own(params, minibatch(5))
+    traced = jax.jit(own.apply)(params, plan)
+    for one, other in zip(jax.tree.leaves(kept), jax.tree.leaves(traced), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+@eb.cell
+def drop(layer, state, rng=None):
+    state = jnp.tanh(layer["W"] @ state)
+    return state if rng is None else state * jax.random.bernoulli(rng, 0.5, (WIDTH,))
+
+
+@eb.cell
+def start(vector):
+    return vector
+
+
+def noisy(params, vector):
+    state = start(vector)
+    for layer in params["layers"]:
+        state = drop(layer, state)
+    return state
+
+
+def test_random_numbers_are_those_of_layers_apart():
+    params, key = make_params(), jax.random.key(3)
+    vectors = list(np.random.default_rng(0).normal(size=(3, WIDTH)).astype(np.float32))
+    for rng in (None, key):
+        found = [
+            eb.batch(noisy, params=params, compiler=eb.Compiler(sharing=word))(
+                params, vectors, rng=rng
+            )
+            for word in ("auto", "never")
+        ]
+        np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-6)
+
+
+@eb.cell
+def look_up(table, word):
+    return table[word]
+
+
+def languages(params, instance):
+    language, word = instance
+    return look_up(params["tables"][language], word)
+
+
+@pytest.mark.parametrize(("rows", "shares"), [(8, True), (4096, False)])
+def test_large_tables_that_are_looked_up_stay_apart(rows, shares):
+    rng = np.random.default_rng(0)
+    params = {"tables": list(rng.normal(size=(4, rows, 8)).astype(np.float32))}
+    own = eb.batch(languages, params=params)
+    instances = [(k % 4, k) for k in range(7)]
+    assert families(own.plan(instances)) == ({"look_up": 4} if shares else {})
+    eb.verify(own, params, instances)
+
+
+@eb.cell
+def both(own, other, state):
+    return jnp.tanh(own["W"] @ state + other["U"] @ state)
+
+
+@eb.cell
+def whole(params, own, state):
+    return jnp.tanh(own["W"] @ state + params["layers"][0]["U"] @ state)
+
+
+def test_calls_that_read_several_layers_stay_apart():
+    def skip(params, vector):
+        state = start(vector)
+        for k in range(DEPTH):
+            state = both(params["layers"][k], params["layers"][k - 1], state)
+            state = whole(params, params["layers"][k], state)
+        return state
+
+    vectors = list(np.random.default_rng(0).normal(size=(3, WIDTH)).astype(np.float32))
+    own = eb.batch(skip, params=make_params())
+    assert families(own.plan(vectors)) == {}
+    eb.verify(own, make_params(), vectors)
+
+
+def test_members_are_those_of_equal_shapes():
+    params = make_params()
+    odd = {"W": np.ones((WIDTH, WIDTH), np.float32)}
+    params["layers"] = [odd, *params["layers"], odd]
+
+    def some(params, vector):
+        state = start(vector)
+        for k in (1, 4, 2, 3, 5):
+            state, _ = step(params["layers"][k], state, state)
+        return state
+
+    vectors = list(np.random.default_rng(0).normal(size=(3, WIDTH)).astype(np.float32))
+    own = eb.batch(some, params=params)
+    assert families(own.plan(vectors)) == {"step": DEPTH}
+    eb.verify(own, params, vectors)
+
+
+def test_parts_of_a_dict_below_which_the_layer_stands():
+    params = {
+        "blocks": {
+            f"block{k}": {"own": layer}
+            for k, layer in enumerate(make_params()["layers"])
+        }
+    }
+
+    def chain(params, vector):
+        state = start(vector)
+        for name in ("block3", "block0", "block2", "block4", "block1", "block3"):
+            state, _ = step(params["blocks"][name]["own"], state, state)
+        return state
+
+    vectors = list(np.random.default_rng(0).normal(size=(3, WIDTH)).astype(np.float32))
+    own = eb.batch(chain, params=params)
+    assert families(own.plan(vectors)) == {"step": DEPTH}
+    eb.verify(own, params, vectors)
+
+
+def count_loops(jaxpr):
+    """Loops and equations of a jaxpr, those of inner ones included."""
+    loops = equations = 0
+    for eqn in jaxpr.eqns:
+        loops += eqn.primitive.name in ("while", "scan")
+        equations += 1
+        for inner in jaxprs_in_params(eqn.params):
+            more = count_loops(inner)
+            loops, equations = loops + more[0], equations + more[1]
+    return loops, equations
+
+
+def program_size(depth, sharing, gradient):
+    """The loops and equations of the program of one model of many layers."""
+    params = make_params(depth=depth)
+    compiler = eb.Compiler(sharing=sharing, slices="never")
+    own = eb.batch(model, "agenda", sizes=SIZES, compiler=compiler, params=params)
+    words, vectors = [1, 2], [np.ones(WIDTH, np.float32)] * 2
+    plan = own.plan([(words, vectors, list(range(depth)))])
+
+    def total(params):
+        return own.apply(params, plan)["top"].sum()
+
+    function = jax.grad(total) if gradient else total
+    return count_loops(jax.make_jaxpr(function)(params).jaxpr)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_program_does_not_grow_with_the_number_of_layers(gradient):
+    (few, short), (many, long) = (program_size(n, "auto", gradient) for n in (4, 24))
+    assert many == few
+    # What is left per layer: its three arrays are stacked for each of five cells, and
+    # their gradients are taken apart.
+    assert long - short <= 20 * 3 * 5 * (5 if gradient else 1)
+    apart = program_size(4, "never", gradient)
+    assert apart[0] > few + 3 * 5 - 5
+    assert apart[1] > 2 * short
