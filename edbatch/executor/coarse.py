@@ -155,7 +155,8 @@ class _Parts:
         node_type = program.types.types[group.common.type_id]
         loops = program.loops[group.first : group.last]
         starts = field_starts([record_format(node_type, each) for each in loops])
-        header = len(node_type.output_kinds) + 1
+        has_member = node_type.family is not None
+        header = len(node_type.output_kinds) + 1 + has_member
         slots = [*node_type.external_kinds, *node_type.operand_kinds]
         strides = np.ones((len(loops), len(slots)), np.int32)
         for row, loop in zip(strides, loops, strict=True):
@@ -188,8 +189,9 @@ class _Parts:
         loop = (at > ends if self.reverse else at >= ends).sum(dtype=jnp.int32)
         length = take_rows(jnp.asarray(self.lengths), loop)
         first = at - length if self.reverse else at
-        header = slice_rows(self.records, first, outputs + 1)
-        size = header[-1]
+        has_member = node_type.family is not None
+        header = slice_rows(self.records, first, outputs + 1 + has_member)
+        size = header[outputs]
         count = (size + (width - 1)) // width
         begin = (count - 1 - done if self.reverse else done) * width
         is_last = done + 1 >= count
@@ -199,6 +201,7 @@ class _Parts:
             width,
             [header[k] + begin for k in range(outputs)],
             jnp.minimum(size - begin, width),
+            header[outputs + 1] if has_member else None,
             *self._rows(loop, first, begin, size),
         )
         after = first if self.reverse else first + length

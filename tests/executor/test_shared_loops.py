@@ -208,6 +208,22 @@ def test_arguments_that_are_traced():
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
+def test_coarse_programs_read_the_same_layers():
+    own, params = batched("default"), make_params(6)
+    plan = own.plan(minibatch(6))
+
+    def total(params, plan):
+        output = own.apply(params, plan)
+        return sum(jnp.sin(each).sum() for each in jax.tree.leaves(output))
+
+    fine, coarse = (
+        jax.value_and_grad(total)(params, plan.in_tier(tier))
+        for tier in ("fine", "coarse")
+    )
+    for one, other in zip(jax.tree.leaves(fine), jax.tree.leaves(coarse), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 @eb.cell
 def drop(layer, state, rng=None):
     state = jnp.tanh(layer["W"] @ state)
