@@ -31,8 +31,8 @@ demo: $(STAMP)
 # two devices. All three run, whatever fails.
 PYTEST = $(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile \
     --timeout 600 --timeout-method thread --durations 25
-# The newer emitters of XLA for CPUs take most of its time. Where it does not know the
-# flag, it would end the process.
+# The newer emitters of XLA for CPUs take most of its time, LLVM's optimizations most of
+# the rest. Where XLA does not know the flag, it would end the process.
 HASTE := --xla_cpu_use_fusion_emitters=false
 OTHERS := not slow and not gpu and not devices
 
@@ -42,10 +42,10 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 	XLA_FLAGS="$$haste" $(BIN)/python -c 'import jax; jax.devices()' 2>/dev/null \
 	    || haste=; \
 	set -x; \
-	XLA_FLAGS="$$XLA_FLAGS $$haste" \
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$haste" \
 	    $(PYTEST) -m "$(OTHERS) and not default_flags" || failed=1; \
 	$(PYTEST) -m "$(OTHERS) and default_flags" || failed=1; \
-	JAX_NUM_CPU_DEVICES=2 XLA_FLAGS="$$XLA_FLAGS $$haste" \
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_NUM_CPU_DEVICES=2 XLA_FLAGS="$$XLA_FLAGS $$haste" \
 	    $(PYTEST) -m devices tests/sharding || failed=1; \
 	test -z "$$failed"
 else

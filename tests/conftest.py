@@ -1,6 +1,7 @@
 """What every test runs under: strict JAX, an empty folder, and the fixtures."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from compile_report import CompileReport
 from hypothesis.database import DirectoryBasedExampleDatabase
 from memory_regions import drop_programs_if_many
+from quick_compile import quick_compile
 
 import edbatch
 
@@ -99,11 +101,25 @@ def quick_compiles() -> Iterator[None]:
 
     Processes that they start do, too. Others compile as users do.
     """
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, quick_compile():
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        jax.config.update("jax_disable_most_optimizations", True)
         yield
-        jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps what XLA compiles in a folder of this process until it ends.
+
+    Many tests compile a program that another one did, and JAX forgets it with the
+    function. Processes share no folder: JAX writes a file in place, so that another
+    one could read half of it.
+    """
+    folder = tmp_path_factory.mktemp("programs")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,6 +5,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+from quick_compile import quick_compile
 
 from edbatch.cell import PackedCell, pack_cell
 
@@ -30,11 +31,8 @@ def assert_packed(function, params, *inputs, rtol=1e-4, atol=1e-5, **options):
 
 def run_compiled(function, *arguments):
     """Runs a function as one program that is compiled in a hurry."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
+    with quick_compile():
         return jax.jit(function)(*arguments)
-    finally:
-        jax.config.update("jax_disable_most_optimizations", False)
 
 
 def results(function, packed, params, inputs):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.experimental.compilation_cache import compilation_cache
 from trees import (
     all_states,
     assert_equal,
@@ -479,6 +480,7 @@ def test_costs_that_are_none(costs):
 def test_the_compilation_cache_is_switched_on(tmp_path):
     names = "compilation_cache_dir", "persistent_cache_min_compile_time_secs"
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
+    compilation_cache.reset_cache()  # JAX opens a folder once
     try:
         assert eb.use_compilation_cache(tmp_path) == tmp_path
         eb.batch(encode, sizes=SIZES)(make_params(), [(1, 2)])
@@ -486,6 +488,7 @@ def test_the_compilation_cache_is_switched_on(tmp_path):
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 def test_a_chain_of_depth_100000_runs_in_every_stage():

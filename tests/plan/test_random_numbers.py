@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noisy_programs import interpret_noisy, maybe_drop, sample_noisy
 from programs import make_params
+from quick_compile import quick_compile
 
 import edbatch as eb
 
@@ -19,9 +20,8 @@ KEY = jax.random.key(7)
 @pytest.fixture(autouse=True, scope="module")
 def quick_compiles():
     """Programs of twenty types compile for long; other tests compile for speed."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    with quick_compile():
+        yield
 
 
 def sample_minibatch(seed, instances, length):
