@@ -106,7 +106,7 @@ class Batched(HostSide):
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.checked(self.states.of_params(params), instances)
         plan = self._plan(state, instances, choose_target(params), planning.ANY)
-        return first_rows(self.apply(params, plan, rng=rng), len(instances))
+        return first_rows(self.apply(params, plan, rng=rng), int(plan.num_instances))
 
     def plan(
         self,

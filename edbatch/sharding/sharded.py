@@ -119,7 +119,7 @@ class Sharded(HostSide):
         """
         instances = list_of(PlanError, "a minibatch", instances)
         plan = self._plan(instances, params, ANY)
-        return first_rows(self.apply(params, plan, rng=rng), len(instances))
+        return first_rows(self.apply(params, plan, rng=rng), int(plan.num_instances))
 
     def replicate(self, params: Any) -> Any:
         """Copies parameters to every device, so that no call has to.
