@@ -1,6 +1,6 @@
 """Samplers of random graphs, for the environment, for training and for tests.
 
-Each takes a `numpy.random.Generator` first and gives a minibatch of independent
+Each takes a `numpy.random.Generator` first and returns a minibatch of independent
 instances; bind the other arguments with `functools.partial` to make a sampler for
 `BatchingEnv`.
 """

@@ -1,12 +1,12 @@
 """The orders of nodes and of blocks in which most operands are read in place.
 
 Batches are visited from the last to the first. When a batch is reached, the orders of
-its readers are known, so what a chunk of a reader wants is one exact sequence of nodes.
+its readers are known, so a chunk of a reader asks for one exact sequence of nodes.
 Sequences are taken in the order of their bytes, as a whole or not at all (`runs`); what
 order is left open is chosen for the batch's own operands (`run_sorting`).
 
 A batch whose readers ask for nothing can wait: if the read of most bytes takes whole
-blocks, it comes last, follows their order, and has its slice for nothing.
+blocks, it comes last, follows their order, and can always be a slice.
 
 Differs from the memory planning of ED-Batch (Chen et al., ICML 2023, section 4), which
 collects the constraints of all batches in one PQ-tree and broadcasts them from operand
@@ -74,7 +74,7 @@ def align(
     Args:
         tables: The tables, with the neighbours of blocks as from `chain_blocks`; runs,
             and first and last nodes, are set.
-        weight: What one node counts for each read, ``[R] float64``.
+        weight: Weight of one node for each read, ``[R] float64``.
         reference: Nodes, batch by batch, in the order that they keep where no read asks
             for another, ``[N]``.
         may_wait: Whether each batch may come last, ``[S] bool``.

@@ -2,7 +2,7 @@
 
 The first try weighs reads by their bytes. Where graphs are small there is time to try
 again with other weights of reads and of pairs of blocks, other orders of nodes that
-nothing speaks for, and other batches that wait; each time a few changes away from the
+no read asks for, and other batches that wait; each time a few changes away from the
 best so far. That finds all that an exhaustive search finds on small minibatches (the
 tests compare the two), where the first try alone misses something in one of twenty.
 
@@ -71,7 +71,7 @@ def best_alignment(
             best_order, best_blocks, best_bytes = found, blocks, num_bytes
         if patience == 0:
             state, state_bytes, patience = start, -1, _PATIENCE
-        # What a tree made is always compared with what sorting makes.
+        # The order of a PQ-tree is always compared with that of sorting.
         use_tree = not (k == 0 and by_tree)
         if not use_tree:
             tries = max(tries, 2)

@@ -184,7 +184,7 @@ def chain_blocks(
     Args:
         batch: Batches; columns of blocks are set, without first and last nodes.
         pairs: As from `find_pairs`.
-        pair_bytes: What speaks for each; where it is 0, the pair is left out.
+        pair_bytes: Bytes of each pair; where they are 0, the pair is left out.
 
     Returns:
         Batches in the order of their blocks, ``[S] int32``.

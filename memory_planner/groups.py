@@ -31,7 +31,7 @@ class Groups(NamedTuple):
     """Groups of the ``n`` nodes of a batch by ``C`` reads, most bytes first.
 
     Attributes:
-        weight: What a node counts for each read.
+        weight: Weight of a node for each read.
         group: The group of each node, numbered in the order of blocks, by the node's
             place in the schedule.
         joined: For each group the rows of its block if that and the next group's are
@@ -53,7 +53,7 @@ def find_groups(
         tables: The tables, with the neighbours of blocks.
         b: The batch.
         nodes: Its n nodes.
-        weight: What one node counts for each read.
+        weight: Weight of one node for each read.
         count: Scratch, zero for each batch, ``[S] int32``.
     """
     read = tables.read

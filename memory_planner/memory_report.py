@@ -1,4 +1,4 @@
-"""What a layout costs, measured from the layout itself."""
+"""Memory of a layout, measured from the layout itself."""
 
 from dataclasses import asdict, dataclass
 
@@ -23,7 +23,7 @@ class MemoryReport:
         operand_bytes: Bytes that the nodes read from the arenas.
         in_place_bytes: Those of them that lie in place.
         gathered_bytes: The others, which have to be gathered.
-        padding_rows: Rows that chunks compute for nobody.
+        padding_rows: Padding rows that chunks compute.
         arena_bytes: Bytes of all arenas.
         peak_bytes: Bytes of the values that are live at one time, at most: those that
             are written or read then, or read later, or returned. No arenas are smaller.

@@ -3,7 +3,7 @@
 A node is a row of integers that name other rows; all that one node needs lies
 together. Rows 0 to n - 1 are the leaves. The children of a P node form a ring; those of
 a Q node a chain, whose links have no direction, so that two chains are joined, and one
-of them turned, in constant time. Only the two children at its ends know their Q node;
+of them reversed, in constant time. Only the two children at its ends know their Q node;
 Booth and Lueker (1976) leave the parent of the inner ones undefined, since keeping it
 right would cost too much, and here it is `NONE`.
 
@@ -124,7 +124,7 @@ def new_node(node: np.ndarray, kind: int) -> Row:
 
 @njit(cache=True, nogil=True)
 def free_node(node: np.ndarray, v: Row) -> None:
-    """Gives a row back."""
+    """Frees a row."""
     top = len(node) - 1
     node[v, KIND] = UNUSED
     node[v, PARENT] = node[top, FREE]

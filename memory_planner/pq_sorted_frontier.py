@@ -12,9 +12,9 @@ _NONE = -1
 def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Returns the ordering in which no child of a P node comes before a smaller one.
 
-    Children are compared by their smallest leaf; Q nodes are turned so that their first
-    child is smaller than their last one. So it is 0, 1, 2 and so on if the tree has
-    that ordering.
+    Children are compared by their smallest leaf; Q nodes are reversed so that their
+    first child is smaller than their last one. So it is 0, 1, 2 and so on if the tree
+    has that ordering.
 
     Returns:
         The leaves; ``[n] int32``. Time O(n).

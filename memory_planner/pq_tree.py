@@ -174,7 +174,7 @@ class PQTree:
         """Returns the tree as text, the same for trees of the same orderings.
 
         Children of P nodes stand in the order of their smallest leaves; Q nodes are
-        turned so that their first child has a smaller one than the last.
+        reversed so that their first child has a smaller one than the last.
 
         Example:
             >>> tree = PQTree(4)

@@ -1,4 +1,4 @@
-"""Rows that are used again: each value keeps its row only while somebody may read it.
+"""Rows that are used again: each value keeps its row until its last read.
 
 A value lives from the batch that writes it to the last one that reads it; outputs of
 the model live to the end. Blocks that some chunk reads as one slice stay neighbours;
@@ -44,7 +44,7 @@ def place_with_reuse(
     in_place: np.ndarray,
     is_output: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gives each value a row, of as few rows as the heuristic needs.
+    """Assigns a row to each value, of as few rows as the heuristic needs.
 
     Args:
         problem: The `LayoutProblem`.

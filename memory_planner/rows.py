@@ -20,7 +20,7 @@ from edbatch.memory_planner.problem import NO_COLUMN, LayoutProblem
 def place_blocks(
     problem: LayoutProblem, block_order: np.ndarray, order: np.ndarray, tight: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gives each value its row.
+    """Assigns a row to each value.
 
     Args:
         problem: The `LayoutProblem`.

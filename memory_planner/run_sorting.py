@@ -46,7 +46,7 @@ def order_runs(
         tables: The tables, with runs and the neighbours of blocks.
         b: The batch.
         nodes: Its nodes; runs keep this order where no read asks for another.
-        weight: What one node counts for each read.
+        weight: Weight of one node for each read.
         count: Scratch, zero for each batch, ``[S] int32``.
         use_tree: Whether to try a PQ-tree.
 

@@ -1,4 +1,4 @@
-"""From what a user names as a policy to the policy."""
+"""Policies by name, by file, or as they are."""
 
 from collections.abc import Callable
 from importlib import resources

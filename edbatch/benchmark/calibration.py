@@ -13,7 +13,7 @@ minibatch whatever the policy, and neighbouring widths come together. As a wider
 does all that a narrower one does, times are made to rise with the width.
 
 *Batches.* The program stays in one loop while it runs added chunks; a real minibatch
-turns from loop to loop. That time is what is missing from the chunks' times of real
+moves from loop to loop. That time is what is missing from the chunks' times of real
 minibatches under several policies; its least squares share per batch is `switch_us`.
 
 The outcome is checked on minibatches that had no part in either, under all policies.

@@ -1,4 +1,4 @@
-"""Counting XLA's compilations, whoever asks for them."""
+"""Counting all compilations of XLA in a process."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a benchmark measures."""
+"""The settings of a benchmark."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,7 +42,7 @@ PLANNERS: dict[str, tuple[Planner, Compiler]] = {
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
-    """What a benchmark measures.
+    """The settings of a benchmark.
 
     Attributes:
         workload: Name of a workload.

@@ -126,7 +126,7 @@ def _program(stages: Stages) -> Callable[[Any, Any], tuple[Array, ...]]:
 def assign_rows(
     stages: Stages, width_of: Callable[[int], int] = int
 ) -> tuple[np.ndarray, dict[int, int]]:
-    """Gives each output of each group consecutive rows of its arena.
+    """Assigns consecutive rows of its arena to each output of each group.
 
     Args:
         stages: The minibatch.

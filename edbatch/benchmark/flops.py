@@ -1,7 +1,7 @@
 """Counting the floating-point operations of matrix products.
 
-Only ``dot_general`` counts: products are what a fast program spends its time on, and
-what a processor's peak is about. An embedding's lookup costs none.
+Only ``dot_general`` counts: fast programs spend their time on products, and a
+processor's peak counts nothing else. An embedding's lookup costs none.
 """
 
 from collections.abc import Iterator

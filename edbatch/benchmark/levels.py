@@ -109,10 +109,10 @@ class Levels(StagedSystem):
             rows = np.concatenate(
                 [value_row[stages.operands(group)], stages.externals(group)]
             )
-            lanes = np.minimum(np.arange(width), n - 1)  # padding repeats the last
+            padded = np.minimum(np.arange(width), n - 1)  # padding repeats the last
             outputs = np.arange(len(group.node_type.output_kinds))
             first = value_row[graph.value_start[group.nodes[0]] + outputs]
-            integers = np.concatenate([first, rows[:, lanes].ravel()])
+            integers = np.concatenate([first, rows[:, padded].ravel()])
             calls.append(Call(group.node_type, width, integers))
         columns = graph.outputs.values()
         return LevelsPlan(

@@ -13,7 +13,7 @@ from edbatch.models import Workload
 from edbatch.policies import Greedy, train_policy
 from edbatch.schedule import Policy
 
-_TRAINING = 12  # minibatches to train on, a third of them to judge by
+_TRAINING = 12  # minibatches to train on, a third of them held out
 
 
 @dataclass(frozen=True)

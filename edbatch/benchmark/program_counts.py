@@ -1,4 +1,4 @@
-"""What a compiled program consists of: counts from its HLO.
+"""Counts of operations from the HLO of a compiled program.
 
 Counts are of what stands in the compiled text, once per loop body, not of what is
 executed. A *product* is an HLO ``dot`` or a call of a library for one; a *gather* reads

@@ -1,7 +1,7 @@
 """A minibatch with more chunks slipped in: what one chunk costs where it really runs.
 
 A plan is data, so a chunk can run once more without anything being compiled: its record
-is written into the stream again and its loop turns once more. Added chunks read the
+is written into the stream again and its loop runs once more. Added chunks read the
 operands of real nodes of their type, in the order in which the minibatch has them, and
 write where those nodes write, so all values stay those of the model, and reads are as
 scattered as they are.
@@ -30,7 +30,7 @@ class Replay:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.loops = plan.shape.program.loops
-        assert not any(loop.sliced for loop in self.loops), "added lanes are gathered"
+        assert not any(loop.sliced for loop in self.loops), "added rows are gathered"
         self._types = plan.shape.program.types.types
         self._formats = record_formats(self._types, self.loops)
         self._rows = dict(plan.shape.program.arena_rows)
@@ -43,12 +43,12 @@ class Replay:
             self._steps[step].append(record)
             fields, loop = self._formats[p].read(record), self.loops[p]
             reads = [*fields.externals, *fields.operands]
-            lanes = np.array(reads, np.int32).reshape(-1, loop.width)
+            operand_rows = np.array(reads, np.int32).reshape(-1, loop.width)
             outputs = np.array(fields.outputs, np.int32)[:, None]
             first = np.repeat(outputs, loop.width, axis=1)
-            found.setdefault(loop.type_id, []).append((first, lanes))
-        # Per type: first output rows of each lane's chunk, and what the lane reads.
-        self._lanes = {
+            found.setdefault(loop.type_id, []).append((first, operand_rows))
+        # Per type: first output rows of each row's chunk, and the rows that it reads.
+        self._batch_rows = {
             type_id: tuple(
                 np.concatenate(each, axis=1) for each in zip(*rows, strict=True)
             )
@@ -65,7 +65,7 @@ class Replay:
         """Adds chunks, spread evenly over the minibatch.
 
         Args:
-            loop: The loop to turn; the minibatch has nodes of its type.
+            loop: The loop to run more often; the minibatch has nodes of its type.
             count: How many, from 0 to `most`.
 
         Returns:
@@ -73,7 +73,7 @@ class Replay:
         """
         assert 0 <= count <= self.most(loop), f"there is no room for {count} chunks"
         records, trips = [], []
-        turns = np.zeros_like(self.plan.trips[0])
+        no_trips = np.zeros_like(self.plan.trips[0])
         steps = len(self._steps)
         ends = np.linspace(0, count, steps + 1).round().astype(int)
         for step, (first, last) in enumerate(pairwise(ends)):
@@ -81,27 +81,27 @@ class Replay:
             trips.append(self.plan.trips[step])
             if last > first:
                 records += [self._record(loop, k) for k in range(first, last)]
-                trips.append(turns.copy())
+                trips.append(no_trips.copy())
                 trips[-1][self.loops.index(loop)] = last - first
         stream = np.zeros(len(self.plan.stream) + self._room, np.int32)
         flat = np.concatenate(records)
         stream[: len(flat)] = flat
-        turned = np.zeros((2 * steps, len(self.loops)), np.int32)
-        turned[: len(trips)] = trips
+        trip_counts = np.zeros((2 * steps, len(self.loops)), np.int32)
+        trip_counts[: len(trips)] = trips
         return replace(
-            self.plan, stream=stream, trips=turned, num_steps=np.int32(len(trips))
+            self.plan, stream=stream, trips=trip_counts, num_steps=np.int32(len(trips))
         )
 
     def _record(self, loop: Loop, k: int) -> np.ndarray:
         """The record of the k-th chunk that is added."""
         type_id, width = loop.type_id, loop.width
-        firsts, lanes = self._lanes[type_id]
-        lane = (k * width + np.arange(width)) % lanes.shape[1]
+        firsts, operand_rows = self._batch_rows[type_id]
+        columns = (k * width + np.arange(width)) % operand_rows.shape[1]
         kinds = self._types[type_id].output_kinds
         last = np.array([self._rows[kind] - width for kind in kinds], np.int32)
-        outputs = np.minimum(firsts[:, lane[0]], last)
+        outputs = np.minimum(firsts[:, columns[0]], last)
         externals = len(self._types[type_id].external_kinds)
-        reads = list(lanes[:, lane])
+        reads = list(operand_rows[:, columns])
         return self._formats[self.loops.index(loop)].write(
             Record(list(outputs), width, 0, reads[:externals], reads[externals:])
         )

@@ -1,4 +1,4 @@
-"""What a benchmark found."""
+"""The results of a benchmark."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -98,7 +98,7 @@ class MinibatchFacts:
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """What a benchmark found.
+    """The results of a benchmark.
 
     Attributes:
         config: What was asked for.

@@ -1,6 +1,6 @@
 """What the systems with a program written for one kind of graph share.
 
-They record the model as edbatch does, since somebody who writes such a program has to
+They record the model as edbatch does, since the author of such a program has to
 walk the instances as well, and then arrange arrays with NumPy.
 """
 

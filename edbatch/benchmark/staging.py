@@ -1,6 +1,6 @@
 """Stages: a recorded minibatch in the order of a program written for it by hand.
 
-Somebody who writes a batched program for one kind of graph computes everything that
+A programmer who writes a batched program for one kind of graph computes everything that
 reads no other node (the leaves) in one wide operation, then the inner nodes level by
 level, and at last, again in one wide operation, whatever no other node reads (the
 classifier). The baselines `levels`, `exact` and `scan` are such programs. By hand one
@@ -24,7 +24,7 @@ from edbatch.graph.node_type import Slots
 Rows = np.ndarray | Array
 Arenas = Mapping[int, Array]  # array kind -> [rows, ...]; row 0 is zero
 
-ZERO_ROW = 0  # what a padded list reads where it has no element
+ZERO_ROW = 0  # read where a padded list has no element
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,7 @@ class System(Protocol):
     about: str
 
     def record(self, instances: Sequence[Any]) -> Any:
-        """Walks instances; what it gives can be kept."""
+        """Walks instances; the result can be kept."""
 
     def plan(self, recordings: Any) -> Any:
         """Arranges a minibatch of recordings, on the host, from scratch."""

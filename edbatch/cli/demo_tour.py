@@ -38,7 +38,7 @@ class Tour:
         workload: The model.
         params: Its parameters.
         trees: Generated trees.
-        graphs: Graphs of minibatches: to train on, to judge by, to compare on.
+        graphs: Graphs of minibatches: to train on, to validate on, to compare on.
         plain_graphs: Graphs of the last ones for a tree-LSTM of one composition.
         batch_size: Trees per minibatch.
     """

@@ -74,7 +74,7 @@ def inspect(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Show what a policy does, or how cells are packed.
+    """Show the actions of a policy, or how cells are packed.
 
     A state is what the policy sees of the operations that are ready to run: their
     types, a type being written as cell@parameters/number of operands. With the encoding

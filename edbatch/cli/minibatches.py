@@ -11,7 +11,7 @@ from edbatch.cli.task import Task
 from edbatch.errors import EdbatchError
 from edbatch.graph import DataflowGraph, GraphStructure
 
-# Of the instances, to judge policies by during training, and as many held out.
+# Of the instances, to validate policies on during training, and as many held out.
 SHARE = 0.2
 
 Drawn = list[NDArray[np.int64]]  # the instances of each minibatch, by their index
@@ -20,24 +20,24 @@ Drawn = list[NDArray[np.int64]]  # the instances of each minibatch, by their ind
 def split(
     count: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Divides instances into those to train on, to judge by, and held out.
+    """Divides instances into training, validation and held-out ones.
 
     Returns:
-        Indices to train on, three fifths; to judge by during training, a fifth; and of
-        no use to training, a fifth; at least one of each.
+        Indices to train on, three fifths; to validate on during training, a fifth; and
+        held out, a fifth; at least one of each.
 
     Raises:
         CommandError: There are fewer than three instances.
 
     Example:
-        >>> train, judge, held_out = split(10, np.random.default_rng(0))
-        >>> len(train), len(judge), len(held_out), len({*train, *judge, *held_out})
-        (6, 2, 2, 10)
+        >>> parts = split(10, np.random.default_rng(0))
+        >>> [len(each) for each in parts], len({*np.concatenate(parts).tolist()})
+        ([6, 2, 2], 10)
     """
     if count < 3:
         raise CommandError(
-            "training needs 3 instances or more, one to judge the policy by and one to"
-            f" report on, but there are {count}; give more data"
+            "training needs 3 instances or more, one to validate the policy on and one"
+            f" to report on, but there are {count}; give more data"
         )
     order = rng.permutation(count)
     size = max(1, round(SHARE * count))

@@ -45,7 +45,7 @@ def comparisons(
 ) -> list[Comparison]:
     """Compares a policy, guarded, alone and with a search, with the heuristics.
 
-    The rows ``learned`` and ``searched`` are what `edbatch.batch` runs: its guard takes
+    The rows ``learned`` and ``searched`` are run as by `edbatch.batch`: its guard takes
     the schedule of a heuristic where that has fewer batches.
 
     Args:

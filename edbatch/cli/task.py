@@ -1,4 +1,4 @@
-"""What a command works on: a model, the shapes of its parameters, and instances."""
+"""The task of a command: a model, the shapes of its parameters, and instances."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

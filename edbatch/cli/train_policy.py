@@ -52,7 +52,7 @@ def train_policy(
         typer.Option(
             metavar="M",
             min=1,
-            help="How many to train on; as many again to judge by, and to report on.",
+            help="How many to train on; as many to validate on, and to report on.",
         ),
     ] = 16,
     trials: Annotated[

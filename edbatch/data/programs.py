@@ -32,7 +32,7 @@ ANSWERS = ("no", "yes", *map(str, range(11)), *VALUES[len(RELATIONS) :])
 
 
 class Signature(NamedTuple):
-    """What a function takes and gives.
+    """The signature of a function: its argument and result types.
 
     Attributes:
         inputs: The kinds of its inputs: ``"objects"`` for a set of objects,
@@ -204,9 +204,9 @@ def index_program(program: Program, values: Vocabulary, answers: Vocabulary) -> 
 
 @lru_cache(maxsize=16_384)
 def pseudo_features(image: int) -> NDArray[np.float32]:
-    """Gives random features that stand for those of an image, always the same.
+    """Returns random features in place of those of an image, the same in every call.
 
-    They say nothing of the image: they are for speed and batching, not for accuracy.
+    They carry no information: they are for speed and batching, not for accuracy.
 
     Args:
         image: The number of the image, 0 or more; the seed.

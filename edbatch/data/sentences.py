@@ -1,4 +1,4 @@
-"""The tagged sentence that every reader and sampler of sentences gives."""
+"""The tagged sentence, the type of all readers and samplers of sentences."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The tree that every reader and sampler of trees gives."""
+"""The tree type of all readers and samplers of trees."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -97,9 +97,9 @@ class Tree:
         """Computes a value bottom-up, as the recursion over the tree would.
 
         Args:
-            leaf: gives the value of a leaf.
-            compose: gives the value of an inner node from the node and its children's
-                values, which are in surface order.
+            leaf: computes the value of a leaf.
+            compose: computes the value of an inner node from the node and the values
+                of its children, which are in surface order.
 
         Returns:
             The value of the root.

@@ -70,7 +70,7 @@ class Vocabulary:
         return self._tokens
 
     def index(self, token: str | int) -> int:
-        """Gives the index of a token; 0 if it has none.
+        """Returns the index of a token; 0 if it has none.
 
         Args:
             token: A token.

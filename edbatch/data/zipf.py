@@ -1,4 +1,4 @@
-"""Words by Zipf's law, and the check of what a sampler is asked for."""
+"""Words by Zipf's law, and the check of a sampler's arguments."""
 
 from functools import lru_cache
 
@@ -28,7 +28,7 @@ def zipf_words(rng: np.random.Generator, count: int, vocabulary_size: int) -> li
 
 
 def check_request(rng: object, **numbers: tuple[int, int]) -> None:
-    """Checks what a sampler was given.
+    """Checks the arguments of a sampler.
 
     Args:
         rng: What should be a random generator.

@@ -182,11 +182,11 @@ class Loader:
         return full if self._state.drop_last else full + bool(rest)
 
     def __iter__(self) -> Iterator[Minibatch]:
-        """Gives the minibatches of an epoch, or what is left of one."""
+        """Yields the minibatches of an epoch, or the rest of one."""
         return self.epochs(1)
 
     def epochs(self, count: int | None = None) -> Iterator[Minibatch]:
-        """Gives the minibatches of several epochs, planned across their borders.
+        """Yields the minibatches of several epochs, planned across their borders.
 
         Args:
             count: How many epochs; one that was begun counts as one. None for no end.

@@ -1,4 +1,4 @@
-"""What a policy does: the types that are ready in each state, and the one that runs."""
+"""Actions of a policy: the types ready in each state, and the one that runs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -25,14 +25,14 @@ _MOST_TICKS = 4  # of powers of ten: more do not fit beside each other
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Makes an empty figure that belongs to nobody: pyplot does not know it.
+    """Makes an empty figure that pyplot does not manage.
 
     Args:
         width: In inches.
         height: In inches.
 
     Returns:
-        The figure; whoever holds it can draw on it, and save it with ``savefig``.
+        The figure, to draw on and to save with ``savefig``.
 
     Raises:
         MissingMatplotlibError: Matplotlib is not installed.
@@ -76,7 +76,7 @@ def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
 
 
 def set_panel_title(axes: "Axes", title: str) -> None:
-    """Writes what a panel shows above it, in lines no longer than it is wide.
+    """Sets the title of a panel, in lines no longer than it is wide.
 
     Example:
         >>> _, [panel] = new_panels(1)
@@ -141,7 +141,7 @@ def legend_columns(labels: Sequence[str], width: float) -> int:
 
 
 def set_counts(axes: "Axes", which: Literal["x", "y"], is_log: bool) -> None:
-    """Gives an axis ticks at whole numbers, written out.
+    """Sets the ticks of an axis at whole numbers, written out.
 
     Args:
         axes: The axes, on which everything is drawn.

@@ -34,7 +34,7 @@ _OTHERS = (
 
 
 def policy_styles(names: Iterable[str]) -> dict[str, PolicyStyle]:
-    """Gives each policy of a picture its style.
+    """Assigns a style to each policy of a picture.
 
     Args:
         names: Names of policies; a name may occur again.

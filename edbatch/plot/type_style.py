@@ -73,7 +73,7 @@ def short_names(types: Sequence[TypeKey], limit: int = 24) -> list[str]:
 
 
 def _forms(key: TypeKey) -> tuple[str, ...]:
-    """What a type may be called, the shortest first."""
+    """Possible names of a type, the shortest first."""
     parts = key.path.split(".")
     last, last_two = (
         f"{key.cell}@{'.'.join(parts[-k:])}" if key.path else key.cell for k in (1, 2)

@@ -6,7 +6,7 @@ busiest device then has at most 4/3 of the work that it has in the best split; w
 instances that are small beside a device's share, as in minibatches, much less. Time
 O(n log n) for n instances.
 
-Work is what grows with a device's instances. What a batch costs however few nodes are
+Work grows with a device's instances. The fixed cost of a batch, however few nodes are
 in it does not: each device pays it for every batch, so it is left out.
 """
 
@@ -19,7 +19,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
 from edbatch.policies.cost.model import CostModel
 
-_LEAST_SHARE = 0.01  # of the dearest type's cost: no node is for nothing
+_LEAST_SHARE = 0.01  # of the dearest type's cost: the minimum relative cost
 
 
 def predict_work(

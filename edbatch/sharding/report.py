@@ -1,4 +1,4 @@
-"""What a sharded plan costs, in counts."""
+"""Counts of rows, loops and chunks of a sharded plan."""
 
 from dataclasses import dataclass
 

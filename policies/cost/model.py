@@ -1,4 +1,4 @@
-"""What a batch costs: measured times of a model's cells as a function of width.
+"""The cost model: measured times of a model's cells as a function of width.
 
 Policies count batches, as if all cost the same. They do not: a batch of a classifier is
 over when one of a wide tree cell has hardly read its weights. `edbatch calibrate`
@@ -69,8 +69,8 @@ class CostModel:
         measured_widths: How many of the widths were measured for each type, from the
             narrowest on; the others, which the data do not need, are extrapolated.
         batches: Batches of each type per minibatch, when it was measured.
-        switch_us: What a batch costs beside its chunks.
-        call_us: What a minibatch costs beside its batches.
+        switch_us: Fixed time of a batch beside its chunks.
+        call_us: Fixed time of a minibatch beside its batches.
         record: How it was measured.
 
     Raises:
@@ -224,7 +224,7 @@ class CostModel:
         return overhead[self.places(type_keys)] * (sum(self.batches) / total)
 
     def batch_weights(self, type_keys: Sequence[TypeKey]) -> np.ndarray:
-        """As `batch_overhead`, but at least 0.01: no batch is for nothing.
+        """As `batch_overhead`, but at least 0.01: the minimum relative cost.
 
         Args:
             type_keys: The types of a graph.

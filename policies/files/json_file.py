@@ -1,6 +1,6 @@
-"""What the JSON files of policies and of costs have in common.
+"""The JSON files of policies and of costs: their common form.
 
-Each says what it is and of which version. Whoever reads one builds its content from
+Each says what it is and of which version. A reader builds the content from
 entries, and raises `ValueError` with a clause that says what is wrong with one; here
 it becomes a sentence that names the file and the fix.
 """
@@ -95,7 +95,7 @@ class JsonFormat:
         return path
 
     def path(self, value: object) -> Path:
-        """Returns the path that somebody gave; `PolicyError` where it is none."""
+        """Returns a path that the user gave; `PolicyError` where it is none."""
         return as_path(PolicyError, f"a {self.what} file", value)
 
     def read(self, path: Path) -> str:
@@ -125,7 +125,7 @@ class JsonFormat:
     def parse(
         self, text: str, source: str, build: Callable[[dict[str, Any], int], T]
     ) -> T:
-        """Builds what a file holds.
+        """Builds the content of a file.
 
         Args:
             text: The content.

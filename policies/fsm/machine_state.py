@@ -11,7 +11,7 @@ from edbatch.policies.files.json_file import read_entry
 
 @dataclass(frozen=True, order=True)
 class MachineState:
-    """What a machine does on one frontier.
+    """The action of a machine on one frontier.
 
     Attributes:
         frontier: The encoded frontier; positions in the machine's types.

@@ -1,4 +1,4 @@
-"""What a state machine does on graphs, step by step.
+"""The trace of a state machine on graphs, step by step.
 
 A machine's table says what runs in a state, but not which state follows: that depends
 on the graph. So the transitions are gathered by running the machine. Each step also

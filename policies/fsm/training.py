@@ -67,7 +67,7 @@ def train_policy(
         held_out: Minibatches to evaluate on, of the same model.
         encoding: `"fall"`, `"sort"`, `"max"` or `"base"`.
         trials: How many episodes to run at most.
-        seed: Gives the same policy, bit for bit, for the same graphs.
+        seed: The same seed and graphs give the same policy, bit for bit.
         n_step: Steps before a return is estimated by the table.
         alpha: Weight of the ratio of the sufficient condition in the reward; not used
             with `"fall"`, whose encoding says more.

@@ -64,7 +64,7 @@ class TrainingRun:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint of this training must agree with."""
+        """Settings and minibatches, which a checkpoint must agree with."""
         # NumPy's numbers are Python's in JSON.
         settings = vars(self._settings).items()
         return {

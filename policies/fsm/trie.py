@@ -14,7 +14,7 @@ from numba import njit
 from edbatch.policies.compiled import without_counting
 
 NO_STATE = -1
-_NO_CHILD = 0  # the root is nobody's child
+_NO_CHILD = 0  # the root is no child
 
 
 class Trie(NamedTuple):

@@ -55,12 +55,12 @@ class Tuning:
 
     @property
     def weights(self) -> BoundWeights:
-        """The best weights so far, rounded to what a file shows."""
+        """The best weights so far, rounded as in files."""
         return as_weights(self.best)
 
 
 def as_weights(logarithms: np.ndarray) -> BoundWeights:
-    """Turns logarithms of weights, ``[T + 1]``, into weights of three decimals."""
+    """Converts logarithms of weights, ``[T + 1]``, into weights of three decimals."""
     *types, path = (round(float(each), 3) for each in np.exp(logarithms))
     return BoundWeights(tuple(types), path)
 
@@ -75,7 +75,7 @@ def start_tuning(
     Args:
         structures: The minibatches to train on.
         num_types: Number of types of the model.
-        cost: What a batch of each type costs; 1 if None. ``[T]``.
+        cost: Cost of a batch of each type; 1 if None. ``[T]``.
     """
     equal = np.zeros(num_types + 1)
     return Tuning(

@@ -36,7 +36,7 @@ FOUND, EXHAUSTED, STOPPED = range(3)
 
 
 class BeamResult(NamedTuple):
-    """What a search came to.
+    """The result of a search.
 
     Attributes:
         states: The states, whose arrays are new ones where they had to grow.

@@ -41,7 +41,7 @@ _WIDEST = 4096
 class BeamSearch:
     """A policy with a search on top; never more batches than the policy alone.
 
-    With costs, what is searched for and compared is the time that batches take by
+    With costs, the search minimises, and compares by, the time that batches take by
     them, not the number of batches. With a budget the outcome depends on how fast the
     machine is; with a width it does not.
 
@@ -144,7 +144,7 @@ class BeamSearch:
 
 @functools.cache
 def _compile() -> None:
-    """Compiles what a search runs, which is no part of anybody's budget."""
+    """Compiles a search, which does not count against its time budget."""
     structure = chain("ab")
     search = Search(structure, None, structure.num_nodes + 1)
     search.run(_FIRST_WIDTH)
@@ -244,7 +244,7 @@ def _vary(weight: np.ndarray, log2_p: int) -> list[tuple[np.ndarray, int]]:
 
 
 def schedule_of(structure: GraphStructure, actions: np.ndarray) -> Schedule:
-    """Turns a sequence of types into the schedule that runs them.
+    """Builds the schedule that runs a sequence of types.
 
     Args:
         structure: The graph.

@@ -59,7 +59,8 @@ def find_optimum(
 
     Args:
         structure: The minibatch.
-        policy: Gives the first schedule, and its weights to the search if it has some.
+        policy: Its schedule is the first upper bound; its weights, if any, guide the
+            search.
         width: States to keep per layer at most.
         max_ms: Milliseconds for a part; what takes longer counts as too large.
 
