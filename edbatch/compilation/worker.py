@@ -6,8 +6,9 @@ cores, and the calls that go on meanwhile need some. It ends when nothing is lef
 At the end of the process nobody needs what it compiles. Python would end the thread
 where it stands, which C++ code below it takes for an error and aborts; XLA's compiler
 cannot be interrupted, and waiting for it could take a minute. So the thread is stopped
-by an exception while it traces and lowers; and while XLA compiles, C++'s handler of
-such aborts is replaced by one that sleeps, until the process is gone.
+by an exception while it traces and lowers. While XLA compiles, C++'s handler of such
+aborts is replaced by one that sleeps; and once Python has ended, the process does so at
+once, before C++ destroys what XLA's threads still read.
 """
 
 import atexit
@@ -151,7 +152,7 @@ class Worker:
             _raise_in(thread)
             thread.join(_AT_COMPILER_S)
         if thread.is_alive():
-            _sleep_in_place_of_abort()
+            _end_beside_compiler()
 
     def reset(self) -> None:
         """Begins anew, in a forked process, where the thread does not exist."""
@@ -189,17 +190,21 @@ def _without_stops(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return quiet
 
 
-def _sleep_in_place_of_abort() -> None:
-    """Makes a thread that Python ends below C++ sleep (libstdc++; others need not)."""
+def _end_beside_compiler() -> None:
+    """Lets the process end while a thread is in XLA's compiler (Linux with glibc)."""
     if sys.platform != "linux":
         return
     try:
+        libc: Any = ctypes.CDLL(None)
+        # Called by the thread that Python ends below C++, in place of abort().
         set_terminate: Any = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE
-        pause = ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p)
-    except (OSError, AttributeError):
+        set_terminate.argtypes = [ctypes.c_void_p]
+        set_terminate(ctypes.cast(libc.pause, ctypes.c_void_p))
+        # Called with the status first of all that C and C++ do at exit, and the last.
+        libc.fflush(None)
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+    except (OSError, AttributeError):  # another C library
         return
-    set_terminate.argtypes, set_terminate.restype = [ctypes.c_void_p], ctypes.c_void_p
-    set_terminate(pause)
 
 
 WORKER = Worker()
