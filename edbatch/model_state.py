@@ -14,11 +14,11 @@ from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.parameters import put_in_order, saw_other_order
 from edbatch.graph.type_table import TypeTable
-from edbatch.graph.without_lock import WithoutLock
 from edbatch.options import Options
 from edbatch.plan.adopted import adopt_plan, recorded_types
 from edbatch.plan.plan import Plan
 from edbatch.plan_state import PlanState
+from edbatch.without_lock import WithoutLock
 
 
 @dataclass(eq=False)

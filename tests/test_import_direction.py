@@ -52,6 +52,7 @@ BASE = (
     "arguments",
     "compiler",
     "target",
+    "without_lock",
 )  # modules that import nothing of edbatch but errors and arguments
 
 MAY_IMPORT = {
@@ -60,6 +61,7 @@ MAY_IMPORT = {
     "arguments": {"errors", "arguments"},
     "target": {"errors", "target"},
     "compiler": {"errors", "arguments", "compiler"},
+    "without_lock": {"without_lock"},
     **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
     FRONT_DOOR: {*BASE, *STAGES, FRONT_DOOR},
     "data": {*BASE, "data"},

@@ -2,8 +2,8 @@
 
 from edbatch.benchmark.calibration import Calibration, Prediction, calibrate
 from edbatch.benchmark.config import PLANNERS, SYSTEMS, BenchmarkConfig
+from edbatch.benchmark.procedure import run_benchmark
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row
-from edbatch.benchmark.run import run_benchmark
 from edbatch.errors import BenchmarkError, UnsupportedError
 
 __all__ = [

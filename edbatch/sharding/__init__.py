@@ -2,9 +2,9 @@
 
 from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.devices import use_cpu_devices
+from edbatch.sharding.mesh_run import run_sharded
 from edbatch.sharding.plan import ShardedPlan, ShardedShape
 from edbatch.sharding.report import ShardedReport
-from edbatch.sharding.run import run_sharded
 
 __all__ = [
     "ShardedPlan",

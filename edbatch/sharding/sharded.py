@@ -30,9 +30,9 @@ from edbatch.sharding.devices import (
     check_automatic,
     choose_axis,
 )
+from edbatch.sharding.mesh_run import run_sharded
 from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.planning import plan_shards
-from edbatch.sharding.run import run_sharded
 from edbatch.target import Target, choose_target
 
 

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.sizes import Sizes, Widths
 from edbatch.stream.loop import Loop, order_loops
 from edbatch.target import CPU, Target
+from edbatch.without_lock import WithoutLock
 
 Needs = dict[str, int]  # a named dimension -> its size
 

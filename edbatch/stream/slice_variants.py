@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.problem import slot_tables
+from edbatch.without_lock import WithoutLock
 
 Variant = tuple[int, ...]  # operand slots, ascending
 GATHER: Variant = ()

@@ -26,9 +26,9 @@ import numpy as np
 
 from edbatch.cell.work import row_work
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.without_lock import WithoutLock
 from edbatch.memory_planner.sizes import Sizes, Widths, cut_costs
 from edbatch.schedule.schedule import Schedule
+from edbatch.without_lock import WithoutLock
 
 _LEAST_GAIN = 0.002  # of the predicted cost of all types
 _NOMINAL = 64  # instances

@@ -1,0 +1,46 @@
+"""Names and files that a user gives, and which are not what a command needs."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.params_file import read_arrays
+from edbatch.cli.run import _read
+from edbatch.cli.user_code import find
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("math", "takes package.module:function, .* received 'math'"),
+        ("math:", "takes package.module:function"),
+        (":sqrt", "takes package.module:function"),
+        ("math:sqr", r"--model names 'math:sqr' but math has no 'sqr';.*sqrt"),
+        ("os:path.joins", r"names 'os:path.joins' but os has no 'joins';.*join"),
+    ],
+)
+def test_a_function_that_is_not_there(name: str, message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        find("--model", name)
+
+
+def test_parameters_of_no_file(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"a\.npz does not exist; check the name"):
+        read_arrays(tmp_path / "a.npz")
+    file = tmp_path / "b.npz"
+    file.write_text("text")
+    with pytest.raises(CommandError, match="is another kind of file, or cut short"):
+        read_arrays(file)
+    np.savez(file, vocabulary=np.ones(2))
+    with pytest.raises(CommandError, match=r"float64\[2\] and no list of words"):
+        read_arrays(file)
+
+
+def test_more_words_than_parameters_have_vectors_for() -> None:
+    workload = SimpleNamespace(read_text=lambda _: [], vocabulary_size=2)
+    message = "have vectors for 2 words but their vocabulary has 3; save them together"
+    with pytest.raises(CommandError, match=message):
+        _read(workload, [Path("a")], ["dog", "cat", "bird"])
