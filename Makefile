@@ -1,6 +1,7 @@
 # make demo    a short tour, on generated inputs
-# make test    the tests; make test PYTEST_ARGS="-m slow" hands arguments to pytest,
-#              which then runs once
+# make test    the tests; make test TESTS="tests/cell tests/test_fit.py" some files of
+#              them; make test PYTEST_ARGS="-m slow" hands arguments to pytest, which
+#              then runs once
 # make lint    ruff and mypy
 # make clean   remove the environment, builds and caches
 #
@@ -9,6 +10,7 @@
 
 VENV ?= .venv
 PYTHON ?=
+TESTS ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 
@@ -26,11 +28,12 @@ demo: $(STAMP)
 
 # -P keeps this folder out of the import path: what is tested is what is installed.
 # A process per core, of which each takes whole files, since tests of a file share
-# compiled programs. Without arguments three runs: of the tests whose programs XLA
-# compiles in a hurry, of those that are about its programs, and of those that need
-# two devices. All three run, whatever fails.
+# compiled programs; the longest first, see tests/conftest.py. Without arguments three
+# runs: of the tests whose programs XLA compiles in a hurry, of those that are about its
+# programs, and of those that need two devices, which TESTS leaves out. All run, whatever
+# fails; 5 says that there was none to run.
 PYTEST = $(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile \
-    --timeout 600 --timeout-method thread --durations 25
+    --no-loadscope-reorder --timeout 600 --timeout-method thread --durations 25
 # The newer emitters of XLA for CPUs take most of its time, LLVM's optimizations most of
 # the rest. Where XLA does not know the flag, it would end the process.
 HASTE := --xla_cpu_use_fusion_emitters=false
@@ -41,11 +44,17 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 	@failed=; haste="$(HASTE)"; \
 	XLA_FLAGS="$$haste" $(BIN)/python -c 'import jax; jax.devices()' 2>/dev/null \
 	    || haste=; \
+	of_programs="$$(grep -rl --include='test_*.py' default_flags \
+	    $(or $(TESTS),tests))"; \
 	set -x; \
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$haste" \
-	    $(PYTEST) -m "$(OTHERS) and not default_flags" || failed=1; \
-	$(PYTEST) -m "$(OTHERS) and default_flags" || failed=1; \
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_NUM_CPU_DEVICES=2 XLA_FLAGS="$$XLA_FLAGS $$haste" \
+	    $(PYTEST) -m "$(OTHERS) and not default_flags" $(TESTS) \
+	    || test $$? = 5 || failed=1; \
+	test -z "$$of_programs" \
+	    || $(PYTEST) -m "$(OTHERS) and default_flags" $$of_programs \
+	    || test $$? = 5 || failed=1; \
+	test -n "$(TESTS)" || JAX_NUM_CPU_DEVICES=2 \
+	    JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$haste" \
 	    $(PYTEST) -m devices tests/sharding || failed=1; \
 	test -z "$$failed"
 else
