@@ -39,6 +39,9 @@ class Target:
             `edbatch.cell.turned_product`.
         ungrouped_loops: Up to so many loops, the loop around a group of them costs more
             than it saves.
+        coarse_options: Options of XLA for coarse programs, which compile fast. On CPUs
+            without optimization by LLVM: value and gradient of a tree-LSTM, hidden 64,
+            take 2.4 in place of 4.7 CPU seconds to compile, and twice as long to run.
     """
 
     kind: str
@@ -52,6 +55,8 @@ class Target:
     pretransposed_bytes: int = 0
     ungrouped_loops: int = 8
 
+    coarse_options: tuple[tuple[str, int], ...] = ()
+
 
 CPU = Target(
     "cpu",
@@ -59,6 +64,7 @@ CPU = Target(
     fenced_slice=2048,
     page_bytes=4096,
     pretransposed_bytes=2**20,
+    coarse_options=(("xla_backend_optimization_level", 0),),
 )
 GPU = Target("gpu")
 TPU = Target("tpu")

@@ -38,7 +38,12 @@ from edbatch.compilation.signature import (
     under,
 )
 from edbatch.compilation.stages import compile_stages
-from edbatch.compilation.tier import Tier, has_other_tier, run_in_tier
+from edbatch.compilation.tier import (
+    Tier,
+    coarse_options,
+    has_other_tier,
+    run_in_tier,
+)
 from edbatch.compilation.worker import WORKER, Pending
 from edbatch.errors import CompilationError, EdbatchError, PickleError, shown
 
@@ -233,10 +238,18 @@ class TieredFunction:
                 self._compile(programs, "fine", self._fine, args, kwargs)
                 programs.is_fine, programs.coarse = True, None
                 return
-            coarse = jax.jit(run_in_tier(self._function, "coarse"), **self._options)
+            coarse = self._coarse(args, kwargs)
             self._compile(programs, "coarse", coarse, args, kwargs)
             programs.coarse = coarse
             programs.stays_coarse = tiers == "coarse"
+
+    def _coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns a function of `jax.jit` for the coarse program of a signature."""
+        return jax.jit(
+            run_in_tier(self._function, "coarse"),
+            compiler_options=coarse_options((args, kwargs)) or None,
+            **self._options,
+        )
 
     def _compile_ahead(self, programs: Programs, *, background: bool) -> None:
         """Compiles the program that a signature ends with."""
@@ -246,7 +259,7 @@ class TieredFunction:
         args, kwargs = self._static.join(dynamic, named, programs.key.static)
         with under(programs.key.settings):
             if self._tiers_of(programs) == "coarse":
-                coarse = jax.jit(run_in_tier(self._function, "coarse"), **self._options)
+                coarse = self._coarse(args, kwargs)
                 self._compile(
                     programs, "coarse", coarse, args, kwargs, background=background
                 )

@@ -35,6 +35,15 @@ def has_other_tier(tree: Any, tier: Tier) -> bool:
     )
 
 
+def coarse_options(tree: Any) -> dict[str, Any]:
+    """Returns the options of XLA that the plans in a pytree give to coarse programs."""
+    found: dict[str, Any] = {}
+    for part in jax.tree.leaves(tree, is_leaf=_is_plan):
+        if hasattr(type(part), "coarse_options"):
+            found |= part.coarse_options()
+    return found
+
+
 def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
     """Returns a function that runs plans in a tier, whichever they name.
 

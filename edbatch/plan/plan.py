@@ -120,6 +120,10 @@ class Plan:
         """
         return self._with_options(tier=tier)
 
+    def coarse_options(self) -> dict[str, int]:
+        """Returns the options of XLA for the coarse program."""
+        return dict(self.shape.program.options.target.coarse_options)
+
     def _with_options(self, **options: Any) -> "Plan":
         """Returns the plan with other options, itself where nothing changes."""
         program = self.shape.program.with_options(**options)

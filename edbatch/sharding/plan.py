@@ -77,6 +77,10 @@ class ShardedPlan:
         shards = self.shards.in_tier(tier)
         return self if shards is self.shards else replace(self, shards=shards)
 
+    def coarse_options(self) -> dict[str, int]:
+        """Returns the options of XLA for the coarse program."""
+        return self.shards.coarse_options()
+
     def tree_flatten(self) -> tuple[tuple[Any, ...], ShardedShape]:
         """Splits the plan into arrays and the static part."""
         return (self.shards, self.rows, self.lengths, self.num_instances), self.shape

@@ -87,7 +87,8 @@ def run(folder, program=PROGRAM, **environment):
 def test_a_second_process_finds_the_programs_of_both_tiers(tmp_path):
     first, _ = run(tmp_path)
     assert first["tiers"] == "coarse coarse fine fine"
-    assert first["cached"].startswith("False False")
+    # The fine ones are no copies of the coarse ones: XLA has options for these.
+    assert first["cached"] == "False False False False"
     assert first["folder"] == str(tmp_path)
     second, stderr = run(tmp_path)
     assert second["cached"] == "True True True True"
