@@ -35,7 +35,7 @@ LONGEST = (
     "models/test_batched.py",
     "gradient/test_gradient_rules.py",
     "models/test_lattice_workloads.py",
-    "benchmark/test_run.py",
+    "benchmark/test_procedure.py",
     "benchmark/test_staged_systems.py",
     "plan/test_random_numbers.py",
     "loader/test_loader.py",

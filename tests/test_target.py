@@ -215,8 +215,9 @@ def test_results_are_those_of_every_target(monkeypatch):
 
 
 def test_every_field_has_a_test():
-    """Those of columns and of transposed weights are in `tests/cell`."""
+    """Others are in `tests/cell`, and in `tests/compilation` that of coarse programs."""
     here = {"widths", "chunk_overhead", "fence", "fenced_slice", "ungrouped_loops"}
     columns = {"page_bytes", "line_bytes", "padded_bytes"}
     named = {each.name for each in fields(CPU)}
-    assert named == {"kind", "pretransposed_bytes"} | here | columns
+    elsewhere = {"kind", "pretransposed_bytes", "coarse_options"}
+    assert named == elsewhere | here | columns
