@@ -28,10 +28,10 @@ demo: $(STAMP)
 
 # -P keeps this folder out of the import path: what is tested is what is installed.
 # A process per core, of which each takes whole files, since tests of a file share
-# compiled programs; the longest first, see tests/conftest.py. Without arguments three
-# runs: of the tests whose programs XLA compiles in a hurry, of those that are about its
-# programs, and of those that need two devices, which TESTS leaves out. All run, whatever
-# fails; 5 says that there was none to run.
+# compiled programs; the longest first, see tests/longest_files.py. Without arguments
+# three runs: of the tests whose programs XLA compiles in a hurry, of those that are
+# about its programs, and of those that need two devices, which TESTS leaves out. All
+# run, whatever fails; 5 says that there was none to run.
 PYTEST = $(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile \
     --no-loadscope-reorder --timeout 600 --timeout-method thread --durations 25
 # The newer emitters of XLA for CPUs take most of its time, LLVM's optimizations most of

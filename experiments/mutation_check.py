@@ -17,9 +17,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from arguments import option, parse_arguments
@@ -32,6 +33,7 @@ PACKAGES = {
     "memory_planner": "edbatch/memory_planner",
     "policies": "edbatch/policies",
 }
+NOT_SURVIVED = "a test that the process did not survive"
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,9 @@ MUTATIONS = (
     ),
     Mutation(
         "ignored-visits",
-        "policies/files/policy_file.py",
-        'visits = read_entry(each, where, "visits", int)',
-        'read_entry(each, where, "visits", int); visits = 0',
+        "policies/fsm/machine_state.py",
+        'visits = read_entry(values, where, "visits", int)',
+        'read_entry(values, where, "visits", int); visits = 0',
         "tests/policies/files",
     ),
     Mutation(
@@ -293,10 +295,10 @@ MUTATIONS = (
     ),
     Mutation(
         "set-not-added",
-        "edbatch/gradient/backward.py",
-        "sums = [a + b for a, b in zip(state.sums[type_id], direct_bar, strict=True)]",
-        "sums = [b for a, b in zip(state.sums[type_id], direct_bar, strict=True)]",
-        "tests/gradient tests/cell/test_backward.py",
+        "edbatch/cell/stacks.py",
+        "            array + own\n",
+        "            own\n",
+        "tests/gradient/test_gradient_rules.py",
     ),
     Mutation(
         "repeated-input",
@@ -358,10 +360,13 @@ def copy_packages(into: Path) -> None:
 
 
 def run_tests(
-    name: str, packages: Path, tests: list[str], compiled: bool
-) -> str | None:
-    """Runs tests against the copy until one fails; returns its name."""
-    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-n", "0"]
+    packages: Path, tests: Iterable[str], compiled: bool, *options: str
+) -> list[str]:
+    """Runs tests against the copy; returns the names of those that fail.
+
+    Of a process that does not survive nothing is known but that.
+    """
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-n", "0", *options]
     command += ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
     command += ["--rootdir", str(ROOT)]
     more = {} if compiled else {"NUMBA_DISABLE_JIT": "1"}
@@ -373,22 +378,19 @@ def run_tests(
         text=True,
     )
     if done.returncode == 0:
-        return None
-    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    if found is None and done.returncode > 0:
-        sys.exit(f"{name}: pytest failed\n{done.stdout}{done.stderr}")
-    if found is None:
-        return "a test that the process did not survive"
-    path, colons, test = found[1].partition("::")  # the path is relative to its folder
+        return []
+    lines = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode < 0:
+        return [NOT_SURVIVED]
+    if not lines:
+        sys.exit(f"pytest failed\n{done.stdout}{done.stderr}")
+    return [_from_root(packages, each) for each in lines]
+
+
+def _from_root(packages: Path, name: str) -> str:
+    """The name of a test, whose path pytest shows relative to its own folder."""
+    path, colons, test = name.partition("::")
     return os.path.relpath(packages.resolve() / path, ROOT) + colons + test
-
-
-@cache
-def passes_unbroken(tests: tuple[str, ...], compiled: bool) -> bool:
-    """Whether tests pass without a fault; else they find none."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy_packages(Path(folder))
-        return run_tests("no mutation", Path(folder), [*tests], compiled) is None
 
 
 def try_mutation(mutation: Mutation, rest: bool) -> str | None:
@@ -402,18 +404,28 @@ def try_mutation(mutation: Mutation, rest: bool) -> str | None:
         if "@njit" in file.read_text():  # callers in other files hold the old kernel
             for each in packages.rglob("*.nbi"):
                 each.unlink()
-        run = partial(run_tests, mutation.name, packages)
-        tests, compiled = mutation.tests.split(), mutation.compiled
-        found = run(tests, compiled)
-        if found is None and rest:
-            tests, compiled = ["tests"], True
-            found = run(tests, compiled)
-    if found is not None:
-        # The test that finds it, by name; of a process that ended nothing is known.
-        alone = (found,) if "::" in found else tuple(tests)
-        if not passes_unbroken(alone, compiled):
-            sys.exit(f"{found} fails without a mutation")
-    return found
+        found = run_tests(packages, mutation.tests.split(), mutation.compiled, "-x")
+        if not found and rest:
+            found = run_tests(packages, ["tests"], mutation.compiled, "-x")
+    print(f"{mutation.name:24} {found[0] if found else 'NOT FOUND'}", flush=True)
+    return found[0] if found else None
+
+
+def fail_unbroken(found: dict[Mutation, str]) -> list[str]:
+    """Returns the tests that fail without a fault, too: they find none."""
+    failing = []
+    for compiled in (True, False):
+        tests = dict.fromkeys(
+            test
+            for mutation, names in found.items()
+            if mutation.compiled == compiled
+            for test in (mutation.tests.split() if names == NOT_SURVIVED else [names])
+        )
+        if tests:
+            with tempfile.TemporaryDirectory() as folder:
+                copy_packages(Path(folder))
+                failing += run_tests(Path(folder), tests, compiled)
+    return failing
 
 
 def main(arguments: Arguments) -> None:
@@ -421,13 +433,16 @@ def main(arguments: Arguments) -> None:
     chosen = [each for each in MUTATIONS if not names or each.name in names]
     if unknown := names - {each.name for each in MUTATIONS}:
         sys.exit(f"There is no mutation {', '.join(sorted(unknown))}")
-    count = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
         tried = pool.map(partial(try_mutation, rest=arguments.rest), chosen)
-        for mutation, found in zip(chosen, tried, strict=True):
-            count += found is not None
-            print(f"{mutation.name:24} {found or 'NOT FOUND'}", flush=True)
-    print(f"{count} of {len(chosen)} found")
+        found = {
+            mutation: name
+            for mutation, name in zip(chosen, tried, strict=True)
+            if name is not None
+        }
+    if failing := fail_unbroken(found):
+        sys.exit(f"These fail without a mutation: {', '.join(failing)}")
+    print(f"{len(found)} of {len(chosen)} found")
 
 
 if __name__ == "__main__":

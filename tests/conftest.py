@@ -11,6 +11,7 @@ import jax
 import pytest
 from compile_report import CompileReport
 from hypothesis.database import DirectoryBasedExampleDatabase
+from longest_files import LONGEST
 from memory_regions import drop_programs_if_many
 from quick_compile import quick_compile
 
@@ -27,23 +28,6 @@ jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 SLOW_LIMIT_S = 3600
-
-# Files of many seconds, by these: processes take them first, so that none of them has
-# one left when the others are done.
-LONGEST = (
-    "executor/test_isolation.py",
-    "models/test_batched.py",
-    "gradient/test_gradient_rules.py",
-    "models/test_lattice_workloads.py",
-    "benchmark/test_procedure.py",
-    "benchmark/test_staged_systems.py",
-    "plan/test_random_numbers.py",
-    "loader/test_loader.py",
-    "test_guides.py",
-    "executor/test_packed_parameters.py",
-    "flax/test_linen_cells.py",
-    "test_lists.py",
-)
 
 IN_CI = "CI" in os.environ
 # No deadline: the first example of a property pays for the compile.
@@ -96,8 +80,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Slow tests have an hour, where pytest-timeout is installed and limits others.
     """
     place = {PROJECT_ROOT / "tests" / name: k for k, name in enumerate(LONGEST)}
-    if missing := [str(path) for path in place if not path.is_file()]:
-        raise pytest.UsageError(f"LONGEST in conftest.py names {', '.join(missing)}")
     items.sort(key=lambda item: place.get(item.path, len(place)))
     for item in items:
         if item.get_closest_marker("slow") and item.config.pluginmanager.hasplugin(
