@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from edbatch.cell import HoistedTypes
 from edbatch.cell.hoisted_types import HOISTED, WHOLE, Part
 from edbatch.compiler import ALWAYS, AUTO, NEVER
+from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.sizes import Widths
@@ -117,6 +118,10 @@ class PlanState:
                 if self.sample is not None:
                     self.widths[target].freeze()
             return self.widths[target]
+
+    def index_values(self, graph: DataflowGraph) -> bytes:
+        """Returns the values of external inputs that a plan of a graph depends on."""
+        return b"" if self.hoisted is None else self.hoisted.index_values(graph)
 
     def freeze(self, sample: int) -> None:
         """Lets nothing be decided any more.

@@ -81,7 +81,7 @@ def plan(
 
     if not options.cache_bytes:
         return make().with_externals(graph.externals)
-    key = structure_key(graph, result, options, target, pad_to)
+    key = structure_key(graph, result, options, target, pad_to, own.index_values(graph))
     encoded, known = own.plans.get_or_make(key, make)
     found = encoded.with_externals(graph.externals)
     return replace(found, report=as_cached(found.report)) if known else found

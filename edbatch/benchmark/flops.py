@@ -76,7 +76,7 @@ def type_products(
         node_type.external_kinds,
         types.avals,
     )
-    packed = jax.eval_shape(cell.pack, types.params_spec)
+    packed = jax.eval_shape(cell.pack, node_type.params_spec(types.params_spec))
     return list(products(jax.make_jaxpr(cell.run)(packed, *specs).jaxpr))
 
 

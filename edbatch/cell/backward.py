@@ -72,7 +72,7 @@ class TapedCell:
         target: Target | None = None,
     ) -> None:
         self._target = choose_target() if target is None else target
-        packed = jax.eval_shape(cell.pack, types.params_spec)
+        packed = jax.eval_shape(cell.pack, node_type.params_spec(types.params_spec))
         inputs = input_specs(
             node_type.template,
             node_type.operand_kinds,

@@ -121,7 +121,7 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
     specs = input_specs(
         template, node_type.operand_kinds, node_type.external_kinds, types.avals
     )
-    graph, _ = trace_cell(function, types.params_spec, specs)
+    graph, _ = trace_cell(function, node_type.params_spec(types.params_spec), specs)
     if keeps_outputs_apart(graph):
         return None
     first, last = len(specs[0]), len(specs[0]) + len(specs[1])

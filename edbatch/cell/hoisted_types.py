@@ -15,8 +15,10 @@ import jax
 import numpy as np
 
 from edbatch.cell.hoisted_cell import HoistedCell, hoisted_cell
-from edbatch.cell.shared_types import ALONE, Shared, SharedTypes
+from edbatch.cell.indexed_cell import indexed_type
+from edbatch.cell.shared_types import ALONE, INDEXED, Shared, SharedTypes
 from edbatch.errors import PickleError
+from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
 from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.hoist import NONE, Numbers
@@ -152,7 +154,7 @@ class HoistedTypes:
         with self._lock:
             found: dict[int, list[int]] = {}
             for type_id, (first, kin) in enumerate(self._shared.all()):
-                if kin != ALONE:
+                if kin not in (ALONE, INDEXED):
                     found.setdefault(first, []).append(type_id)
             return {first: tuple(each) for first, each in found.items()}
 
@@ -170,7 +172,7 @@ class HoistedTypes:
         """
         with self._lock:
             self._extend()
-            if part.kin != ALONE:
+            if part.kin not in (ALONE, INDEXED):
                 first, _ = self._shared.family(part.type_id, part.kin)
                 part = part._replace(type_id=first.id)
             if part not in self._place:
@@ -179,7 +181,7 @@ class HoistedTypes:
 
     def _add_again(self, part: Part) -> None:
         """Adds a part of a type that was divided or shared elsewhere."""
-        if part.kin != ALONE:
+        if part.kin not in (ALONE, INDEXED):
             _, family = self._shared.family(part.type_id, part.kin)
             if family is None:
                 raise PickleError(
@@ -211,7 +213,9 @@ class HoistedTypes:
         """Makes the types of a pickle again, in the same order."""
         self._shared.extend()
         for type_id, (_, kin) in enumerate(shared):
-            if kin != ALONE:
+            if kin == INDEXED and self._shared.indexed(type_id):
+                self._shared.index(type_id)
+            elif kin != ALONE:
                 self._shared.family(type_id, kin)
         for part in parts:
             if part.part != REST:  # which comes with the hoisted part
@@ -237,8 +241,48 @@ class HoistedTypes:
         type_id, kin = own
         if kin == ALONE:
             return self.recorded.types[type_id]
+        if kin == INDEXED:
+            return self._indexed_type(type_id)
         first, family = self._shared.family(type_id, kin)
         return replace(first, family=family)
+
+    def _indexed_type(self, type_id: int) -> NodeType:
+        """The type whose chunks read one entry of its parameters each."""
+        node_type, cell = self.recorded.types[type_id], self._shared.indexed(type_id)
+        assert cell is not None, "an indexed type indexes a parameter"
+        own = node_type.template
+        template = self._template(own.operands, own.externals, own.paddings)
+        return indexed_type(node_type, cell, template)
+
+    def node_members(self, graph: DataflowGraph) -> np.ndarray | None:
+        """Returns whose parameters the nodes of a recorded graph read.
+
+        Args:
+            graph: The graph.
+
+        Returns:
+            The position of each node's type in its family, or the entry that it reads;
+            None if no type shares. ``[N] int32``.
+        """
+        with self._lock:
+            if not self._shared.any:
+                return None
+            members, indexed = self._shared.members(), self._shared.index_types()
+        found: np.ndarray = members[graph.node_type]
+        for type_id, cell in indexed.items():
+            nodes = np.flatnonzero(graph.node_type == type_id)
+            rows = graph.external_rows[graph.external_start[nodes] + cell.slot]
+            kind = self.recorded.types[type_id].external_kinds[cell.slot]
+            if len(nodes):
+                found[nodes] = cell.members(graph.externals[kind][rows])
+        return found
+
+    def index_values(self, graph: DataflowGraph) -> bytes:
+        """Returns the values of external inputs that decide about chunks."""
+        with self._lock:
+            indexed = bool(self._shared.index_types())
+        members = self.node_members(graph) if indexed else None
+        return b"" if members is None else members.tobytes()
 
     def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
         """Returns the positions of all types that are known by now.
@@ -309,7 +353,6 @@ class HoistedTypes:
             self._numbers = Numbers(
                 np.array(self._rest, np.int32),
                 np.array(self._hoisted, np.int32),
-                self._shared.members() if self._shared.any else None,
             )
 
     def _decide(self, own: Shared, sizes: Sequence[int]) -> None:

@@ -53,7 +53,7 @@ class MemberCell:
         """
         leaves, treedef = jax.tree.flatten(params)
         family = self.family
-        stacks = [stack([leaves[k] for k in each]) for each in family.sources]
+        stacks = family.stacks(leaves, stack)
 
         def of_member(own: Sequence[Array]) -> Packed:
             parts = list(leaves)
@@ -126,7 +126,9 @@ def member_cell(cell: CellProgram, types: TypeTable, family: Family) -> MemberCe
     """
 
     def make() -> MemberCell:
-        graph, _ = trace_cell(lambda params: cell.pack(params), types.params_spec, ())
+        graph, _ = trace_cell(
+            lambda params: cell.pack(params), family.spec(types.params_spec), ()
+        )
         reached = _reached(graph, [graph.parameters[k] for k in family.leaves])
         return MemberCell(cell, family, tuple(v in reached for v in graph.outputs))
 

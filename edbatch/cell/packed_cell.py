@@ -157,7 +157,8 @@ def pack_type(node_type: NodeType, types: TypeTable, **options: Any) -> PackedCe
         node_type.external_kinds,
         types.avals,
     )
-    return pack_cell(function, types.params_spec, *specs, **options)
+    params_spec = node_type.params_spec(types.params_spec)
+    return pack_cell(function, params_spec, *specs, **options)
 
 
 def _merge(graph: CellGraph, overhead: int, target: Target) -> CellGraph:

@@ -95,7 +95,9 @@ class PlainCell:
 
     def __init__(self, node_type: NodeType, types: TypeTable) -> None:
         self._node_type = node_type
-        self._specs, self._treedef = jax.tree.flatten(types.params_spec)
+        self._specs, self._treedef = jax.tree.flatten(
+            node_type.params_spec(types.params_spec)
+        )
         inputs = input_specs(
             node_type.template,
             node_type.operand_kinds,

@@ -8,6 +8,7 @@ traced. Types that are met later and fit join it.
 
 import numpy as np
 
+from edbatch.cell.indexed_cell import IndexedCell, indexed_cell, may_index
 from edbatch.cell.members import can_share
 from edbatch.graph.family import Family
 from edbatch.graph.kinship import Kinship, Relatives
@@ -16,7 +17,9 @@ from edbatch.graph.type_table import TypeTable
 
 LEAST_TYPES = 4
 
-ALONE = -1  # in place of the number of a type's relatives: it shares with nobody
+# In place of the number of a type's relatives:
+ALONE = -1  # it shares with nobody
+INDEXED = -2  # its nodes read one entry each of parameters (`indexed_cell`)
 Shared = tuple[int, int]  # the first type of a family, or a type; which relatives
 
 
@@ -33,6 +36,7 @@ class SharedTypes:
         self._shares = shares
         self._kinship = Kinship(recorded.params_spec)
         self._refused: set[Relatives] = set()
+        self._indexed: dict[int, IndexedCell | None] = {}
         self._own: list[Shared] = []
         self._members: list[int] = []
 
@@ -43,6 +47,29 @@ class SharedTypes:
     def any(self) -> bool:
         """Whether some types share."""
         return any(kin != ALONE for _, kin in self._own)
+
+    def indexed(self, type_id: int) -> IndexedCell | None:
+        """Returns how a type's nodes index parameters, if they do."""
+        if type_id not in self._indexed:
+            node_type = self._recorded.types[type_id]
+            found = None
+            if may_index(node_type, self._recorded):
+                found = indexed_cell(node_type, self._recorded)
+            self._indexed[type_id] = found
+        return self._indexed[type_id]
+
+    def index(self, type_id: int) -> None:
+        """Has chunks of a type read one entry each from now on."""
+        self._own[type_id] = (type_id, INDEXED)
+
+    def index_types(self) -> dict[int, IndexedCell]:
+        """Returns the types whose chunks read one entry each."""
+        found = {
+            type_id: self._indexed[type_id]
+            for type_id, (_, kin) in enumerate(self._own)
+            if kin == INDEXED
+        }
+        return {type_id: each for type_id, each in found.items() if each is not None}
 
     def of(self, type_id: int) -> Shared:
         """Returns the type that a type runs as, and as which relatives."""
@@ -79,6 +106,9 @@ class SharedTypes:
         """
         if not self._shares or self._own[type_id][1] != ALONE:
             return False
+        if self.indexed(type_id) is not None:
+            self.index(type_id)
+            return True
         found = self._kinship.relatives(type_id)
         by_number = sorted(range(len(found)), key=lambda k: -len(found[k].keys))
         for kin in by_number:

@@ -39,7 +39,7 @@ def row_work(node_type: NodeType, types: TypeTable) -> float:
                 lambda params, *inputs: node_type.template.call(
                     node_type.function, params, *inputs
                 ),
-                types.params_spec,
+                node_type.params_spec(types.params_spec),
                 specs,
             )
         products = sum(

@@ -191,6 +191,14 @@ class NodeType:
     is_stored: bool = field(default=False, repr=False)
     family: Family | None = field(default=None, repr=False)
 
+    def params_spec(self, params: Any) -> Any:
+        """Returns the structure of the parameters that its function takes.
+
+        Args:
+            params: That of the model's.
+        """
+        return params if self.family is None else self.family.spec(params)
+
     @property
     def takes_rng(self) -> bool:
         """Whether each node has a key of its own."""

@@ -26,12 +26,10 @@ class Numbers(NamedTuple):
     Attributes:
         rest: Of each type, or of the part of it that is not hoisted.
         hoisted: Of its hoisted part, or `NONE`.
-        member: Position of each type in its family; None if there is no family.
     """
 
     rest: np.ndarray  # [T] int32
     hoisted: np.ndarray  # [T] int32
-    member: np.ndarray | None = None  # [T] int32
 
 
 class DividedTypes(Protocol):
@@ -50,6 +48,17 @@ class DividedTypes(Protocol):
 
         Returns:
             The positions; None if no type is divided or shared.
+        """
+
+    def node_members(self, graph: DataflowGraph) -> np.ndarray | None:
+        """Returns whose parameters the nodes of a recorded graph read.
+
+        Args:
+            graph: The graph.
+
+        Returns:
+            The position of each node in its family; None if no type has one.
+            ``[N] int32``.
         """
 
 
@@ -74,7 +83,8 @@ def hoist(
     numbers = types.numbers(kind, sizes)
     if numbers is None:
         return graph, schedule
-    rest, hoisted, member = numbers
+    rest, hoisted = numbers
+    member = types.node_members(graph)
     before = hoisted[kind]
     batches = np.flatnonzero(before != NONE)
     batches = batches[np.argsort(before[batches], kind="stable")].astype(np.int32)
@@ -98,7 +108,7 @@ def hoist(
         operands=operands,
         external_rows=external_rows,
         num_values=num_values,
-        node_member=None if member is None else member[graph.node_type[origin]],
+        node_member=None if member is None else member[origin],
     )
     divided = replace(
         schedule,

@@ -132,7 +132,10 @@ def plan_shards(
 
     known = False
     if options.cache_bytes:
-        keys = tuple(structure_key(each) if each else None for each in graphs)
+        keys = tuple(
+            structure_key(each, own.index_values(each)) if each else None
+            for each in graphs
+        )
         key = (mesh, axis, device.tobytes(), result, keys, options, pad_to)
         encoded, known = own.plans.get_or_make(key, make)
     else:

@@ -373,3 +373,81 @@ def test_a_program_does_not_grow_with_the_number_of_layers(gradient):
     apart = program_size(4, "never", gradient)
     assert apart[0] > few + 3 * 5 - 5
     assert apart[1] > 2 * short
+
+
+@eb.cell
+def choose(mixture, k, state):
+    hidden = jnp.tanh(state @ mixture["W"][k] + mixture["b"][k])
+    return hidden @ mixture["V"][k] + mixture["W"][k][0, 0]
+
+
+def mixture(params, instance):
+    chosen, vector = instance
+    state = start(vector)
+    for k in chosen:
+        state = choose(params["mixture"], k, state)
+    return state
+
+
+def make_mixture(experts=6, n=64, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {"W": (experts, n, n), "V": (experts, n, n), "b": (experts, n)}
+    return {
+        "mixture": {
+            name: rng.normal(0, n**-0.5, shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+    }
+
+
+def choices(seed=0, count=9, experts=6, n=64):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(count, n)).astype(np.float32)
+    chosen = rng.integers(-experts, experts, (count, 3))
+    chosen[0] = [experts + 5, -experts - 3, 0]  # which indexing clamps
+    return list(zip(chosen.tolist(), vectors, strict=True))
+
+
+@pytest.mark.parametrize("name", ["default", "as it is written", "remat"])
+def test_arrays_that_a_cell_indexes(name):
+    params = make_mixture(seed=1)
+    own = eb.batch(mixture, params=params, sizes=SIZES, **OPTIONS[name])
+    first, second = choices(0), choices(1)
+    plans = [own.plan(each) for each in (first, second)]
+    assert families(plans[0]) == {"choose": 6}
+    assert plans[1].shape.program.types is plans[0].shape.program.types
+    for each in (first, second, first):
+        eb.verify(own, params, each)
+
+
+def test_other_indices_are_another_plan():
+    params = make_mixture(seed=1)
+    own = eb.batch(mixture, params=params, sizes=SIZES)
+    _, vector = choices()[1]
+    for chosen in ([0, 1, 2], [2, 1, 0], [0, 1, 2], [5, 5, 5]):
+        expected = mixture(params, (chosen, vector))
+        found = own(params, [(chosen, vector)])[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@eb.cell
+def odd(mixture, k, state):
+    return state @ mixture["W"][k] + mixture["V"].sum() * k
+
+
+@eb.cell
+def shifted(mixture, k, state):
+    return state @ mixture["W"][k // 2] + mixture["V"][(k + 1) % 6, 0]
+
+
+def test_entries_that_other_rules_select_are_gathered():
+    params = make_mixture()
+
+    def model(params, instance):
+        [k, *_], vector = instance
+        state = odd(params["mixture"], k, start(vector))
+        return shifted(params["mixture"], k, state)
+
+    own = eb.batch(model, params=params, sizes=SIZES)
+    assert families(own.plan(choices())) == {"odd": 6}
+    eb.verify(own, params, choices())

@@ -1,0 +1,234 @@
+"""A cell that indexes a parameter by an integer: whose nodes read one entry each.
+
+A mixture of experts may hold its matrices as one array, ``[E, n, m]``, of which a cell
+takes ``w[k]`` by an integer that comes from outside. Run row by row, each row would
+read a matrix of its own. The integers are known on the host before anything runs, so
+rows are put into chunks by them, and each chunk reads one entry, as if it were the
+parameters of one member of a family.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.cell.binding_time import graph_function
+from edbatch.cell.cell_graph import CellGraph, drop_dead, trace_cell
+from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
+from edbatch.graph.family import Family
+from edbatch.graph.node_type import CallTemplate, NodeType, input_specs
+from edbatch.graph.parameters import part_of
+from edbatch.graph.type_table import TypeTable
+
+_LEAST_ENTRY = 1 << 14  # bytes; smaller entries, such as word vectors, are gathered
+
+
+@dataclass(frozen=True, eq=False)
+class IndexedCell:
+    """How a cell indexes its parameters.
+
+    Attributes:
+        slot: The external slot of the integer.
+        family: The entries as members.
+        function: The cell, of parameters that are those of one entry.
+    """
+
+    slot: int
+    family: Family
+    function: Callable[..., Any]
+
+    def members(self, values: np.ndarray) -> np.ndarray:
+        """Returns the entries that integers select, as indexing in JAX does.
+
+        Args:
+            values: The integers; ``[n]``.
+
+        Returns:
+            Their entries; ``[n] int32``.
+        """
+        return _entries(values, self.family.size)
+
+
+def _entries(values: np.ndarray, size: int) -> np.ndarray:
+    wide = values.astype(np.int64)
+    found = np.clip(np.where(wide < 0, wide + size, wide), 0, size - 1)
+    return found.astype(np.int32)
+
+
+def may_index(node_type: NodeType, types: TypeTable) -> bool:
+    """Tells, without a trace, whether a type's cell may index a large parameter.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+
+    Returns:
+        Whether it reads an integer from outside, and a parameter of large entries.
+    """
+    if node_type.takes_rng or not _integers(node_type, types):
+        return False
+    parts = [
+        part_of(types.params_spec, content._steps)
+        for kind, content in node_type.template.leaves
+        if kind == "parameter"
+    ]
+    return any(_is_large(each.shape, each.dtype) for each in jax.tree.leaves(parts))
+
+
+def indexed_cell(node_type: NodeType, types: TypeTable) -> IndexedCell | None:
+    """Finds the parameters that a type's cell indexes by one integer.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+
+    Returns:
+        The cell as one entry runs it; None if no large parameter is read in this way
+        alone.
+    """
+    template = node_type.template
+
+    def call(params: Any, *inputs: Any) -> list[Any]:
+        return jax.tree.leaves(template.call(node_type.function, params, *inputs))
+
+    specs = input_specs(
+        template, node_type.operand_kinds, node_type.external_kinds, types.avals
+    )
+    graph, _ = trace_cell(call, types.params_spec, specs)
+    for group in _integers(node_type, types):
+        var = graph.inputs[len(specs[0]) + group]
+        reads = _reads_of(graph, var)
+        if reads:
+            positions: dict[Any, int] = {v: k for k, v in enumerate(graph.parameters)}
+            leaves = tuple(dict.fromkeys(positions[each.invars[0]] for each in reads))
+            size = shape_of(reads[0].invars[0])[0]
+            return IndexedCell(
+                template.externals[group].slots[0],
+                Family(leaves, (), size),
+                _function(graph, reads, positions),
+            )
+    return None
+
+
+def indexed_type(
+    node_type: NodeType, cell: IndexedCell, template: CallTemplate
+) -> NodeType:
+    """Returns the type whose chunks read one entry each.
+
+    Args:
+        node_type: The type as it was recorded.
+        cell: How it indexes its parameters.
+        template: How to call the function: with all parameters, operands, externals.
+    """
+    return replace(
+        node_type, function=cell.function, template=template, family=cell.family
+    )
+
+
+def _integers(node_type: NodeType, types: TypeTable) -> list[int]:
+    """The external groups that are integers."""
+    avals = [
+        types.avals[node_type.external_kinds[each.slots[0]]]
+        for each in node_type.template.externals
+    ]
+    return [
+        k
+        for k, (aval, group) in enumerate(
+            zip(avals, node_type.template.externals, strict=True)
+        )
+        if aval.shape == ()
+        and not group.stacked
+        and jnp.issubdtype(aval.dtype, jnp.integer)
+    ]
+
+
+def _is_large(shape: Sequence[int], dtype: Any) -> bool:
+    entry = math.prod(shape[1:]) * np.dtype(dtype).itemsize if len(shape) > 2 else 0
+    return entry >= _LEAST_ENTRY
+
+
+def _reads_of(graph: CellGraph, index: Var) -> list[JaxprEqn]:
+    """The equations that read an entry of a large parameter, and it is read so alone.
+
+    All of them select the same entry, in arrays of one length.
+    """
+    uses: dict[Var, list[Any]] = {var: [] for var in graph.parameters}
+    for node in (*graph.nodes, None):
+        read = variables(graph.outputs if node is None else node.invars)
+        for var in read:
+            if var in uses:
+                uses[var].append(node)
+    sources = _sources(graph)
+    found: list[JaxprEqn] = []
+    for var, readers in uses.items():
+        if not readers or not _is_large(shape_of(var), dtype_of(var)):
+            continue
+        if all(_selects(graph, node, var, index, sources) for node in readers):
+            found += readers
+    lengths = {shape_of(each.invars[0])[0] for each in found}
+    return found if len(lengths) == 1 else []
+
+
+def _sources(graph: CellGraph) -> dict[Any, frozenset[Var]]:
+    """The parameters and inputs that each variable is computed from."""
+    none: frozenset[Var] = frozenset()
+    found: dict[Any, frozenset[Var]] = {
+        var: frozenset([var]) for var in (*graph.parameters, *graph.inputs)
+    }
+    for node in graph.nodes:
+        own = none.union(*(found.get(v, none) for v in variables(node.invars)))
+        found |= dict.fromkeys(node.outvars, own)
+    return found
+
+
+def _selects(
+    graph: CellGraph,
+    node: Any,
+    table: Var,
+    index: Var,
+    sources: dict[Any, frozenset[Var]],
+) -> bool:
+    """Whether an equation reads the entry of a table that an index selects."""
+    if not isinstance(node, JaxprEqn) or name_of(node) != "dynamic_slice":
+        return False
+    start = node.invars[1]
+    whole = (1, *shape_of(table)[1:])
+    if node.invars[0] is not table or shape_of(node.outvars[0]) != whole:
+        return False
+    if not isinstance(start, Var) or sources.get(start) != frozenset([index]):
+        return False
+    size = shape_of(table)[0]
+    select = graph_function(graph, [index], drop_dead(graph.nodes, [start]), [start])
+    limit = min(np.iinfo(dtype_of(index)).max, 3 * size + 2)
+    least = max(np.iinfo(dtype_of(index)).min, -limit)
+    values = np.arange(least, limit).astype(dtype_of(index))
+    selected = np.asarray(jax.vmap(select)(values)[0])
+    expected = _entries(values, size)
+    return bool((np.clip(selected, 0, size - 1) == expected).all())
+
+
+def _function(
+    graph: CellGraph, reads: Sequence[JaxprEqn], positions: dict[Any, int]
+) -> Callable[..., list[Any]]:
+    """The cell, of parameters that have one entry where the cell indexes them."""
+    entries = [each.outvars[0] for each in reads]
+    nodes = [node for node in graph.nodes if not any(node is each for each in reads)]
+    run = graph_function(
+        graph,
+        (*graph.parameters, *graph.inputs, *entries),
+        drop_dead(nodes, graph.outputs),
+        graph.outputs,
+    )
+
+    def function(params: Any, *inputs: Any, **masks: Any) -> list[Any]:
+        leaves = jax.tree.leaves(params)
+        own = [leaves[positions[each.invars[0]]][None] for each in reads]
+        return list(
+            run(*leaves, *jax.tree.leaves((inputs, tuple(masks.values()))), *own)
+        )
+
+    return function
