@@ -16,6 +16,7 @@ import optax
 from jax import Array
 
 from edbatch.arguments import check_type
+from edbatch.compilation.jit import jit
 from edbatch.errors import TrainingError
 from edbatch.loader import Minibatch
 from edbatch.memory_planner.layout import ZERO_ROW
@@ -109,7 +110,7 @@ class Trainer:
         )
         self.learned = Learned(params, optimizer.init(params))
         self.losses: list[float] = []
-        self._update = partial(_update, loss, optimizer)
+        self._update = jit(partial(_update, loss, optimizer))
         self._targets = targets
         self._begun: _Begun | None = None
         self._checked_padding = False
@@ -181,7 +182,6 @@ def _first_row_as_padding(rows: Any) -> Any:
     return numbers.where(rows == ZERO_ROW, rows[:1], rows)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def _update(
     loss: Loss,
     optimizer: optax.GradientTransformation,

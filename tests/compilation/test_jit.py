@@ -503,3 +503,29 @@ def test_stages_are_those_of_jax(batched, plan):
     assert [each.tier for each in records_of(function.__qualname__)[-2:]] == 2 * [
         "fine"
     ]
+
+
+def test_processes_of_one_job_run_fine_programs(auto, batched, plan, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    seen = []
+    function = eb.jit(loss_of(batched, seen))
+    for _ in range(2 * REFINE_AFTER):
+        function(PARAMS, plan)
+    assert seen == ["fine"]
+
+
+def test_trainers_swap_their_steps(auto, batched):
+    seen = []
+    loss = loss_of(batched, seen)
+    params = jax.tree.map(jnp.array, PARAMS)
+    trainer = eb.training.Trainer(
+        lambda params, plan, _: loss(params, plan), optax.sgd(1e-3), params
+    )
+    for minibatch in eb.Loader(batched, sample_trees(0, 8), 8).epochs(REFINE_AFTER):
+        trainer.step(minibatch)
+    eb.wait_for_compilations()
+    for minibatch in eb.Loader(batched, sample_trees(0, 8), 8):
+        trainer.step(minibatch)
+    trainer.finish()
+    assert seen == ["coarse", "fine"]
+    assert trainer.losses == sorted(trainer.losses, reverse=True)
