@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from edbatch.policies.compiled import without_counting
 from edbatch.policies.search.instance_graph import InstanceGraph
 from edbatch.policies.search.instance_states import (
     InstanceStates,
@@ -111,6 +112,7 @@ def search_beam(
     power = powers(int(states.chain[start, -1].max(initial=1)), log2_p)
     # The weight of the path goes with what a batch costs on average.
     weight = weight * np.append(cost, cost.mean() if num_types else 1.0)
+    weights = _Weights(power, weight, log2_p, cost)
     most = math.ceil(min(limit / cost.min(initial=np.inf), len(graph.node_type)))
     layers = _Layers(
         np.empty((2, width, len(start)), np.int32),
@@ -130,9 +132,7 @@ def search_beam(
     layers.ready[0, 0] = states.ready[start].sum(axis=0)
     is_over = False
     while not is_over:
-        *arrays, is_over = _advance(
-            graph, states, layers, power, weight, log2_p, cost, _WORK
-        )
+        *arrays, is_over = _advance(graph, states, layers, weights, _WORK)
         states = InstanceStates(*arrays)
         if time.perf_counter() > deadline:
             break
@@ -155,125 +155,106 @@ _WORK = 50_000
 _STATE_WORK = 100
 
 
+class _Weights(NamedTuple):
+    """The smoothed bound and the cost of batches.
+
+    Attributes:
+        power: Powers of the lengths of chains.
+        weight: Weight of each type's chains, and of the path.
+        log2_p: Base-2 logarithm of the p of the bound.
+        cost: Cost of one batch of each type.
+    """
+
+    power: np.ndarray  # [longest + 1] float64
+    weight: np.ndarray  # [T + 1] float64
+    log2_p: int
+    cost: np.ndarray  # [T] float64
+
+
+class _Side(NamedTuple):
+    """One layer: the fields of `_Layers` without their first axis."""
+
+    present: np.ndarray
+    chain: np.ndarray
+    share: np.ndarray
+    ready: np.ndarray
+    paid: np.ndarray
+
+
+class _Continuations(NamedTuple):
+    """Continuations of one layer, at most ``M``.
+
+    Attributes:
+        value: Smoothed bound and cost so far.
+        parent: The kept state that is continued.
+        action: By running which type.
+        key: Key of the state that follows.
+        chain: Longest remaining chain of that type.
+        share: What the type's chains, and the paths, add to the smoothed bound.
+    """
+
+    value: np.ndarray  # [M] float64
+    parent: np.ndarray  # [M] int32
+    action: np.ndarray  # [M] int32
+    key: np.ndarray  # [M] uint64
+    chain: np.ndarray  # [M] int32
+    share: np.ndarray  # [M, 2] float64
+
+
 @njit(cache=True, nogil=True)
-def _advance(graph, states, layers, power, weight, log2_p, cost, max_work):
+def _new_continuations(most):
+    return _Continuations(
+        np.empty(most),
+        np.empty(most, np.int32),
+        np.empty(most, np.int32),
+        np.empty(most, np.uint64),
+        np.empty(most, np.int32),
+        np.empty((most, 2)),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _side(layers, k):
+    return _Side(
+        layers.present[k],
+        layers.chain[k],
+        layers.share[k],
+        layers.ready[k],
+        layers.paid[k],
+    )
+
+
+@njit(cache=True, nogil=True)
+def _advance(graph, states, layers, weights, max_work):
     """Goes on layer by layer until nothing is left, or for so much work."""
-    width = layers.present.shape[1]
-    num_types = graph.chains.shape[1]
-    num_instances = layers.present.shape[2]
+    width, num_types = layers.present.shape[1], graph.chains.shape[1]
     scratch = new_scratch(graph)
-    # Per continuation of one layer.
-    most = width * num_types
-    value = np.empty(most)
-    parent = np.empty(most, np.int32)
-    action = np.empty(most, np.int32)
-    key = np.empty(most, np.uint64)
-    new_chain = np.empty(most, np.int32)
-    new_share = np.empty((most, 2))
+    found = _new_continuations(width * num_types)
     kept = np.empty(width, np.int64)
     table = np.empty(table_size(width), np.int64)  # kept states by key
     is_last = _read_by_none(graph)
-    layer, size, dropped, end, last = layers.progress
-    limit = layers.limit[0]
+    layer, size = layers.progress[0], layers.progress[1]
     work = 0
     while size > 0 and work < max_work:
-        present, after = layers.present[layer % 2], layers.present[1 - layer % 2]
-        chain, chain_after = layers.chain[layer % 2], layers.chain[1 - layer % 2]
-        share, share_after = layers.share[layer % 2], layers.share[1 - layer % 2]
-        ready, ready_after = layers.ready[layer % 2], layers.ready[1 - layer % 2]
-        paid, paid_after = layers.paid[layer % 2], layers.paid[1 - layer % 2]
-        for k in range(size):
-            if paid[k] < limit and chain[k].sum() == 0:
-                limit = paid[k]
-                end = layer
-                last = k
+        now, after = _side(layers, layer % 2), _side(layers, 1 - layer % 2)
+        _note_ends(layers, now, layer, size)
         made, scanned = states.used[0], states.used[3]
-        count = 0
-        for p in range(size):
-            bound = paid[p]
-            base = paid[p]
-            for t in range(num_types):
-                bound += cost[t] * chain[p, t]
-                base += share[p, t]
-            first = count
-            for a in range(num_types):
-                if ready[p, a] == 0:
-                    continue
-                while not _follow_all(graph, states, scratch, present[p], a):
-                    states = grown(states)
-                is_allowed, longest, chain_total, path_total, found_key = _evaluate(
-                    states.following,
-                    states.chain,
-                    states.allowed,
-                    states.key,
-                    power,
-                    present[p],
-                    a,
-                )
-                work += num_instances
-                if is_allowed:
-                    count = first  # some optimal schedule goes this way
-                elif is_last[a]:
-                    continue  # a later batch of the type could run these nodes, too
-                # The batch's own cost, less what the lower bound falls by.
-                if bound + cost[a] * (1 + longest - chain[p, a]) < limit - _EQUAL:
-                    chain_share = weight[a] * root(chain_total, log2_p)
-                    path_share = weight[num_types] * root(path_total, log2_p)
-                    value[count] = base + cost[a] - share[p, a]
-                    value[count] += chain_share + path_share
-                    new_share[count, 0] = chain_share
-                    new_share[count, 1] = path_share
-                    parent[count] = p
-                    action[count] = a
-                    key[count] = found_key
-                    new_chain[count] = longest
-                    count += 1
-                if is_allowed:
-                    break
+        limit = layers.limit[0]
+        states, count, looked = _continue(
+            graph, states, scratch, now, size, weights, limit, is_last, found
+        )
+        work += looked
         work += (states.used[0] - made) * _STATE_WORK + states.used[3] - scanned
-        size = 0
-        table[:] = -1
-        for c in np.argsort(value[:count], kind="mergesort"):
-            p, a = parent[c], action[c]
-            k = key[c] & np.uint64(len(table) - 1)
-            is_new = True
-            while is_new and table[k] >= 0:
-                if key[kept[table[k]]] == key[c]:
-                    other = after[table[k]]
-                    is_new = not _is_same(states.following, present[p], a, other)
-                k = (k + np.uint64(1)) & np.uint64(len(table) - 1)
-            if not is_new:
-                continue
-            if size == width:
-                dropped += 1
-                break
-            table[k] = size
-            kept[size] = c
-            paid_after[size] = paid[p] + cost[a]
-            chain_after[size] = chain[p]
-            chain_after[size, a] = new_chain[c]
-            share_after[size] = share[p]
-            share_after[size, a] = new_share[c, 0]
-            share_after[size, num_types] = new_share[c, 1]
-            ready_after[size] = ready[p]
-            for i in range(num_instances):
-                before = present[p, i]
-                s = states.following[before, a]
-                after[size, i] = s
-                if s != before:
-                    for t in range(num_types):
-                        ready_after[size, t] += states.ready[s, t]
-                        ready_after[size, t] -= states.ready[before, t]
-            layers.parent[layer, size] = p
-            layers.action[layer, size] = a
-            size += 1
+        size, dropped = _keep_best(states, now, after, found, count, kept, table)
+        for k in range(size):
+            c = kept[k]
+            after.paid[k] = now.paid[found.parent[c]] + weights.cost[found.action[c]]
+            layers.parent[layer, k] = found.parent[c]
+            layers.action[layer, k] = found.action[c]
+        layers.progress[2] += dropped
         layer += 1
     layers.progress[0] = layer
     layers.progress[1] = size
-    layers.progress[2] = dropped
-    layers.progress[3] = end
-    layers.progress[4] = last
-    layers.limit[0] = limit
     return (
         states.place,
         states.key,
@@ -287,6 +268,118 @@ def _advance(graph, states, layers, power, weight, log2_p, cost, max_work):
         states.used,
         size == 0,
     )
+
+
+@njit(cache=True, nogil=True)
+def _note_ends(layers, now, layer, size):
+    """Notes the cheapest kept state of a layer in which nothing is left to run."""
+    for k in range(size):
+        if now.paid[k] < layers.limit[0] and now.chain[k].sum() == 0:
+            layers.limit[0] = now.paid[k]
+            layers.progress[3] = layer
+            layers.progress[4] = k
+
+
+@njit(cache=True, nogil=True)
+def _continue(graph, states, scratch, now, size, weights, limit, is_last, found):
+    """Continues the states of a layer.
+
+    Returns the states, whose arrays may have grown, and the numbers of continuations
+    and of look-ups.
+    """
+    power, weight, log2_p, cost = weights
+    num_types, num_instances = len(cost), now.present.shape[1]
+    count = 0
+    work = 0
+    for p in range(size):
+        bound = now.paid[p]
+        base = now.paid[p]
+        for t in range(num_types):
+            bound += cost[t] * now.chain[p, t]
+            base += now.share[p, t]
+        first = count
+        for a in range(num_types):
+            if now.ready[p, a] == 0:
+                continue
+            while not _follow_all(graph, states, scratch, now.present[p], a):
+                states = grown(states)
+            is_allowed, longest, chain_total, path_total, key = _evaluate(
+                states.following,
+                states.chain,
+                states.allowed,
+                states.key,
+                power,
+                now.present[p],
+                a,
+            )
+            work += num_instances
+            if is_allowed:
+                count = first  # some optimal schedule goes this way
+            elif is_last[a]:
+                continue  # a later batch of the type could run these nodes, too
+            # The batch's own cost, less what the lower bound falls by.
+            if bound + cost[a] * (1 + longest - now.chain[p, a]) < limit - _EQUAL:
+                chain_share = weight[a] * root(chain_total, log2_p)
+                path_share = weight[num_types] * root(path_total, log2_p)
+                found.value[count] = base + cost[a] - now.share[p, a]
+                found.value[count] += chain_share + path_share
+                found.share[count, 0] = chain_share
+                found.share[count, 1] = path_share
+                found.parent[count] = p
+                found.action[count] = a
+                found.key[count] = key
+                found.chain[count] = longest
+                count += 1
+            if is_allowed:
+                break
+    return states, count, work
+
+
+@njit(cache=True, nogil=True)
+def _keep_best(states, now, after, found, count, kept, table):
+    """Fills the next layer; returns its size, and 1 if states were dropped."""
+    size = 0
+    table[:] = -1
+    for c in np.argsort(found.value[:count], kind="mergesort"):
+        p, a = found.parent[c], found.action[c]
+        k = found.key[c] & np.uint64(len(table) - 1)
+        is_new = True
+        while is_new and table[k] >= 0:
+            if found.key[kept[table[k]]] == found.key[c]:
+                other = after.present[table[k]]
+                is_new = not _is_same(states.following, now.present[p], a, other)
+            k = (k + np.uint64(1)) & np.uint64(len(table) - 1)
+        if not is_new:
+            continue
+        if size == len(kept):
+            return size, 1
+        table[k] = size
+        kept[size] = c
+        _write_state(states, now, after, found, c, size)
+        size += 1
+    return size, 0
+
+
+@without_counting()
+def _write_state(states, now, after, found, c, place):
+    """Writes the state of a continuation to a place of the next layer."""
+    p, a = found.parent[c], found.action[c]
+    num_types = now.chain.shape[1]
+    for t in range(num_types):
+        after.chain[place, t] = now.chain[p, t]
+        after.share[place, t] = now.share[p, t]
+        after.ready[place, t] = now.ready[p, t]
+    after.chain[place, a] = found.chain[c]
+    after.share[place, a] = found.share[c, 0]
+    after.share[place, num_types] = found.share[c, 1]
+    for i in range(now.present.shape[1]):
+        before = now.present[p, i]
+        s = states.following[before, a]
+        after.present[place, i] = s
+        if s != before:
+            for t in range(num_types):
+                after.ready[place, t] += states.ready[s, t]
+                after.ready[place, t] -= states.ready[before, t]
 
 
 @njit(cache=True, nogil=True)
@@ -311,7 +404,7 @@ def _follow_all(graph, states, scratch, present, a):
     return True
 
 
-@njit(cache=True, nogil=True)
+@without_counting()
 def _evaluate(following, chain, allowed, key, power, present, a):
     """Looks at what follows if a type runs: all that its value depends on."""
     is_allowed = True
@@ -332,7 +425,7 @@ def _evaluate(following, chain, allowed, key, power, present, a):
     return is_allowed, longest, chain_total, path_total, found_key
 
 
-@njit(cache=True, nogil=True)
+@without_counting()
 def _is_same(following, present, a, other):
     """Tells whether running a type leads to a state that was kept already."""
     same = True
