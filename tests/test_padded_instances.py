@@ -181,6 +181,13 @@ def test_padded_minibatches_have_one_program(trees):
     assert compiled <= 2
 
 
+def test_a_padded_minibatch_takes_the_program_of_full_ones():
+    batched = eb.batch(few, params=make_params(), sizes=eb.Sizes(widths=(8,)))
+    batched.plan(TREES[:12])  # whose program would hold the last minibatch, too
+    full, last = (batched.plan(TREES[:n], pad_to=64) for n in (64, 8))
+    assert last.shape == full.shape
+
+
 def test_cached_plans_know_what_they_are_padded_to(trees):
     for pad_to in (None, 7, 9, 7):
         plan = trees.plan(TREES[:4], pad_to=pad_to)

@@ -123,7 +123,16 @@ class BucketStore(WithoutLock):
             and each.holds(loops, needs)
             and each.waste(needs, scale) <= self.sizes.max_waste
         ]
-        return min(fitting, key=lambda each: sum(each.sizes.values()), default=None)
+        # First those for minibatches of the size that this one is padded to.
+        scaled = {name: math.ceil(scale * size) for name, size in needs.items()}
+        return min(
+            fitting,
+            key=lambda each: (
+                not each.holds(loops, scaled),
+                sum(each.sizes.values()),
+            ),
+            default=None,
+        )
 
     def _with_instances(
         self, loops: set[Loop], needs: Needs, target: Target
