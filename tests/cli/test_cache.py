@@ -16,6 +16,7 @@ def folder(tmp_path, monkeypatch):
         "jax_persistent_cache_min_entry_size_bytes",
     )
     before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
     yield tmp_path / "programs"
     for name, value in before.items():
         jax.config.update(name, value)
