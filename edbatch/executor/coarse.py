@@ -106,15 +106,15 @@ def _visit(
 
     def visit(trips: Array, carry: _Carry[_State]) -> _Carry[_State]:
         at, state = carry
-        ends = jnp.cumsum(trips * parts.lengths, dtype=jnp.int32)
+        ends = lax.cumsum(trips * parts.tables[:, 0, 0])
         start = at - ends[-1] if parts.reverse else at
         ends += start
         stop = start if parts.reverse else ends[-1]
 
         def run(carry: Any) -> Any:
-            at, done, state = carry
-            chunk, at, done = parts.read(ends, at, done)
-            return at, done, body(chunk, state)
+            at, begin, state = carry
+            chunk, at, begin = parts.read(ends, at, begin)
+            return at, begin, body(chunk, state)
 
         at, _, state = lax.while_loop(
             lambda carry: carry[0] != stop, run, (at, jnp.int32(0), state)
@@ -133,19 +133,17 @@ class _Parts:
         common: The loop that runs the parts.
         records: Records of all chunks.
         reverse: Whether the last part comes first.
-        lengths: Length of the records of each of ``n`` loops; ``[n] int32``.
-        starts: Where the rows of each slot start in them; ``[n, slots] int32``.
-        strides: 1 where there is a number for each row of the slot, 0 where there is
-            the first one only; ``[n, slots] int32``.
+        tables: Of each of ``n`` loops the length of its records (in the first row,
+            repeated), then for each slot where its rows start in them, and 1 where
+            there is a number for each row, 0 where there is the first one only;
+            ``[n, 1 + slots, 2] int32``.
     """
 
     program: ProgramShape
     common: Loop
     records: Array
     reverse: bool
-    lengths: np.ndarray
-    starts: np.ndarray
-    strides: np.ndarray
+    tables: np.ndarray
 
     @classmethod
     def of(
@@ -157,62 +155,60 @@ class _Parts:
         starts = field_starts([record_format(node_type, each) for each in loops])
         has_member = node_type.family is not None
         header = len(node_type.output_kinds) + 1 + has_member
-        slots = [*node_type.external_kinds, *node_type.operand_kinds]
-        strides = np.ones((len(loops), len(slots)), np.int32)
-        for row, loop in zip(strides, loops, strict=True):
-            row[[len(node_type.external_kinds) + slot for slot in loop.sliced]] = 0
-        starts = starts.astype(np.int32)
-        lengths = starts[:, -1]
-        return cls(
-            program,
-            group.common,
-            records,
-            reverse,
-            lengths,
-            starts[:, header:-1],
-            strides,
-        )
+        externals = len(node_type.external_kinds)
+        slots = externals + len(node_type.operand_kinds)
+        tables = np.ones((len(loops), 1 + slots, 2), np.int32)
+        tables[:, 0] = starts[:, -1:]
+        tables[:, 1:, 0] = starts[:, header:-1]
+        for table, loop in zip(tables, loops, strict=True):
+            table[[1 + externals + slot for slot in loop.sliced], 1] = 0
+        return cls(program, group.common, records, reverse, tables)
 
-    def read(self, ends: Array, at: Array, done: Array) -> tuple[Chunk, Array, Array]:
+    def read(self, ends: Array, at: Array, begin: Array) -> tuple[Chunk, Array, Array]:
         """Reads the next part.
 
         Args:
             ends: Where the records of each loop end in this step; ``[n] int32``.
             at: Where the chunk's record begins, or ends if parts come in reverse.
-            done: Number of parts of the chunk that were visited before.
+            begin: The part's first row in the chunk; if parts come in reverse, that of
+                the part before, 0 if the chunk is a new one.
 
         Returns:
-            The part as a chunk, and the next `at` and `done`.
+            The part as a chunk, and the next `at` and `begin`.
         """
         node_type = self.program.types.types[self.common.type_id]
         width, outputs = self.common.width, len(node_type.output_kinds)
         loop = (at > ends if self.reverse else at >= ends).sum(dtype=jnp.int32)
-        length = take_rows(jnp.asarray(self.lengths), loop)
+        table = take_rows(jnp.asarray(self.tables), loop)
+        length = table[0, 0]
         first = at - length if self.reverse else at
         has_member = node_type.family is not None
         header = slice_rows(self.records, first, outputs + 1 + has_member)
         size = header[outputs]
-        count = (size + (width - 1)) // width
-        begin = (count - 1 - done if self.reverse else done) * width
-        is_last = done + 1 >= count
+        if self.reverse:
+            last = size - 1 - lax.rem(size - 1, jnp.int32(width))
+            begin = after = lax.select(begin > 0, begin - width, last)
+            next_at = lax.select(begin > 0, at, first)
+        else:
+            is_last = begin + width >= size
+            after = lax.select(is_last, jnp.int32(0), begin + width)
+            next_at = lax.select(is_last, at + length, at)
         chunk = Chunk(
             node_type,
             self.program.options.target,
             width,
             [header[k] + begin for k in range(outputs)],
-            jnp.minimum(size - begin, width),
+            lax.min(size - begin, jnp.int32(width)),
             header[outputs + 1] if has_member else None,
-            *self._rows(loop, first, begin, size),
+            *self._rows(table, first, begin, size),
         )
-        after = first if self.reverse else first + length
-        return chunk, jnp.where(is_last, after, at), jnp.where(is_last, 0, done + 1)
+        return chunk, next_at, after
 
     def _rows(
-        self, loop: Array, first: Array, begin: Array, size: Array
+        self, table: Array, first: Array, begin: Array, size: Array
     ) -> tuple[list[Array], list[Array]]:
         """Rows that each external and operand slot of a part reads."""
-        starts = take_rows(jnp.asarray(self.starts), loop)[:, None]
-        strides = take_rows(jnp.asarray(self.strides), loop)[:, None]
+        starts, strides = table[1:, :1], table[1:, 1:]
         # Padding reads what the last node does, as it does in records.
         lanes = jnp.minimum(begin + jnp.arange(self.common.width), size - 1)[None, :]
         rows = take_rows(self.records, first + starts + strides * lanes)
