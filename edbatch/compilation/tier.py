@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 Tier = Literal["fine", "coarse"]
 
@@ -41,7 +42,19 @@ def coarse_options(tree: Any) -> dict[str, Any]:
     for part in jax.tree.leaves(tree, is_leaf=_is_plan):
         if hasattr(type(part), "coarse_options"):
             found |= part.coarse_options()
-    return found
+    return {name: value for name, value in found.items() if _is_known(name, value)}
+
+
+@functools.cache
+def _is_known(name: str, value: bool | int) -> bool:
+    """Tells whether XLA takes an option; their names change from version to version."""
+    identity = jax.jit(lambda x: x).lower(np.float32(0))
+    given: dict[str, Any] = {name: value}
+    try:
+        identity.compile(compiler_options=given)
+    except Exception:  # an error of XLA's own, of a class that JAX does not name
+        return False
+    return True
 
 
 def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:

@@ -120,7 +120,7 @@ class Plan:
         """
         return self._with_options(tier=tier)
 
-    def coarse_options(self) -> dict[str, int]:
+    def coarse_options(self) -> dict[str, bool | int]:
         """Returns the options of XLA for the coarse program."""
         return dict(self.shape.program.options.target.coarse_options)
 

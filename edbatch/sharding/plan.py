@@ -77,7 +77,7 @@ class ShardedPlan:
         shards = self.shards.in_tier(tier)
         return self if shards is self.shards else replace(self, shards=shards)
 
-    def coarse_options(self) -> dict[str, int]:
+    def coarse_options(self) -> dict[str, bool | int]:
         """Returns the options of XLA for the coarse program."""
         return self.shards.coarse_options()
 
