@@ -451,3 +451,21 @@ def test_entries_that_other_rules_select_are_gathered():
     own = eb.batch(model, params=params, sizes=SIZES)
     assert families(own.plan(choices())) == {"odd": 6}
     eb.verify(own, params, choices())
+
+
+@pytest.mark.devices
+def test_two_devices():
+    params = make_mixture(seed=2)
+    own = eb.batch(mixture, params=params, sizes=SIZES)
+    sharded = own.sharded()
+    instances = choices(3)
+    plan = sharded.plan(instances)
+
+    def total(params, run, plan):
+        return jnp.sin(run.apply(params, plan)).sum()
+
+    found = jax.jit(jax.value_and_grad(lambda p: total(p, sharded, plan)))(params)
+    one = own.plan(instances)
+    expected = jax.jit(jax.value_and_grad(lambda p: total(p, own, one)))(params)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
