@@ -10,6 +10,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import edbatch as eb
+from edbatch.cell import HoistedTypes
 from edbatch.stream.format import find_chunks
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -469,3 +470,32 @@ def test_two_devices():
     expected = jax.jit(jax.value_and_grad(lambda p: total(p, own, one)))(params)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [model, mixture])
+def test_types_of_a_pickle_are_made_again(function):
+    params, instances = make_params(), minibatch(2)
+    if function is mixture:
+        params, instances = make_mixture(), choices()
+    compiler = eb.Compiler(hoisting="always")
+    own = eb.batch(function, "agenda", sizes=SIZES, compiler=compiler, params=params)
+    plan = own.plan(instances)
+    known = plan.shape.program.types.split
+    _, (recorded, (how, _), parts, *rest) = known.__reduce__()
+    again = HoistedTypes(recorded, **how._asdict())
+    again._restore(parts, *rest)
+    assert again.parts == known.parts
+    graph = own.graph(instances)
+    assert (again.node_members(graph) == known.node_members(graph)).all()
+    batches = np.unique(graph.node_type)
+    for one, other in zip(
+        again.numbers(batches, batches + 1),
+        known.numbers(batches, batches + 1),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    sizes = [x.family and x.family.size for x in again.table.types]
+    assert sizes == [x.family and x.family.size for x in known.table.types]
+    for k, part in enumerate(parts):
+        assert again.place(part) == k
+        assert HoistedTypes(recorded).place(part) >= 0
