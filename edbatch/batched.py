@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from edbatch import planning
 from edbatch.arguments import list_of
 from edbatch.cell.program import Packed
-from edbatch.compilation.jit import TieredFunction, name_of
+from edbatch.compilation.tiered_function import TieredFunction, name_of
 from edbatch.compilation.warm_up import WarmUp, plan_all, warm_up
 from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced

@@ -8,10 +8,11 @@ from edbatch.compilation.cache import (
     open_cache,
     use_compilation_cache,
 )
-from edbatch.compilation.jit import TieredFunction, jit
+from edbatch.compilation.jit import jit
 from edbatch.compilation.record import Compilation
 from edbatch.compilation.report import CompileReport, compile_report
 from edbatch.compilation.settings import set_stance, use_tiers
+from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compilation.worker import Pending, wait_for_compilations
 
 __all__ = [

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from edbatch.arguments import check_number
-from edbatch.compilation.jit import TieredFunction
+from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PlanError
 

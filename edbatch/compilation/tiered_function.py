@@ -1,0 +1,327 @@
+"""Compiled functions of plans: a coarse program at once, a fine one later.
+
+The nearest relative is PyTorch's Inductor, which compiles in the background and runs
+eagerly meanwhile. Here both are compiled programs, of the same plan: its tier is an
+option of what it is compiled for, not of its data.
+
+All programs run through functions of `jax.jit`, whose caches the background thread
+fills. So donation, static arguments, shardings and errors are JAX's own.
+"""
+
+import functools
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import jax
+
+from edbatch.cell.jaxpr import is_tracing
+from edbatch.compilation.program import Programs
+from edbatch.compilation.record import Compilation
+from edbatch.compilation.report import keep
+from edbatch.compilation.settings import (
+    REFINE_AFTER,
+    SETTINGS,
+    Tiers,
+)
+from edbatch.compilation.signature import (
+    Key,
+    StaticArguments,
+    abstract_arguments,
+    call_key,
+    describe,
+    difference,
+    under,
+)
+from edbatch.compilation.stages import compile_stages
+from edbatch.compilation.tier import (
+    Tier,
+    coarse_options,
+    has_other_tier,
+    run_in_tier,
+)
+from edbatch.compilation.worker import WORKER, Pending
+from edbatch.errors import CompilationError, PickleError, shown
+
+log = logging.getLogger("edbatch")
+
+_DISABLED = "jax_disable_jit"
+
+
+class TieredFunction:
+    """A compiled function of plans; made by `eb.jit`, which describes its arguments.
+
+    Inside a trace (``jit``, ``grad``, ``vmap`` of other functions) it is inlined as a
+    function of `jax.jit` is, with plans as they are.
+
+    Args:
+        function: The function.
+        static: Which arguments are static.
+        options: Other options of `jax.jit`.
+        tiers: Which tiers run; None for those of `use_tiers`.
+        name: Its name in reports.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        static: StaticArguments | None = None,
+        options: dict[str, Any] | None = None,
+        tiers: Tiers | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._function = function
+        self._static = static or StaticArguments()
+        self._options = {
+            "static_argnums": self._static.numbers or None,
+            "static_argnames": self._static.names or None,
+            **(options or {}),
+        }
+        self._tiers = tiers
+        self._name = name or name_of(function)
+        self._fine: Any = jax.jit(function, **self._options)
+        self._programs: dict[Key, Programs] = {}
+        self._lock = threading.Lock()
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function: its fine program if there is one, else the coarse one."""
+        if is_tracing() or getattr(jax.config, _DISABLED):
+            return self._fine(*args, **kwargs)
+        programs = self._find(args, kwargs)
+        while not programs.is_fine:
+            coarse = programs.coarse
+            if coarse is None or (self._tiers or SETTINGS.tiers) == "fine":
+                self._compile_first(programs, args, kwargs)
+                continue
+            programs.runs.coarse += 1
+            if programs.refining is None and not programs.stays_coarse:
+                self._maybe_refine(programs)
+            return coarse(*args, **kwargs)
+        programs.runs.fine += 1
+        return self._fine(*args, **kwargs)
+
+    def warm_up(self, *args: Any, **kwargs: Any) -> None:
+        """Compiles ahead for a call, which it does not make.
+
+        Args:
+            *args: The arguments of the call, or ``jax.ShapeDtypeStruct`` in place of
+                their arrays. Nothing is donated.
+            **kwargs: Those by keyword.
+
+        Raises:
+            Exception: What tracing the function raised.
+
+        Example:
+            >>> import edbatch as eb
+            >>> double = eb.jit(lambda x: 2 * x)
+            >>> double.warm_up(1.0)
+            >>> with eb.set_stance("fail_on_compile"):
+            ...     double(3.0).item()
+            6.0
+        """
+        programs = self._find(args, kwargs)
+        with programs.lock:
+            self._compile_ahead(programs, background=False)
+
+    def warm_up_in_background(self, *args: Any, **kwargs: Any) -> Pending:
+        """As `warm_up`, in the background; calls meanwhile run a coarse program.
+
+        Args:
+            *args: As for `warm_up`.
+            **kwargs: As for `warm_up`.
+
+        Returns:
+            A handle with ``wait()``, which raises what went wrong, and ``done``.
+        """
+        programs = self._find(args, kwargs)
+        with programs.lock:
+            if programs.refining is None:
+                programs.refining = WORKER.submit(
+                    functools.partial(self._compile_ahead, programs, background=True)
+                )
+            return programs.refining
+
+    def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
+        """Returns what is to be compiled for a call; None if its program is there."""
+        programs = self._find(args, kwargs)
+        ready = programs.is_fine or programs.stays_coarse
+        return None if ready else programs
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """Lowers the fine program, as ``jax.jit(function).lower`` does."""
+        return self._fine.lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """Traces the fine program, as ``jax.jit(function).trace`` does."""
+        return self._fine.trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the shapes of the results, as ``jax.jit(function).eval_shape``."""
+        return self._fine.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Drops all programs."""
+        with self._lock:
+            self._programs.clear()
+        self._fine.clear_cache()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Binds the function as a method."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __copy__(self) -> "TieredFunction":
+        """Returns the function itself: copies share its programs."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "TieredFunction":
+        """Returns the function itself: copies share its programs."""
+        return self
+
+    def __reduce__(self) -> str:
+        """Pickles the function by its name, as functions are."""
+        module = sys.modules.get(getattr(self, "__module__", ""))
+        if getattr(module, self._name, None) is not self:
+            raise PickleError(
+                "a function of eb.jit is pickled by its name, since its programs are of"
+                f" this process, but {self._name!r} is not its name in its module;"
+                " decorate a function at the top level of a module with @eb.jit, or"
+                " pickle the function itself and call eb.jit in the other process"
+            )
+        return self._name
+
+    def __repr__(self) -> str:
+        """Names the function."""
+        return f"<eb.jit of {self._name}>"
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
+        """Returns the programs of a call's signature, which may not be compiled."""
+        key = call_key(*self._static.split(args, kwargs))
+        found = self._programs.get(key)
+        return found if found is not None else self._add(key, args, kwargs)
+
+    def _add(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
+        text = describe(self._function, args, kwargs, self._static)
+        with self._lock:
+            known = [each.text for each in self._programs.values()]
+            made = Programs(key, text, difference(text, known))
+            return self._programs.setdefault(key, made)
+
+    def _tiers_of(self, programs: Programs) -> Tiers:
+        """Decides which tiers a signature has; the fine one only where they are one."""
+        tiers = self._tiers or SETTINGS.tiers
+        # Processes of one job have to run the same program at the same time.
+        if tiers != "fine" and jax.process_count() == 1:
+            arguments = abstract_arguments(programs.key)
+            if has_other_tier(arguments, "coarse"):
+                return tiers
+        return "fine"
+
+    def _compile_first(
+        self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Compiles what a call waits for."""
+        with programs.lock:
+            tiers = self._tiers_of(programs)
+            if programs.coarse is not None and tiers != "fine":
+                return
+            if tiers == "fine" and programs.refining is not None:
+                programs.refining.wait()
+            if programs.is_fine:
+                return
+            self._check_stance(programs)
+            if tiers == "fine":
+                self._compile(programs, "fine", self._fine, args, kwargs)
+                programs.is_fine, programs.coarse = True, None
+                return
+            coarse = self._coarse(args, kwargs)
+            self._compile(programs, "coarse", coarse, args, kwargs)
+            programs.coarse = coarse
+            programs.stays_coarse = tiers == "coarse"
+
+    def _coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns a function of `jax.jit` for the coarse program of a signature."""
+        return jax.jit(
+            run_in_tier(self._function, "coarse"),
+            compiler_options=coarse_options((args, kwargs)) or None,
+            **self._options,
+        )
+
+    def _compile_ahead(self, programs: Programs, *, background: bool) -> None:
+        """Compiles the program that a signature ends with."""
+        if programs.is_fine or programs.stays_coarse:
+            return
+        dynamic, named = abstract_arguments(programs.key)
+        args, kwargs = self._static.join(dynamic, named, programs.key.static)
+        with under(programs.key.settings):
+            if self._tiers_of(programs) == "coarse":
+                coarse = self._coarse(args, kwargs)
+                self._compile(
+                    programs, "coarse", coarse, args, kwargs, background=background
+                )
+                programs.coarse, programs.stays_coarse = coarse, True
+                return
+            self._compile(
+                programs, "fine", self._fine, args, kwargs, background=background
+            )
+        programs.is_fine, programs.coarse = True, None
+
+    def _compile(
+        self,
+        programs: Programs,
+        tier: Tier,
+        jitted: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        background: bool = False,
+    ) -> None:
+        record = keep(
+            Compilation(
+                self._name, tier, programs.reason, background, programs=programs.runs
+            )
+        )
+        if background:
+            compile_stages(jitted, args, kwargs, record, at_compiler=WORKER.at_compiler)
+        else:
+            compile_stages(jitted, args, kwargs, record)
+
+    def _maybe_refine(self, programs: Programs) -> None:
+        """Has the fine program compiled, once the coarse one ran a few times."""
+        if programs.runs.coarse < REFINE_AFTER:
+            return
+        with programs.lock:
+            if programs.refining is None:
+                programs.refining = WORKER.submit(
+                    functools.partial(self._refine, programs)
+                )
+
+    def _refine(self, programs: Programs) -> None:
+        try:
+            self._compile_ahead(programs, background=True)
+        except Exception as error:
+            log.warning(
+                "compiling the fine program of %s in the background failed, so calls"
+                " go on with the coarse one, with the same results: %s: %s",
+                self._name,
+                type(error).__name__,
+                shown(str(error), 400),
+            )
+            raise
+
+    def _check_stance(self, programs: Programs) -> None:
+        if SETTINGS.stance == "fail_on_compile":
+            raise CompilationError(
+                f"a call of {self._name} would have to compile, because"
+                f" {programs.reason}, and eb.set_stance('fail_on_compile') forbids it;"
+                " call its .warm_up with these arguments, or batched.warm_up with"
+                " instances like these, before the stance is set"
+            )
+
+
+def name_of(function: object) -> str:
+    """Returns the name of a function in reports; of its type if it has none."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
