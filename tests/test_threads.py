@@ -51,7 +51,7 @@ def test_threads_that_record_at_once_share_types():
         return params * x
 
     batched = eb.batch(lambda params, x: double(params, x), params=jnp.float32(2))
-    batched.types.avals, batched.types.types = Slow(), Slow()
+    batched.types.kinds.avals, batched.types.types = Slow(), Slow()
     vectors = [np.arange(1 + k % 20, dtype=np.float32) for k in range(80)]
     graphs = [None] * 80
     start = threading.Barrier(4)
