@@ -240,7 +240,7 @@ def test_arguments_of_verify(batched: Any, params: Any) -> None:
 def test_paths_of_files() -> None:
     refused(eb.load_policy)
     refused(load_costs)
-    refused(eb.use_compilation_cache, str)
+    refused(eb.use_compilation_cache, str, None)
 
 
 def test_options_of_cell() -> None:
