@@ -61,7 +61,7 @@ def decode(types, stream):
             take(1)[0] if slot in loop.sliced else take(loop.width)
             for slot in range(len(node_type.operand_kinds))
         ]
-        found.append((loop, Record(outputs, size, externals, operands)))
+        found.append((loop, Record(outputs, size, None, externals, operands)))
     assert at == len(integers)
     return found
 
@@ -81,6 +81,7 @@ def expected(graph, layout, loop, chunk):
     return Record(
         [int(layout.value_row[value]) for value in outputs],
         size,
+        None,
         [
             [
                 int(graph.external_rows[graph.external_start[v] + slot]) + 1
