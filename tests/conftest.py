@@ -120,6 +120,9 @@ def kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     function. Processes share no folder: JAX writes a file in place, so that another
     one could read half of it.
     """
+    if jax.config.jax_compilation_cache_dir is not None:  # from the environment
+        yield
+        return
     folder = tmp_path_factory.mktemp("programs")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
