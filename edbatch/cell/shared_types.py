@@ -6,16 +6,21 @@ types compile fast enough, and stacking copies their parameters in every call th
 traced. Types that are met later and fit join it.
 """
 
+import warnings
+
 import numpy as np
 
 from edbatch.cell.indexed_cell import IndexedCell, indexed_cell, may_index
 from edbatch.cell.members import can_share
+from edbatch.errors import ManyTypesWarning
 from edbatch.graph.family import Family
 from edbatch.graph.kinship import Kinship, Relatives
 from edbatch.graph.node_type import NodeType
+from edbatch.graph.parameters import describe
 from edbatch.graph.type_table import TypeTable
 
 LEAST_TYPES = 4
+MANY = 8  # types that cannot share are warned of
 
 # In place of the number of a type's relatives:
 ALONE = -1  # it shares with nobody
@@ -36,6 +41,7 @@ class SharedTypes:
         self._shares = shares
         self._kinship = Kinship(recorded.params_spec)
         self._refused: set[Relatives] = set()
+        self._warned: set[Relatives] = set()
         self._indexed: dict[int, IndexedCell | None] = {}
         self._own: list[Shared] = []
         self._members: list[int] = []
@@ -114,7 +120,26 @@ class SharedTypes:
         for kin in by_number:
             if len(found[kin].keys) >= LEAST_TYPES and self._make(found[kin], kin):
                 return True
+            self._warn(found[kin])
         return False
+
+    def _warn(self, relatives: Relatives) -> None:
+        """Warns once of many types that no loop can share."""
+        if len(relatives.keys) < MANY or relatives not in self._refused:
+            return
+        if relatives not in self._warned:
+            self._warned.add(relatives)
+            warnings.warn(
+                f"types that differ in their parameters alone share one compiled loop,"
+                f" but the {len(relatives.keys)} types of cell"
+                f" {relatives.first.key.cell!r} that read"
+                f" {describe(relatives.prefix)}[...] cannot, so each is compiled"
+                " by itself: usually the cell looks up rows in a large table of each,"
+                " or reads parts of several; look up the rows in a cell of its own, or"
+                " pass the parts as inputs",
+                ManyTypesWarning,
+                stacklevel=2,
+            )
 
     def family(self, type_id: int, kin: int) -> tuple[NodeType, Family | None]:
         """Returns a family that a type belongs to, which is made if it is new.

@@ -1,6 +1,7 @@
 """Types that differ in their parameters' path share loops; batched equals unbatched."""
 
 import functools
+import warnings
 from dataclasses import replace
 
 import jax
@@ -11,6 +12,7 @@ from jax.extend.core import jaxprs_in_params
 
 import edbatch as eb
 from edbatch.cell import HoistedTypes
+from edbatch.errors import ManyTypesWarning
 from edbatch.stream.format import find_chunks
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -274,6 +276,24 @@ def test_large_tables_that_are_looked_up_stay_apart(rows, shares):
     instances = [(k % 4, k) for k in range(7)]
     assert families(own.plan(instances)) == ({"look_up": 4} if shares else {})
     eb.verify(own, params, instances)
+
+
+def test_many_types_that_cannot_share_are_warned_of_once():
+    params = {"tables": list(np.zeros((9, 4096, 8), np.float32))}
+    own = eb.batch(languages, params=params)
+    instances = [(k, k) for k in range(9)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own.plan(instances[:5])
+    with pytest.warns(ManyTypesWarning) as found:
+        own.plan(instances)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own.plan(instances[::-1])
+    [message] = [str(each.message) for each in found]
+    assert "the 9 types of cell 'look_up' that read params['tables'][...] cannot" in (
+        message
+    )
 
 
 @eb.cell
