@@ -339,6 +339,9 @@ def run_all(
     size = min(batch_size, len(recordings))
     loader = eb.Loader(batched, recordings, size, shuffle=False)
     return lambda params: [
-        (item.index, jax.device_get(batched.apply(params, item.plan)))
+        (
+            item.index,
+            jax.device_get(item.drop_padding(batched.apply(params, item.plan))),
+        )
         for item in loader
     ]

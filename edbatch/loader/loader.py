@@ -16,6 +16,7 @@ from edbatch.loader.order import epoch_order
 from edbatch.loader.prefetch import map_ahead
 from edbatch.loader.report import LoaderReport, WaitClock
 from edbatch.loader.state import LoaderState, digest
+from edbatch.plan.padding import first_rows
 
 _Task = tuple[int, int, np.ndarray]  # epoch, step, instances
 
@@ -52,6 +53,17 @@ class Minibatch:
         """
         padding = self.plan.shape.result.instances - len(self.index)
         return np.concatenate([self.index, np.repeat(self.index[:1], padding)])
+
+    def drop_padding(self, result: Any) -> Any:
+        """Returns the results of the instances alone.
+
+        Args:
+            result: What ``batched.apply(params, plan)`` returned, outside of traces.
+
+        Returns:
+            The same pytree with B rows, those of `index`.
+        """
+        return first_rows(result, len(self.index))
 
 
 class Loader:

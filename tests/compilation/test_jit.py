@@ -14,6 +14,7 @@ from trees import assert_equal, encode, make_params, sample_trees
 
 import edbatch as eb
 from edbatch.compilation.settings import REFINE_AFTER
+from edbatch.compilation.tier import coarse_options
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -39,8 +40,9 @@ def plan(batched):
 
 
 @pytest.fixture
-def compiled():
-    """The names of programs that XLA compiles, while a test runs."""
+def compiled(plan):
+    """The threads in which XLA compiles programs, while a test runs."""
+    coarse_options(plan)  # tries once in a process which options XLA knows
     found = []
 
     def count(event, duration, **details):

@@ -127,7 +127,11 @@ def test_loops_run_in_order_as_often_as_asked(loops, reverse):
 
 def test_gradients_through_groups_of_loops():
     model, params = MODELS["many types"]
-    batched = eb.batch(model, sizes=eb.Sizes(widths=(2, 8)))
+    batched = eb.batch(
+        model,
+        sizes=eb.Sizes(widths=(2, 8), max_loops=None),
+        compiler=eb.Compiler(sharing="never"),
+    )
     trees = sample_trees(1, 6)
     batched.bind(params).plan(trees)
     assert len(batched.plan(trees).shape.program.loops) > 8

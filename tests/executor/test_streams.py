@@ -188,7 +188,7 @@ def moved(stream, loops, program, length):
 
 def test_streams_of_several_programs_share_arenas(quick_compiles):
     """One of more loops runs between, on arenas of more rows and kinds than needed."""
-    params, sizes = make_tree_params(), eb.Sizes(widths=(2, 4, 16))
+    params, sizes = make_tree_params(), eb.Sizes(widths=(2, 4, 16), max_loops=None)
     batched = eb.batch(encode, params=params, sizes=sizes)
     plan = batched.plan([((1, 2), 3), (4, 5)])
     small, stream = plan.shape.program, plan.as_stream()

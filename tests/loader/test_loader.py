@@ -82,6 +82,9 @@ def test_a_plan_is_that_of_its_instances(batched, params):
         assert len(hidden) == len(item.mask) == len(item.padded_index) == 4
         assert item.mask.sum() == len(item.index)
         assert not hidden[~item.mask].any()
+        np.testing.assert_array_equal(
+            item.drop_padding(hidden), hidden[: len(item.index)]
+        )
         assert item.padded_index[item.mask].tolist() == item.index.tolist()
         for row, k in zip(hidden, item.index, strict=False):
             np.testing.assert_allclose(row, encode(params, trees[k])[0], atol=1e-5)
