@@ -128,7 +128,7 @@ def calibrate(
     """
     # A replay adds chunks that gather, so those of the minibatch gather as well; costs
     # are of whole cells, which policies choose among.
-    compiler = eb.Compiler(slices="never", hoisting="never")
+    compiler = eb.Compiler(slices="never", hoisting="never", sharing="never")
     sizes = eb.Sizes(max_loops=None)  # chunks of all widths are timed, for every type
     batched = eb.batch(
         model, params=params, cache_bytes=0, compiler=compiler, sizes=sizes
