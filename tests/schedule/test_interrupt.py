@@ -1,5 +1,6 @@
 """Ctrl-C around compiled code, and around what must not be cut in two."""
 
+import gc
 import signal
 import threading
 import time
@@ -119,6 +120,7 @@ def test_ctrl_c_in_compiled_code_is_a_keyboard_interrupt(policy) -> None:
     # Without care most of these are a SystemError of Numba.
     graph = tree("((ab)cb)c")
     policy.schedule(graph)  # compiles
+    gc.disable()  # callbacks of the collector would swallow the exception
     before = signal.signal(signal.SIGALRM, lambda *_: press_ctrl_c())
     try:
         for k in range(200):
@@ -129,3 +131,4 @@ def test_ctrl_c_in_compiled_code_is_a_keyboard_interrupt(policy) -> None:
                     policy.schedule(graph)
     finally:
         signal.signal(signal.SIGALRM, before)
+        gc.enable()
