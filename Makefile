@@ -44,17 +44,18 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 	@failed=; haste="$(HASTE)"; \
 	XLA_FLAGS="$$haste" $(BIN)/python -c 'import jax; jax.devices()' 2>/dev/null \
 	    || haste=; \
+	haste="$$(echo $$XLA_FLAGS $$haste)"; \
 	of_programs="$$(grep -rl --include='test_*.py' default_flags \
 	    $(or $(TESTS),tests))"; \
 	set -x; \
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$haste" \
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$haste" \
 	    $(PYTEST) -m "$(OTHERS) and not default_flags" $(TESTS) \
 	    || test $$? = 5 || failed=1; \
 	test -z "$$of_programs" \
 	    || $(PYTEST) -m "$(OTHERS) and default_flags" $$of_programs \
 	    || test $$? = 5 || failed=1; \
 	test -n "$(TESTS)" || JAX_NUM_CPU_DEVICES=2 \
-	    JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$haste" \
+	    JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$haste" \
 	    $(PYTEST) -m devices tests/sharding || failed=1; \
 	test -z "$$failed"
 else
