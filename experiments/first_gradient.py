@@ -7,7 +7,7 @@ in the background. Imports, parameters and, with ``--warm-up-host``, Numba's ker
 left out. In a clone, on an idle machine:
 
     python experiments/first_gradient.py
-    python experiments/first_gradient.py --models tree-lstm --cache /tmp/programs
+    python experiments/first_gradient.py --models tree-lstm --cache programs
 
 With a folder for compiled programs the second run is that of a second process.
 ``message-passing`` is the network of the tests, of 17 types.
