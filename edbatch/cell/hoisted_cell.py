@@ -31,7 +31,8 @@ from edbatch.cell.jaxpr import (
     variables,
 )
 from edbatch.cell.primitives import PRODUCTS
-from edbatch.graph.node_type import Aval, NodeType, input_specs
+from edbatch.cell.type_call import type_call
+from edbatch.graph.node_type import Aval, NodeType
 from edbatch.graph.type_table import TypeTable
 
 
@@ -115,12 +116,7 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
         return None
     template = node_type.template
 
-    def function(params: Any, *inputs: Any) -> list[Any]:
-        return jax.tree.leaves(template.call(node_type.function, params, *inputs))
-
-    specs = input_specs(
-        template, node_type.operand_kinds, node_type.external_kinds, types.avals
-    )
+    function, specs = type_call(node_type, types)
     graph, _ = trace_cell(function, node_type.params_spec(types.params_spec), specs)
     if keeps_outputs_apart(graph):
         return None

@@ -19,8 +19,9 @@ import numpy as np
 from edbatch.cell.binding_time import graph_function
 from edbatch.cell.cell_graph import CellGraph, drop_dead, trace_cell
 from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
+from edbatch.cell.type_call import type_call
 from edbatch.graph.family import Family
-from edbatch.graph.node_type import CallTemplate, NodeType, input_specs
+from edbatch.graph.node_type import CallTemplate, NodeType
 from edbatch.graph.parameters import part_of
 from edbatch.graph.type_table import TypeTable
 
@@ -92,13 +93,8 @@ def indexed_cell(node_type: NodeType, types: TypeTable) -> IndexedCell | None:
     """
     template = node_type.template
 
-    def call(params: Any, *inputs: Any) -> list[Any]:
-        return jax.tree.leaves(template.call(node_type.function, params, *inputs))
-
-    specs = input_specs(
-        template, node_type.operand_kinds, node_type.external_kinds, types.avals
-    )
-    graph, _ = trace_cell(call, types.params_spec, specs)
+    function, specs = type_call(node_type, types)
+    graph, _ = trace_cell(function, types.params_spec, specs)
     for group in _integers(node_type, types):
         var = graph.inputs[len(specs[0]) + group]
         reads = _reads_of(graph, var)

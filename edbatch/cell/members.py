@@ -19,8 +19,9 @@ from edbatch.cell.cell_graph import CellGraph, trace_cell
 from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.cell.stacks import Stacks, stack
+from edbatch.cell.type_call import type_call
 from edbatch.graph.family import Family
-from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 
 # A table from which nodes look up rows would be copied whole for each chunk.
@@ -147,17 +148,7 @@ def can_share(node_type: NodeType, types: TypeTable, family: Family) -> bool:
         Whether no node looks up rows in a large parameter of a member. One lookup reads
         a few rows of an embedding, but a slice would copy all of it for each chunk.
     """
-
-    def function(params: Any, *inputs: Any) -> list[Any]:
-        output = node_type.template.call(node_type.function, params, *inputs)
-        return jax.tree.leaves(output)
-
-    specs = input_specs(
-        node_type.template,
-        node_type.operand_kinds,
-        node_type.external_kinds,
-        types.avals,
-    )
+    function, specs = type_call(node_type, types)
     graph, _ = trace_cell(function, types.params_spec, specs)
     reached = _reached(graph, [graph.parameters[k] for k in family.leaves])
     times = binding_times(graph)

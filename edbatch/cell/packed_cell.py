@@ -18,9 +18,10 @@ from edbatch.cell.lowering import lower
 from edbatch.cell.push_slices import push_slices
 from edbatch.cell.simplify import simplify
 from edbatch.cell.summary import CellSummary, summarize
+from edbatch.cell.type_call import type_call
 from edbatch.cell.wide_product import widen_products
 from edbatch.errors import PlanError
-from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.target import Target, choose_target
 
@@ -146,17 +147,7 @@ def pack_type(node_type: NodeType, types: TypeTable, **options: Any) -> PackedCe
         The packed cell. Its inputs are operands, external inputs and masks, as
         `CallTemplate.call` takes them; it returns the list of the output's arrays.
     """
-
-    def function(params: Any, *inputs: Any) -> list[Any]:
-        output = node_type.template.call(node_type.function, params, *inputs)
-        return jax.tree.leaves(output)
-
-    specs = input_specs(
-        node_type.template,
-        node_type.operand_kinds,
-        node_type.external_kinds,
-        types.avals,
-    )
+    function, specs = type_call(node_type, types)
     params_spec = node_type.params_spec(types.params_spec)
     return pack_cell(function, params_spec, *specs, **options)
 

@@ -9,7 +9,8 @@ from edbatch.cell.cell_graph import trace_cell
 from edbatch.cell.jaxpr import shape_of
 from edbatch.cell.program import NO_MESH, trace_settings
 from edbatch.cell.summary import summarize
-from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.cell.type_call import type_call
+from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 
 _MOVED = 8  # multiply-adds in the time in which one number is read or written
@@ -28,20 +29,10 @@ def row_work(node_type: NodeType, types: TypeTable) -> float:
     """
 
     def make() -> float:
-        specs = input_specs(
-            node_type.template,
-            node_type.operand_kinds,
-            node_type.external_kinds,
-            types.avals,
-        )
+        function, specs = type_call(node_type, types)
+        params = node_type.params_spec(types.params_spec)
         with use_abstract_mesh(NO_MESH):
-            graph, _ = trace_cell(
-                lambda params, *inputs: node_type.template.call(
-                    node_type.function, params, *inputs
-                ),
-                node_type.params_spec(types.params_spec),
-                specs,
-            )
+            graph, _ = trace_cell(function, params, specs)
         products = sum(
             math.sqrt(math.prod(each.left + each.right + each.result))
             for each in summarize(graph.nodes).products
