@@ -36,7 +36,7 @@ from edbatch.errors import (
 )
 from edbatch.executor.kept_memory import keep_memory
 from edbatch.front_door import batch
-from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys
+from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys, value
 from edbatch.lazy import __getattr__ as __getattr__
 from edbatch.loader import Loader, LoaderReport, Minibatch
 from edbatch.memory_planner import Planner, Sizes
@@ -108,6 +108,7 @@ __all__ = [
     "use_compilation_cache",
     "use_cpu_devices",
     "use_tiers",
+    "value",
     "verify",
     "wait_for_compilations",
 ]

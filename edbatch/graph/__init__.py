@@ -10,6 +10,7 @@ from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recorder import Recorder, record
 from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import TypeTable
+from edbatch.graph.value import value
 
 __all__ = [
     "MISSING",
@@ -28,4 +29,5 @@ __all__ = [
     "cell_keys",
     "merge",
     "record",
+    "value",
 ]

@@ -12,6 +12,9 @@ class CallRecorder(Protocol):
     def call(self, cell: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records one call; returns handles in the structure of the cell's output."""
 
+    def value(self, tree: Any) -> Any:
+        """Returns the values of handles, as arrays of NumPy, if it can."""
+
 
 class KeySource(Protocol):
     """Gives the calls of an instance their keys, while its model runs unbatched."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edbatch.errors import EdbatchError, RecordingError, raising_line
+from edbatch.errors import EdbatchError, RecordingError, raising_line, user_line
 from edbatch.graph.call_analysis import CallAnalysis
 from edbatch.graph.call_memory import Branch, CallMemory, KnownType
 from edbatch.graph.cell import RNG, Cell
@@ -29,6 +29,10 @@ from edbatch.graph.type_table import TypeTable
 
 _CLOSE = None  # the end of a tuple or a list
 _END = "end"  # the end of the arguments
+
+
+class AsksForValueError(RecordingError):
+    """A model that is only recorded asks for a value."""
 
 
 class Recorder(InstanceTape):
@@ -90,6 +94,14 @@ class Recorder(InstanceTape):
             one._kind, other._kind = pair
             return one, other
         return known.outputs(self, first)
+
+    def value(self, tree: Any) -> Any:
+        """Raises `AsksForValueError`: while a model is recorded, no cell runs."""
+        raise AsksForValueError(
+            f"the model asks for a value ({user_line()}), but .record, .graph and .plan"
+            " run no cell, so there is none; call the batched function on instances, or"
+            " batched.rollout, whose recordings can be kept, planned and differentiated"
+        )
 
     def _scan(
         self,

@@ -1,0 +1,75 @@
+"""Values on the way: what a model has computed so far, while it runs."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from edbatch.errors import CellError, EdbatchError, RecordingError, user_line
+from edbatch.graph.context import context
+
+
+def value(tree: Any) -> Any:
+    """Returns what a model has computed so far, as NumPy arrays.
+
+    A model calls it at any depth of calls to look at outputs of cells: to choose the
+    next action of a parser, to end a decoder, to leave a network early. What it makes
+    of them is ordinary Python.
+
+    Run on one instance, the model gets its arrays at once. In a minibatch (a call of
+    the batched function, `Batched.rollout`) the instance is suspended until the value
+    is there, while all others go on; when all wait, what they have recorded runs as one
+    wave, scheduled by the policy. No gradient flows through the value itself, which is
+    a constant of the path that the instance takes.
+
+    Args:
+        tree: Outputs of cells: a handle or an array, or a pytree of them. Ask for
+            several at once rather than one after the other.
+
+    Returns:
+        The same pytree with arrays of NumPy, of the shapes and dtypes of the outputs.
+        They are not to be written to.
+
+    Raises:
+        RecordingError: It is called where there is no value: under ``jax.jit`` or
+            ``jax.vmap``, or in `Batched.record` and `Batched.plan`, which run no cell.
+        CellError: It is called inside a cell.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import jax.numpy as jnp
+        >>> @eb.cell
+        ... def halve(x):
+        ...     return x / 2
+        >>> def steps(params, x):
+        ...     count = 0
+        ...     while eb.value(x) > 1:
+        ...         x, count = halve(x), count + 1
+        ...     return x, count
+        >>> x, count = steps(None, jnp.float32(6))
+        >>> x.item(), count
+        (0.75, 3)
+    """
+    if context.recorder is not None:
+        return context.recorder.value(tree)
+    if context.inside:
+        raise _without_value(CellError, "inside a cell")
+    return jax.tree.map(_concrete, tree)
+
+
+def _concrete(leaf: Any) -> Any:
+    # Under jax.grad the value is known, and has no derivative: it is a constant.
+    known = lax.stop_gradient(leaf) if isinstance(leaf, jax.core.Tracer) else leaf
+    if isinstance(known, jax.core.Tracer):
+        where = "under jax.jit, jax.vmap or another trace"
+        raise _without_value(RecordingError, where)
+    return np.asarray(known)
+
+
+def _without_value(error: type[EdbatchError], where: str) -> EdbatchError:
+    return error(
+        f"eb.value returns what is computed already, but it was called {where}"
+        f" ({user_line()}), where arrays have no values yet; call it in the model,"
+        " between cells, on what cells return, and run the model itself on one instance"
+    )
