@@ -12,6 +12,7 @@ Example:
     (S (NP (DT 1) (NN 2)) (@S (VP 3) (. 4)))
 """
 
+from edbatch.data.arc_standard import Configuration, oracle
 from edbatch.data.binarize import binarize, collapse_unary
 from edbatch.data.character_lattice_sampler import sample_character_lattices
 from edbatch.data.character_lattices import (
@@ -22,8 +23,14 @@ from edbatch.data.character_lattices import (
 )
 from edbatch.data.clevr import read_programs
 from edbatch.data.columns import read_columns
-from edbatch.data.conllu import read_dependency_trees, read_sentences
+from edbatch.data.conllu import (
+    read_dependency_trees,
+    read_parsed_sentences,
+    read_sentences,
+)
 from edbatch.data.dependencies import tree_from_heads
+from edbatch.data.parsed_sentence_sampler import sample_parsed_sentences
+from edbatch.data.parsed_sentences import ParsedSentence, index_parsed_sentence
 from edbatch.data.program_samplers import sample_programs
 from edbatch.data.programs import Program, index_program
 from edbatch.data.ptb import parse_trees, read_trees
@@ -62,9 +69,11 @@ from edbatch.errors import DataError
 __all__ = [
     "Arc",
     "CharacterLattice",
+    "Configuration",
     "DataError",
     "LatticeWord",
     "PairVocabulary",
+    "ParsedSentence",
     "Program",
     "Sentence",
     "SentencePair",
@@ -76,15 +85,18 @@ __all__ = [
     "binarize",
     "collapse_unary",
     "index_character_lattice",
+    "index_parsed_sentence",
     "index_program",
     "index_sentence",
     "index_sentence_pair",
     "index_speech_lattice",
     "index_tree",
+    "oracle",
     "parse_trees",
     "read_character_lattices",
     "read_columns",
     "read_dependency_trees",
+    "read_parsed_sentences",
     "read_plf",
     "read_programs",
     "read_sentence_pairs",
@@ -94,6 +106,7 @@ __all__ = [
     "sample_character_lattices",
     "sample_dependency_trees",
     "sample_lengths",
+    "sample_parsed_sentences",
     "sample_programs",
     "sample_sentence_pairs",
     "sample_sentences",

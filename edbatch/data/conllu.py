@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from edbatch.data.dependencies import build_tree, find_fault
 from edbatch.data.files import Paths, SourceText, read_sources
+from edbatch.data.parsed_sentences import ParsedSentence
 from edbatch.data.sentences import Sentence
 from edbatch.data.trees import Tree
 from edbatch.errors import DataError, nearest, shown
@@ -116,14 +117,58 @@ def read_dependency_trees(
     trees: list[Tree] = []
     for source in read_sources(path, SUFFIXES):
         for rows in _blocks(source):
-            heads = [_head(source, row) for row in rows]
-            fault = find_fault(heads)
-            if fault is not None:
-                raise rows[fault[0]].error(source, _HEAD, fault[1])
+            heads = _tree_heads(source, rows)
             tree_words = [row.fields[word] for row in rows]
             tree_labels = [row.fields[label] for row in rows]
             trees.append(build_tree(tree_words, heads, tree_labels))
     return trees
+
+
+def read_parsed_sentences(
+    path: Paths, *, words: str = "form", tags: str = "upos", labels: str = "deprel"
+) -> list[ParsedSentence]:
+    r"""Reads the sentences of CoNLL-U files with their dependency parses.
+
+    Args:
+        path: A file, a folder (all its `.conllu` and `.conllu.gz`, recursively), or
+            several of them.
+        words: The field to take words from: `"form"` or `"lemma"`, say.
+        tags: The field to take parts of speech from: `"upos"` or `"xpos"`, say.
+        labels: The field to take relations from.
+
+    Returns:
+        The sentences, in the order of the files, those with crossing arcs as well.
+
+    Raises:
+        DataError: As for `read_dependency_trees`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> text = "1 Dogs dog NOUN NNS _ 2 nsubj _ _\n2 bark bark VERB VB _ 0 root _ _"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "a.conllu")
+        ...     _ = file.write_text(text.replace(" ", "\t"))
+        ...     [sentence] = read_parsed_sentences(file)
+        >>> sentence.heads, sentence.relations, sentence.is_projective
+        ((2, 0), ('nsubj', 'root'), True)
+    """
+    fields = [_field(words), _field(tags), _field(labels)]
+    found: list[ParsedSentence] = []
+    for source in read_sources(path, SUFFIXES):
+        for rows in _blocks(source):
+            heads = _tree_heads(source, rows)
+            texts = [tuple(row.fields[field] for row in rows) for field in fields]
+            found.append(ParsedSentence(texts[0], texts[1], tuple(heads), texts[2]))
+    return found
+
+
+def _tree_heads(source: SourceText, rows: list[_Word]) -> list[int]:
+    """Reads the heads of a sentence, which must be a tree with one root."""
+    heads = [_head(source, row) for row in rows]
+    fault = find_fault(heads)
+    if fault is not None:
+        raise rows[fault[0]].error(source, _HEAD, fault[1])
+    return heads
 
 
 def _blocks(source: SourceText) -> Iterator[list[_Word]]:

@@ -36,6 +36,10 @@ class Workload:
         min_count: Words that occur less often in a data set are unknown.
         target_words: Lists the words of the other language, if an instance has two;
             they have a vocabulary of their own, no larger than that of `words`.
+        decode: ``decode(params, instance)``, for models that follow their own choices:
+            ordinary Python that looks at values by `edbatch.value`. It reads of an
+            instance what is known beforehand; `model` is then its training form, which
+            follows the instance. None where the model chooses nothing.
         zoo_data: Public data that its ready-made policy, ``zoo:<name>``, is trained on,
             as paths below one folder; empty where it has none.
     """
@@ -52,6 +56,7 @@ class Workload:
     sample: Callable[[np.random.Generator, int], list[Any]]
     min_count: int = 1
     target_words: Callable[[Any], Iterable[str | int]] | None = None
+    decode: Callable[[Any, Any], Any] | None = None
     zoo_data: tuple[str, ...] = ()
 
     def vocabulary(self, text: Iterable[Any]) -> Vocabularies:

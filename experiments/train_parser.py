@@ -1,0 +1,177 @@
+"""Which word depends on which? A transition-based parser on Universal Dependencies.
+
+The model is the workload `transition-parser` of edbatch: trained along the transitions
+of the gold trees, then judged on the trees that it derives by its own, decoded through
+`edbatch.value`. In a clone, for files of CoNLL-U:
+
+    pip install -e ".[plot]"
+    python experiments/train_parser.py --data train.conllu --test-data test.conllu
+
+`--resume` after the same words goes on with a run that was stopped.
+
+Sentences with crossing arcs, which no transitions derive, are left out of training, and
+counted; the held-out tenth and the test file keep them. Unlabelled and labelled
+attachment scores (`uas`, `las`) are of all words, punctuation included, as in the CoNLL
+2018 shared task, and with full relations (`nsubj:pass` is not `nsubj`); `uas_words` and
+`las_words` leave out what is tagged `PUNCT`. Tags are those of the files. There are no
+vectors that were trained elsewhere. What was reached is in docs/results-training.md.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+import edbatch as eb
+from edbatch.data import ParsedSentence, Vocabulary, oracle, read_parsed_sentences
+from edbatch.graph.context import jitted_cells
+from edbatch.models import get_workload
+from edbatch.models.transition_parser import number_parses, parse, score_oracle
+
+from arguments import option, parse_arguments
+from training import (
+    SIZES,
+    History,
+    Task,
+    TrainingArguments,
+    judge_label,
+    mean_loss,
+    report,
+    train,
+)
+
+PUNCTUATION = "PUNCT"
+
+
+@dataclass(frozen=True)
+class Arguments(TrainingArguments):
+    data: Path = option(Path("train.conllu"), "File to train on, or a folder.")
+    test_data: Path = option(Path("test.conllu"), "File to test on, or a folder.")
+    out: Path = option(Path("parser"), "Folder for checkpoints, metrics and curve.")
+    batch_size: int = option(32, "Sentences per minibatch.")
+    learning_rate: float = option(0.003, "Size of the steps of Adam.")
+    hidden: int = option(128, "Length of states and word vectors.")
+    min_count: int = option(2, "Rarer words share one vector, that of unknown words.")
+    weight_decay: float = option(1e-4, "What Adam takes off all parameters, relative.")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A sentence to judge by: its numbers, and which words are punctuation."""
+
+    sentence: ParsedSentence
+    punctuation: tuple[bool, ...]
+
+
+def losses(params: Any, sentence: ParsedSentence) -> list[Any]:
+    """The model to train, for one sentence: the loss of each transition."""
+    pairs = zip(
+        score_oracle(params, sentence),
+        oracle(sentence.heads, sentence.relations),
+        strict=True,
+    )
+    return [judge_label(logits, transition) for logits, transition in pairs]
+
+
+def attachment(found: list[Any], judged: list[Judged]) -> dict[str, float]:
+    """Returns the shares of words with the right head, and the right relation to it.
+
+    Args:
+        found: For each sentence its predicted heads and relations, `[L]` each.
+        judged: The sentences.
+
+    Returns:
+        `las` and `uas` of all words, `las_words` and `uas_words` without punctuation.
+    """
+    heads, labelled, counted = [], [], []
+    for (own_heads, own_relations), each in zip(found, judged, strict=True):
+        right = np.equal(own_heads, each.sentence.heads)
+        heads.append(right)
+        labelled.append(right & np.equal(own_relations, each.sentence.relations))
+        counted.append(~np.array(each.punctuation))
+    uas, las, word = (np.concatenate(parts) for parts in (heads, labelled, counted))
+    return {
+        "las": float(las.mean()),
+        "uas": float(uas.mean()),
+        "las_words": float(las[word].mean()),
+        "uas_words": float(uas[word].mean()),
+    }
+
+
+def decode(params: Any, judged: list[Judged]) -> list[Any]:
+    """Parses sentences; returns heads and relations of each."""
+    params = jax.tree.map(jnp.asarray, params)
+    with jitted_cells():
+        parses = [parse(params, each.sentence) for each in judged]
+    return [(each["heads"], each["relations"]) for each in parses]
+
+
+def split(count: int, seed: int) -> tuple[list[int], list[int]]:
+    """Sets a tenth of the sentences apart, at least one; returns their numbers."""
+    order = np.random.default_rng(seed).permutation(count).tolist()
+    held_out = max(1, count // 10)
+    return order[held_out:], order[:held_out]
+
+
+def make_task(arguments: Arguments) -> Task:
+    workload = get_workload("transition-parser")
+    text = read_parsed_sentences(arguments.data)
+    test = read_parsed_sentences(arguments.test_data)
+    words = Vocabulary(
+        (word for each in text for word in each.words),
+        min_count=arguments.min_count,
+        max_size=workload.vocabulary_size,
+    )
+    # Numbered together: the numbers of tags and relations depend on all sentences.
+    judged = [
+        Judged(numbers, tuple(tag == PUNCTUATION for tag in strings.tags))
+        for numbers, strings in zip(
+            number_parses(text + test, words), text + test, strict=True
+        )
+    ]
+    training, held_out = split(len(text), arguments.seed)
+    projective = [k for k in training if judged[k].sentence.is_projective]
+    print(
+        f"{len(projective)} sentences to train on; {len(training) - len(projective)}"
+        " with crossing arcs are left out"
+    )
+    params = workload.init_params(jax.random.key(arguments.seed), arguments.hidden)
+    params["word_embedding"] = params["word_embedding"][: len(words)]
+    batched = eb.batch(losses, params=params, sizes=SIZES)
+    parts = [[judged[k] for k in held_out], judged[len(text) :]]
+
+    def loss(params: Any, plan: eb.Plan, _: None) -> Array:
+        return mean_loss(batched.apply(params, plan))
+
+    def judge(part: list[Judged]) -> Any:
+        return lambda params: attachment(decode(params, part), part)
+
+    return Task(
+        name=f"parses of {arguments.data.name}, {workload.name}",
+        batched=batched,
+        params=params,
+        loss=loss,
+        optimizer=optax.adamw(
+            arguments.learning_rate, weight_decay=arguments.weight_decay
+        ),
+        instances=[judged[k].sentence for k in projective],
+        judge=judge(parts[0]),
+        test=judge(parts[1]),
+    )
+
+
+def main(arguments: Arguments) -> History:
+    task = make_task(arguments)
+    history = train(task, arguments)
+    report(task, history, arguments.out)
+    return history
+
+
+if __name__ == "__main__":
+    eb.keep_memory()
+    main(parse_arguments(Arguments, __doc__))
