@@ -14,7 +14,9 @@ from edbatch.compilation.tiered_function import TieredFunction, name_of
 from edbatch.compilation.warm_up import WarmUp, plan_all, warm_up
 from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
+from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.parameters import abstract
+from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
 from edbatch.model_state import ModelState
 from edbatch.plan.keys import plan_key, program_with
@@ -27,6 +29,9 @@ from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.sharded import Sharded
 from edbatch.state_registry import StateRegistry
 from edbatch.target import Target, choose_target
+from edbatch.waves.minibatch import call_in_waves, roll_out
+from edbatch.waves.rollout import Rollout
+from edbatch.waves.runner import WaveFunctions
 
 
 class Batched(HostSide):
@@ -61,6 +66,7 @@ class Batched(HostSide):
         name = name_of(self.model)
         self._run = TieredFunction(self._counted_run, name=name)
         self._run_packed = TieredFunction(self._counted_run_packed, name=name)
+        self._waves = WaveFunctions(name)
 
     def __copy__(self) -> "Batched":
         """Returns a function of its own, of the same states."""
@@ -100,13 +106,83 @@ class Batched(HostSide):
             instances, and whose elements no recording made with them knows
             (`record_all`), the values are an empty tuple.
 
+        Instances that ask for values (`edbatch.value`) run in waves; see `rollout`.
+
         Raises:
             EdbatchError: As `plan` and `apply`.
         """
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.checked(self.states.of_params(params), instances)
-        plan = self._plan(state, instances, choose_target(params), planning.ANY)
+        minibatch: Sequence[Any] = instances
+        if self.states.asks_for_values and not _all_recorded(instances):
+            found = self._call_in_waves(state, params, instances, rng)
+            if not isinstance(found, DataflowGraph):
+                return found
+            minibatch = [found]  # no instance has asked
+        try:
+            plan = self._plan(state, minibatch, choose_target(params), planning.ANY)
+        except AsksForValueError:
+            self.states.asks_for_values = True
+            return self._call_in_waves(state, params, instances, rng)
         return first_rows(self.apply(params, plan, rng=rng), int(plan.num_instances))
+
+    @keyboard_interrupts()
+    def _call_in_waves(
+        self, state: ModelState, params: Any, instances: Sequence[Any], rng: Any
+    ) -> Any:
+        return call_in_waves(state, self.options, self._waves, params, instances, rng)
+
+    @keyboard_interrupts()
+    def rollout(
+        self, params: Any, instances: Iterable[Any], *, rng: Any = None
+    ) -> Rollout:
+        """Runs instances that ask for values, and records the paths that they take.
+
+        Each instance runs until it asks for a value (`edbatch.value`) or ends. When all
+        wait, what they have recorded since runs as one wave, scheduled by the policy;
+        values stay on the device from wave to wave.
+
+        The recordings hold what instances computed, with the values that they looked at
+        as constants. Planned and applied, they run again in one piece, with gradients:
+        teacher forcing by the model's own actions, or REINFORCE.
+
+        Args:
+            params: The model's parameters, not traced.
+            instances: Instances, none of them a recording.
+            rng: As for `apply`. Instances get the same keys when they run again with
+                the recordings in the same order.
+
+        Returns:
+            The outputs, as a call returns them, and the recordings.
+
+        Raises:
+            Exception: What the model raised, with a note that names the instance. All
+                others are ended then; their ``finally`` clauses run.
+            EdbatchError: As a call; or parameters are traced.
+
+        Example:
+            >>> import edbatch as eb
+            >>> import jax
+            >>> import jax.numpy as jnp
+            >>> @eb.cell
+            ... def grow(params, x):
+            ...     return params * x
+            >>> def model(params, x):
+            ...     while eb.value(x) < 10:
+            ...         x = grow(params, x)
+            ...     return x
+            >>> batched = eb.batch(model)
+            >>> found = batched.rollout(jnp.float32(2), [1.0, 3.0])
+            >>> found.outputs.tolist()
+            [16.0, 12.0]
+            >>> plan = batched.plan(found.recordings)
+            >>> float(jax.grad(lambda p: batched.apply(p, plan).sum())(2.0))
+            44.0
+        """
+        instances = list_of(PlanError, "a minibatch", instances)
+        state = self.states.checked(self.states.of_params(params), instances)
+        self.states.asks_for_values = True
+        return roll_out(state, self.options, self._waves, params, instances, rng)
 
     def plan(
         self,
@@ -303,6 +379,10 @@ class Batched(HostSide):
                 searches within milliseconds.
         """
         return Sharded(self, mesh, axis)
+
+
+def _all_recorded(instances: Sequence[Any]) -> bool:
+    return all(isinstance(each, DataflowGraph) for each in instances)
 
 
 def _check_pickles(what: str, part: Any) -> None:

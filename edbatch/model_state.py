@@ -18,6 +18,8 @@ from edbatch.options import Options
 from edbatch.plan.adopted import adopt_plan, recorded_types
 from edbatch.plan.plan import Plan
 from edbatch.plan_state import PlanState
+from edbatch.stream.wave_sizes import WaveSizes
+from edbatch.target import Target
 from edbatch.without_lock import WithoutLock
 
 
@@ -36,6 +38,7 @@ class ModelState(WithoutLock):
         foreign_split: The types as they run in plans from elsewhere, if there are any.
         packed: Packed parameters of the latest call.
         calls: Calls met while recording.
+        waves: Sizes of programs that run waves, by kind of device.
         order: The order of keys in the parameters' dicts.
         adoptions: Where the types of recordings and plans from elsewhere are here.
         lock: Guards what is not guarded by a lock of its own.
@@ -46,6 +49,7 @@ class ModelState(WithoutLock):
     foreign_split: HoistedTypes | None = None
     packed: PackedParameters = field(default_factory=PackedParameters)
     calls: CallMemory = field(default_factory=CallMemory)
+    waves: dict[Target, WaveSizes] = field(default_factory=dict)
     order: Hashable = ()
     adoptions: "weakref.WeakKeyDictionary[TypeTable, Adoption]" = field(
         default_factory=weakref.WeakKeyDictionary
@@ -55,13 +59,13 @@ class ModelState(WithoutLock):
     def __getstate__(self) -> dict[str, Any]:
         """Returns what was decided; see `__setstate__` for the rest."""
         with self.lock:
-            left_out = ("lock", "packed", "calls", "adoptions")
+            left_out = ("lock", "packed", "calls", "adoptions", "waves")
             names = [each.name for each in fields(self) if each.name not in left_out]
             return copy.deepcopy({name: getattr(self, name) for name in names})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begins with what was decided, and with empty caches."""
-        self.packed, self.calls = PackedParameters(), CallMemory()
+        self.packed, self.calls, self.waves = PackedParameters(), CallMemory(), {}
         self.adoptions = weakref.WeakKeyDictionary()
         super().__setstate__(state)
 
@@ -82,6 +86,21 @@ class ModelState(WithoutLock):
             if found is None or not found.covers(types):
                 found = self.adoptions[types] = adopt(self.types, types)
             return found
+
+    def wave_sizes(self, options: Options, target: Target) -> WaveSizes:
+        """Returns the sizes of programs that run waves on a kind of device.
+
+        Args:
+            options: What planning goes by.
+            target: The device.
+
+        Returns:
+            Its sizes, which grow.
+        """
+        with self.lock:
+            if target not in self.waves:
+                self.waves[target] = WaveSizes(self.types, options.sizes, target)
+            return self.waves[target]
 
     def adopt(self, graph: DataflowGraph) -> DataflowGraph:
         """Returns a recording, from elsewhere perhaps, as one of this model's types."""

@@ -42,6 +42,7 @@ STAGES = (
     "planning",
     "host_side",
     "sharding",
+    "waves",
 )
 FRONT_DOOR = "the front door"  # the modules directly in edbatch/
 INIT = "edbatch/__init__.py"

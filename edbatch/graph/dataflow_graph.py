@@ -71,7 +71,7 @@ class DataflowGraph:
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return _slot_starts(self.node_type, *self.types.counts)
+        return slot_starts(self.node_type, *self.types.counts)
 
     @property
     def operand_start(self) -> np.ndarray:
@@ -95,13 +95,30 @@ class DataflowGraph:
             type_keys=self.types.keys,
             node_type=self.node_type,
             operand_start=self.operand_start,
-            operand_node=_operand_nodes(self.value_start, self.operands),
+            operand_node=operand_nodes(self.value_start, self.operands),
             instance_nodes=self.instance_nodes,
         )
 
 
 @njit(cache=True, nogil=True)
-def _slot_starts(node_type, num_operands, num_externals, num_outputs):
+def slot_starts(
+    node_type: np.ndarray,
+    num_operands: np.ndarray,
+    num_externals: np.ndarray,
+    num_outputs: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Finds the first slots and values of nodes, in compiled code.
+
+    Args:
+        node_type: Type of each node; ``[N] int32``.
+        num_operands: Operand slots of each type; ``[T] int32``.
+        num_externals: External slots of each type.
+        num_outputs: Outputs of each type.
+
+    Returns:
+        First operand slot, external slot and value of each node, and the end; ``[N + 1]
+        int32`` each.
+    """
     n = len(node_type)
     operand = np.zeros(n + 1, np.int32)
     external = np.zeros(n + 1, np.int32)
@@ -115,7 +132,16 @@ def _slot_starts(node_type, num_operands, num_externals, num_outputs):
 
 
 @njit(cache=True, nogil=True)
-def _operand_nodes(value_start, operands):
+def operand_nodes(value_start: np.ndarray, operands: np.ndarray) -> np.ndarray:
+    """Finds the node that each operand slot reads, in compiled code.
+
+    Args:
+        value_start: First value of each node, and the end; ``[N + 1] int32``.
+        operands: Value read by each slot, negative where there is none; ``[E] int32``.
+
+    Returns:
+        The nodes, negative where there is none; ``[E] int32``.
+    """
     n = len(value_start) - 1
     node_of = np.empty(value_start[n], np.int32)
     for v in range(n):

@@ -256,11 +256,37 @@ class Outputs:
         Returns:
             The rows (not padded yet).
         """
+        return self.locate_by(lambda values: value_row[values])
+
+    def locate_by(self, row_of: Callable[[np.ndarray], np.ndarray]) -> "ResultRows":
+        """As `locate`.
+
+        Args:
+            row_of: Gives the rows of values.
+
+        Returns:
+            The rows.
+        """
         rows = [
-            value_row[column] if source == "value" else column + np.int32(1)
+            row_of(column) if source == "value" else column + np.int32(1)
             for (source, _), column in zip(self.tree.leaves, self.columns, strict=True)
         ]
         return ResultRows(tuple(rows), self.lengths)
+
+    def renumber_values(self, number: Callable[[np.ndarray], np.ndarray]) -> "Outputs":
+        """Renumbers the values.
+
+        Args:
+            number: Gives the new numbers of values.
+
+        Returns:
+            The outputs with these numbers.
+        """
+        columns = [
+            number(column) if source == "value" else column
+            for (source, _), column in zip(self.tree.leaves, self.columns, strict=True)
+        ]
+        return replace(self, columns=tuple(columns))
 
 
 def align(outputs: Sequence[Outputs]) -> list[Outputs]:

@@ -240,7 +240,7 @@ def record(
             try:
                 outputs.add(recorder, model(types.params, instance))
             except Exception as error:
-                reason = _explain(error)
+                reason = explain(error)
                 if not (isinstance(instances, Sequence) and len(instances) == 1):
                     note = f"while recording instance {index} of the minibatch"
                     reason.add_note(note)
@@ -262,8 +262,15 @@ def record(
     )
 
 
-def _explain(error: Exception) -> Exception:
-    """Turns JAX's complaint about a handle into an error that says how to fix it."""
+def explain(error: Exception) -> Exception:
+    """Turns JAX's complaint about a handle into an error that says how to fix it.
+
+    Args:
+        error: What a model raised while it was recorded.
+
+    Returns:
+        The error itself where it is about something else.
+    """
     if isinstance(error, EdbatchError) or not is_about_stand_in(error):
         return error
     return RecordingError(

@@ -37,6 +37,11 @@ class Tape:
         self.shared_rows: dict[int, tuple[Any, int, int]] = {}
         self.num_values = 0
 
+    def clear(self) -> None:
+        """Removes what was recorded; values are counted on."""
+        self.node_type, self.operands, self.external_rows = [], [], []
+        self.externals, self.shared_rows = defaultdict(list), {}
+
     def pools(self) -> dict[int, np.ndarray]:
         """Stacks the external inputs.
 

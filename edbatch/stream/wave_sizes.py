@@ -1,0 +1,130 @@
+"""The sizes of programs that run waves: one for each model, which only grows.
+
+A wave holds what all waiting instances have recorded since the last one, so waves are
+small, many, and each of another size. They share one program: its sizes are powers of
+two that hold every wave so far twice over, and it has loops for all types met so far.
+A wave that does not fit makes it grow, which compiles; steady waves never do.
+
+The pools of external inputs are the exception. Padding is copied to the device in each
+wave, so a pool with large rows has a few sizes to choose from.
+"""
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from edbatch.cell.work import row_work
+from edbatch.graph.type_table import TypeTable
+from edbatch.memory_planner.sizes import Sizes, Widths
+from edbatch.stream.buckets import Bucket, Needs
+from edbatch.stream.format import record_format
+from edbatch.stream.loop import Loop, order_loops
+from edbatch.stream.type_widths import TypeBatches, choose_widths
+from edbatch.target import Target
+from edbatch.without_lock import WithoutLock
+
+_SMALLEST = {"stream": 1024, "steps": 16, "arena": 256, "pool": 64, "fetch": 16}
+_SMALL_POOL = 2**17  # bytes up to which padding of a pool costs nothing
+_POOL_GROWTH = 8  # from one size of a large pool to the next
+
+
+class WaveSizes(WithoutLock):
+    """The sizes of a model's programs for waves, shared by the threads that run them.
+
+    Args:
+        types: The model's types.
+        sizes: Widths to choose from, and the budget of loops.
+        target: The kind of device.
+    """
+
+    def __init__(self, types: TypeTable, sizes: Sizes, target: Target) -> None:
+        self._types = types
+        self._sizes = sizes.on(target)
+        self._widths: dict[int, Widths] = {}
+        self.bucket = Bucket((), {}, target)
+        self.lock = threading.Lock()
+
+    @property
+    def chunk_overhead(self) -> float:
+        """Cost of running one more chunk, in rows."""
+        return self._sizes.chunk_overhead
+
+    def grow(self, batches: Mapping[int, int], needs: Needs) -> Bucket:
+        """Returns sizes that hold a wave, the present ones if they do.
+
+        Args:
+            batches: The largest batch of each type that the wave has, in rows.
+            needs: Size of each dimension that it needs.
+
+        Returns:
+            The sizes.
+        """
+        with self.lock:
+            new = {t: rows for t, rows in batches.items() if t not in self._widths}
+            own = self.bucket.sizes
+            if not new and all(own.get(name, -1) >= n for name, n in needs.items()):
+                return self.bucket
+            if new:
+                self._widths |= self._choose(new)
+            sizes = dict(own)
+            for name, size in needs.items():
+                least = _SMALLEST[name.split()[0]]
+                sizes[name] = max(sizes.get(name, 0), least, power_of_two(2 * size))
+            loops = order_loops(
+                Loop(t, width) for t, widths in self._widths.items() for width in widths
+            )
+            self._hold_loops(loops, sizes)
+            self.bucket = Bucket(loops, sizes, self.bucket.target)
+            return self.bucket
+
+    def pool_rows(self, kind: int, needed: int) -> int:
+        """Returns how many rows a pool has in a wave.
+
+        Args:
+            kind: Its array kind.
+            needed: Rows that it needs.
+
+        Returns:
+            Rows, of few different numbers.
+        """
+        aval = self._types.kinds.pool_aval(kind)
+        row_bytes = aval.dtype.itemsize * int(np.prod(aval.shape))
+        most = self.bucket.sizes[f"pool {kind}"]
+        rows = _SMALLEST["pool"]
+        while rows < needed or (rows < most and rows * row_bytes <= _SMALL_POOL):
+            rows *= _POOL_GROWTH
+        return min(rows, most)
+
+    def _choose(self, batches: Mapping[int, int]) -> dict[int, Widths]:
+        """Chooses widths for batches of any size up to twice the largest one."""
+        left = self._sizes.max_loops
+        if left is None:
+            return dict.fromkeys(batches, self._sizes.widths)
+        left -= sum(len(each) - 1 for each in self._widths.values())
+        found = {}
+        for t, rows in batches.items():
+            size = 1 << np.arange(power_of_two(2 * rows).bit_length(), dtype=np.int64)
+            work = max(1.0, row_work(self._types.types[t], self._types))
+            found[t] = TypeBatches(size, np.ones_like(size), work)
+        return choose_widths(found, self._sizes, left)
+
+    def _hold_loops(self, loops: tuple[Loop, ...], sizes: Needs) -> None:
+        """Loops read a record and write full chunks even if they never run."""
+        for loop in loops:
+            node_type = self._types.types[loop.type_id]
+            least = {"stream": record_format(node_type, loop).length}
+            for kind in node_type.output_kinds:
+                least[f"arena {kind}"] = loop.width + 1
+            for kind in node_type.external_kinds:
+                least[f"pool {kind}"] = 1
+            for kind in node_type.operand_kinds:
+                least[f"arena {kind}"] = max(least.get(f"arena {kind}", 0), 1)
+            for name, size in least.items():
+                floor = _SMALLEST[name.split()[0]]
+                sizes[name] = max(sizes.get(name, 0), floor, power_of_two(size))
+
+
+def power_of_two(size: int) -> int:
+    """Returns the least power of two that is at least a size."""
+    return 1 << max(0, size - 1).bit_length()

@@ -1,0 +1,5 @@
+"""Values on the way: models that look at what they computed, run in waves."""
+
+from edbatch.waves.rollout import Rollout, WaveReport
+
+__all__ = ["Rollout", "WaveReport"]

@@ -1,0 +1,271 @@
+"""A scheduled wave as the stream of integers that its program reads.
+
+The host has a fraction of a millisecond for a wave, so this is one pass over its
+batches in compiled code, in place of `edbatch.memory_planner` and
+`edbatch.stream.encode`: batches are cut into chunks, outputs take the next rows of
+their arenas, and operands are gathered. The records are those of
+`edbatch.stream.format`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.node_type import NodeType
+from edbatch.memory_planner.sizes import Widths, cut_tables
+from edbatch.stream.format import field_starts, record_formats
+from edbatch.stream.loop import Loop
+
+
+class WaveNodes(NamedTuple):
+    """The ``N`` nodes of a wave, as recorded.
+
+    Attributes:
+        node_type: Type of each node.
+        operand_start: First operand slot of each node, and the end.
+        operands: Value read by each operand slot, by its number, or -1.
+        external_start: First external slot of each node, and the end.
+        external_rows: Row of a pool read by each external slot, or -1.
+        value_start: First value of each node within the wave, and the end.
+    """
+
+    node_type: np.ndarray  # [N] int32
+    operand_start: np.ndarray  # [N + 1] int32
+    operands: np.ndarray  # [E] int64
+    external_start: np.ndarray  # [N + 1] int32
+    external_rows: np.ndarray  # [X] int32
+    value_start: np.ndarray  # [N + 1] int32
+
+
+class LoopTables(NamedTuple):
+    """What encoding looks up of a program with ``P`` loops and ``T`` types.
+
+    Attributes:
+        known: Whether a type has loops.
+        cut: Width of the first chunk, by type and number of remaining rows.
+        loop: Position of the loop, by type and width; -1 where there is none.
+        width: Rows of a chunk of each loop.
+        starts: Where the fields of each loop's records start, and their length.
+        output_start: First output slot of each type, and the end.
+        output_kind: Array kind of each output slot of all types.
+    """
+
+    known: np.ndarray  # [T] bool
+    cut: np.ndarray  # [T, L + 1] int32
+    loop: np.ndarray  # [T, W + 1] int32
+    width: np.ndarray  # [P] int32
+    starts: np.ndarray  # [P, F + 1] int64
+    output_start: np.ndarray  # [T + 1] int32
+    output_kind: np.ndarray  # [O] int32
+
+
+class WaveChunks(NamedTuple):
+    """The ``C`` chunks of a wave, in the order of their records.
+
+    Attributes:
+        first: First position in the schedule's order of each.
+        size: Nodes in each.
+        loop: Position of its loop.
+        length: Integers of all records.
+        steps: Passes over the loops.
+    """
+
+    first: np.ndarray  # [C] int32
+    size: np.ndarray  # [C] int32
+    loop: np.ndarray  # [C] int32
+    length: int
+    steps: int
+
+
+def loop_tables(
+    types: Sequence[NodeType],
+    loops: Sequence[Loop],
+    overhead: float,
+) -> LoopTables:
+    """Makes the tables of a program.
+
+    Args:
+        types: All types, by their ids.
+        loops: The program's loops, in their order.
+        overhead: Cost of running one more chunk, in rows.
+
+    Returns:
+        The tables.
+    """
+    widths: dict[int, Widths] = {}
+    for each in loops:
+        widths[each.type_id] = tuple(
+            sorted((*widths.get(each.type_id, ()), each.width))
+        )
+    lists = tuple(widths.get(t, (1,)) for t in range(len(types)))
+    outputs = [own.output_kinds for own in types]
+    loop = np.full((len(types), 1 + max(each[-1] for each in lists)), -1, np.int32)
+    for place, each in enumerate(loops):
+        loop[each.type_id, each.width] = place
+    return LoopTables(
+        np.array([t in widths for t in range(len(types))], np.bool_),
+        _same_length(lists, overhead),
+        loop,
+        np.array([each.width for each in loops], np.int32),
+        field_starts(record_formats(types, loops)),
+        np.cumsum([0, *map(len, outputs)], dtype=np.int32),
+        np.array([kind for each in outputs for kind in each], np.int32),
+    )
+
+
+def _same_length(lists: tuple[Widths, ...], overhead: float) -> np.ndarray:
+    """Tables of cuts, those of narrow types filled up with their largest width."""
+    tables = [cut_tables((each,), overhead)[0] for each in lists]
+    length = max(map(len, tables))
+    rows = [np.pad(each, (0, length - len(each)), mode="edge") for each in tables]
+    return np.stack(rows).astype(np.int32)
+
+
+@njit(cache=True, nogil=True)
+def cut_batches(
+    batch_start: np.ndarray, batch_type: np.ndarray, tables: LoopTables
+) -> WaveChunks:
+    """Cuts the batches of a schedule into chunks, in compiled code.
+
+    Args:
+        batch_start: First position of each batch, and the end; ``[S + 1] int32``.
+        batch_type: Type of each batch; ``[S] int32``. All have loops.
+        tables: The program's tables.
+
+    Returns:
+        The chunks.
+    """
+    most = batch_start[-1] if len(batch_type) else 0
+    first = np.empty(most, np.int32)
+    size = np.empty(most, np.int32)
+    loop = np.empty(most, np.int32)
+    limit = tables.cut.shape[1] - 1
+    count = 0
+    length = 0
+    steps = 0
+    last = tables.starts.shape[0]
+    for b in range(len(batch_type)):
+        t = batch_type[b]
+        at = batch_start[b]
+        while at < batch_start[b + 1]:
+            rows = batch_start[b + 1] - at
+            width = tables.cut[t, min(rows, limit)]
+            place = tables.loop[t, width]
+            first[count] = at
+            size[count] = min(rows, width)
+            loop[count] = place
+            length += tables.starts[place, -1]
+            if place < last:
+                steps += 1
+            last = place
+            at += size[count]
+            count += 1
+    return WaveChunks(first[:count], size[:count], loop[:count], length, steps)
+
+
+@njit(cache=True, nogil=True)
+def write_wave(
+    chunks: WaveChunks,
+    order: np.ndarray,
+    nodes: WaveNodes,
+    tables: LoopTables,
+    first_value: int,
+    row: np.ndarray,
+    own_rows: np.ndarray,
+    own_kinds: np.ndarray,
+    next_row: np.ndarray,
+    records: np.ndarray,
+    trips: np.ndarray,
+) -> None:
+    """Gives each value a row and writes the records, in compiled code.
+
+    Args:
+        chunks: The chunks.
+        order: The schedule's order of nodes; ``[N] int32``.
+        nodes: The nodes.
+        tables: The program's tables.
+        first_value: Number of the first value in `row`.
+        row: Rows of values; those of the wave are a part of it.
+        own_rows: The part of the wave, written before it is read; ``[V] int32``.
+        own_kinds: Array kinds of the wave's values, written; ``[V] int32``.
+        next_row: Next free row by array kind, updated; ``[K] int64``.
+        records: Written; as long as `WaveChunks.length` at least.
+        trips: Written; ``[steps or more, P] int32``, zeros before.
+    """
+    at = 0
+    step = -1
+    last = trips.shape[1]
+    for c in range(len(chunks.loop)):
+        place = chunks.loop[c]
+        if place < last:
+            step += 1
+        last = place
+        trips[step, place] += 1
+        begin = chunks.first[c]
+        size = chunks.size[c]
+        node = order[begin]
+        t = nodes.node_type[node]
+        fields = tables.starts[place]
+        field = 0
+        for slot in range(tables.output_start[t + 1] - tables.output_start[t]):
+            kind = tables.output_kind[tables.output_start[t] + slot]
+            start = next_row[kind]
+            next_row[kind] += size
+            records[at + fields[field]] = start
+            field += 1
+            for k in range(size):
+                value = nodes.value_start[order[begin + k]] + slot
+                own_rows[value] = start + k
+                own_kinds[value] = kind
+        records[at + fields[field]] = size
+        field += 1
+        width = tables.width[place]
+        for slot in range(nodes.external_start[node + 1] - nodes.external_start[node]):
+            for k in range(width):
+                v = order[begin + min(k, size - 1)]
+                found = nodes.external_rows[nodes.external_start[v] + slot]
+                records[at + fields[field] + k] = found + 1
+            field += 1
+        for slot in range(nodes.operand_start[node + 1] - nodes.operand_start[node]):
+            for k in range(width):
+                v = order[begin + min(k, size - 1)]
+                value = nodes.operands[nodes.operand_start[v] + slot]
+                found = row[value - first_value] if value >= 0 else 0
+                records[at + fields[field] + k] = found
+            field += 1
+        at += fields[-1]
+
+
+@njit(cache=True, nogil=True)
+def rows_needed(
+    chunks: WaveChunks,
+    order: np.ndarray,
+    nodes: WaveNodes,
+    tables: LoopTables,
+    next_row: np.ndarray,
+) -> np.ndarray:
+    """Returns the rows that arenas need for a wave, in compiled code.
+
+    Args:
+        chunks: The chunks.
+        order: The schedule's order of nodes; ``[N] int32``.
+        nodes: The nodes.
+        tables: The program's tables.
+        next_row: Next free row by array kind; ``[K] int64``.
+
+    Returns:
+        Rows by array kind, those of the last chunks' padding included; 0 where the wave
+        writes none. ``[K] int64``.
+    """
+    end = next_row.copy()
+    needed = np.zeros_like(next_row)
+    for c in range(len(chunks.loop)):
+        t = nodes.node_type[order[chunks.first[c]]]
+        width = tables.width[chunks.loop[c]]
+        for slot in range(tables.output_start[t + 1] - tables.output_start[t]):
+            kind = tables.output_kind[tables.output_start[t] + slot]
+            needed[kind] = max(needed[kind], end[kind] + width)
+            end[kind] += chunks.size[c]
+    return needed

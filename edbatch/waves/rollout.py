@@ -1,0 +1,177 @@
+"""A minibatch of instances that ask for values, from their start to their end."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.output_recording import OutputColumns
+from edbatch.graph.output_tree import Outputs
+from edbatch.graph.tape import Tape
+from edbatch.stream.wave_sizes import power_of_two
+from edbatch.waves.instance_run import InstanceRun
+from edbatch.waves.paths import recording_of
+from edbatch.waves.runner import WaveCounts, WaveRunner, handles_in
+
+
+@dataclass(frozen=True)
+class WaveReport:
+    """What the waves of a minibatch were made of.
+
+    Attributes:
+        waves: How many there were.
+        nodes: Nodes that ran.
+        batches: Batches of their schedules.
+        chunks: Chunks that ran.
+        rows: Rows that they computed, padding included.
+        moves: How often values were moved to make room.
+        host_ms: Time to schedule, encode and dispatch them, in milliseconds.
+        wait_ms: Time until values had come back.
+    """
+
+    waves: int
+    nodes: int
+    batches: int
+    chunks: int
+    rows: int
+    moves: int
+    host_ms: float
+    wait_ms: float
+
+    @classmethod
+    def of(cls, counts: WaveCounts) -> "WaveReport":
+        """Copies counts."""
+        return cls(**vars(counts))
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """Instances that were run to their ends, and the paths that they took.
+
+    Attributes:
+        outputs: The model's pytree with a leading axis over instances, as a call of the
+            batched function returns it.
+        recordings: A recording of each instance: what it computed, with the values that
+            it looked at as constants. They can be kept, planned and differentiated.
+        report: What the waves were made of.
+    """
+
+    outputs: Any
+    recordings: list[DataflowGraph]
+    report: WaveReport
+
+
+def run_instances(
+    runner: WaveRunner,
+    model: Callable[[Any, Any], Any],
+    params: Any,
+    instances: Sequence[Any],
+) -> list[InstanceRun]:
+    """Runs instances of a model to their ends, in waves.
+
+    Args:
+        runner: A new runner.
+        model: The model.
+        params: What stands for the parameters while it is recorded.
+        instances: The instances.
+
+    Returns:
+        The instances, all ended; their results are on the device.
+
+    Raises:
+        Exception: What the model raised for an instance, with a note that names it; all
+            others are closed then.
+    """
+    runs: list[InstanceRun] = []
+    index = 0
+    try:
+        for index, instance in enumerate(instances):
+            runs.append(runner.start(index, partial(model, params, instance)))
+        waiting = [run for run in runs if not run.ended]
+        _release(runner, runs)
+        while waiting:
+            asked = runner.launch(waiting)
+            for run, answers in runner.answers(asked):
+                index = run.index
+                runner.resume(run, answers)
+            _release(runner, waiting)
+            waiting = [run for run in waiting if not run.ended]
+    except BaseException as error:
+        if len(instances) > 1 and isinstance(error, Exception):
+            error.add_note(f"while running instance {index} of the minibatch")
+        _close(runs)
+        raise
+    return runs
+
+
+def _release(runner: WaveRunner, runs: Sequence[InstanceRun]) -> None:
+    for run in runs:
+        if run.ended:
+            runner.release(run, (each._value for each in handles_in(run.result)))
+
+
+def _close(runs: Sequence[InstanceRun]) -> None:
+    """Ends all instances, whatever the clean-up of one of them raises."""
+    for run in runs:
+        try:
+            run.close()
+        except Exception:
+            continue
+
+
+def collect_results(runner: WaveRunner, runs: Sequence[InstanceRun], rows: int) -> Any:
+    """Gathers what instances returned.
+
+    Args:
+        runner: The runner.
+        runs: The instances, all ended.
+        rows: Rows of the result, at least as many as instances.
+
+    Returns:
+        The model's pytree with a leading axis of so many rows.
+
+    Raises:
+        RecordingError: What they returned differs in structure.
+    """
+    if runner.tape.node_type:
+        runner.launch([])
+    types = runner.tape.types
+    tape, columns = Tape(types), OutputColumns()
+    for run in runs:
+        columns.add(_on_tape(run, tape), run.result)
+    outputs: Outputs = columns.finish(types.trees)
+    shape = outputs.describe(rows)
+    located = outputs.locate_by(runner.rows_of)
+    padded = shape.pad(located, lambda _, size: power_of_two(size))
+    pools = {}
+    for kind, found in tape.pools().items():
+        size = power_of_two(len(found) + 1)
+        pools[kind] = np.zeros((size, *found.shape[1:]), found.dtype)
+        pools[kind][1 : len(found) + 1] = found
+    return runner.collect(shape, padded.rows, padded.lengths, pools)
+
+
+def _on_tape(run: InstanceRun, tape: Tape) -> InstanceRun:
+    """Lets the external inputs that an instance returns go to a tape of results."""
+    run.tape = tape
+    return run
+
+
+def recordings_of(
+    runner: WaveRunner, runs: Sequence[InstanceRun]
+) -> list[DataflowGraph]:
+    """Returns a recording of the path of each instance.
+
+    Args:
+        runner: The runner, which kept paths.
+        runs: The instances, all ended.
+
+    Returns:
+        Their recordings.
+    """
+    recorded = runner.recorded
+    assert recorded is not None, "the runner keeps paths"
+    return [recording_of(run, recorded) for run in runs]

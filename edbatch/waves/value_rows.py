@@ -1,0 +1,123 @@
+"""Where the values of instances in flight live: a row of an arena each.
+
+New values take the next rows of their arena. Rows whose instances have ended are used
+again when an arena is full: the rows in use move to its beginning, as a copying garbage
+collector moves objects (Cheney, 1970; here between two arenas of one program). So rows
+of a wave stay contiguous, which its chunks need, and a row costs O(1) moves on average,
+since arenas hold twice what is in use.
+
+Values are numbered in the order in which they were recorded, forever; the table of
+their rows begins at the oldest one that is in use.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class ValueRows:
+    """The rows of values that are in use.
+
+    Attributes:
+        first: Number of the first value in the table.
+        count: Values in the table.
+        next_row: The next free row of each array kind's arena; ``[K] int64``.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.count = 0
+        self.next_row = np.ones(0, np.int64)
+        self._row = np.zeros(1024, np.int32)
+        self._kind = np.zeros(1024, np.int32)
+        self._used = np.zeros(1024, np.bool_)
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def end(self) -> int:
+        """Number of the next value."""
+        return self.first + self.count
+
+    @property
+    def in_use(self) -> int:
+        """How many values have a row."""
+        return int(self._used[: self.count].sum())
+
+    def of(self, values: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Returns the rows of values; ``[n] int32``."""
+        found: np.ndarray = self._row[np.asarray(values, np.int64) - self.first]
+        return found
+
+    def table(self) -> np.ndarray:
+        """Returns the row of each value, from the first on; not to be kept."""
+        return self._row[: self.count]
+
+    def append(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Adds values.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Where their rows and their array kinds are to be written; views.
+        """
+        begin, end = self.count, self.count + count
+        if end > len(self._row):
+            begin, end = self._make_space(count)
+        self._used[begin:end] = True
+        self.count = end
+        return self._row[begin:end], self._kind[begin:end]
+
+    def kinds_up_to(self, count: int) -> None:
+        """Knows array kinds up to a number."""
+        more = count - len(self.next_row)
+        if more > 0:
+            self.next_row = np.concatenate([self.next_row, np.ones(more, np.int64)])
+
+    def free(self, first: int, last: int) -> None:
+        """Frees the rows of consecutive values, from a first one up to a last one."""
+        self._used[max(0, first - self.first) : max(0, last - self.first)] = False
+
+    def keep(self, values: np.ndarray) -> None:
+        """Keeps the rows of some values that were freed just before."""
+        self._used[values - self.first] = True
+
+    def compact(self) -> dict[int, np.ndarray]:
+        """Moves the rows in use to the beginning of each arena.
+
+        Returns:
+            By array kind, the rows to be taken over, in their new order from row 1 on.
+        """
+        self._drop_unused()
+        used = np.flatnonzero(self._used[: self.count])
+        kinds = self._kind[used]
+        moved = {}
+        for kind in range(len(self.next_row)):
+            own = used[kinds == kind]
+            moved[kind] = self._row[own].copy()
+            self._row[own] = np.arange(1, len(own) + 1, dtype=np.int32)
+            self.next_row[kind] = len(own) + 1
+        return moved
+
+    def _drop_unused(self) -> None:
+        """Lets the table begin at the first value in use."""
+        used = self._used[: self.count]
+        drop = int(used.argmax()) if used.any() else self.count
+        if drop:
+            rest = self.count - drop
+            for each in (self._row, self._kind, self._used):
+                each[:rest] = each[drop : self.count].copy()
+            self.first += drop
+            self.count = rest
+
+    def _make_space(self, more: int) -> tuple[int, int]:
+        self._drop_unused()
+        end = self.count + more
+        if 2 * end > len(self._row):
+            self._row, self._kind, self._used = (
+                np.concatenate([each[: self.count], np.zeros(2 * end, each.dtype)])
+                for each in (self._row, self._kind, self._used)
+            )
+        return self.count, end
