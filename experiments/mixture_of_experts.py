@@ -5,7 +5,15 @@ of 256 by 256 with a nonlinearity, chosen by the input. The time of a minibatch 
 compiled program ("batched") is compared with one call of the compiled expert per input
 ("calls"), for 1 to 10,000 experts, whose parameters are a list of trees or one array
 per layer that the cell indexes. 10,000 experts have one layer: two would take 10 GB,
-with the copy that stacks a list. In a clone:
+with the copy that stacks a list. Both sides get arrays that are on the device. The
+batched program is the fine one: the coarse one, which runs until that is compiled,
+takes three times as long.
+
+What no program can beat stands beside it: the first table is how fast this machine
+multiplies two large matrices and reads a large array, and "limit" the time in which it
+would multiply as much as the experts do or read the parameters of those that are
+chosen, whichever is longer. "theirs" is the ratio that they report, on a GPU. In a
+clone:
 
     python experiments/mixture_of_experts.py
     python experiments/mixture_of_experts.py --experts 1 10 --forms list --rounds 3
@@ -14,7 +22,9 @@ Takes ten minutes on two cores and 12 GB for 10,000 experts. Keep the machine ot
 idle.
 """
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +38,9 @@ from arguments import option, parse_arguments
 
 LARGE = 10_000  # experts that have one layer
 FORMS = ("list", "indexed")
+THEIRS = {1: 1190.0, 10: 699.0, 100: 86.0, 1000: 9.4, 10_000: 1.0}
+MATRIX = 2048  # rows of the matrices that show how fast the machine multiplies
+READ = 2**28  # bytes of the array that shows how fast it reads
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,19 @@ def indexed_model(params: Any, instance: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """How fast a machine is.
+
+    Attributes:
+        flops: Floating-point operations per second, of a product of large matrices.
+        bandwidth: Bytes per second, of the sum of a large array.
+    """
+
+    flops: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
 class Result:
     """What was measured of one form and number of experts.
 
@@ -81,6 +107,8 @@ class Result:
         compile: Seconds of the first run.
         batched: Seconds of a run, the median.
         calls: Seconds of one call per input, the median.
+        flops: Floating-point operations of the products.
+        read: Bytes of the parameters of the experts that are chosen.
         error: The largest difference between the two.
     """
 
@@ -92,12 +120,32 @@ class Result:
     compile: float
     batched: float
     calls: float
+    flops: float
+    read: float
     error: float
 
     @property
     def ratio(self) -> float:
         """How much faster the batched program is."""
         return self.calls / self.batched
+
+    def limit(self, peak: Peak) -> float:
+        """Seconds that the arithmetic or the parameters take at least."""
+        return max(self.flops / peak.flops, self.read / peak.bandwidth)
+
+
+def measure_peak(rounds: int) -> Peak:
+    """Measures how fast this machine multiplies and reads, the best of some rounds."""
+    matrix = jnp.ones((MATRIX, MATRIX), jnp.float32)
+    array = jnp.ones(READ // 4, jnp.float32)
+    multiply, add = jax.jit(lambda x: x @ x), jax.jit(jnp.sum)
+    _timed(lambda: (multiply(matrix), add(array)))  # compiles
+    times = [
+        (_timed(lambda: multiply(matrix))[1], _timed(lambda: add(array))[1])
+        for _ in range(rounds)
+    ]
+    multiplied, read = (min(each) for each in zip(*times, strict=True))
+    return Peak(2 * MATRIX**3 / multiplied, READ / read)
 
 
 def make_params(form: str, experts: int, layers: int, arguments: Arguments) -> Any:
@@ -132,15 +180,10 @@ def measure(form: str, experts: int, arguments: Arguments) -> Result:
     times = [
         _timed(lambda: batched.apply(params, plan))[1] for _ in range(arguments.rounds)
     ]
-    call = jax.jit(expert.function if form == "list" else indexed_expert.function)
-
-    def one_by_one() -> list[Any]:
-        if form == "list":
-            return [call(params["experts"][k], x) for k, x in instances]
-        return [call(params["layers"], k, x) for k, x in instances]
-
-    expected, _ = _timed(one_by_one)
-    calls = [_timed(one_by_one)[1] for _ in range(min(arguments.rounds, 3))]
+    call_all = _one_by_one(form, params, instances)
+    expected, _ = _timed(call_all)
+    calls = [_timed(call_all)[1] for _ in range(min(arguments.rounds, 3))]
+    matrix = arguments.width**2 * layers
     return Result(
         form,
         experts,
@@ -150,8 +193,23 @@ def measure(form: str, experts: int, arguments: Arguments) -> Result:
         compile=compiled,
         batched=float(np.median(times)),
         calls=float(np.median(calls)),
+        flops=2.0 * matrix * arguments.batch_size,
+        read=4.0 * matrix * len(set(chosen)),
         error=float(np.abs(np.asarray(found) - np.stack(expected)).max()),
     )
+
+
+def _one_by_one(form: str, params: Any, instances: Any) -> Callable[[], list[Any]]:
+    """One call of the compiled expert per input, all of which are on the device."""
+    inputs = [jax.device_put(x) for _, x in instances]
+    if form == "list":
+        call = jax.jit(expert.function)
+        own = [params["experts"][k] for k, _ in instances]
+        return lambda: [call(layers, x) for layers, x in zip(own, inputs, strict=True)]
+    choose = jax.jit(indexed_expert.function)
+    chosen = [jax.device_put(np.int32(k)) for k, _ in instances]
+    layers = params["layers"]
+    return lambda: [choose(layers, k, x) for k, x in zip(chosen, inputs, strict=True)]
 
 
 def _timed(run: Any) -> tuple[Any, float]:
@@ -163,27 +221,38 @@ def _timed(run: Any) -> tuple[Any, float]:
 
 HEADER = (
     "| form | experts | layers | record s | plan s | compile s | batched ms | calls ms"
-    " | ratio | max error |\n" + "| --- " * 10 + "|"
+    " | ratio | theirs | GFLOP/s | GB/s | limit ms | ratio at limit | max error |\n"
+    + "| --- " * 15
+    + "|"
 )
 
 
-def row(found: Result) -> str:
+def row(found: Result, peak: Peak) -> str:
     """A result as a row of a table."""
+    limit = found.limit(peak)
     return (
         f"| {found.form} | {found.experts:,} | {found.layers} | {found.record:.2f} |"
         f" {found.plan:.2f} | {found.compile:.1f} | {1e3 * found.batched:.1f} |"
-        f" {1e3 * found.calls:.0f} | {found.ratio:.1f} | {found.error:.0e} |"
+        f" {1e3 * found.calls:.0f} | {found.ratio:.1f} |"
+        f" {THEIRS.get(found.experts, math.nan):g} |"
+        f" {found.flops / found.batched / 1e9:.0f} |"
+        f" {found.read / found.batched / 1e9:.1f} | {1e3 * limit:.1f} |"
+        f" {found.calls / limit:.1f} | {found.error:.0e} |"
     )
 
 
 def main(arguments: Arguments) -> list[Result]:
-    """Measures and prints a table."""
+    """Measures and prints two tables."""
+    peak = measure_peak(arguments.rounds)
+    print("| peak GFLOP/s | peak GB/s |\n| --- | --- |")
+    print(f"| {peak.flops / 1e9:.0f} | {peak.bandwidth / 1e9:.1f} |\n")
     print(HEADER, flush=True)
     found = []
-    for form in arguments.forms:
-        for experts in map(int, arguments.experts):
-            found.append(measure(form, experts, arguments))
-            print(row(found[-1]), flush=True)
+    with eb.use_tiers("fine"):
+        for form in arguments.forms:
+            for experts in map(int, arguments.experts):
+                found.append(measure(form, experts, arguments))
+                print(row(found[-1], peak), flush=True)
     return found
 
 
