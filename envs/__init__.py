@@ -1,8 +1,8 @@
-"""The gymnasium environment in which graphs are scheduled."""
+"""The gymnasium environments in which graphs are scheduled, and requests served."""
 
 from edbatch.envs.agent_policy import Agent, AgentPolicy
 from edbatch.envs.batching_env import INVALID_ACTION_REWARD, BatchingEnv
-from edbatch.envs.registration import ENV_ID, register
+from edbatch.envs.registration import ENV_ID, SERVING_ID, register
 from edbatch.envs.samplers import (
     Sampler,
     join_instances,
@@ -10,17 +10,22 @@ from edbatch.envs.samplers import (
     sample_lattice_structure,
     sample_tree_structure,
 )
+from edbatch.envs.serving_env import ServingEnv, observe_serving, sample_library
 
 __all__ = [
     "ENV_ID",
     "INVALID_ACTION_REWARD",
+    "SERVING_ID",
     "Agent",
     "AgentPolicy",
     "BatchingEnv",
     "Sampler",
+    "ServingEnv",
     "join_instances",
+    "observe_serving",
     "register",
     "sample_dag_structure",
     "sample_lattice_structure",
+    "sample_library",
     "sample_tree_structure",
 ]

@@ -1,4 +1,4 @@
-"""Registers the environment with gymnasium under the name `edbatch/Batching-v0`.
+"""Registers the environments with gymnasium: edbatch/Batching-v0, edbatch/Serving-v0.
 
 Gymnasium 1.4 loads no plug-ins by itself: import `edbatch` too, before or after it, or
 write ``gymnasium.make("edbatch.envs:edbatch/Batching-v0")``.
@@ -7,10 +7,11 @@ write ``gymnasium.make("edbatch.envs:edbatch/Batching-v0")``.
 import gymnasium
 
 ENV_ID = "edbatch/Batching-v0"
+SERVING_ID = "edbatch/Serving-v0"
 
 
 def register() -> None:
-    """Registers the environment, unless it is registered already.
+    """Registers the environments, unless they are registered already.
 
     Example:
         >>> register()
@@ -20,6 +21,10 @@ def register() -> None:
     if ENV_ID not in gymnasium.registry:
         gymnasium.register(
             id=ENV_ID, entry_point="edbatch.envs.batching_env:BatchingEnv"
+        )
+    if SERVING_ID not in gymnasium.registry:
+        gymnasium.register(
+            id=SERVING_ID, entry_point="edbatch.envs.serving_env:ServingEnv"
         )
 
 

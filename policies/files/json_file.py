@@ -28,6 +28,7 @@ _KINDS = {
     int: "integer",
     float: "number",
     list: "array",
+    dict: "object",
     type(None): "null",
 }
 
@@ -44,6 +45,7 @@ class JsonFormat:
         writer: What writes such files.
         again: How to get such a file anew.
         by_line: Entries whose own entries stand on a line each.
+        other_kinds: Values of the entry ``kind`` that other readers read, and which.
     """
 
     what: str
@@ -53,6 +55,7 @@ class JsonFormat:
     writer: str
     again: str
     by_line: frozenset[str]
+    other_kinds: tuple[tuple[str, str], ...] = ()
 
     def text(self, content: dict[str, Any]) -> str:
         """Returns the text of a file with some content, which ends in a new line."""
@@ -142,6 +145,12 @@ class JsonFormat:
                 f'a {self.what} file says "format": "{self.name}" but {source} is other'
                 f" JSON; name a file that {self.writer} wrote"
             )
+        for kind, reader in self.other_kinds:
+            if content.get("kind") == kind:
+                raise PolicyError(
+                    f"{self.subject} read from a {self.what} file but {source} is of"
+                    f" the kind {kind!r}; {reader}"
+                )
         version = content.get("version")
         if type(version) is int and version > self.version:
             raise PolicyError(
@@ -260,6 +269,19 @@ POLICIES = JsonFormat(
     writer="`policy.save`",
     again="save or train the policy again",
     by_line=frozenset({"types", "states", "training"}),
+    other_kinds=(
+        ("serving", "read it by load_serving_policy, or edbatch compare --serving"),
+    ),
+)
+# Policy files, too: version 4 added their kind, which older versions do not know.
+SERVING = JsonFormat(
+    what="policy",
+    subject="a serving policy is",
+    name=POLICIES.name,
+    version=4,
+    writer="`train-policy --serving`",
+    again="train the policy again",
+    by_line=frozenset({"types", "training"}),
 )
 COSTS = JsonFormat(
     what="cost",

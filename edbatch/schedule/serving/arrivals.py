@@ -1,0 +1,71 @@
+"""When requests arrive: Poisson, or in bursts.
+
+Bursts are a Markov-modulated Poisson process of two states: a busy one, in which the
+rate is `burst` times that of the quiet one, and both last for random, exponentially
+distributed times of equal mean.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.arguments import check_number
+from edbatch.errors import PolicyError
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A random process of arrivals.
+
+    Attributes:
+        rate: Mean number of requests per second.
+        burst: Rate of the busy state, in terms of that of the quiet one; 1 is a Poisson
+            process.
+        dwell_ms: Mean duration of either state, in milliseconds.
+
+    Raises:
+        PolicyError: A number is out of range.
+
+    Example:
+        >>> times = Arrivals(rate=100).draw(np.random.default_rng(0), 1000)
+        >>> round(float(times[-1]) / 1000)  # milliseconds per request
+        10
+    """
+
+    rate: float
+    burst: float = 1.0
+    dwell_ms: float = 100.0
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "burst", "dwell_ms"):
+            check_number(PolicyError, f"{name} of arrivals", getattr(self, name), 0)
+        if not self.rate > 0 or not self.burst >= 1 or not self.dwell_ms > 0:
+            raise PolicyError(
+                "arrivals have a rate and a dwell_ms above 0 and a burst of 1 or more"
+                f" but this is {self}; give for example Arrivals(rate=100, burst=4)"
+            )
+
+    def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Draws times of arrival.
+
+        Args:
+            rng: Random numbers.
+            count: How many.
+
+        Returns:
+            Milliseconds, ascending; ``[count] float64``.
+        """
+        # A Poisson process of rate 1, on a clock that runs at the rate of each state.
+        work = np.cumsum(rng.exponential(1.0, count))
+        if self.burst == 1:
+            return work * (1000 / self.rate)
+        quiet = 2 * self.rate / 1000 / (1 + self.burst)  # per ms
+        rates = np.array([quiet, quiet * self.burst])
+        first = int(rng.integers(2))
+        times, done = np.zeros(1), np.zeros(1)
+        while done[-1] <= work[-1]:
+            spans = rng.exponential(self.dwell_ms, 64)
+            states = (first + np.arange(64)) % 2  # an even number of them
+            times = np.concatenate([times, times[-1] + np.cumsum(spans)])
+            done = np.concatenate([done, done[-1] + np.cumsum(spans * rates[states])])
+        return np.interp(work, done, times)

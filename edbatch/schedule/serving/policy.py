@@ -1,0 +1,180 @@
+"""What decides in a server which batch runs next: the protocol and what it sees."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
+
+import numpy as np
+
+from edbatch.arguments import check_number
+from edbatch.errors import PolicyError
+from edbatch.graph.node_type import TypeKey
+
+# Decisions that name no type. To wait: run nothing until a request arrives or a moment
+# has passed. To look: end the wave, so that requests are answered and others join.
+WAIT = -1
+LOOK = -2
+
+
+@dataclass(frozen=True)
+class Admission:
+    """When requests that have arrived join those in flight.
+
+    Attributes:
+        window_ms: None: each joins at the next look (continuous batching). A number:
+            while none is in flight, requests are gathered until the first has waited so
+            long or `max_requests` are there; they run to their end before the next join
+            (fixed windows; at 0, run at once).
+        max_requests: At most so many requests are in flight.
+
+    Raises:
+        PolicyError: A number is out of range.
+
+    Example:
+        >>> Admission().is_continuous, Admission(window_ms=5).is_continuous
+        (True, False)
+    """
+
+    window_ms: float | None = None
+    max_requests: int = 256
+
+    def __post_init__(self) -> None:
+        if self.window_ms is not None:
+            check_number(PolicyError, "window_ms of an admission", self.window_ms, 0)
+        name = "max_requests of an admission"
+        check_number(PolicyError, name, self.max_requests, 1, whole=True)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether requests join those in flight."""
+        return self.window_ms is None
+
+
+JOIN_AT_ONCE = Admission()
+
+
+@dataclass(frozen=True, eq=False)
+class ServingState:
+    """What a server knows between two batches; ``T`` types of nodes.
+
+    Times, and who has arrived, are as they were when the present wave began.
+
+    Attributes:
+        waiting: Nodes of each type whose operands are computed.
+        remaining: Nodes of each type, of requests in flight, that have not run,
+            those that wait included; as far as they are recorded.
+        oldest_ms: For how long the oldest request with a waiting node of each type has
+            been here, counted from its arrival; 0 where none waits.
+        waited_ms: For how long the node of each type that became ready first has been
+            waiting; 0 where none waits.
+        slack_ms: Time until the earliest deadline of a request with a waiting node of
+            each type, negative when it has passed; infinite where there is none.
+        in_flight: Requests that have joined and are not done.
+        arrived: Requests that have arrived and not joined.
+        batches: Batches of the present wave so far; 0 at its beginning.
+        now_ms: The clock.
+        heads: Per type, the nodes of requests in flight that have not run and wait for
+            none of their own type; None where nobody keeps count, which only the
+            policy `greedy` needs.
+    """
+
+    waiting: np.ndarray  # [T] int32
+    remaining: np.ndarray  # [T] int32
+    oldest_ms: np.ndarray  # [T] float64
+    waited_ms: np.ndarray  # [T] float64
+    slack_ms: np.ndarray  # [T] float64
+    in_flight: int
+    arrived: int = 0
+    batches: int = 0
+    now_ms: float = 0.0
+    heads: np.ndarray | None = None  # [T] int32
+
+    @property
+    def num_types(self) -> int:
+        """Number of types, T."""
+        return len(self.waiting)
+
+
+@runtime_checkable
+class ServingPolicy(Protocol):
+    """Decides between two batches of a server what runs next.
+
+    A server asks before each batch, and may ask ahead: the batches that are decided
+    from one look to the next are a *wave*, which can run as one program.
+
+    Attributes:
+        name: Short name for tables.
+        admission: When requests join; the server obeys it.
+        max_rows: No batch is wider, in rows; None for the server's own limit.
+    """
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+
+    @property
+    def admission(self) -> Admission:
+        """When requests join."""
+
+    @property
+    def max_rows(self) -> int | None:
+        """No batch is wider, in rows; None for the server's own limit."""
+
+    def for_types(self, type_keys: tuple[TypeKey, ...]) -> Self:
+        """Returns the policy for a model's types, in the order of the states' arrays.
+
+        Args:
+            type_keys: The types; a server asks again when the model has met new ones.
+
+        Returns:
+            The policy whose `decide` answers for them. Types that it was not trained on
+            are treated like an average one.
+        """
+
+    def decide(self, state: ServingState) -> int:
+        """Decides what runs next.
+
+        Args:
+            state: What is known; a node of at least one type is waiting.
+
+        Returns:
+            A type with waiting nodes, all of which run as one batch, the ones that
+            became ready first where they are more than `max_rows`; `WAIT`, at the
+            beginning of a wave; or `LOOK`, later in it.
+        """
+
+
+def check_decision(policy: ServingPolicy, state: ServingState, decision: int) -> None:
+    """Checks what a policy of somebody else decided.
+
+    Args:
+        policy: The policy.
+        state: What it was shown.
+        decision: What it returned.
+
+    Raises:
+        PolicyError: It is no type with waiting nodes, and neither `WAIT` at the
+            beginning of a wave nor `LOOK` later in it.
+    """
+    if decision == (LOOK if state.batches else WAIT):
+        return
+    if not 0 <= decision < state.num_types or not state.waiting[decision]:
+        legal = np.flatnonzero(state.waiting).tolist()
+        raise PolicyError(
+            f"a serving policy decides for a type with waiting nodes, here {legal}, for"
+            f" WAIT ({WAIT}) at the beginning of a wave or for LOOK ({LOOK}) later, but"
+            f" after {state.batches} batches of the wave {policy.name!r} decided"
+            f" {decision}; go by state.waiting and state.batches"
+        )
+
+
+def deadline_or_never(deadline_ms: float | None) -> float:
+    """Returns a deadline in milliseconds, infinite for none.
+
+    Raises:
+        PolicyError: It is no number above zero.
+    """
+    if deadline_ms is None:
+        return math.inf
+    check_number(PolicyError, "a deadline in ms", deadline_ms, 0)
+    return float(deadline_ms)

@@ -1,0 +1,310 @@
+"""A simulated server: requests arrive, batches take their measured time.
+
+Batches run in *waves*. At the beginning of a wave the server looks at the door: it
+answers the requests that are done, and others join. What runs in a wave is decided with
+what was known then, so that it can be one program: scheduling, dispatching and fetching
+it costs an overhead once, and nobody joins or is answered before its end. A wave ends
+when a policy decides to look or to wait, and when nothing is left to run. The clock
+moves by the cost of a batch, of its type at its number of rows, by the overhead of a
+wave, and while the server waits.
+
+What is not simulated: recording of requests, whose time is the same for all policies,
+and the compilation of programs, of which a warm server has none.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edbatch.arguments import check_number, check_type
+from edbatch.errors import PolicyError
+from edbatch.schedule.interrupt import keyboard_interrupts
+from edbatch.schedule.serving import kernels
+from edbatch.schedule.serving.library import InstanceLibrary
+from edbatch.schedule.serving.policy import (
+    JOIN_AT_ONCE,
+    Admission,
+    ServingState,
+    deadline_or_never,
+)
+
+_CONTINUOUS = -1.0  # a window of `kernels.Rules` that is none
+
+
+@dataclass(frozen=True, eq=False)
+class ServingConfig:
+    """What a simulated server of ``T`` types costs, and its limits.
+
+    Attributes:
+        cost_ms: Time of a batch by type and number of rows; column 0 is not read.
+            Batches have at most ``W`` rows.
+        overhead_ms: Fixed time of each wave beside that of its batches.
+        admission: When requests join.
+        quantum_ms: A decision to wait ends after so long, if no request arrives.
+
+    Raises:
+        PolicyError: A number is out of range, or the costs have another shape.
+    """
+
+    cost_ms: np.ndarray  # [T, W + 1] float64
+    overhead_ms: float = 0.2
+    admission: Admission = JOIN_AT_ONCE
+    quantum_ms: float = 0.5
+
+    def __post_init__(self) -> None:
+        costs = np.ascontiguousarray(self.cost_ms, np.float64)
+        if costs.ndim != 2 or costs.shape[1] < 2 or not (costs[:, 1:] > 0).all():
+            raise PolicyError(
+                "costs of a simulated server are an array [types, rows + 1] of"
+                f" milliseconds above zero but this one has shape {costs.shape}, or a"
+                " zero; make it by edbatch.policies.serving.batch_costs"
+            )
+        object.__setattr__(self, "cost_ms", costs)
+        for name in ("overhead_ms", "quantum_ms"):
+            value = getattr(self, name)
+            check_number(PolicyError, f"{name} of a simulated server", value, 0)
+        if not self.quantum_ms > 0:
+            raise PolicyError(
+                "quantum_ms of a simulated server is above 0 but this is 0, and who"
+                " waited so long would wait for ever; give 0.5"
+            )
+        what = "an Admission, as Admission(window_ms=5)"
+        name = "admission of a simulated server"
+        check_type(PolicyError, name, self.admission, Admission, what)
+
+    @property
+    def max_rows(self) -> int:
+        """No batch has more rows."""
+        return self.cost_ms.shape[1] - 1
+
+    def under(self, admission: Admission) -> "ServingConfig":
+        """Returns the same server with another admission."""
+        return replace(self, admission=admission)
+
+    def rules(self) -> kernels.Rules:
+        """Returns what compiled code reads."""
+        window = self.admission.window_ms
+        return kernels.Rules(
+            self.cost_ms,
+            float(self.overhead_ms),
+            _CONTINUOUS if window is None else float(window),
+            int(self.admission.max_requests),
+            float(self.quantum_ms),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What became of ``R`` requests.
+
+    Attributes:
+        arrival_ms: When each arrived.
+        finish_ms: When it was done; infinite if it is not.
+        batches: Batches that ran.
+        waves: In how many waves.
+        rows: Nodes that ran.
+        busy_ms: Time that batches took, with the overhead of waves.
+    """
+
+    arrival_ms: np.ndarray  # [R] float64
+    finish_ms: np.ndarray  # [R] float64
+    batches: int
+    waves: int
+    rows: int
+    busy_ms: float
+
+    @property
+    def latency_ms(self) -> np.ndarray:
+        """Time from arrival to the end of each request; ``[R] float64``."""
+        return self.finish_ms - self.arrival_ms
+
+
+class Simulation:
+    """Some requests to a server, from the first arrival to the last answer.
+
+    Args:
+        library: The instances.
+        config: Costs and limits.
+        instance: Which instance each request is of; ``[R]``.
+        arrival_ms: When each arrives, ascending; ``[R]``.
+        deadline_ms: Time from arrival to deadline of each; None for no deadlines.
+        track_heads: Whether to count heads, which takes time and memory.
+
+    Raises:
+        PolicyError: The arguments do not fit together.
+
+    Example:
+        >>> from edbatch.schedule.examples import chain
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(np.full((2, 5), 1.0), overhead_ms=0)
+        >>> simulation = Simulation(library, config, [0, 0], [0.0, 0.5])
+        >>> while simulation.is_running:  # without a look the second waits outside
+        ...     rows = simulation.run(int(simulation.state().waiting.argmax()))
+        >>> simulation.served().latency_ms.tolist()
+        [2.0, 3.5]
+    """
+
+    def __init__(
+        self,
+        library: InstanceLibrary,
+        config: ServingConfig,
+        instance: np.ndarray | list[int],
+        arrival_ms: np.ndarray | list[float],
+        deadline_ms: float | None = None,
+        *,
+        track_heads: bool = False,
+    ) -> None:
+        chosen = np.asarray(instance, np.int32)
+        times = np.asarray(arrival_ms, np.float64)
+        if chosen.shape != times.shape or chosen.ndim != 1 or not len(chosen):
+            raise PolicyError(
+                "a simulation has an instance and a time of arrival for each of one"
+                f" request or more but their shapes are {chosen.shape} and"
+                f" {times.shape}; give lists of equal length"
+            )
+        if not (np.diff(times) >= 0).all() or not np.isfinite(times).all():
+            raise PolicyError(
+                "times of arrival ascend and are finite but these do not; sort them"
+            )
+        if chosen.min() < 0 or chosen.max() >= library.num_instances:
+            raise PolicyError(
+                f"a library of {library.num_instances} instances has none of number"
+                f" {max(chosen.max(), -chosen.min())}; draw smaller numbers"
+            )
+        if len(config.cost_ms) != library.num_types:
+            raise PolicyError(
+                f"costs are those of {len(config.cost_ms)} types but the instances have"
+                f" {library.num_types}; make them for these type_keys"
+            )
+        deadlines = times + deadline_or_never(deadline_ms)
+        self._library = compiled_library(library, track_heads)
+        self._rules = config.rules()
+        self._tracks_heads = track_heads
+        with keyboard_interrupts():
+            arrays = kernels.start_requests(self._library, chosen, times, deadlines)
+        self.requests = kernels.Requests(*arrays)
+        self._view = new_view(library.num_types)
+        self.max_rows = config.max_rows
+        self._settle()
+
+    @property
+    def compiled(self) -> tuple[kernels.Library, kernels.Rules, kernels.Requests]:
+        """What compiled loops run on."""
+        return self._library, self._rules, self.requests
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is something to decide: a node waits."""
+        return self._running
+
+    @property
+    def now_ms(self) -> float:
+        """The clock."""
+        return float(self.requests.clock[kernels.NOW])
+
+    @property
+    def integral(self) -> float:
+        """Integral over time of the number of requests here, in request-milliseconds.
+
+        At the end it is the sum of all latencies.
+        """
+        return float(self.requests.clock[kernels.INTEGRAL])
+
+    @property
+    def missed(self) -> int:
+        """Requests that were done after their deadline."""
+        return int(self.requests.counts[kernels.MISSED])
+
+    @property
+    def done(self) -> int:
+        """Requests that are done."""
+        return int(self.requests.counts[kernels.DONE])
+
+    def state(self) -> ServingState:
+        """Returns what a policy sees."""
+        kernels.look(self.requests, self._view)
+        count = self.requests.counts
+        waiting, remaining, oldest, waited, slack, heads = map(np.copy, self._view)
+        return ServingState(
+            waiting=waiting,
+            remaining=remaining,
+            oldest_ms=oldest,
+            waited_ms=waited,
+            slack_ms=slack,
+            in_flight=int(count[kernels.JOINED] - count[kernels.DONE]),
+            arrived=int(count[kernels.SEEN]),
+            batches=int(count[kernels.SINCE]),
+            now_ms=float(self.requests.clock[kernels.LOOKED]),
+            heads=heads if self._tracks_heads else None,
+        )
+
+    def run(self, chosen: int, max_rows: int | None = None) -> int:
+        """Runs the waiting nodes of a type as one batch.
+
+        Args:
+            chosen: The type; at least one node of it is waiting.
+            max_rows: At most so many of them; None for the server's limit.
+
+        Returns:
+            How many ran.
+        """
+        waiting = self.requests.tail[chosen] - self.requests.head[chosen]
+        assert waiting > 0, "a type runs that has a waiting node"
+        most = self.max_rows if max_rows is None else min(max_rows, self.max_rows)
+        rows = kernels.run_batch(*self.compiled, chosen, most)
+        self._settle()
+        return int(rows)
+
+    def wait(self) -> None:
+        """Ends the wave, and waits until the next arrival, or for a quantum."""
+        kernels.wait(*self.compiled)
+        self._settle()
+
+    def look(self) -> None:
+        """Ends the wave: who is done is answered, who has arrived joins."""
+        kernels.look_at_door(*self.compiled)
+        self._settle()
+
+    def served(self) -> Served:
+        """Returns what has become of the requests."""
+        count, clock = self.requests.counts, self.requests.clock
+        return Served(
+            arrival_ms=self.requests.arrival_ms,
+            finish_ms=self.requests.finish_ms,
+            batches=int(count[kernels.BATCHES]),
+            waves=int(count[kernels.WAVES]),
+            rows=int(count[kernels.ROWS]),
+            busy_ms=float(clock[kernels.BUSY]),
+        )
+
+    def _settle(self) -> None:
+        self._running = bool(kernels.settle(*self.compiled))
+
+
+def new_view(num_types: int) -> kernels.View:
+    """Makes the arrays that `kernels.look` fills."""
+    return kernels.View(
+        waiting=np.zeros(num_types, np.int32),
+        remaining=np.zeros(num_types, np.int32),
+        oldest_ms=np.zeros(num_types),
+        waited_ms=np.zeros(num_types),
+        slack_ms=np.zeros(num_types),
+        heads=np.zeros(num_types, np.int32),
+    )
+
+
+def compiled_library(library: InstanceLibrary, track_heads: bool) -> kernels.Library:
+    """Returns a library as compiled code reads it."""
+    num_types = library.num_types
+    none = np.zeros((num_types, 0), np.int32), np.zeros((0, num_types), np.int32)
+    heads = (library.blocked, library.head_counts) if track_heads else none
+    return kernels.Library(
+        library.start,
+        library.node_type,
+        library.consumer_start,
+        library.consumers,
+        library.indegree,
+        library.instance_types,
+        np.ascontiguousarray(heads[0]),
+        np.ascontiguousarray(heads[1]),
+    )

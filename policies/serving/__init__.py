@@ -1,0 +1,34 @@
+"""Policies for serving: heuristics, a learned rule, its training and comparison."""
+
+from edbatch.policies.serving.comparison import (
+    ServingScore,
+    capacity,
+    compare_serving,
+    score,
+)
+from edbatch.policies.serving.costs import affine_costs, batch_costs
+from edbatch.policies.serving.file import load_serving_policy
+from edbatch.policies.serving.heuristics import ServingHeuristic, serving_heuristics
+from edbatch.policies.serving.objective import Objective
+from edbatch.policies.serving.rule import ServingRecord, ServingRule
+from edbatch.policies.serving.trace import Trace, draw_trace, serve
+from edbatch.policies.serving.training import train_serving_policy
+
+__all__ = [
+    "Objective",
+    "ServingHeuristic",
+    "ServingRecord",
+    "ServingRule",
+    "ServingScore",
+    "Trace",
+    "affine_costs",
+    "batch_costs",
+    "capacity",
+    "compare_serving",
+    "draw_trace",
+    "load_serving_policy",
+    "score",
+    "serve",
+    "serving_heuristics",
+    "train_serving_policy",
+]

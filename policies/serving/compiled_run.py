@@ -1,0 +1,68 @@
+"""A policy at a simulated server, from the first request to the last, compiled."""
+
+import numpy as np
+from numba import njit
+
+from edbatch.policies.serving.choices import choose
+from edbatch.schedule.serving.kernels import (
+    DONE,
+    JOINED,
+    NOW,
+    SINCE,
+    Library,
+    Requests,
+    Rules,
+    View,
+    look,
+    look_at_door,
+    run_batch,
+    settle,
+    wait,
+)
+from edbatch.schedule.serving.policy import LOOK, WAIT
+
+
+@njit(cache=True, nogil=True)
+def serve_all(
+    library: Library,
+    rules: Rules,
+    requests: Requests,
+    view: View,
+    kind: int,
+    weights: np.ndarray,
+    scale_ms: float,
+    wave: int,
+    max_rows: int,
+    give_up_ms: float,
+) -> bool:
+    """Serves all requests.
+
+    Args:
+        library: The instances.
+        rules: Costs and limits.
+        requests: The requests; updated.
+        view: Scratch.
+        kind: See `choose`.
+        weights: See `choose`.
+        scale_ms: See `choose`.
+        wave: See `choose`.
+        max_rows: No batch is wider.
+        give_up_ms: When to stop, on the clock.
+
+    Returns:
+        Whether all are done.
+    """
+    count = requests.counts
+    while settle(library, rules, requests):
+        if requests.clock[NOW] > give_up_ms:
+            return False
+        look(requests, view)
+        in_flight = count[JOINED] - count[DONE]
+        chosen = choose(kind, weights, scale_ms, wave, view, in_flight, count[SINCE])
+        if chosen == WAIT:
+            wait(library, rules, requests)
+        elif chosen == LOOK:
+            look_at_door(library, rules, requests)
+        else:
+            run_batch(library, rules, requests, chosen, max_rows)
+    return True

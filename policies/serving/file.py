@@ -1,0 +1,100 @@
+"""Files of serving policies: policy files of the kind `serving`.
+
+A type and its weights stand on a line, so that two policies can be compared with
+``diff``. Like other policies, they name no shapes and serve every hidden size; but what
+pays depends on what batches cost, so one is trained for a machine and a hidden size.
+"""
+
+from os import PathLike
+from typing import Any
+
+from edbatch.policies.files.json_file import SERVING, read_entry, read_types
+from edbatch.policies.serving.choices import FEATURES, WAITING
+from edbatch.policies.serving.rule import ServingRecord, ServingRule
+from edbatch.schedule.serving.policy import Admission
+
+
+def load_serving_policy(path: str | PathLike[str]) -> ServingRule:
+    """Reads a file of ``train-policy --serving``.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The policy.
+
+    Raises:
+        PolicyError: The file does not exist, is damaged, is no serving policy, or was
+            written by a later version.
+    """
+    path = SERVING.path(path)
+    return SERVING.parse(SERVING.read(path), str(path), _build)
+
+
+def parse_serving_policy(text: str, source: str = "this text") -> ServingRule:
+    """Reads the content of such a file.
+
+    Raises:
+        PolicyError: As for `load_serving_policy`.
+    """
+    return SERVING.parse(text, source, _build)
+
+
+def _build(content: dict[str, Any], _version: int) -> ServingRule:
+    """Builds the rule; raises `ValueError` with a clause that says what is wrong."""
+    if content.get("kind") != "serving":
+        raise ValueError("'kind' is not 'serving': it is a policy for minibatches")
+    entries = read_entry(content, "the file", "types", list)
+    waiting = read_entry(content, "the file", "waiting", dict)
+    training = content.get("training")
+    window = content.get("window_ms")
+    if window is not None:
+        window = read_entry(content, "the file", "window_ms", float)
+    return ServingRule(
+        types=read_types(entries),
+        weights=tuple(_numbers(each, f"type {k}") for k, each in enumerate(entries)),
+        waiting=tuple(read_entry(waiting, "'waiting'", n, float) for n in WAITING),
+        scale_ms=read_entry(content, "the file", "scale_ms", float),
+        admission=Admission(
+            window, read_entry(content, "the file", "max_requests", int)
+        ),
+        training=None if training is None else _record(training),
+    )
+
+
+def _numbers(entry: Any, where: str) -> tuple[float, ...]:
+    return tuple(read_entry(entry, where, name, float) for name in FEATURES)
+
+
+def _record(values: Any) -> ServingRecord:
+    where = "'training'"
+    found = {name: read_entry(values, where, name, k) for name, k in _RECORD.items()}
+    for name in ("rates", "validation"):
+        found[name] = tuple(
+            read_entry({name: each}, where, name, float) for each in found[name]
+        )
+    for name in ("best_heuristics",):
+        found[name] = tuple(
+            read_entry({name: each}, where, name, str) for each in found[name]
+        )
+    found["versions"] = tuple(
+        (name, read_entry(found["versions"], "'versions'", name, str))
+        for name in found["versions"]
+    )
+    return ServingRecord(**found)
+
+
+_RECORD: dict[str, type] = {
+    "workload": str,
+    "objective": str,
+    "rates": list,
+    "burst": float,
+    "overhead_ms": float,
+    "costs": str,
+    "seed": int,
+    "generations": int,
+    "validation": list,
+    "best_heuristics": list,
+    "elapsed_s": float,
+    "versions": dict,
+}

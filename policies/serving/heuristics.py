@@ -1,0 +1,125 @@
+"""Serving by heuristics: those of scheduling, those of arrival, and fixed windows.
+
+*Cells first come* is the idea of BatchMaker (Gao, Yu, Wu, Li: Low Latency RNN Inference
+with Cellular Batching, EuroSys 2018): batches of one cell, across requests, in the
+order in which cells became ready. *Run at once* and *windows* batch requests: those
+that have gathered run to their end before the next ones join.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from edbatch.graph.node_type import TypeKey
+from edbatch.policies.serving.choices import AGENDA, GREEDY, LARGEST, OLDEST, READY
+from edbatch.policies.serving.deciding import (
+    UNLIMITED,
+    Choice,
+    check_types,
+    decide_by,
+)
+from edbatch.schedule.serving.library import InstanceLibrary
+from edbatch.schedule.serving.policy import JOIN_AT_ONCE, Admission, ServingState
+
+WINDOWS_MS = (2, 5, 10)
+WINDOW_REQUESTS = 64
+CELL_ROWS = 64
+WAVE = 8  # batches; between one, which looks most often, and all
+
+
+@dataclass(frozen=True)
+class ServingHeuristic:
+    """A serving policy without memory and without weights.
+
+    Attributes:
+        name: Short name for tables.
+        kind: What it goes by, a constant of `edbatch.policies.serving.choices`.
+        wave: Batches in a wave, from one look at the door to the next.
+        admission: When requests join.
+        max_rows: No batch is wider, in rows; None for the server's own limit.
+        depths: Mean depth of the nodes of each type, for the agenda.
+        num_types: How many types it is for.
+
+    Example:
+        >>> state = ServingState(
+        ...     waiting=np.array([3, 5]),
+        ...     remaining=np.array([3, 9]),
+        ...     oldest_ms=np.array([4.0, 1.0]),
+        ...     waited_ms=np.array([0.5, 1.0]),
+        ...     slack_ms=np.array([np.inf, np.inf]),
+        ...     in_flight=4,
+        ... )
+        >>> ServingHeuristic("largest", LARGEST, num_types=2).decide(state)
+        1
+        >>> ServingHeuristic("oldest", OLDEST, num_types=2).decide(state)
+        0
+    """
+
+    name: str
+    kind: int
+    wave: int = 1
+    admission: Admission = JOIN_AT_ONCE
+    max_rows: int | None = None
+    depths: tuple[float, ...] = ()
+    num_types: int = 0
+    depth_of: Mapping[TypeKey, float] | None = None
+
+    def for_types(self, type_keys: tuple[TypeKey, ...]) -> "ServingHeuristic":
+        """Returns the heuristic for a model's types; see `ServingPolicy`."""
+        known = self.depth_of or {}
+        mean = float(np.mean([*known.values()])) if known else 0.0
+        depths = tuple(known.get(key, mean) for key in type_keys)
+        return replace(self, depths=depths, num_types=len(type_keys))
+
+    def decide(self, state: ServingState) -> int:
+        """Decides what runs next; see `ServingPolicy`."""
+        check_types(self.name, self.num_types, state)
+        return decide_by(self.choice, self.name, state)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """What compiled code reads."""
+        weights = np.zeros((1, max(1, self.num_types)))
+        if self.kind == AGENDA:
+            weights[0, : len(self.depths)] = self.depths
+        return self.kind, weights, 1.0, self.wave
+
+
+def serving_heuristics(
+    library: InstanceLibrary, wave: int = WAVE
+) -> tuple[ServingHeuristic, ...]:
+    """Makes all heuristics for the types of a library.
+
+    Args:
+        library: Instances, whose mean depths the agenda goes by.
+        wave: The four heuristics of scheduling come twice: looking at the door after
+            each batch, and after so many.
+
+    Returns:
+        Agenda, greedy, largest first, oldest first; each in waves too; cells first
+        come; run at once, and fixed windows.
+
+    Example:
+        >>> from edbatch.schedule.examples import chain
+        >>> found = serving_heuristics(InstanceLibrary.of([chain("ab")]))
+        >>> [each.name for each in found][3:10]  # doctest: +NORMALIZE_WHITESPACE
+        ['oldest', 'agenda, 8', 'greedy, 8', 'largest, 8', 'oldest, 8',
+         'cells first come', 'run at once']
+    """
+    depth_of = dict(zip(library.type_keys, library.mean_depth.tolist(), strict=True))
+    by_kind = {"agenda": AGENDA, "greedy": GREEDY, "largest": LARGEST, "oldest": OLDEST}
+    found = [ServingHeuristic(name, kind) for name, kind in by_kind.items()]
+    found += [replace(each, name=f"{each.name}, {wave}", wave=wave) for each in found]
+    found.append(ServingHeuristic("cells first come", READY, max_rows=CELL_ROWS))
+    windows = {"run at once": 0.0} | {f"window {ms} ms": ms for ms in WINDOWS_MS}
+    found += [
+        ServingHeuristic(
+            name, AGENDA, wave=UNLIMITED, admission=Admission(ms, WINDOW_REQUESTS)
+        )
+        for name, ms in windows.items()
+    ]
+    return tuple(
+        replace(each, depth_of=depth_of).for_types(library.type_keys) for each in found
+    )

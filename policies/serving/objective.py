@@ -1,0 +1,78 @@
+"""What a serving policy is trained for: a number per trace, smaller is better."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.errors import PolicyError, nearest, shown
+from edbatch.schedule.serving.simulation import Served
+
+_WORDS = ("mean", "p99", "deadline")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The mean or the 99th percentile of latencies, or the share that comes too late.
+
+    Attributes:
+        kind: `"mean"`, `"p99"` or `"deadline"`.
+        deadline_ms: Time from arrival to deadline, for `"deadline"`.
+
+    Example:
+        >>> Objective.parse("deadline:50")
+        Objective(kind='deadline', deadline_ms=50.0)
+        >>> str(Objective.parse("p99"))
+        'p99'
+    """
+
+    kind: str
+    deadline_ms: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Objective":
+        """Reads an objective: ``mean``, ``p99`` or ``deadline:MS``.
+
+        Raises:
+            PolicyError: It is none.
+        """
+        kind, colon, number = text.partition(":")
+        if kind in ("mean", "p99") and not colon:
+            return cls(kind)
+        try:
+            deadline = float(number)
+        except ValueError:
+            deadline = 0.0
+        if kind == "deadline" and 0 < deadline < np.inf:
+            return cls(kind, deadline)
+        raise PolicyError(
+            "an objective is mean, p99, or deadline: and milliseconds, as deadline:50,"
+            f" but this is {shown(text)}; {nearest(kind, _WORDS)}"
+        )
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        if self.deadline_ms is None:
+            return self.kind
+        return f"{self.kind}:{self.deadline_ms:g}"
+
+    def value(self, served: Served, patience_ms: float = np.inf) -> float:
+        """Returns the number to minimize.
+
+        Args:
+            served: What became of the requests.
+            patience_ms: After the last arrival the simulation was given up so late;
+                requests that were not done count as if they were done then.
+
+        Returns:
+            Milliseconds; of a deadline, the share of requests that came too late, and
+            a thousandth of the mean latency in deadlines, which orders the rest.
+        """
+        end = served.arrival_ms[-1] + patience_ms
+        latency = np.minimum(served.finish_ms, end) - served.arrival_ms
+        if self.kind == "mean":
+            return float(latency.mean())
+        if self.kind == "p99":
+            return float(np.percentile(latency, 99))
+        assert self.deadline_ms is not None, "a deadline has a time"
+        late = float(np.mean(served.latency_ms > self.deadline_ms))
+        return late + 1e-3 * float(latency.mean()) / self.deadline_ms

@@ -1,0 +1,204 @@
+"""The learned serving policy: scores of types, and the length of waves.
+
+A type with waiting nodes is scored by a weighted sum of what is known of it: how many
+wait, their share of the nodes that remain, how old their oldest request is, for how
+long the first has waited, how near a deadline is, and how many requests are in flight.
+The highest score runs; at the beginning of a wave, waiting has a score too. A wave ends
+after ``2 ** (wave_bias + wave_load * load)`` batches. Numbers and times count by their
+logarithms, so equal ratios are equal steps.
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edbatch.errors import PolicyError, shown
+from edbatch.graph.node_type import TypeKey
+from edbatch.policies.files.json_file import SERVING, type_entry
+from edbatch.policies.serving.choices import FEATURES, RULE, WAITING
+from edbatch.policies.serving.deciding import Choice, check_types, decide_by
+from edbatch.schedule.serving.policy import JOIN_AT_ONCE, Admission, ServingState
+
+_MOST = 1e6
+
+
+@dataclass(frozen=True)
+class ServingRecord:
+    """How a serving policy was trained.
+
+    Attributes:
+        workload: On what, in the user's words.
+        objective: As `Objective` reads it.
+        rates: Requests per second.
+        burst: Of the arrivals; 1 for Poisson.
+        overhead_ms: Of a wave.
+        costs: Where the costs of batches come from.
+        seed: Seed of the search and of the arrivals.
+        generations: Generations of the cross-entropy method that ran.
+        validation: Objective on arrivals that were not trained on, in terms of the
+            best heuristic; below 1 is better. One per rate.
+        best_heuristics: The best heuristic at each rate.
+        elapsed_s: Seconds that it took.
+        versions: Versions of the packages that could change the outcome.
+    """
+
+    workload: str
+    objective: str
+    rates: tuple[float, ...]
+    burst: float
+    overhead_ms: float
+    costs: str
+    seed: int
+    generations: int
+    validation: tuple[float, ...]
+    best_heuristics: tuple[str, ...]
+    elapsed_s: float
+    versions: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record as JSON values, in the order of the attributes."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("rates", "validation", "best_heuristics"):
+            values[name] = list(values[name])
+        return values | {"versions": dict(self.versions)}
+
+
+@dataclass(frozen=True)
+class ServingRule:
+    """A serving policy of ``T`` types and ``F`` weights for each.
+
+    Attributes:
+        types: The types.
+        weights: One tuple per type, in the order of `FEATURES`; ``[T][F]``.
+        waiting: Weights of waiting and of the length of waves, in the order of
+            `WAITING`.
+        scale_ms: The unit of time.
+        admission: When requests join.
+        training: How it was trained.
+        max_rows: No batch is wider, in rows; None for the server's own limit.
+
+    Raises:
+        PolicyError: The lengths do not agree, or a number is not finite.
+
+    Example:
+        >>> key = TypeKey("a", "", 0)
+        >>> weights = ((0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
+        >>> rule = ServingRule((key,), weights, (-9.0, 0.0, 3.0, 0.0), 10.0)
+        >>> state = ServingState(
+        ...     waiting=np.array([3]),
+        ...     remaining=np.array([3]),
+        ...     oldest_ms=np.array([4.0]),
+        ...     waited_ms=np.array([0.5]),
+        ...     slack_ms=np.array([np.inf]),
+        ...     in_flight=3,
+        ... )
+        >>> rule.decide(state)
+        0
+    """
+
+    types: tuple[TypeKey, ...]
+    weights: tuple[tuple[float, ...], ...]
+    waiting: tuple[float, ...]
+    scale_ms: float
+    admission: Admission = JOIN_AT_ONCE
+    training: ServingRecord | None = None
+    max_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        rows = [len(FEATURES)] * len(self.types)
+        if (
+            not self.types
+            or [len(each) for each in self.weights] != rows
+            or len(self.waiting) != len(WAITING)
+        ):
+            raise PolicyError(
+                f"a serving rule has one type or more, {len(FEATURES)} weights for each"
+                f" and {len(WAITING)} for waiting, but here their numbers are"
+                f" {len(self.types)}, {[len(each) for each in self.weights]} and"
+                f" {len(self.waiting)}; train it again"
+            )
+        numbers = [*self.waiting, *(w for row in self.weights for w in row)]
+        for number in numbers:
+            if not abs(number) <= _MOST:  # nor NaN
+                raise PolicyError(
+                    f"a weight is a finite number, at most {_MOST:.0e}, but one is"
+                    f" {shown(number)}; train the rule again"
+                )
+        if not 0 < self.scale_ms <= _MOST:
+            raise PolicyError(
+                f"the unit of time of a serving rule is above 0, at most {_MOST:.0e}"
+                f" ms, but is {shown(self.scale_ms)}; train the rule again"
+            )
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+        return "learned"
+
+    def for_types(self, type_keys: tuple[TypeKey, ...]) -> "ServingRule":
+        """Returns the rule for a model's types; see `ServingPolicy`.
+
+        A type that was not trained on gets the weights of one with the same cell and
+        parameters and the nearest arity, else the mean of all.
+        """
+        mean = tuple(float(w) for w in np.mean(self.weights, axis=0))
+        rows = tuple(self._row(key, mean) for key in type_keys)
+        return replace(self, types=tuple(type_keys), weights=rows)
+
+    def decide(self, state: ServingState) -> int:
+        """Decides what runs next; see `ServingPolicy`."""
+        check_types(self.name, len(self.types), state)
+        return decide_by(self.choice, self.name, state)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """What compiled code reads."""
+        return RULE, self._array, float(self.scale_ms), 0
+
+    @cached_property
+    def _array(self) -> np.ndarray:
+        array = np.zeros((len(self.types) + 1, len(FEATURES)))
+        array[:-1] = self.weights
+        array[-1, : len(WAITING)] = self.waiting
+        return array
+
+    def _row(self, key: TypeKey, mean: tuple[float, ...]) -> tuple[float, ...]:
+        alike = [
+            (each != key, abs(each.arity - key.arity), place)
+            for place, each in enumerate(self.types)
+            if (each.cell, each.path) == (key.cell, key.path)
+        ]
+        return self.weights[min(alike)[-1]] if alike else mean
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Writes the policy to a file, for `load_serving_policy`.
+
+        Args:
+            path: The file; replaced if it exists.
+
+        Returns:
+            The path.
+
+        Raises:
+            PolicyError: The file cannot be written.
+        """
+        return SERVING.save(path, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the policy as JSON values."""
+        return {
+            "kind": "serving",
+            "scale_ms": self.scale_ms,
+            "window_ms": self.admission.window_ms,
+            "max_requests": self.admission.max_requests,
+            "types": [
+                {**type_entry(key), **dict(zip(FEATURES, row, strict=True))}
+                for key, row in zip(self.types, self.weights, strict=True)
+            ],
+            "waiting": dict(zip(WAITING, self.waiting, strict=True)),
+            "training": None if self.training is None else self.training.to_json(),
+        }

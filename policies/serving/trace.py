@@ -1,0 +1,114 @@
+"""Requests that are drawn once, and served by one policy after the other."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from edbatch.policies.serving.choices import GREEDY
+from edbatch.policies.serving.compiled_run import serve_all
+from edbatch.policies.serving.deciding import UNLIMITED, Choice
+from edbatch.schedule.interrupt import keyboard_interrupts
+from edbatch.schedule.serving.arrivals import Arrivals
+from edbatch.schedule.serving.library import InstanceLibrary
+from edbatch.schedule.serving.policy import Admission
+from edbatch.schedule.serving.simulation import (
+    Served,
+    ServingConfig,
+    Simulation,
+    new_view,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """``R`` requests.
+
+    Attributes:
+        instance: Which instance each is of.
+        arrival_ms: When each arrives, ascending.
+    """
+
+    instance: np.ndarray  # [R] int32
+    arrival_ms: np.ndarray  # [R] float64
+
+
+def draw_trace(
+    library: InstanceLibrary, arrivals: Arrivals | None, requests: int, seed: int
+) -> Trace:
+    """Draws requests.
+
+    Args:
+        library: The instances.
+        arrivals: When they come; None for all at once.
+        requests: How many.
+        seed: The same seed gives the same instances, and at all rates the same pattern.
+
+    Returns:
+        The trace.
+    """
+    rng = np.random.default_rng(seed)
+    instance = rng.integers(library.num_instances, size=requests).astype(np.int32)
+    if arrivals is None:
+        return Trace(instance, np.zeros(requests))
+    return Trace(instance, arrivals.draw(rng, requests))
+
+
+class CompiledPolicy(Protocol):
+    """A serving policy whose choice is compiled."""
+
+    @property
+    def name(self) -> str:
+        """Short name for tables."""
+
+    @property
+    def admission(self) -> Admission:
+        """When requests join."""
+
+    @property
+    def max_rows(self) -> int | None:
+        """No batch is wider."""
+
+    @property
+    def choice(self) -> Choice:
+        """What compiled code reads."""
+
+
+def serve(
+    policy: CompiledPolicy,
+    library: InstanceLibrary,
+    config: ServingConfig,
+    trace: Trace,
+    deadline_ms: float | None = None,
+    patience_ms: float | None = None,
+) -> Served:
+    """Serves requests by a policy, in compiled code.
+
+    Args:
+        policy: The policy, for the types of the library.
+        library: The instances.
+        config: The server; its admission is that of the policy.
+        trace: The requests.
+        deadline_ms: Time from arrival to deadline of each; None for no deadlines.
+        patience_ms: To give up so long after the last arrival; None for never.
+
+    Returns:
+        What became of them.
+    """
+    kind, weights, scale_ms, wave = policy.choice
+    simulation = Simulation(
+        library,
+        config.under(policy.admission),
+        trace.instance,
+        trace.arrival_ms,
+        deadline_ms,
+        track_heads=kind == GREEDY,
+    )
+    most = UNLIMITED if policy.max_rows is None else policy.max_rows
+    give_up = np.inf if patience_ms is None else trace.arrival_ms[-1] + patience_ms
+    view = new_view(library.num_types)
+    with keyboard_interrupts():
+        serve_all(
+            *simulation.compiled, view, kind, weights, scale_ms, wave, most, give_up
+        )
+    return simulation.served()

@@ -1,0 +1,211 @@
+"""Training of serving rules by the cross-entropy method.
+
+Rubinstein 1999; as a search for policies: Szita, Lörincz, Learning Tetris Using the
+Noisy Cross-Entropy Method, 2006. Each generation draws rules around a mean, serves the
+same requests with all of them, and moves mean and spread to those of the best. Requests
+are drawn anew for each generation, and a constant added to the spread keeps the search
+alive. What a rule is worth is the mean, over the rates, of the logarithm of its
+objective in terms of the best heuristic's at that rate (of deadlines, the difference),
+so that high loads, whose latencies are larger, count no more than others.
+
+Tabular Q-learning over buckets of the same features has more states than a training
+meets for three types, and credit for a latency is due hundreds of decisions earlier;
+the rule has 7 weights per type and its neighbours behave alike.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.arguments import check_number, list_of
+from edbatch.errors import PolicyError
+from edbatch.policies.fsm.training_record import package_versions
+from edbatch.policies.serving.choices import FEATURES, WAITING
+from edbatch.policies.serving.heuristics import serving_heuristics
+from edbatch.policies.serving.objective import Objective
+from edbatch.policies.serving.rule import ServingRecord, ServingRule
+from edbatch.policies.serving.trace import CompiledPolicy, Trace, draw_trace, serve
+from edbatch.schedule.serving.arrivals import Arrivals
+from edbatch.schedule.serving.library import InstanceLibrary
+from edbatch.schedule.serving.simulation import ServingConfig
+
+_ELITE = 8
+_STEP = 0.7  # share of the elite's mean and spread in the next generation's
+_VALIDATION_SEEDS = (1_000_001, 1_000_002, 1_000_003)
+_PATIENCE = 1.0  # time for what is left after the last arrival, in that of the arrivals
+# Where the search starts: wide batches first, old requests too; waves of eight batches;
+# waiting only if there is a reason to.
+_START = {"width": 1.0, "age": 0.5}
+_WAITING_START = {"wait_bias": -6.0, "wave_bias": 3.0}
+_SPREAD = {"load": 0.2, "wait_load": 0.2, "wave_load": 0.2}
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What rules are judged by."""
+
+    library: InstanceLibrary
+    config: ServingConfig
+    arrivals: tuple[Arrivals, ...]
+    objective: Objective
+    requests: int
+
+    def traces(self, seed: int) -> list[Trace]:
+        """One trace per rate."""
+        return [
+            draw_trace(self.library, each, self.requests, seed)
+            for each in self.arrivals
+        ]
+
+    def values(
+        self, policy: CompiledPolicy, traces: Sequence[Trace], patient: bool = False
+    ) -> np.ndarray:
+        """The objective on each trace."""
+        return np.array([self._value(policy, each, patient) for each in traces])
+
+    def _value(self, policy: CompiledPolicy, trace: Trace, patient: bool) -> float:
+        patience = None if patient else _PATIENCE * float(trace.arrival_ms[-1])
+        deadline = self.objective.deadline_ms
+        args = policy, self.library, self.config, trace, deadline, patience
+        return self.objective.value(serve(*args), patience or np.inf)
+
+    def loss(self, values: np.ndarray, best: np.ndarray) -> float:
+        """The mean over rates, in terms of the best heuristic."""
+        if self.objective.deadline_ms is not None:
+            return float(np.mean(values - best))
+        return float(np.mean(np.log(values / best)))
+
+
+def train_serving_policy(
+    library: InstanceLibrary,
+    config: ServingConfig,
+    arrivals: Sequence[Arrivals],
+    objective: Objective,
+    *,
+    generations: int = 30,
+    population: int = 48,
+    requests: int = 1000,
+    seed: int = 0,
+    workload: str = "",
+    costs: str = "",
+    progress: Progress | None = None,
+) -> ServingRule:
+    """Trains a rule for a model, a server and some rates.
+
+    Args:
+        library: The instances that requests are drawn from.
+        config: The server.
+        arrivals: One process per rate to train for.
+        objective: What to minimize.
+        generations: How often to draw rules and to keep the best.
+        population: How many to draw.
+        requests: Requests of each run.
+        seed: Draws rules and requests; those that the rule is validated on, and those
+            that ``edbatch compare`` serves, have other seeds.
+        workload: On what it is trained, for the record.
+        costs: Where the costs of batches come from, for the record.
+        progress: Is told the generation, their number, and the loss of the best rule.
+
+    Returns:
+        The rule of least loss on the validation requests, of the means of the
+        generations.
+
+    Raises:
+        PolicyError: A number is out of range, or there is no rate.
+    """
+    start = time.perf_counter()
+    rates = tuple(list_of(PolicyError, "arrivals of a training", arrivals, "Arrivals"))
+    if not rates:
+        raise PolicyError(
+            "a serving policy is trained at one rate or more but there is none; give"
+            " for example [Arrivals(rate=100)]"
+        )
+    check_number(PolicyError, "generations", generations, 1, whole=True)
+    check_number(PolicyError, "population", population, 2, whole=True)
+    check_number(PolicyError, "requests", requests, 1, whole=True)
+    task = _Task(library, config, rates, objective, requests)
+    heuristics = serving_heuristics(library)
+    validation = [each for s in _VALIDATION_SEEDS for each in task.traces(s)]
+    names, best_validation = _best(task, heuristics, validation)
+    scale_ms = float(np.median(best_validation))
+    if objective.deadline_ms is not None:
+        scale_ms = objective.deadline_ms / 4
+    rng = np.random.default_rng(seed)
+    mean, spread = _start(library.num_types)
+    found, least, ratios = None, np.inf, np.zeros(len(rates))
+    for generation in range(generations):
+        traces = task.traces(seed + 1 + generation)
+        _, best = _best(task, heuristics, traces)
+        drawn = mean + spread * rng.standard_normal((population, len(mean)))
+        drawn[0] = mean
+        losses = [
+            task.loss(task.values(_rule(library, each, scale_ms), traces), best)
+            for each in drawn
+        ]
+        elite = drawn[np.argsort(losses)[: min(_ELITE, population)]]
+        mean += _STEP * (elite.mean(axis=0) - mean)
+        spread += _STEP * (elite.std(axis=0) - spread)
+        # The noise falls to nothing over the generations (Szita, Lörincz).
+        noise = 0.3 * max(0.0, 1 - 1.5 * generation / generations)
+        values = task.values(_rule(library, mean, scale_ms), validation)
+        loss = task.loss(values, best_validation)
+        if loss < least:
+            found, least = mean.copy(), loss
+            shape = len(_VALIDATION_SEEDS), len(rates)
+            ratios = (values / best_validation).reshape(shape).mean(axis=0)
+        spread = np.sqrt(spread**2 + noise**2)
+        if progress is not None:
+            progress(generation + 1, generations, least)
+    assert found is not None, "some loss is below infinity"
+    record = ServingRecord(
+        workload=workload,
+        objective=str(objective),
+        rates=tuple(float(each.rate) for each in rates),
+        burst=float(rates[0].burst),
+        overhead_ms=float(config.overhead_ms),
+        costs=costs,
+        seed=seed,
+        generations=generations,
+        validation=tuple(round(float(each), 4) for each in ratios),
+        best_heuristics=tuple(names[: len(rates)]),
+        elapsed_s=round(time.perf_counter() - start, 2),
+        versions=package_versions(),
+    )
+    return _rule(library, found, scale_ms, record)
+
+
+def _best(
+    task: _Task, heuristics: Sequence[CompiledPolicy], traces: Sequence[Trace]
+) -> tuple[list[str], np.ndarray]:
+    """Name and objective of the best heuristic on each trace."""
+    values = np.array([task.values(each, traces) for each in heuristics])
+    place = values.argmin(axis=0)
+    return [heuristics[k].name for k in place], values.min(axis=0)
+
+
+def _start(num_types: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and spread of the first generation, as flat weights."""
+    names = [*FEATURES] * num_types + [*WAITING]
+    starts = _START | _WAITING_START
+    mean = np.array([starts.get(name, 0.0) for name in names])
+    return mean, np.array([_SPREAD.get(name, 1.0) for name in names])
+
+
+def _rule(
+    library: InstanceLibrary,
+    flat: np.ndarray,
+    scale_ms: float,
+    record: ServingRecord | None = None,
+) -> ServingRule:
+    rows = flat[: -len(WAITING)].reshape(library.num_types, len(FEATURES))
+    return ServingRule(
+        types=library.type_keys,
+        weights=tuple(tuple(round(float(w), 6) for w in row) for row in rows),
+        waiting=tuple(round(float(w), 6) for w in flat[-len(WAITING) :]),
+        scale_ms=round(scale_ms, 6),
+        training=record,
+    )
