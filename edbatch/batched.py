@@ -16,7 +16,6 @@ from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.parameters import abstract
-from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
 from edbatch.model_state import ModelState
 from edbatch.plan.keys import plan_key, program_with
@@ -114,16 +113,12 @@ class Batched(HostSide):
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.checked(self.states.of_params(params), instances)
         minibatch: Sequence[Any] = instances
-        if self.states.asks_for_values and not _all_recorded(instances):
+        if not any(isinstance(each, DataflowGraph) for each in instances):
             found = self._call_in_waves(state, params, instances, rng)
             if not isinstance(found, DataflowGraph):
                 return found
-            minibatch = [found]  # no instance has asked
-        try:
-            plan = self._plan(state, minibatch, choose_target(params), planning.ANY)
-        except AsksForValueError:
-            self.states.asks_for_values = True
-            return self._call_in_waves(state, params, instances, rng)
+            minibatch = [found]  # no instance has asked for a value
+        plan = self._plan(state, minibatch, choose_target(params), planning.ANY)
         return first_rows(self.apply(params, plan, rng=rng), int(plan.num_instances))
 
     @keyboard_interrupts()
@@ -181,7 +176,6 @@ class Batched(HostSide):
         """
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.checked(self.states.of_params(params), instances)
-        self.states.asks_for_values = True
         return roll_out(state, self.options, self._waves, params, instances, rng)
 
     def plan(
@@ -379,10 +373,6 @@ class Batched(HostSide):
                 searches within milliseconds.
         """
         return Sharded(self, mesh, axis)
-
-
-def _all_recorded(instances: Sequence[Any]) -> bool:
-    return all(isinstance(each, DataflowGraph) for each in instances)
 
 
 def _check_pickles(what: str, part: Any) -> None:

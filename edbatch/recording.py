@@ -29,15 +29,23 @@ def record_instances(state: ModelState, instances: Sequence[Any]) -> DataflowGra
     types = state.types
     assert types.model is not None, "a state's types know their model"
     graph = record(types.model, types, instances, state.calls)
-    if not graph.instance_nodes.all():
-        index = int((graph.instance_nodes == 0).argmax())
-        which = f"instance {index} of the minibatch"
+    check_calls(graph.instance_nodes.tolist())
+    return graph
+
+
+def check_calls(instance_nodes: Sequence[int]) -> None:
+    """Raises `PlanError` for instances that call no cell.
+
+    Args:
+        instance_nodes: Number of nodes of each instance.
+    """
+    if 0 in instance_nodes:
+        which = f"instance {instance_nodes.index(0)} of the minibatch"
         raise PlanError(
-            f"{which if graph.num_instances > 1 else 'the instance'} calls no cell, so"
+            f"{which if len(instance_nodes) > 1 else 'the instance'} calls no cell, so"
             " there is nothing to run for it; leave such instances out, or call a cell"
             " for them"
         )
-    return graph
 
 
 def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGraph]:

@@ -41,7 +41,6 @@ class StateRegistry:
         self.options = options
         self._states: dict[Hashable, ModelState] = {}
         self._bound: ModelState | None = None
-        self.asks_for_values = False
         self._lock = threading.Lock()
 
     def __copy__(self) -> "StateRegistry":
@@ -49,7 +48,6 @@ class StateRegistry:
         found = StateRegistry(self.model, self.options)
         with self._lock:
             found._states, found._bound = dict(self._states), self._bound
-        found.asks_for_values = self.asks_for_values
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,14 +58,12 @@ class StateRegistry:
                 "options": self.options,
                 "states": list(self._states.values()),
                 "bound": self._bound,
-                "asks_for_values": self.asks_for_values,
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Finds the keys of the states again."""
         self.model, self.options = state["model"], state["options"]
         self._states, self._bound = {}, state["bound"]
-        self.asks_for_values = state["asks_for_values"]
         self._lock = threading.Lock()
         for each in state["states"]:
             each.types.model = self.model

@@ -31,10 +31,6 @@ _CLOSE = None  # the end of a tuple or a list
 _END = "end"  # the end of the arguments
 
 
-class AsksForValueError(RecordingError):
-    """A model that is only recorded asks for a value."""
-
-
 class Recorder(InstanceTape):
     """Records one instance onto a tape."""
 
@@ -96,11 +92,12 @@ class Recorder(InstanceTape):
         return known.outputs(self, first)
 
     def value(self, tree: Any) -> Any:
-        """Raises `AsksForValueError`: while a model is recorded, no cell runs."""
-        raise AsksForValueError(
+        """Raises `RecordingError`: while a model is recorded, no cell runs."""
+        raise RecordingError(
             f"the model asks for a value ({user_line()}), but .record, .graph and .plan"
             " run no cell, so there is none; call the batched function on instances, or"
-            " batched.rollout, whose recordings can be kept, planned and differentiated"
+            " batched.rollout, whose recordings can be kept, planned and"
+            " differentiated, without other recordings beside them"
         )
 
     def _scan(

@@ -1,18 +1,10 @@
-"""One instance of a model while it runs: it is suspended where it asks for values.
+"""One instance of a model while it runs: it is suspended where it asks for values."""
 
-Each instance runs in a greenlet, a call stack of its own, so `eb.value` may stand at
-any depth of calls: in recursion, comprehensions, generators and methods. A switch takes
-0.2 µs at any depth; a generator's ``send`` through 50 ``yield from`` takes 1 µs and the
-whole model has to be generators then; a thread takes 11 µs.
-"""
-
-import contextvars
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import GreenletExit
 
 from edbatch.cell.jaxpr import is_tracing
 from edbatch.errors import RecordingError, user_line
@@ -22,6 +14,7 @@ from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recorder import Recorder, explain
 from edbatch.graph.tape import Tape
+from edbatch.waves.call_stacks import Call, CallStack, Returned
 
 
 class InstanceRun(Recorder):
@@ -31,7 +24,7 @@ class InstanceRun(Recorder):
         tape: The tape of the wave to come, which all instances share.
         memory: Calls met while recording.
         index: The number of the instance; its cells' keys follow from it.
-        call: Runs the model on the instance.
+        stacks: Call stacks that are free; taken from and given back.
 
     Attributes:
         index: The number of the instance.
@@ -43,7 +36,7 @@ class InstanceRun(Recorder):
     """
 
     def __init__(
-        self, tape: Tape, memory: CallMemory, index: int, call: Callable[[], Any]
+        self, tape: Tape, memory: CallMemory, index: int, stacks: list[CallStack]
     ) -> None:
         super().__init__(tape, memory, index)
         self.index = index
@@ -51,39 +44,38 @@ class InstanceRun(Recorder):
         self.result: Any = None
         self.ended = False
         self.parts: list[tuple[int, int, int, int, int]] = []
-        self._hub: greenlet | None = None
         self._closing = False
-        self._greenlet = greenlet(call)
-        self._greenlet.gr_context = contextvars.copy_context()
+        self._traced = False
+        self._stacks = stacks
+        self._stack: CallStack | None = None
 
-    def resume(self, answers: list[np.ndarray] | None = None) -> None:
+    def start(self, call: Call, *, traced: bool = False) -> None:
         """Runs the instance until it asks for values or ends.
 
         Args:
-            answers: The values that it asked for; None at its start.
+            call: Runs the model on the instance.
+            traced: Whether the caller is being traced; then whoever is to run waves
+                says what is wrong.
 
         Raises:
             Exception: What the model raised.
         """
-        outer, context.recorder = context.recorder, self
-        own = self._greenlet
-        self._hub = own.parent = getcurrent()
+        self._traced = traced
+        self._stack = self._stacks.pop() if self._stacks else CallStack()
+        self._run(self._stack.start, call)
+
+    def resume(self, answers: list[np.ndarray]) -> None:
+        """Runs the instance on until it asks again or ends.
+
+        Args:
+            answers: The values that it asked for.
+
+        Raises:
+            Exception: What the model raised.
+        """
+        assert self._stack is not None, "the instance is suspended"
         self.asked = []
-        try:
-            found = own.switch() if answers is None else own.switch(answers)
-        except Exception as error:
-            self.ended = True
-            reason = explain(error)
-            if reason is error:
-                raise
-            raise reason from error
-        except BaseException:
-            self.ended = True
-            raise
-        finally:
-            context.recorder = outer
-        if own.dead:
-            self.result, self.ended = found, True
+        self._run(self._stack.resume, answers)
 
     def close(self) -> None:
         """Ends the instance where it is suspended; its ``finally`` clauses run.
@@ -92,14 +84,28 @@ class InstanceRun(Recorder):
             Exception: What they raised.
         """
         self._closing = True
-        if not self.ended:
-            self.ended = True
-            outer, context.recorder = context.recorder, self
-            self._hub = self._greenlet.parent = getcurrent()
-            try:
-                self._greenlet.throw(GreenletExit)
-            finally:
-                context.recorder = outer
+        if self._stack is not None:
+            self._run(lambda _: self._stack.end(), None)  # type: ignore[union-attr]
+
+    def _run(self, go_on: Any, argument: Any) -> None:
+        outer, context.recorder = context.recorder, self
+        try:
+            found = go_on(argument)
+        finally:
+            context.recorder = outer
+        if not isinstance(found, Returned):
+            self.asked = found
+            return
+        assert self._stack is not None, "the instance ran"
+        self._stacks.append(self._stack)
+        self._stack, self.ended, error = None, True, found.error
+        if error is None:
+            self.result = found.result
+        elif not (self._closing and isinstance(error, GreenletExit)):
+            reason = explain(error) if isinstance(error, Exception) else error
+            if reason is error:
+                raise error
+            raise reason from error
 
     def value(self, tree: Any) -> Any:
         """Suspends the instance until values are there; see `edbatch.value`."""
@@ -119,15 +125,14 @@ class InstanceRun(Recorder):
                 reject_foreign(each)
         if self._closing:
             raise GreenletExit
-        if is_tracing() or getcurrent() is not self._greenlet:
+        stack = self._stack
+        if stack is None or not stack.is_current or (is_tracing() and not self._traced):
             raise RecordingError(
                 f"eb.value was called ({user_line()}) inside a function that JAX traces"
                 " or in another greenlet, where an instance cannot wait; call it in the"
                 " model itself"
             )
-        self.asked = handles
-        assert self._hub is not None, "whoever runs an instance is its hub"
-        answers: list[np.ndarray] = self._hub.switch()
+        answers: list[np.ndarray] = stack.suspend(handles)
         return answers
 
     def cell_of_value(self, value: int) -> str:

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 
 from edbatch.errors import PlanError
-from edbatch.executor.packed_parameters import is_traced
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_recording import OutputColumns
 from edbatch.graph.parameters import abstract, check_params
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.plan.padding import first_rows
-from edbatch.recording import check_not_empty
+from edbatch.recording import check_calls, check_not_empty
 from edbatch.stream.buckets import round_instances
 from edbatch.target import choose_target
 from edbatch.waves.instance_run import InstanceRun
@@ -103,13 +102,6 @@ def _start(
     """Runs all instances to their ends."""
     check_not_empty(instances)
     _check_instances(instances)
-    if is_traced(params):
-        raise PlanError(
-            "a model that asks for values runs cell by cell on the device, which"
-            " jax.jit, jax.grad and other traces cannot follow; call it outside of"
-            " them, and differentiate batched.apply(params, batched.plan(recordings))"
-            " of the recordings of batched.rollout"
-        )
     abstract(params)
     check_params(params, state.types.params_spec)
     sizes = state.wave_sizes(options, choose_target(params))
@@ -142,6 +134,7 @@ def _whole_graph(runner: WaveRunner, runs: Sequence[InstanceRun]) -> DataflowGra
     for run in runs:
         columns.add(run, run.result)
     nodes = [sum(last - first for _, first, last, _, _ in run.parts) for run in runs]
+    check_calls(nodes)
     return DataflowGraph(
         types=tape.types,
         node_type=np.array(tape.node_type, np.int32),

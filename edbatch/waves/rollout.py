@@ -101,7 +101,8 @@ def run_instances(
             waiting = [run for run in waiting if not run.ended]
     except BaseException as error:
         if len(instances) > 1 and isinstance(error, Exception):
-            error.add_note(f"while running instance {index} of the minibatch")
+            doing = "running" if runner.counts.waves else "recording"
+            error.add_note(f"while {doing} instance {index} of the minibatch")
         _close(runs)
         raise
     return runs

@@ -7,7 +7,8 @@ asked for comes back to the host.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,11 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from edbatch.cell.jaxpr import is_tracing
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compiler import NEVER
 from edbatch.errors import PlanError
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.base import Prepared
+from edbatch.executor.packed_parameters import is_traced
 from edbatch.executor.program import CompileOptions, ProgramShape
 from edbatch.graph.dataflow_graph import operand_nodes, slot_starts
 from edbatch.graph.handle import Handle
@@ -35,6 +38,7 @@ from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, Needs
 from edbatch.stream.wave_sizes import WaveSizes
 from edbatch.target import Target
+from edbatch.waves.call_stacks import CallStack
 from edbatch.waves.encoding import (
     LoopTables,
     WaveChunks,
@@ -159,12 +163,14 @@ class WaveRunner:
         self.recorded: list[RecordedWave] | None = [] if keep_paths else None
         self._state, self._sizes, self._functions = state, sizes, functions
         self._options = options
-        self._params = jax.tree.map(jnp.asarray, params)
+        self._params = params
         self._key = None if rng is None else typed_key(rng)
         self._rows = ValueRows()
         self._arenas: Arenas = {}
         self._prepared: _Prepared | None = None
         self._instance_nodes: list[int] = []
+        self._stacks: list[CallStack] = []
+        self._traced = is_tracing()
         self._ended: list[tuple[InstanceRun, list[int]]] = []
 
     @property
@@ -185,11 +191,12 @@ class WaveRunner:
         Raises:
             Exception: What the model raised.
         """
-        run = InstanceRun(self.tape, self._state.calls, index, call)
-        self.resume(run)
+        run = InstanceRun(self.tape, self._state.calls, index, self._stacks)
+        with self._part_of(run):
+            run.start(call, traced=self._traced)
         return run
 
-    def resume(self, run: InstanceRun, answers: list[np.ndarray] | None = None) -> None:
+    def resume(self, run: InstanceRun, answers: list[np.ndarray]) -> None:
         """Runs a suspended instance until it asks again or ends.
 
         Args:
@@ -199,10 +206,16 @@ class WaveRunner:
         Raises:
             Exception: What the model raised.
         """
+        with self._part_of(run):
+            run.resume(answers)
+
+    @contextmanager
+    def _part_of(self, run: InstanceRun) -> Iterator[None]:
+        """Notes what an instance records, even if it fails."""
         tape = self.tape
         node, value = len(tape.node_type), tape.num_values
         try:
-            run.resume(answers)
+            yield
         finally:
             last = len(tape.node_type)
             if last > node:
@@ -233,6 +246,8 @@ class WaveRunner:
                 there is none.
         """
         start = time.perf_counter()
+        if not self.counts.waves:
+            self._params = _arrays(self._params)
         nodes, raw, count = self._take_tape()
         if self.recorded is not None:
             self.recorded.append(RecordedWave(nodes, raw))
@@ -362,13 +377,7 @@ class WaveRunner:
             program, sizes.get("stream", 0), sizes.get("steps", 0), fetched
         )
         packed = self._state.packed.of(self._params, program_with(program, self._key))
-        if packed is None:
-            raise PlanError(
-                "models that ask for values run with parameters that are there, but"
-                " some of these are traced or deleted; call the batched function"
-                " outside of jax.jit and jax.grad, and to differentiate plan the"
-                " recordings of batched.rollout"
-            )
+        assert packed is not None, "parameters are arrays of JAX"
         count = len(types)
         overhead = self._sizes.chunk_overhead
         tables = loop_tables(types.types[:count], bucket.loops, overhead)
@@ -515,6 +524,18 @@ class WaveRunner:
         counts.chunks += len(chunks.loop)
         counts.rows += int(tables.width[chunks.loop].sum())
         counts.host_ms += 1e3 * seconds
+
+
+def _arrays(params: Any) -> Any:
+    """Returns parameters as arrays of JAX."""
+    if is_tracing() or is_traced(params):
+        raise PlanError(
+            "a model that asks for values runs wave by wave on the device, which"
+            " jax.jit, jax.grad and other traces cannot follow; call it outside of"
+            " them, and differentiate batched.apply(params, batched.plan(recordings))"
+            " of the recordings of batched.rollout"
+        )
+    return jax.tree.map(jnp.asarray, params)
 
 
 def _find_asked(

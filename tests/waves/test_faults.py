@@ -1,0 +1,223 @@
+"""What goes wrong in one instance ends the minibatch cleanly, and leaks nothing."""
+
+import gc
+import signal
+import threading
+import time
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from asking_models import embed, make_params, sample_words, score, shift_reduce, turn
+
+import edbatch as eb
+
+
+@pytest.fixture(autouse=True)
+def coarse():
+    eb.use_tiers("coarse")
+    yield
+    eb.use_tiers("fine")
+
+
+def test_an_exception_names_its_instance_and_ends_the_others():
+    closed = []
+
+    def model(params, k):
+        try:
+            state = embed(params, k)[0]
+            for _ in range(3):
+                eb.value(score(params, state))
+                state = turn(params, state, 1.0)
+                if k == 2:
+                    raise ValueError("the second instance fails")
+            return state
+        finally:
+            closed.append(k)
+
+    with pytest.raises(ValueError, match="second instance") as caught:
+        eb.batch(model)(make_params(), [0, 1, 2, 3, 4])
+    assert "instance 2 of the minibatch" in "".join(caught.value.__notes__)
+    assert sorted(closed) == [0, 1, 2, 3, 4]
+
+
+def test_an_instance_that_fails_at_its_start():
+    def model(params, k):
+        if k == 1:
+            raise KeyError(k)
+        return turn(
+            params, embed(params, int(eb.value(embed(params, k)[0])[0] > 0))[0], 1.0
+        )
+
+    batched = eb.batch(model)
+    with pytest.raises(KeyError) as caught:
+        batched.rollout(make_params(), [0, 1, 2])
+    assert "instance 1" in "".join(caught.value.__notes__)
+    assert batched(make_params(), [0, 2]).shape == (2, 6)
+
+
+def test_clean_up_may_fail_or_ask_again():
+    def model(params, k):
+        state = embed(params, k)[0]
+        try:
+            eb.value(state)
+            if k == 0:
+                raise RuntimeError("first")
+            eb.value(turn(params, state, 1.0))
+        finally:
+            if k == 1:
+                raise OSError("in clean-up")
+            eb.value(state)
+        return state
+
+    with pytest.raises(RuntimeError, match="first"):
+        eb.batch(model)(make_params(), [0, 1, 2, 3])
+
+
+def test_an_error_after_a_value_says_how_to_mend_the_model():
+    def model(params, k):
+        state = embed(params, k)[0]
+        eb.value(state)
+        return jnp.sin(state)
+
+    with pytest.raises(eb.RecordingError, match=r"@eb\.cell"):
+        eb.batch(model)(make_params(), [0, 1])
+
+
+def test_handles_of_other_instances_are_refused():
+    kept = []
+
+    def model(params, k):
+        state = embed(params, k)[0]
+        kept.append(state)
+        eb.value(state)
+        return turn(params, kept[0], 1.0)
+
+    with pytest.raises(eb.RecordingError, match="another instance"):
+        eb.batch(model)(make_params(), [0, 1])
+    del kept[:]
+
+    def asks(params, k):
+        kept.append(embed(params, k)[0])
+        return eb.value(kept[0])
+
+    with pytest.raises(eb.RecordingError, match="another instance"):
+        eb.batch(asks)(make_params(), [0, 1])
+
+
+def test_values_of_parameters_and_under_a_trace_are_refused():
+    params = make_params()
+    batched = eb.batch(
+        lambda params, k: eb.value([embed(params, k)[0], params["table"]])
+    )
+    with pytest.raises(eb.RecordingError, match="a parameter"):
+        batched(params, [0, 1])
+
+    def traced(params, k):
+        state = embed(params, k)[0]
+        jax.eval_shape(lambda: jnp.asarray(eb.value(state)))
+        return state
+
+    with pytest.raises(eb.RecordingError, match="inside a function that JAX traces"):
+        eb.batch(traced)(params, [0, 1])
+
+
+def test_what_suspended_instances_hold_is_freed():
+    class Held:
+        pass
+
+    alive = weakref.WeakSet()
+
+    def model(params, k):
+        held = Held()
+        alive.add(held)
+        state = embed(params, k)[0]
+        eb.value(state)
+        if k == 3:
+            raise ValueError
+        eb.value(turn(params, state, 1.0))
+        del held
+        return state
+
+    batched = eb.batch(model)
+    with pytest.raises(ValueError):
+        batched(make_params(), [0, 1, 2, 3, 4])
+    gc.collect()
+    assert not alive
+    batched(make_params(), [0, 1, 2])
+    gc.collect()
+    assert not alive
+
+
+def test_no_memory_is_kept_per_instance():
+    batched, params = eb.batch(shift_reduce), make_params()
+    sentences = sample_words(50)
+    for _ in range(3):
+        batched(params, sentences)
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(10):
+        batched(params, sentences)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 200
+
+
+def test_ctrl_c_ends_all_instances():
+    closed = []
+
+    def model(params, k):
+        state = embed(params, k)[0]
+        try:
+            while True:
+                eb.value(state)
+                state = turn(params, state, 1.0)
+                if k == 0 and len(closed) == 0:
+                    time.sleep(0.002)
+        finally:
+            closed.append(k)
+
+    batched, params = eb.batch(model), make_params()
+    timer = threading.Timer(3.0, lambda: signal.raise_signal(signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        batched(params, [0, 1, 2])
+    timer.join()
+    assert sorted(closed) == [0, 1, 2]
+
+
+def test_a_model_may_run_another_one():
+    inner = eb.batch(shift_reduce)
+    params = make_params()
+    expected = np.asarray(inner(params, [[1, 2, 3]])[0][0])
+
+    def model(unused, k):
+        found = np.asarray(inner(params, [[1, 2, 3], [k]])[0][0])
+        state = embed(unused, k)[0]
+        eb.value(state)
+        return turn(unused, state, float(found[0]))
+
+    found = eb.batch(model)(params, [0, 1, 2])
+    assert found.shape == (3, 6)
+    one = turn(params, embed(params, 1)[0], float(expected[0]))
+    np.testing.assert_allclose(found[1], one, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_run_minibatches_of_one_function():
+    batched, params = eb.batch(shift_reduce), make_params()
+    sentences = [sample_words(9, seed) for seed in range(4)]
+    expected = [np.asarray(batched(params, each)[0]) for each in sentences]
+    found = [None] * 4
+
+    def run(k):
+        for _ in range(3):
+            found[k] = np.asarray(batched(params, sentences[k])[0])
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

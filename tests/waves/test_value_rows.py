@@ -1,0 +1,75 @@
+"""Rows of values in flight, against a dictionary of what each row holds."""
+
+import numpy as np
+import pytest
+
+from edbatch.waves.value_rows import ValueRows
+
+
+class Memory:
+    """Arenas of one number per row, moved as the runner moves them."""
+
+    def __init__(self, kinds):
+        self.rows = ValueRows()
+        self.rows.kinds_up_to(kinds)
+        self.arenas = [{} for _ in range(kinds)]
+        self.expected = {}  # number of the value -> its kind and its content
+
+    def add(self, kinds):
+        rows, own_kinds = self.rows.append(len(kinds))
+        first = self.rows.end - len(kinds)
+        for k, kind in enumerate(kinds):
+            rows[k], own_kinds[k] = self.rows.next_row[kind], kind
+            self.rows.next_row[kind] += 1
+            self.arenas[kind][int(rows[k])] = 1000 + first + k
+            self.expected[first + k] = (kind, 1000 + first + k)
+        return range(first, first + len(kinds))
+
+    def free(self, first, last, kept=()):
+        self.rows.free(first, last)
+        if len(kept):
+            self.rows.keep(np.array(kept))
+        for value in range(first, last):
+            if value not in kept:
+                self.expected.pop(value, None)
+
+    def compact(self):
+        moved = self.rows.compact()
+        for kind, own in moved.items():
+            before = self.arenas[kind]
+            self.arenas[kind] = {k + 1: before[int(row)] for k, row in enumerate(own)}
+
+    def check(self):
+        for value, (kind, content) in self.expected.items():
+            row = int(self.rows.of([value])[0])
+            assert self.arenas[kind][row] == content
+        assert self.rows.in_use == len(self.expected)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_values_keep_what_they_hold(seed):
+    rng = np.random.default_rng(seed)
+    memory = Memory(3)
+    blocks = []
+    for _ in range(300):
+        blocks.append(memory.add(rng.integers(3, size=rng.integers(1, 40)).tolist()))
+        while len(blocks) > 5 and rng.random() < 0.6:
+            block = blocks.pop(int(rng.integers(len(blocks))))
+            kept = [each for each in block if rng.random() < 0.02]
+            memory.free(block.start, block.stop, kept)
+        if rng.random() < 0.1:
+            memory.compact()
+            memory.check()
+    memory.check()
+
+
+def test_what_has_ended_takes_no_memory():
+    memory = Memory(1)
+    for _ in range(2000):
+        block = memory.add([0] * 50)
+        memory.free(block.start, block.stop)
+        if memory.rows.next_row[0] > 500:
+            memory.compact()
+    assert len(memory.rows) <= 1100
+    assert memory.rows.end == 100_000
+    assert memory.rows.next_row[0] <= 551
