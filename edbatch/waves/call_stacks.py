@@ -68,12 +68,18 @@ class CallStack:
         Returns:
             The answer.
         """
-        return self._greenlet.parent.switch(question)
+        return _resume_caller(self._greenlet, question)
 
     @property
     def is_current(self) -> bool:
         """Whether the caller runs on this stack."""
         return getcurrent() is self._greenlet
+
+
+def _resume_caller(own: greenlet, question: Any) -> Any:
+    caller = own.parent
+    assert caller is not None, "whoever resumes a stack is its parent"
+    return caller.switch(question)
 
 
 class Returned:
@@ -95,7 +101,7 @@ def _serve(box: list[Any]) -> None:
     """Makes one call after the other."""
     while True:
         _replace_by_outcome(box)
-        getcurrent().parent.switch(None)
+        _resume_caller(getcurrent(), None)
 
 
 def _replace_by_outcome(box: list[Any]) -> None:

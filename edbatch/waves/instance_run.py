@@ -85,7 +85,7 @@ class InstanceRun(Recorder):
         """
         self._closing = True
         if self._stack is not None:
-            self._run(lambda _: self._stack.end(), None)  # type: ignore[union-attr]
+            self._run(CallStack.end, self._stack)
 
     def _run(self, go_on: Any, argument: Any) -> None:
         outer, context.recorder = context.recorder, self
