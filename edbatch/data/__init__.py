@@ -61,6 +61,7 @@ from edbatch.data.spelled_sentences import (
     sample_spelled_sentences,
     spell_sentence,
 )
+from edbatch.data.tree_decisions import Decision, decisions, tree_from_decisions
 from edbatch.data.trees import Tree
 from edbatch.data.vocabulary import Vocabulary, index_sentence, index_tree
 from edbatch.data.word_lists import WordList, read_word_list
@@ -71,6 +72,7 @@ __all__ = [
     "CharacterLattice",
     "Configuration",
     "DataError",
+    "Decision",
     "LatticeWord",
     "PairVocabulary",
     "ParsedSentence",
@@ -84,6 +86,7 @@ __all__ = [
     "WordList",
     "binarize",
     "collapse_unary",
+    "decisions",
     "index_character_lattice",
     "index_parsed_sentence",
     "index_program",
@@ -115,5 +118,6 @@ __all__ = [
     "sample_tree",
     "sample_trees",
     "spell_sentence",
+    "tree_from_decisions",
     "tree_from_heads",
 ]

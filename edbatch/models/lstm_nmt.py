@@ -6,6 +6,9 @@ without input feeding; one layer, teacher forcing. The decoder starts from the l
 state of the encoder, whose initial state is a parameter. Since nothing is fed back, the
 attention of a position waits for the decoder's state there and for the whole source,
 but no later state waits for it.
+
+`translate` is the training form, along the words of the target; `greedy` and `beam` go
+along the words that they choose, by `edbatch.value`.
 """
 
 from functools import partial
@@ -26,6 +29,7 @@ from edbatch.data import (
 )
 from edbatch.data.sentence_pairs import TOKENS
 from edbatch.errors import WorkloadError, nearest
+from edbatch.models.shared.beam_search import beam_search
 from edbatch.models.shared.gates import gates
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
@@ -64,6 +68,12 @@ def attend(params: Any, h: Array, memory: Array, mask: Array) -> Array:
     return attentional @ params["output"]["W"] + params["output"]["b"]
 
 
+@eb.cell
+def likeliest(logits: Array) -> Array:
+    """Gives the number of the likeliest word, ``[] int32``."""
+    return jnp.argmax(logits).astype(jnp.int32)
+
+
 def translate(params: Any, pair: SentencePair) -> list[Any]:
     """Predicts each word of a translation from the source and the words before it.
 
@@ -80,16 +90,96 @@ def translate(params: Any, pair: SentencePair) -> list[Any]:
         >>> [logits.shape for logits in translate(params, pair)]
         [(9,), (9,), (9,)]
     """
+    memory, state = _encode(params, pair)
+    logits = []
+    for word in pair.target[:-1]:
+        predicted, state = _step(params, memory, word, state)
+        logits.append(predicted)
+    return logits
+
+
+def greedy(params: Any, pair: SentencePair) -> dict[str, Any]:
+    """Translates by the likeliest word at each place.
+
+    Args:
+        params: Parameters as from `init_params`.
+        pair: A pair of word numbers, of which the source is read, and the marks at the
+            start and end of the target.
+
+    Returns:
+        ``words``: the translation behind the mark of its start, with that of its end
+        unless it was cut at ``2 S + 10`` words; ``logits``: ``[V]`` for each.
+
+    Example:
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> found = greedy(params, SentencePair([3, 5], [1, 2]))
+        >>> len(found["words"]) == len(found["logits"]) <= 14
+        True
+    """
+    memory, state = _encode(params, pair)
+    word, end = pair.target[0], pair.target[-1]
+    words: list[int] = []
+    logits = []
+    while word != end and len(words) < _max_length(pair):
+        predicted, state = _step(params, memory, word, state)
+        logits.append(predicted)
+        word = int(eb.value(likeliest(predicted)))
+        words.append(word)
+    return {"words": words, "logits": logits}
+
+
+def beam(
+    params: Any, pair: SentencePair, width: int = 4, length_penalty: float = 1.0
+) -> dict[str, Any]:
+    """Translates by beam search, see `edbatch.models.shared.beam_search`.
+
+    Args:
+        params: Parameters as from `init_params`.
+        pair: As for `greedy`.
+        width: Number of hypotheses.
+        length_penalty: Log-probabilities are divided by the number of words to this
+            power, in the choice among hypotheses that ended.
+
+    Returns:
+        ``words``: as of `greedy`; ``score``: their log-probability, so divided.
+
+    Example:
+        >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
+        >>> pair = SentencePair([3, 5], [1, 2])
+        >>> beam(params, pair, width=1)["words"] == greedy(params, pair)["words"]
+        True
+    """
+    memory, state = _encode(params, pair)
+    words, score = beam_search(
+        partial(_step, params, memory),
+        state,
+        int(pair.target[0]),
+        int(pair.target[-1]),
+        width=width,
+        max_length=_max_length(pair),
+        length_penalty=length_penalty,
+    )
+    return {"words": words, "score": score}
+
+
+def _encode(params: Any, pair: SentencePair) -> tuple[list[Any], Any]:
+    """Reads the source; returns the h at each word, and the last state."""
     state = start(params["encoder"])
     memory = []
     for word in pair.source:
         state = lstm(params["encoder"], word, state)
         memory.append(state[0])
-    logits = []
-    for word in pair.target[:-1]:
-        state = lstm(params["decoder"], word, state)
-        logits.append(attend(params["attention"], state[0], memory))
-    return logits
+    return memory, state
+
+
+def _step(params: Any, memory: list[Any], word: Any, state: Any) -> tuple[Any, Any]:
+    """Reads a word of the target; returns logits of the next one, and the state."""
+    state = lstm(params["decoder"], word, state)
+    return attend(params["attention"], state[0], memory), state
+
+
+def _max_length(pair: SentencePair) -> int:
+    return 2 * len(pair.source) + 10
 
 
 def init_params(key: Array, hidden: int, vocabulary_size: int) -> dict[str, Any]:
@@ -129,6 +219,7 @@ def workload(
     vocabulary_size: int = 10_000,
     source_tokens: str = "words",
     target_tokens: str = "words",
+    beam_width: int = 1,
 ) -> Workload:
     """Builds ``"lstm-nmt"``.
 
@@ -136,6 +227,7 @@ def workload(
         vocabulary_size: Number of words of each language.
         source_tokens: ``"words"`` or ``"characters"``: the tokens of the source.
         target_tokens: The same for the target.
+        beam_width: Number of hypotheses in decoding; 1 is `greedy`.
 
     Returns:
         The workload.
@@ -159,6 +251,7 @@ def workload(
         reads="sentences with a tab between the languages",
         vocabulary_size=vocabulary_size,
         model=translate,
+        decode=greedy if beam_width == 1 else partial(beam, width=beam_width),
         init_params=partial(init_params, vocabulary_size=vocabulary_size),
         read_text=partial(
             read_sentence_pairs,
