@@ -114,7 +114,9 @@ class PlanState:
         """
         with self.lock:
             if target not in self.widths:
-                self.widths[target] = TypeWidths(self.buckets.sizes.on(target))
+                sizes = self.buckets.sizes.on(target)
+                more = target.member_widths if sizes.widths == target.widths else ()
+                self.widths[target] = TypeWidths(sizes, more)
                 if self.sample is not None:
                     self.widths[target].freeze()
             return self.widths[target]

@@ -158,6 +158,7 @@ def encode_graph(
         schedule,
         widths.sizes,
         widths.choose(graph, schedule),
+        widths.overheads(graph),
         method=planner.layout,
         reuse=planner.reuses_rows,
         effort=planner.effort,

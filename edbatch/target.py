@@ -22,6 +22,9 @@ class Target:
         widths: Widths of chunks that `eb.Sizes` takes by default, in rows, ascending.
         chunk_overhead: Cost of running one more chunk that it takes by default, in
             rows.
+        member_widths: Widths that chunks of families may have beside these, where
+            ``widths`` are the default. A batch of a family is what reads one member's
+            parameters, so it is small and its size much the same for all members.
         fence: How reads are kept apart from later writes. On CPUs XLA drops
             optimization barriers before it fuses operations, but fuses nothing across a
             loop, of zero iterations here: ``"loop"``; else ``"barrier"``.
@@ -49,6 +52,7 @@ class Target:
     kind: str
     widths: tuple[int, ...] = (4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
     chunk_overhead: float = 10.0
+    member_widths: tuple[int, ...] = (1, 2, 12, 20, 40, 56, 80, 112, 160)
     fence: Literal["loop", "barrier"] = "barrier"
     fenced_slice: int | None = None
     page_bytes: int = 0

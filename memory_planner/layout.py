@@ -66,6 +66,7 @@ def plan_layout(
     schedule: Schedule,
     sizes: Sizes,
     widths: tuple[Widths, ...] | None = None,
+    overheads: tuple[float, ...] | None = None,
     *,
     method: str = "schedule",
     reuse: bool = False,
@@ -78,6 +79,8 @@ def plan_layout(
         schedule: Its schedule.
         sizes: Widths of chunks.
         widths: The widths that each type has; all of ``sizes`` if None.
+        overheads: What one more chunk of each type costs, in rows; as ``sizes`` says if
+            None.
         method: ``"schedule"`` keeps the order of the schedule; ``"aligned"`` orders
             nodes and blocks: at least as many contiguous bytes as ``"schedule"``.
         reuse: Whether rows are used again once nobody reads their values any more; the
@@ -92,7 +95,7 @@ def plan_layout(
         PlanError: An arena would have more rows than int32 can count.
     """
     assert method in LAYOUTS, f"there is no layout {method!r}"
-    problem = make_problem(graph, schedule, sizes, widths)
+    problem = make_problem(graph, schedule, sizes, widths, overheads)
     blocks = np.arange(schedule.num_batches, dtype=np.int32)
     layout, in_place_bytes = _lay_out(problem, blocks, schedule.order, tight=False)
     if method == "aligned":

@@ -67,6 +67,7 @@ def make_problem(
     schedule: Schedule,
     sizes: Sizes,
     widths: tuple[Widths, ...] | None = None,
+    overheads: tuple[float, ...] | None = None,
 ) -> LayoutProblem:
     """Cuts batches into chunks, and gathers all that planning a layout looks at.
 
@@ -75,14 +76,23 @@ def make_problem(
         schedule: Its schedule.
         sizes: Widths of chunks.
         widths: The widths that each type has; all of ``sizes`` if None.
+        overheads: What one more chunk of each type costs, in rows; as ``sizes`` says if
+            None.
     """
-    own = [sizes.widths] * len(graph.types) if widths is None else widths
-    lists = tuple(sorted({*own}))
+    count = len(graph.types)
+    own = list(
+        zip(
+            [sizes.widths] * count if widths is None else widths,
+            [sizes.chunk_overhead] * count if overheads is None else overheads,
+            strict=True,
+        )
+    )
+    cuts = tuple(sorted({*own}))
     start, size, width, batch_rows = _cut(
         schedule.batch_start,
         schedule.batch_type,
-        cut_tables(lists, sizes.chunk_overhead),
-        np.array([lists.index(each) for each in own], np.int32),
+        cut_tables(*zip(*cuts, strict=True)),
+        np.array([cuts.index(each) for each in own], np.int32),
     )
     types = graph.types
     column_kind, column_leaf, slot_bytes, slot_kind = types.derived(

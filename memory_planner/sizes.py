@@ -132,18 +132,22 @@ class Sizes:
 
 
 @lru_cache(maxsize=256)
-def cut_tables(widths: tuple[Widths, ...], overhead: float) -> np.ndarray:
+def cut_tables(
+    widths: tuple[Widths, ...], overhead: float | tuple[float, ...]
+) -> np.ndarray:
     """Returns the first (largest) chunk's width by number of remaining rows.
 
     Args:
         widths: ``U`` lists of widths, each ascending.
-        overhead: Cost of running one more chunk, in rows.
+        overhead: Cost of running one more chunk, in rows; of all, or of each list.
 
     Returns:
         ``[U, L + 1] int32``; batches of L rows or more begin with the largest width.
     """
     limit = 4 * max(each[-1] for each in widths)
-    return np.stack([_cut(np.array(own), overhead, limit)[1] for own in widths])
+    costs = overhead if isinstance(overhead, tuple) else (overhead,) * len(widths)
+    pairs = zip(widths, costs, strict=True)
+    return np.stack([_cut(np.array(own), cost, limit)[1] for own, cost in pairs])
 
 
 def cut_costs(widths: Widths, overhead: float, limit: int) -> np.ndarray:

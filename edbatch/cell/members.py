@@ -9,13 +9,13 @@ all layers of a stack.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
 
 from edbatch.cell.binding_time import BindingTime, binding_times
-from edbatch.cell.cell_graph import CellGraph, trace_cell
+from edbatch.cell.cell_graph import CellGraph, count_uses, trace_cell
 from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.cell.stacks import Stacks, stack
@@ -24,8 +24,6 @@ from edbatch.graph.family import Family
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 
-# A table from which nodes look up rows would be copied whole for each chunk.
-_LEAST_TABLE = 1 << 14  # bytes
 _LOOKUPS = ("gather", "dynamic_slice")
 
 
@@ -136,8 +134,22 @@ def member_cell(cell: CellProgram, types: TypeTable, family: Family) -> MemberCe
     return types.derived((member_cell, cell, family), make)
 
 
-def can_share(node_type: NodeType, types: TypeTable, family: Family) -> bool:
-    """Tells whether chunks may read the parameters of a family's members by slices.
+class Copies(NamedTuple):
+    """What a family copies that types apart do not, in bytes.
+
+    Attributes:
+        stack: The stacked parameters of all members, in every call that is traced; in
+            memory for as long as the parameters live, where they are kept.
+        tables: The parameters of one member in which nodes look up rows. Alone they
+            would read a few rows; a chunk of a family copies its member's parameters.
+    """
+
+    stack: int
+    tables: int
+
+
+def count_copies(node_type: NodeType, types: TypeTable, family: Family) -> Copies:
+    """Counts what a family would copy.
 
     Args:
         node_type: The first type.
@@ -145,13 +157,26 @@ def can_share(node_type: NodeType, types: TypeTable, family: Family) -> bool:
         family: The family.
 
     Returns:
-        Whether no node looks up rows in a large parameter of a member. One lookup reads
-        a few rows of an embedding, but a slice would copy all of it for each chunk.
+        The bytes.
     """
     function, specs = type_call(node_type, types)
     graph, _ = trace_cell(function, types.params_spec, specs)
+    read = count_uses(graph)
+    leaves = jax.tree.leaves(types.params_spec)
+    stack = sum(
+        math.prod(leaves[k].shape) * leaves[k].dtype.itemsize
+        for first, sources in zip(family.leaves, family.sources, strict=False)
+        if graph.parameters[first] in read
+        for k in sources
+    )
+    return Copies(stack, _table_bytes(graph, family))
+
+
+def _table_bytes(graph: CellGraph, family: Family) -> int:
+    """The bytes of a member in which nodes look up rows, each table once."""
     reached = _reached(graph, [graph.parameters[k] for k in family.leaves])
     times = binding_times(graph)
+    tables = set()
     for node in graph.nodes:
         if not isinstance(node, JaxprEqn) or name_of(node) not in _LOOKUPS:
             continue
@@ -159,9 +184,9 @@ def can_share(node_type: NodeType, types: TypeTable, family: Family) -> bool:
         if not isinstance(table, Var) or table not in reached:
             continue
         depends = any(times[v] > BindingTime.PARAM for v in variables(indices))
-        if depends and _num_bytes(table) > _LEAST_TABLE:
-            return False
-    return True
+        if depends:
+            tables.add(table)
+    return sum(map(_num_bytes, tables))
 
 
 def _reached(graph: CellGraph, sources: Sequence[Var]) -> set[Any]:

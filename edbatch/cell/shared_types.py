@@ -1,9 +1,18 @@
 """Which types of a model share loops: those of one family.
 
-A family is made of at least `LEAST_TYPES` types that differ in the path of their
-parameters alone, none of which looks up rows in a large parameter (`can_share`). Fewer
-types compile fast enough, and stacking copies their parameters in every call that is
-traced. Types that are met later and fit join it.
+A family is made of types that differ in the path of their parameters alone, where
+sharing saves more than it copies (`pays`):
+
+- It saves the compilation of all of them but one, so there are `LEAST_TYPES` at least.
+- It stacks the parameters of all members, met or not, in every call that is traced; and
+  where they are kept between calls, twice the memory. Each type that shares pays for
+  `_STACKED` bytes of it: a hundred copies of so much take as long as to compile a type.
+  Where a cell indexes parameters that stand stacked, there is nothing to copy.
+- A chunk copies its member's parameters. A product would read all of them anyway, but
+  a look-up a few rows of its table, so tables have `_TABLES` bytes at most in all,
+  which are copied in the time that a chunk takes in any case.
+
+Types that are met later and fit join a family, or make one as soon as there are enough.
 """
 
 import warnings
@@ -11,7 +20,7 @@ import warnings
 import numpy as np
 
 from edbatch.cell.indexed_cell import IndexedCell, indexed_cell, may_index
-from edbatch.cell.members import can_share
+from edbatch.cell.members import Copies, count_copies
 from edbatch.errors import ManyTypesWarning
 from edbatch.graph.family import Family
 from edbatch.graph.kinship import Kinship, Relatives
@@ -20,12 +29,36 @@ from edbatch.graph.parameters import describe
 from edbatch.graph.type_table import TypeTable
 
 LEAST_TYPES = 4
+_STACKED = 2**25  # bytes per type
+_TABLES = 2**14  # bytes of one member
+
 MANY = 8  # types that cannot share are warned of
 
 # In place of the number of a type's relatives:
 ALONE = -1  # it shares with nobody
 INDEXED = -2  # its nodes read one entry each of parameters (`indexed_cell`)
 Shared = tuple[int, int]  # the first type of a family, or a type; which relatives
+
+
+def pays(types: int, copies: Copies) -> bool:
+    """Tells whether a family saves more than it copies.
+
+    Args:
+        types: Types that would share; others may be met later.
+        copies: What it copies.
+
+    Returns:
+        Whether there are enough types, and few enough bytes.
+
+    Example:
+        >>> pays(2, Copies(stack=0, tables=0)), pays(4, Copies(2**20, 2**10))
+        (False, True)
+        >>> embeddings = Copies(stack=2**28, tables=0)
+        >>> pays(4, embeddings), pays(8, embeddings)
+        (False, True)
+    """
+    enough = types >= LEAST_TYPES
+    return enough and copies.stack <= types * _STACKED and copies.tables <= _TABLES
 
 
 class SharedTypes:
@@ -40,7 +73,7 @@ class SharedTypes:
         self._recorded = recorded
         self._shares = shares
         self._kinship = Kinship(recorded.params_spec)
-        self._refused: set[Relatives] = set()
+        self._possible: dict[Relatives, tuple[Family, Copies] | None] = {}
         self._warned: set[Relatives] = set()
         self._indexed: dict[int, IndexedCell | None] = {}
         self._own: list[Shared] = []
@@ -118,16 +151,15 @@ class SharedTypes:
         found = self._kinship.relatives(type_id)
         by_number = sorted(range(len(found)), key=lambda k: -len(found[k].keys))
         for kin in by_number:
-            if len(found[kin].keys) >= LEAST_TYPES and self._make(found[kin], kin):
+            if self._pays(found[kin]):
+                self._make(found[kin], kin)
                 return True
             self._warn(found[kin])
         return False
 
     def _warn(self, relatives: Relatives) -> None:
         """Warns once of many types that no loop can share."""
-        if len(relatives.keys) < MANY or relatives not in self._refused:
-            return
-        if relatives not in self._warned:
+        if len(relatives.keys) >= MANY and relatives not in self._warned:
             self._warned.add(relatives)
             warnings.warn(
                 f"types that differ in their parameters alone share one compiled loop,"
@@ -135,8 +167,9 @@ class SharedTypes:
                 f" {relatives.first.key.cell!r} that read"
                 f" {describe(relatives.prefix)}[...] cannot, so each is compiled"
                 " by itself: usually the cell looks up rows in a large table of each,"
-                " or reads parts of several; look up the rows in a cell of its own, or"
-                " pass the parts as inputs",
+                " or reads parts of several, or parameters are too large to stack; look"
+                " up the rows in a cell of its own, pass the parts as inputs, or keep"
+                " the parameters as one array that the cell indexes",
                 ManyTypesWarning,
                 stacklevel=2,
             )
@@ -155,21 +188,39 @@ class SharedTypes:
         self._make(relatives, kin)
         return relatives.first, relatives.family
 
-    def _make(self, relatives: Relatives, kin: int) -> bool:
-        """Makes a family, unless there is one or there can be none."""
+    def _pays(self, relatives: Relatives) -> bool:
+        """Whether types have a family, or would save by one."""
         if relatives.family is not None:
             return True
-        if relatives in self._refused:
+        types = len(relatives.keys)
+        if types < LEAST_TYPES:  # before anything is traced
             return False
-        family = self._kinship.make_family(relatives)
-        if family is None or not can_share(relatives.first, self._recorded, family):
-            relatives.family = None
-            self._refused.add(relatives)
-            return False
+        found = self._find(relatives)
+        return found is not None and pays(types, found[1])
+
+    def _find(self, relatives: Relatives) -> tuple[Family, Copies] | None:
+        """The family that types could have, and what it would copy."""
+        if relatives not in self._possible:
+            family = self._kinship.find_family(relatives)
+            self._possible[relatives] = (
+                None
+                if family is None
+                else (
+                    family,
+                    count_copies(relatives.first, self._recorded, family),
+                )
+            )
+        return self._possible[relatives]
+
+    def _make(self, relatives: Relatives, kin: int) -> None:
+        """Makes a family, unless there is one or there can be none."""
+        found = self._find(relatives)
+        if relatives.family is not None or found is None:
+            return
+        relatives.family = found[0]
         for type_id in relatives.keys:
             if self._own[type_id][1] == ALONE:
                 self._join(type_id, kin, relatives)
-        return True
 
     def _join(self, type_id: int, kin: int, relatives: Relatives) -> None:
         self._own[type_id] = (relatives.first.id, kin)

@@ -14,6 +14,8 @@ from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 
 _MOVED = 8  # multiply-adds in the time in which one number is read or written
+_READ = 2.0  # multiply-adds in the time in which one byte comes from main memory
+_CACHED = 2**26  # bytes; parameters of a family beyond come from main memory
 
 
 def row_work(node_type: NodeType, types: TypeTable) -> float:
@@ -42,3 +44,24 @@ def row_work(node_type: NodeType, types: TypeTable) -> float:
         return products + _MOVED * sum(map(math.prod, moved))
 
     return types.derived((row_work, node_type, trace_settings()), make)
+
+
+def read_work(node_type: NodeType, types: TypeTable) -> float:
+    """Estimates what a chunk of a family spends on its member's parameters.
+
+    Args:
+        node_type: The type of its nodes.
+        types: The table that it is in.
+
+    Returns:
+        The multiply-adds that would take as long as reading them; 0 where a type has no
+        family, whose parameters stay in the caches from chunk to chunk, or one that is
+        small enough to stay there as a whole.
+    """
+    family = node_type.family
+    if family is None:
+        return 0.0
+    leaves = jax.tree.leaves(family.spec(types.params_spec))
+    own = [leaves[k] for k in family.leaves]
+    size = sum(math.prod(each.shape) * each.dtype.itemsize for each in own)
+    return _READ * size if size * family.size > _CACHED else 0.0

@@ -71,8 +71,8 @@ class Kinship:
         """
         return self._of_type[type_id]
 
-    def make_family(self, relatives: Relatives) -> Family | None:
-        """Makes a family: of all parameters like those that the types read.
+    def find_family(self, relatives: Relatives) -> Family | None:
+        """Finds a family: of all parameters like those that the types read.
 
         Types that are met later find their member in it, so that the program of a
         minibatch without some of them serves those with them.
@@ -103,8 +103,7 @@ class Kinship:
         shared = any(k in others for k in columns if k not in vary)
         if shared or not vary or len(own) > len(columns):
             return None
-        relatives.family = Family(tuple(vary), tuple(vary.values()))
-        return relatives.family
+        return Family(tuple(vary), tuple(vary.values()))
 
     def _leaves_of(self, paths: list[_Steps]) -> list[int]:
         """The positions of the leaves below some paths."""

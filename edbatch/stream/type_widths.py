@@ -14,7 +14,10 @@ not decide for all that come later.
 The cost of a batch is that of its best cut (`edbatch.memory_planner.sizes`): the work
 of its rows (`edbatch.cell.work`), those of padding and of the overhead of chunks among
 them, and `_CHUNK_WORK` for each chunk, which is what a chunk of a cell without work
-takes.
+takes. A chunk of a family also reads its member's parameters
+(`edbatch.cell.work.read_work`); where these are large, batches are cut into fewer
+chunks. Families have more widths to choose from, between the others and below them
+(`Target.member_widths`), so that experts with one input each run as chunks of one row.
 """
 
 import heapq
@@ -24,8 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edbatch.cell.work import row_work
+from edbatch.cell.work import read_work, row_work
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.node_type import NodeType
+from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.sizes import Sizes, Widths, cut_costs
 from edbatch.schedule.schedule import Schedule
 from edbatch.without_lock import WithoutLock
@@ -45,11 +50,15 @@ class TypeBatches:
         size: Their different sizes, in rows.
         count: How often each occurs.
         work: The work of a row, in multiply-adds.
+        read: What a chunk spends on reading its parameters, in multiply-adds.
+        more: Widths to choose from beside those that all types have.
     """
 
     size: np.ndarray  # [U] int64
     count: np.ndarray  # [U] int64
     work: float
+    read: float = 0.0
+    more: Widths = ()
 
     def cost(self, widths: Widths, overhead: float) -> float:
         """Predicts what running the batches costs.
@@ -61,7 +70,7 @@ class TypeBatches:
         Returns:
             The cost, in multiply-adds.
         """
-        per_chunk = overhead + _CHUNK_WORK / self.work
+        per_chunk = overhead + (_CHUNK_WORK + self.read) / self.work
         costs = cut_costs(widths, per_chunk, int(self.size[-1]))
         return self.work * float(self.count @ costs[self.size])
 
@@ -71,10 +80,12 @@ class TypeWidths(WithoutLock):
 
     Attributes:
         sizes: The widths to choose from, and how many loops a model may have.
+        member_widths: Widths that types of families may have beside them.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, member_widths: Widths = ()) -> None:
         self.sizes = sizes
+        self.member_widths = member_widths
         self._widths: dict[int, Widths] = {}
         self._frozen = False
         self.lock = threading.Lock()
@@ -113,10 +124,27 @@ class TypeWidths(WithoutLock):
                 left = self.sizes.max_loops - sum(
                     len(each) - 1 for each in self._widths.values()
                 )
-                batches = _find_batches(graph, schedule, new)
+                batches = _find_batches(graph, schedule, new, self.member_widths)
                 self._widths |= choose_widths(batches, self.sizes, left)
             first = self.sizes.widths[:1]  # of types that have no batch here
             return tuple(self._widths.get(t, first) for t in range(count))
+
+    def overheads(self, graph: DataflowGraph) -> tuple[float, ...] | None:
+        """Returns what one more chunk of each type costs.
+
+        Args:
+            graph: A graph.
+
+        Returns:
+            The cost in rows, by the ids of types; None where it is that of `sizes`.
+        """
+        types, least = graph.types, self.sizes.chunk_overhead
+
+        def make() -> tuple[float, ...] | None:
+            found = tuple(_chunk_overhead(each, types, least) for each in types.types)
+            return None if set(found) <= {least} else found
+
+        return types.derived((_chunk_overhead, len(types), least), make)
 
     def of(self, type_id: int) -> Widths:
         """Returns the widths of a type."""
@@ -155,7 +183,7 @@ def choose_widths(
         """The largest gain of one more width (negated), the type, and its widths."""
         options = [
             tuple(sorted((*chosen[t], width)))
-            for width in sizes.widths
+            for width in (*sizes.widths, *batches[t].more)
             if width not in chosen[t]
         ]
         costs = [batches[t].cost(option, overhead) for option in options]
@@ -179,7 +207,10 @@ def _first(widths: Widths) -> int:
 
 
 def _find_batches(
-    graph: DataflowGraph, schedule: Schedule, types: Sequence[int]
+    graph: DataflowGraph,
+    schedule: Schedule,
+    types: Sequence[int],
+    member_widths: Widths,
 ) -> dict[int, TypeBatches]:
     sizes = np.diff(schedule.batch_start).astype(np.int64)
     scales = sorted({1, max(1, _NOMINAL // graph.num_instances)})
@@ -188,6 +219,18 @@ def _find_batches(
         own = sizes[schedule.batch_type == t]
         scaled = np.minimum(np.concatenate([s * own for s in scales]), _LARGEST)
         size, count = np.unique(scaled, return_counts=True)
-        work = row_work(graph.types.types[t], graph.types)
-        found[t] = TypeBatches(size, count, max(1.0, work))
+        node_type = graph.types.types[t]
+        found[t] = TypeBatches(
+            size,
+            count,
+            max(1.0, row_work(node_type, graph.types)),
+            read_work(node_type, graph.types),
+            () if node_type.family is None else member_widths,
+        )
     return found
+
+
+def _chunk_overhead(node_type: NodeType, types: TypeTable, least: float) -> float:
+    """What one more chunk of a type costs, in rows."""
+    read = read_work(node_type, types)
+    return least + read / max(1.0, row_work(node_type, types)) if read else least

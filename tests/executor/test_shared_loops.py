@@ -11,7 +11,9 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import edbatch as eb
-from edbatch.cell import HoistedTypes
+from edbatch.cell import HoistedTypes, shared_types
+from edbatch.cell.members import Copies
+from edbatch.cell.shared_types import pays
 from edbatch.errors import ManyTypesWarning
 from edbatch.stream.format import find_chunks
 
@@ -278,6 +280,82 @@ def test_large_tables_that_are_looked_up_stay_apart(rows, shares):
     eb.verify(own, params, instances)
 
 
+@eb.cell
+def look_up_twice(tables, word):
+    return tables[0][word] + tables[1][word] + tables[0][0]
+
+
+@pytest.mark.parametrize(("rows", "shares"), [(256, True), (257, False)])
+def test_tables_that_a_chunk_would_copy_are_counted_together(rows, shares):
+    rng = np.random.default_rng(0)
+    params = rng.normal(size=(4, 2, rows, 8)).astype(np.float32)
+    params = [list(each) for each in params]
+    own = eb.batch(lambda p, x: look_up_twice(p[x[0]], x[1]), params=params)
+    instances = [(k % 4, k) for k in range(7)]
+    assert families(own.plan(instances)) == ({"look_up_twice": 4} if shares else {})
+    eb.verify(own, params, instances)
+
+
+@eb.cell
+def translate(embedding, state):
+    return jnp.tanh(state @ embedding)
+
+
+def chosen_languages(params, instance):
+    language, state = instance
+    return translate(params[language], state)
+
+
+def test_two_types_with_large_embeddings_stay_apart():
+    params = [np.broadcast_to(np.float32(0), (64, 100_000))] * 2
+    own = eb.batch(chosen_languages, params=params)
+    state = np.ones(64, np.float32)
+    assert families(own.plan([(0, state), (1, state)])) == {}
+
+
+def test_types_share_where_they_save_more_than_is_stacked():
+    """The stack has all 64 members, of 8 MiB; each type pays for 32 MiB of it."""
+    params = [np.broadcast_to(np.float32(0), (64, 2**15))] * 64
+    own = eb.batch(chosen_languages, params=params)
+    state = np.ones(64, np.float32)
+    with pytest.warns(ManyTypesWarning, match="too large to stack"):
+        assert families(own.plan([(k, state) for k in range(15)])) == {}
+    assert families(own.plan([(15, state)])) == {"translate": 64}
+    assert families(own.plan([(0, state), (5, state)])) == {"translate": 64}
+
+
+def test_what_pays():
+    stack = 5 * 2**25
+    assert not pays(3, Copies(0, 0))
+    assert pays(4, Copies(0, 2**14))
+    assert not pays(1000, Copies(0, 2**14 + 1))
+    assert not pays(4, Copies(stack, 0))
+    assert pays(5, Copies(stack, 0))
+    assert not pays(5, Copies(stack + 1, 0))
+
+
+def test_types_that_ran_apart_share_later(monkeypatch):
+    params = make_params(4)
+    vectors = list(np.random.default_rng(4).normal(size=(3, WIDTH)).astype(np.float32))
+
+    def run(params, instance):
+        layers, vector = instance
+        state = start(vector)
+        for k in layers:
+            state = drop(params["layers"][k], state)
+        return state
+
+    monkeypatch.setattr(shared_types, "_STACKED", WIDTH * WIDTH * 4)
+    own = eb.batch(run, params=params)
+    first = [([0, 3, 1, 2], each) for each in vectors]
+    second = [([4, 1, 0], each) for each in vectors]
+    assert families(own.plan(first)) == {}
+    eb.verify(own, params, first)
+    assert families(own.plan(second)) == {"drop": DEPTH}
+    for each in (second, first):
+        eb.verify(own, params, each)
+
+
 def test_many_types_that_cannot_share_are_warned_of_once():
     params = {"tables": list(np.zeros((9, 4096, 8), np.float32))}
     own = eb.batch(languages, params=params)
@@ -439,6 +517,14 @@ def test_arrays_that_a_cell_indexes(name):
     assert plans[1].shape.program.types is plans[0].shape.program.types
     for each in (first, second, first):
         eb.verify(own, params, each)
+
+
+def test_experts_with_one_or_two_inputs_each():
+    params, instances = make_mixture(experts=40, seed=1), choices(0, 20)
+    own = eb.batch(mixture, params=params)
+    loops = own.plan(instances).shape.program.loops
+    assert 1 in {each.width for each in loops}
+    eb.verify(own, params, instances)
 
 
 def test_other_indices_are_another_plan():

@@ -1,5 +1,8 @@
 """Widths of types: which of them a sample asks for, and within which budget."""
 
+from dataclasses import replace
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from trees import assert_equal, encode, make_params, sample_trees
@@ -8,6 +11,7 @@ import edbatch as eb
 from edbatch.errors import PlanError
 from edbatch.memory_planner.sizes import Sizes, cut_costs, cut_tables
 from edbatch.stream.type_widths import TypeBatches, choose_widths
+from edbatch.target import CPU
 
 WIDTHS = Sizes().widths
 TREES = sample_trees(3, 40)
@@ -47,6 +51,54 @@ def test_chosen_widths_cost_little_more_than_all():
     [chosen] = choose_widths({0: own}, Sizes(), 6).values()
     assert len(chosen) <= 7
     assert own.cost(chosen, 10) < cost[1] + 0.05 * (cost[0] - cost[1])
+
+
+def test_families_have_widths_of_the_sizes_of_their_members():
+    sizes = [1] * 60 + [2] * 30 + [12] * 9
+    assert choose_widths({0: batches(sizes)}, Sizes(), 9)[0] == (4, 8, 16)
+    own = replace(batches(sizes), more=CPU.member_widths)
+    assert choose_widths({0: own}, Sizes(), 9)[0] == (1, 2, 8, 12)
+
+
+def test_large_parameters_of_members_are_read_in_few_chunks():
+    own = replace(batches([40]), more=CPU.member_widths)
+    assert own.cost((8,), 0) < own.cost((64,), 0)
+    dear = replace(own, read=1e6)
+    assert dear.cost((8,), 0) > dear.cost((64,), 0)
+
+
+@eb.cell
+def expert(weights, x):
+    return jnp.tanh(x @ weights)
+
+
+def mixture(params, instance):
+    k, x = instance
+    return expert(params[k], x)
+
+
+def experts(count, width, rows):
+    """Parameters of experts that take no memory, and inputs for them."""
+    weights = np.broadcast_to(np.float32(0), (width, width))
+    x = np.ones(width, np.float32)
+    return [weights] * count, [(k, x) for k, n in enumerate(rows) for _ in range(n)]
+
+
+@pytest.mark.parametrize(("count", "chunks"), [(4, [96, 12]), (512, [112])])
+def test_chunks_of_large_families_are_few(count, chunks):
+    params, instances = experts(count, 256, [98, 11, 12, 108])
+    sizes = eb.Sizes(widths=(12, 96, 112), chunk_overhead=3)
+    batched = eb.batch(mixture, params=params, sizes=sizes)
+    found = batched.plan(instances).report
+    assert found.chunks == 2 + 2 * len(chunks)
+
+
+def test_experts_with_one_input_each_are_rows():
+    params, instances = experts(300, 16, [1] * 300)
+    plan = eb.batch(mixture, params=params).plan(instances)
+    assert [each.width for each in plan.shape.program.loops] == [8, 1]
+    given = eb.batch(mixture, params=params, sizes=eb.Sizes(widths=(4, 8)))
+    assert min(x.width for x in given.plan(instances).shape.program.loops) == 4
 
 
 @pytest.mark.parametrize("widths", [(1,), (3, 5), (4, 8, 64), WIDTHS])
