@@ -17,19 +17,18 @@ attachment scores (`uas`, `las`) are of all words, punctuation included, as in t
 vectors that were trained elsewhere. What was reached is in docs/results-training.md.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
 
 import edbatch as eb
 from edbatch.data import ParsedSentence, Vocabulary, oracle, read_parsed_sentences
-from edbatch.graph.context import jitted_cells
 from edbatch.models import get_workload
 from edbatch.models.transition_parser import number_parses, parse, score_oracle
 
@@ -103,12 +102,20 @@ def attachment(found: list[Any], judged: list[Judged]) -> dict[str, float]:
     }
 
 
-def decode(params: Any, judged: list[Judged]) -> list[Any]:
-    """Parses sentences; returns heads and relations of each."""
-    params = jax.tree.map(jnp.asarray, params)
-    with jitted_cells():
-        parses = [parse(params, each.sentence) for each in judged]
-    return [(each["heads"], each["relations"]) for each in parses]
+def decoder(size: int) -> Callable[[Any, list[Judged]], list[Any]]:
+    """Makes what parses sentences, so many at once; it gives heads and relations."""
+    batched = eb.batch(parse, sizes=SIZES)
+
+    def decode(params: Any, judged: list[Judged]) -> list[Any]:
+        found: list[Any] = []
+        for k in range(0, len(judged), size):
+            sentences = [each.sentence for each in judged[k : k + size]]
+            parses = batched(params, sentences)
+            columns = (parses["heads"].to_list(), parses["relations"].to_list())
+            found += zip(*columns, strict=True)
+        return found
+
+    return decode
 
 
 def split(count: int, seed: int) -> tuple[list[int], list[int]]:
@@ -143,6 +150,7 @@ def make_task(arguments: Arguments) -> Task:
     params = workload.init_params(jax.random.key(arguments.seed), arguments.hidden)
     params["word_embedding"] = params["word_embedding"][: len(words)]
     batched = eb.batch(losses, params=params, sizes=SIZES)
+    decode = decoder(4 * arguments.batch_size)
     parts = [[judged[k] for k in held_out], judged[len(text) :]]
 
     def loss(params: Any, plan: eb.Plan, _: None) -> Array:
