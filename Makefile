@@ -35,16 +35,18 @@ demo: $(STAMP)
 PYTEST = $(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile \
     --no-loadscope-reorder --timeout 600 --timeout-method thread --durations 25
 # The newer emitters of XLA for CPUs take most of its time, LLVM's optimizations most of
-# the rest. Where XLA does not know the flag, it would end the process.
-HASTE := --xla_cpu_use_fusion_emitters=false
+# the rest; to split a small program for LLVM's threads takes more than it saves. A flag
+# that XLA does not know would end the process.
+HASTE := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 OTHERS := not slow and not gpu and not devices
 
 test: $(STAMP)
 ifeq ($(strip $(PYTEST_ARGS)),)
-	@failed=; haste="$(HASTE)"; \
-	XLA_FLAGS="$$haste" $(BIN)/python -c 'import jax; jax.devices()' 2>/dev/null \
-	    || haste=; \
-	haste="$$(echo $$XLA_FLAGS $$haste)"; \
+	@failed=; haste="$$XLA_FLAGS"; \
+	for flag in $(HASTE); do \
+	    if XLA_FLAGS="$$flag" $(BIN)/python -c 'import jax; jax.devices()' 2>/dev/null; \
+	    then haste="$$haste $$flag"; fi; \
+	done; \
 	of_programs="$$(grep -rl --include='test_*.py' default_flags \
 	    $(or $(TESTS),tests))"; \
 	set -x; \

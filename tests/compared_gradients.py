@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import edbatch as eb
+from edbatch.graph.context import jitted_cells
 
 
 def assert_same_gradient(model, params, instances, read=lambda output: output, **how):
@@ -16,9 +17,10 @@ def assert_same_gradient(model, params, instances, read=lambda output: output, *
         return sum(jnp.sin(each).sum() for each in jax.tree.leaves(read(output)))
 
     found = jax.grad(lambda params: total(batched.apply(params, plan)))(params)
-    expected = jax.grad(
-        lambda params: sum(total(model(params, each)) for each in instances)
-    )(params)
+    with jitted_cells():  # else a cell's loops are compiled for each of its calls
+        expected = jax.grad(
+            lambda params: sum(total(model(params, each)) for each in instances)
+        )(params)
     for name in expected:
         assert np.isfinite(expected[name]).all(), "the model itself has a gradient"
         np.testing.assert_allclose(

@@ -1,5 +1,6 @@
 """What every test runs under: strict JAX, an empty folder, and the fixtures."""
 
+import gc
 import os
 import shutil
 import signal
@@ -26,6 +27,10 @@ os.environ["EDBATCH_CACHE_DIR"] = "off"  # commands leave the user's programs al
 edbatch.use_tiers("fine")
 jax.config.update("jax_enable_x64", False)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Jaxprs and modules live long: to look through them every 700 objects is a tenth of
+# the time of a process that has run for some minutes. Reference counts do the rest.
+gc.set_threshold(50_000, 10, 10)
 
 SLOW_LIMIT_S = 3600
 
