@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edbatch.cli import options
+from edbatch.cli import options, serving
 from edbatch.cli.console import print_json, say, stage
 
 if TYPE_CHECKING:
@@ -103,6 +103,21 @@ def compare(
             ),
         ),
     ] = None,
+    serving_: serving.Serving = False,
+    rates: serving.Rates = serving.DEFAULT_RATES,
+    burst: serving.Burst = 1.0,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What batches cost, measured by edbatch calibrate.",
+            rich_help_panel="Serving",
+        ),
+    ] = None,
+    overhead_us: serving.Overhead = 200.0,
+    requests: serving.Requests = 2000,
+    max_rows: serving.MaxRows = 256,
+    deadline_ms: serving.Deadline = 50.0,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -124,6 +139,13 @@ def compare(
     proven optimal. With --memory there is a row per policy and layout, of the model at
     --hidden.
 
+    With --serving a policy of train-policy --serving is compared, on requests that come
+    over time: the time from arrival to answer (mean and percentiles), and goodput, by
+    the heuristics in waves of 1, 8 and 32 batches between two looks for new requests
+    (the table has the best of them), by cells first come (the idea of BatchMaker), and
+    by running whole requests at once or in windows of 2, 5 and 10 ms. Requests are of
+    instances, and come at times, that training with the same seed did not see.
+
     Example: edbatch compare --workload tree-lstm --data trees.ptb --policy tree.json
     """
     import numpy as np
@@ -141,15 +163,22 @@ def compare(
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
 
+    task_options = options.TaskOptions(
+        workload, data, arity, classify, model, instances, params
+    )
+    if serving_:
+        serving.refuse("compare", plot=plot, exact=exact, memory=memory)
+        given = serving.ServingOptions(
+            rates, burst, overhead_us, requests, max_rows, costs, seed
+        )
+        serving.compare_for_serving(task_options, given, policy, deadline_ms, json)
+        return
     if plot is not None:
         from edbatch.cli.pictures import check_suffix
 
         check_suffix(plot)
         check_writable("--plot", plot)
     learned = get_policy(policy)
-    task_options = options.TaskOptions(
-        workload, data, arity, classify, model, instances, params
-    )
     if held_out and model is None and not data:
         raise CommandError(
             "--held-out divides data as train-policy did but there are none, and"

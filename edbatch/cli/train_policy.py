@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edbatch.cli import options
+from edbatch.cli import options, serving
 from edbatch.cli.console import print_json, progress_bar, say, stage
 from edbatch.cli.one_sentence import CommandError
 from edbatch.ctrl_c import EXIT_INTERRUPTED
@@ -96,6 +96,14 @@ def train_policy(
             ),
         ),
     ] = False,
+    serving_: serving.Serving = False,
+    rate: serving.Rates = serving.DEFAULT_RATES,
+    objective: serving.Objective = "p99",
+    burst: serving.Burst = 1.0,
+    overhead_us: serving.Overhead = 200.0,
+    requests: serving.Requests = 1000,
+    max_rows: serving.MaxRows = 256,
+    generations: serving.Generations = 30,
     json: options.Json = False,
 ) -> None:
     """Learn in which order to run the operations of a model.
@@ -111,6 +119,11 @@ def train_policy(
     the exit code is 130. With --out a checkpoint stands beside the policy until
     training has ended; --resume goes on from there to the very same policy.
 
+    With --serving the policy is for a server: it decides between batches which
+    operations run, whether to wait, and when to look for new requests. It is trained
+    in simulation, at the rates of --rate, with the costs of --costs, and compared by
+    edbatch compare --serving.
+
     Example: train-policy --workload tree-lstm --data trees.ptb --out tree.json
     """
     import numpy as np
@@ -123,6 +136,16 @@ def train_policy(
     from edbatch.policies.fsm.encoding import encoding_id
     from edbatch.schedule.interrupt import deferred_interrupt
 
+    task_options = options.TaskOptions(
+        workload, data, arity, classify, model, instances, params
+    )
+    if serving_:
+        serving.refuse("train-policy", resume=resume, train_anyway=train_anyway)
+        given = serving.ServingOptions(
+            rate, burst, overhead_us, requests, max_rows, costs, seed
+        )
+        serving.train_serving(task_options, given, objective, generations, out, json)
+        return
     encoding_id(encoding)
     measured = None if costs is None else load_costs(costs)
     check_writable("--out", out)
@@ -132,9 +155,6 @@ def train_policy(
             " name the file that the interrupted training was to write"
         )
     checkpoint = None if out is None else out.with_name(f"{out.name}.checkpoint")
-    task_options = options.TaskOptions(
-        workload, data, arity, classify, model, instances, params
-    )
     samples = max(_LEAST_SAMPLES, 2 * batch_size * minibatches)
     task = load_task(task_options, seed, samples)
     rng = np.random.default_rng(seed)

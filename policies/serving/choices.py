@@ -12,7 +12,7 @@ from edbatch.schedule.serving.policy import LOOK, WAIT
 AGENDA, GREEDY, LARGEST, OLDEST, READY, RULE = range(6)
 
 # Columns of a rule's weights: what its score of a type is made of.
-FEATURES = ("bias", "width", "share", "age", "wait", "urgency", "load")
+FEATURES = ("bias", "width", "share", "ratio", "age", "wait", "urgency", "load")
 # Columns of its last row: scores of waiting, and log2 of the batches in a wave.
 WAITING = ("wait_bias", "wait_load", "wave_bias", "wave_load")
 
@@ -84,14 +84,18 @@ def choose_by_rule(
         if view.waiting[t] == 0:
             continue
         w = weights[t]
+        share = view.waiting[t] / max(view.waiting[t], view.remaining[t])
+        # A waiting node is a head: none are there only where nobody counts them.
+        ratio = view.waiting[t] / view.heads[t] if view.heads[t] else share
         score = (
             w[0]
             + w[1] * np.log2(float(view.waiting[t]))
-            + w[2] * (view.waiting[t] / max(view.waiting[t], view.remaining[t]))
-            + w[3] * np.log2(1.0 + view.oldest_ms[t] / scale_ms)
-            + w[4] * np.log2(1.0 + view.waited_ms[t] / scale_ms)
-            + w[5] * np.exp(-max(0.0, view.slack_ms[t]) / scale_ms)
-            + w[6] * load
+            + w[2] * share
+            + w[3] * ratio
+            + w[4] * np.log2(1.0 + view.oldest_ms[t] / scale_ms)
+            + w[5] * np.log2(1.0 + view.waited_ms[t] / scale_ms)
+            + w[6] * np.exp(-max(0.0, view.slack_ms[t]) / scale_ms)
+            + w[7] * load
         )
         if score > best_score:
             best, best_score = t, score

@@ -67,7 +67,7 @@ def score(
         p50_ms=float(p50),
         p95_ms=float(p95),
         p99_ms=float(p99),
-        goodput=good / span_ms * 1000,
+        goodput=float(good / span_ms * 1000),
         late=1 - good / len(latency),
         rows_per_batch=sum(each.rows for each in served) / batches,
         batches_per_wave=batches / max(1, sum(each.waves for each in served)),

@@ -28,7 +28,7 @@ def decide_by(choice: Choice, name: str, state: ServingState) -> int:
                 "the serving policy 'greedy' goes by the heads of each type but"
                 " state.heads is None; count them, or take another policy"
             )
-        heads = state.waiting
+        heads = np.zeros(state.num_types, np.int32)
     view = View(
         np.asarray(state.waiting, np.int32),
         np.asarray(state.remaining, np.int32),

@@ -6,7 +6,7 @@ order in which cells became ready. *Run at once* and *windows* batch requests: t
 that have gathered run to their end before the next ones join.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,7 +26,9 @@ from edbatch.schedule.serving.policy import JOIN_AT_ONCE, Admission, ServingStat
 WINDOWS_MS = (2, 5, 10)
 WINDOW_REQUESTS = 64
 CELL_ROWS = 64
-WAVE = 8  # batches; between one, which looks most often, and all
+# Batches from one look at the door to the next: to look often keeps requests from
+# waiting outside, to look seldom saves the overhead of waves.
+WAVES = (1, 8, 32)
 
 
 @dataclass(frozen=True)
@@ -88,30 +90,33 @@ class ServingHeuristic:
 
 
 def serving_heuristics(
-    library: InstanceLibrary, wave: int = WAVE
+    library: InstanceLibrary, waves: Sequence[int] = WAVES
 ) -> tuple[ServingHeuristic, ...]:
     """Makes all heuristics for the types of a library.
 
     Args:
         library: Instances, whose mean depths the agenda goes by.
-        wave: The four heuristics of scheduling come twice: looking at the door after
-            each batch, and after so many.
+        waves: Lengths of waves, in batches: the four heuristics of scheduling come once
+            with each.
 
     Returns:
-        Agenda, greedy, largest first, oldest first; each in waves too; cells first
-        come; run at once, and fixed windows.
+        Agenda, greedy, largest first and oldest first, in waves of each length; cells
+        first come; run at once, and fixed windows.
 
     Example:
         >>> from edbatch.schedule.examples import chain
         >>> found = serving_heuristics(InstanceLibrary.of([chain("ab")]))
-        >>> [each.name for each in found][3:10]  # doctest: +NORMALIZE_WHITESPACE
-        ['oldest', 'agenda, 8', 'greedy, 8', 'largest, 8', 'oldest, 8',
+        >>> [each.name for each in found][7:14]  # doctest: +NORMALIZE_WHITESPACE
+        ['oldest, 8', 'agenda, 32', 'greedy, 32', 'largest, 32', 'oldest, 32',
          'cells first come', 'run at once']
     """
     depth_of = dict(zip(library.type_keys, library.mean_depth.tolist(), strict=True))
     by_kind = {"agenda": AGENDA, "greedy": GREEDY, "largest": LARGEST, "oldest": OLDEST}
-    found = [ServingHeuristic(name, kind) for name, kind in by_kind.items()]
-    found += [replace(each, name=f"{each.name}, {wave}", wave=wave) for each in found]
+    found = [
+        ServingHeuristic(name if wave == 1 else f"{name}, {wave}", kind, wave=wave)
+        for wave in waves
+        for name, kind in by_kind.items()
+    ]
     found.append(ServingHeuristic("cells first come", READY, max_rows=CELL_ROWS))
     windows = {"run at once": 0.0} | {f"window {ms} ms": ms for ms in WINDOWS_MS}
     found += [

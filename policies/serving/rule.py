@@ -1,8 +1,10 @@
 """The learned serving policy: scores of types, and the length of waves.
 
 A type with waiting nodes is scored by a weighted sum of what is known of it: how many
-wait, their share of the nodes that remain, how old their oldest request is, for how
-long the first has waited, how near a deadline is, and how many requests are in flight.
+wait, their share of the nodes that remain, and of the heads (the ratio that the greedy
+heuristic goes by; where a server does not count heads, the share stands for it), how
+old their oldest request is, for how long the first has waited, how near a deadline is,
+and how many requests are in flight.
 The highest score runs; at the beginning of a wave, waiting has a score too. A wave ends
 after ``2 ** (wave_bias + wave_load * load)`` batches. Numbers and times count by their
 logarithms, so equal ratios are equal steps.
@@ -86,7 +88,7 @@ class ServingRule:
 
     Example:
         >>> key = TypeKey("a", "", 0)
-        >>> weights = ((0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
+        >>> weights = ((0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
         >>> rule = ServingRule((key,), weights, (-9.0, 0.0, 3.0, 0.0), 10.0)
         >>> state = ServingState(
         ...     waiting=np.array([3]),

@@ -4,13 +4,14 @@ Rubinstein 1999; as a search for policies: Szita, Lörincz, Learning Tetris Usin
 Noisy Cross-Entropy Method, 2006. Each generation draws rules around a mean, serves the
 same requests with all of them, and moves mean and spread to those of the best. Requests
 are drawn anew for each generation, and a constant added to the spread keeps the search
-alive. What a rule is worth is the mean, over the rates, of the logarithm of its
+alive. The search starts from the rule that decides as the best heuristic does. What a
+rule is worth is the mean, over the rates, of the logarithm of its
 objective in terms of the best heuristic's at that rate (of deadlines, the difference),
 so that high loads, whose latencies are larger, count no more than others.
 
 Tabular Q-learning over buckets of the same features has more states than a training
 meets for three types, and credit for a latency is due hundreds of decisions earlier;
-the rule has 7 weights per type and its neighbours behave alike.
+the rule has 8 weights per type and its neighbours behave alike.
 """
 
 import time
@@ -22,8 +23,16 @@ import numpy as np
 from edbatch.arguments import check_number, list_of
 from edbatch.errors import PolicyError
 from edbatch.policies.fsm.training_record import package_versions
-from edbatch.policies.serving.choices import FEATURES, WAITING
-from edbatch.policies.serving.heuristics import serving_heuristics
+from edbatch.policies.serving.choices import (
+    AGENDA,
+    FEATURES,
+    GREEDY,
+    LARGEST,
+    OLDEST,
+    READY,
+    WAITING,
+)
+from edbatch.policies.serving.heuristics import ServingHeuristic, serving_heuristics
 from edbatch.policies.serving.objective import Objective
 from edbatch.policies.serving.rule import ServingRecord, ServingRule
 from edbatch.policies.serving.trace import CompiledPolicy, Trace, draw_trace, serve
@@ -32,14 +41,18 @@ from edbatch.schedule.serving.library import InstanceLibrary
 from edbatch.schedule.serving.simulation import ServingConfig
 
 _ELITE = 8
+_FEW = 2  # heuristics that are kept per trace
+_NOISE = 0.1  # of spreads, at first
 _STEP = 0.7  # share of the elite's mean and spread in the next generation's
 _VALIDATION_SEEDS = (1_000_001, 1_000_002, 1_000_003)
 _PATIENCE = 1.0  # time for what is left after the last arrival, in that of the arrivals
-# Where the search starts: wide batches first, old requests too; waves of eight batches;
-# waiting only if there is a reason to.
-_START = {"width": 1.0, "age": 0.5}
-_WAITING_START = {"wait_bias": -6.0, "wave_bias": 3.0}
-_SPREAD = {"load": 0.2, "wait_load": 0.2, "wave_load": 0.2}
+# The weight of a heuristic's feature; the agenda is a bias. To wait needs a reason.
+_FEATURE = {GREEDY: "ratio", LARGEST: "width", OLDEST: "age", READY: "wait"}
+_FEATURE_WEIGHT = {GREEDY: 4.0, LARGEST: 1.0, OLDEST: 1.0, READY: 1.0}
+_WAIT_BIAS = -20.0
+_LONGEST_WAVE = 8.0  # log2 of batches: to the end
+_SPREAD = {"load": 0.1, "wait_load": 0.1, "wave_load": 0.1, "wait_bias": 3.0}
+_OTHER_SPREAD = 0.4
 
 Progress = Callable[[int, int, float], None]
 
@@ -128,15 +141,16 @@ def train_serving_policy(
     check_number(PolicyError, "population", population, 2, whole=True)
     check_number(PolicyError, "requests", requests, 1, whole=True)
     task = _Task(library, config, rates, objective, requests)
-    heuristics = serving_heuristics(library)
     validation = [each for s in _VALIDATION_SEEDS for each in task.traces(s)]
+    heuristics = _best_few(task, serving_heuristics(library), validation)
     names, best_validation = _best(task, heuristics, validation)
     scale_ms = float(np.median(best_validation))
     if objective.deadline_ms is not None:
         scale_ms = objective.deadline_ms / 4
     rng = np.random.default_rng(seed)
-    mean, spread = _start(library.num_types)
-    found, least, ratios = None, np.inf, np.zeros(len(rates))
+    mean, spread = _start(library, _best_of(task, heuristics, validation))
+    found, values = mean.copy(), task.values(_rule(library, mean, scale_ms), validation)
+    least = task.loss(values, best_validation)
     for generation in range(generations):
         traces = task.traces(seed + 1 + generation)
         _, best = _best(task, heuristics, traces)
@@ -150,17 +164,16 @@ def train_serving_policy(
         mean += _STEP * (elite.mean(axis=0) - mean)
         spread += _STEP * (elite.std(axis=0) - spread)
         # The noise falls to nothing over the generations (Szita, Lörincz).
-        noise = 0.3 * max(0.0, 1 - 1.5 * generation / generations)
-        values = task.values(_rule(library, mean, scale_ms), validation)
-        loss = task.loss(values, best_validation)
+        noise = _NOISE * max(0.0, 1 - 1.5 * generation / generations)
+        judged = task.values(_rule(library, mean, scale_ms), validation)
+        loss = task.loss(judged, best_validation)
         if loss < least:
-            found, least = mean.copy(), loss
-            shape = len(_VALIDATION_SEEDS), len(rates)
-            ratios = (values / best_validation).reshape(shape).mean(axis=0)
+            found, least, values = mean.copy(), loss, judged
         spread = np.sqrt(spread**2 + noise**2)
         if progress is not None:
             progress(generation + 1, generations, least)
-    assert found is not None, "some loss is below infinity"
+    shape = len(_VALIDATION_SEEDS), len(rates)
+    ratios = (values / best_validation).reshape(shape).mean(axis=0)
     record = ServingRecord(
         workload=workload,
         objective=str(objective),
@@ -178,6 +191,15 @@ def train_serving_policy(
     return _rule(library, found, scale_ms, record)
 
 
+def _best_few(
+    task: _Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
+) -> list[ServingHeuristic]:
+    """The heuristics that are among the best on some trace; the rest takes long."""
+    values = np.array([task.values(each, traces) for each in heuristics])
+    kept = np.unique(np.argsort(values, axis=0)[:_FEW])
+    return [heuristics[k] for k in kept]
+
+
 def _best(
     task: _Task, heuristics: Sequence[CompiledPolicy], traces: Sequence[Trace]
 ) -> tuple[list[str], np.ndarray]:
@@ -187,12 +209,31 @@ def _best(
     return [heuristics[k].name for k in place], values.min(axis=0)
 
 
-def _start(num_types: int) -> tuple[np.ndarray, np.ndarray]:
+def _best_of(
+    task: _Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
+) -> ServingHeuristic:
+    """The heuristic that is best over all traces."""
+    values = [task.values(each, traces) for each in heuristics]
+    _, best = _best(task, heuristics, traces)
+    losses = [task.loss(each, best) for each in values]
+    return heuristics[int(np.argmin(losses))]
+
+
+def _start(
+    library: InstanceLibrary, heuristic: ServingHeuristic
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean and spread of the first generation, as flat weights."""
-    names = [*FEATURES] * num_types + [*WAITING]
-    starts = _START | _WAITING_START
-    mean = np.array([starts.get(name, 0.0) for name in names])
-    return mean, np.array([_SPREAD.get(name, 1.0) for name in names])
+    rows = np.zeros((library.num_types, len(FEATURES)))
+    if heuristic.kind == AGENDA:
+        rows[:, FEATURES.index("bias")] = -library.mean_depth
+    else:
+        column = FEATURES.index(_FEATURE[heuristic.kind])
+        rows[:, column] = _FEATURE_WEIGHT[heuristic.kind]
+    wave = min(_LONGEST_WAVE, float(np.log2(heuristic.wave)))
+    waiting = {"wait_bias": _WAIT_BIAS, "wave_bias": wave}
+    names = [*FEATURES] * library.num_types + [*WAITING]
+    mean = np.append(rows, [waiting.get(name, 0.0) for name in WAITING])
+    return mean, np.array([_SPREAD.get(name, _OTHER_SPREAD) for name in names])
 
 
 def _rule(

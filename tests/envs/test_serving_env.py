@@ -117,7 +117,7 @@ def test_a_seed_gives_the_same_roll_out():
     assert not np.array_equal(one[0][0], other[0][0]) or len(one) != len(other)
 
 
-@pytest.mark.parametrize("index", range(13))
+@pytest.mark.parametrize("index", range(17))
 def test_a_policy_in_the_environment_is_the_policy_in_compiled_code(index):
     """Also checks that all heuristics decide alike for servers and simulations."""
     library = sample_library(sample_tree_structure, 8, 0)

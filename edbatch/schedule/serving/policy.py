@@ -74,8 +74,9 @@ class ServingState:
         batches: Batches of the present wave so far; 0 at its beginning.
         now_ms: The clock.
         heads: Per type, the nodes of requests in flight that have not run and wait for
-            none of their own type; None where nobody keeps count, which only the
-            policy `greedy` needs.
+            none of their own type (`edbatch.schedule.sufficient_condition`); None where
+            nobody keeps count. The policy `greedy` needs them; for a learned one the
+            share of the nodes that remain stands for that of the heads then.
     """
 
     waiting: np.ndarray  # [T] int32

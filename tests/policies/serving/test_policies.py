@@ -94,12 +94,23 @@ def test_a_wave_ends(kind):
         ({"wait": [1, 1, 1]}, 0),
         ({"urgency": [1, 1, 1]}, 0),
         ({"urgency": [1, 1, 2]}, 2),
+        ({"ratio": [0, 0, 4]}, 2),
+        ({"ratio": [1, 9, 1]}, 0),  # 2 of 2 heads, and 5 of 20
         ({"load": [0.3, 0, 0.1], "bias": [0, 0, 0.5]}, 0),  # load is 3
         ({"load": [0.2, 0, 0.1], "bias": [0, 0, 0.5]}, 2),
     ],
 )
 def test_what_a_rule_goes_by(columns, chosen):
     assert rule(**columns).decide(STATE) == chosen
+
+
+def test_where_heads_are_not_counted_the_share_stands_for_them():
+    # 2 of 8 nodes, and 5 of 40.
+    by_ratio = rule(ratio=[4, 1, 4], width=[0, 0, 0.05])
+    assert by_ratio.decide(STATE) == 0
+    state = replace(STATE, heads=None, remaining=np.array([40, 9, 6]))
+    assert by_ratio.decide(state) == 2
+    assert rule(share=[4, 1, 4]).decide(state) == 2
 
 
 def test_a_rule_waits_where_that_scores_higher():
@@ -205,7 +216,7 @@ def test_a_policy_for_other_types():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"weights": ((0.0,) * 6,) * 3}, r"7 weights for each .* 3, \[6, 6, 6\] and 4"),
+        ({"weights": ((0.0,) * 6,) * 3}, r"8 weights for each .* 3, \[6, 6, 6\] and 4"),
         ({"waiting": (0.0,)}, "and 4 for waiting, but here their numbers"),
         ({"types": ()}, "one type or more"),
         ({"waiting": (float("nan"), 0, 0, 0)}, "a weight is a finite number"),

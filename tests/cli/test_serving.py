@@ -1,0 +1,141 @@
+"""`train-policy --serving` and `edbatch compare --serving`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edbatch.cli.main import app
+from edbatch.cli.serving import outcome, parse_rates, shown_rows
+from edbatch.policies.serving import ServingScore, load_serving_policy
+
+TREES = ("--serving", "--workload", "tree-lstm")
+QUICK = ("--requests", 100, "--rate", "50%,700")
+
+
+@pytest.fixture(scope="module")
+def serving_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("serving") / "rule.json"
+    options = [*TREES, *QUICK, "--generations", 2, "--burst", 3, "--out", file]
+    result = CliRunner().invoke(app, ["train-policy", *map(str, options)])
+    assert result.exit_code == 0, result.output
+    assert f"The policy is in {file}." in result.stderr
+    assert "p99 on arrivals" in result.stdout
+    return file
+
+
+def test_what_was_trained_is_recorded(serving_file: Path) -> None:
+    record = load_serving_policy(serving_file).training
+    assert record is not None
+    assert record.workload == "tree-lstm on sampled instances"
+    assert (record.objective, record.burst, record.generations) == ("p99", 3, 2)
+    assert record.rates[1] == 700
+    assert record.overhead_ms == 0.2
+    assert record.costs.startswith("not measured")
+
+
+def test_rows_as_json(edbatch, serving_file: Path) -> None:
+    result = edbatch("compare", *TREES, *QUICK, "--policy", serving_file, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    names = [row["policy"] for row in rows]
+    assert names[:17] == names[18:35]
+    assert names[0] == "learned"
+    assert {"largest", "largest, 8", "run at once", "window 10 ms"} < {*names}
+    half, fixed = rows[0], rows[-1]
+    assert (half["load"], fixed["rate"]) == (0.5, 700)
+    for row in rows:
+        assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
+        assert 0 <= row["late"] <= 1
+    again = edbatch("compare", *TREES, *QUICK, "--policy", serving_file, "--json")
+    assert again.stdout == result.stdout
+
+
+def test_a_table_of_80_columns(edbatch, serving_file: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    options = ("--policy", serving_file, "--deadline-ms", 20, "--burst", 2)
+    result = edbatch("compare", *TREES, *QUICK, *options)
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "goodput" in result.stdout and "within 20 ms" in result.stdout
+    assert result.stdout.count("│ learned") == 2
+    assert result.stdout.count("│ largest") == 2
+    assert "At 700 requests/s: learned has mean" in result.stderr
+
+
+def test_costs_of_a_file(edbatch, serving_file: Path, tmp_path: Path) -> None:
+    costs = {
+        "format": "edbatch-costs",
+        "version": 1,
+        "widths": [1, 64],
+        "switch_us": 0,
+        "call_us": 0,
+        "types": [
+            {
+                "cell": cell,
+                "path": "",
+                "arity": 0,
+                "variant": 0,
+                "batches": 1,
+                "measured_widths": 2,
+                "chunk_us": [100, 1000],
+            }
+            for cell in ("leaf", "compose", "classify")
+        ],
+    }
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(costs))
+    command = ("compare", *TREES, *QUICK, "--policy", serving_file, "--json")
+    cheap, dear = (
+        json.loads(edbatch(*command, *more).stdout)[-1]["mean_ms"]
+        for more in ((), ("--costs", file))
+    )
+    assert dear > cheap
+
+
+def score(policy: str, mean: float, p99: float) -> ServingScore:
+    return ServingScore(policy, 100.0, mean, mean, p99, p99, 1.0, 0.0, 1.0, 1.0)
+
+
+def test_the_outcome_in_a_sentence() -> None:
+    rows = [score("learned", 9, 33), score("a", 10, 40), score("b, 8", 12, 30)]
+    assert outcome(rows) == (
+        "At 100 requests/s: learned has mean 10.0% below that of a and p99 10.0% above"
+        " that of b, 8."
+    )
+
+
+def test_of_each_heuristic_the_best_wave_is_shown() -> None:
+    rows = [score(name, 1, p) for name, p in (("a", 3), ("b", 2), ("a, 8", 2))]
+    assert [row.policy for row in shown_rows(rows)] == ["a, 8", "b"]
+
+
+@pytest.mark.parametrize("text", ["", "a", "0", "-5", "50%%", "nan", "1,,2", "inf"])
+def test_rates_that_cannot_be(assert_fails, text: str) -> None:
+    assert_fails(
+        "--rate takes requests per second above 0",
+        *("train-policy", *TREES, "--rate", text),
+    )
+
+
+def test_rates() -> None:
+    assert parse_rates("5, 20%") == [(5, False), (0.2, True)]
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("an objective is mean, p99, or", ("train-policy", "--objective", "p90")),
+        ("--resume belongs to minibatches", ("train-policy", "--resume")),
+        ("--exact belongs to minibatches", ("compare", "--policy", "p", "--exact")),
+        ("there is no policy file", ("compare", "--policy", "nothing.json")),
+    ],
+)
+def test_what_cannot_be_done_is_said(assert_fails, message, options) -> None:
+    assert_fails(message, *options, *TREES)
+
+
+def test_a_policy_for_minibatches_is_refused(assert_fails) -> None:
+    zoo = Path(__file__).parents[2] / "policies" / "zoo" / "tree-lstm.json"
+    assert_fails("it is a policy for minibatches", "compare", *TREES, "--policy", zoo)

@@ -1,0 +1,250 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edbatch.envs import sample_lattice_structure, sample_library, sample_tree_structure
+from edbatch.errors import PolicyError
+from edbatch.graph import TypeKey
+from edbatch.policies import load_policy
+from edbatch.policies.cost.model import CostModel
+from edbatch.policies.serving import (
+    Objective,
+    ServingRule,
+    affine_costs,
+    batch_costs,
+    capacity,
+    compare_serving,
+    draw_trace,
+    load_serving_policy,
+    score,
+    serve,
+    serving_heuristics,
+    train_serving_policy,
+)
+from edbatch.policies.serving.file import parse_serving_policy
+from edbatch.policies.serving.training import _rule, _start
+from edbatch.schedule.serving import Arrivals, Served, ServingConfig
+
+LATTICES = sample_library(sample_lattice_structure, 12, 0)
+COSTS = affine_costs(LATTICES.num_types, fixed_ms=0.05, max_rows=64)
+CONFIG = ServingConfig(COSTS, 0.1)
+RATE = [Arrivals(2500)]
+# Agenda, oldest first and cells first come take long here, as their queues grow.
+FAST = [
+    each
+    for each in serving_heuristics(LATTICES)
+    if each.name.partition(",")[0] in ("greedy", "largest", "run at once")
+    or each.name.startswith("window")
+]
+
+
+def trained(**arguments):
+    settings = {"generations": 5, "population": 20, "requests": 250} | arguments
+    return train_serving_policy(LATTICES, CONFIG, RATE, Objective("p99"), **settings)
+
+
+@pytest.fixture(scope="module")
+def rule():
+    return trained(workload="lattices", costs="made up")
+
+
+def test_training_beats_the_heuristics_on_other_requests(rule):
+    rows = compare_serving([rule, *FAST], LATTICES, CONFIG, RATE, requests=500)
+    learned, *others = rows
+    assert learned.policy == "learned"
+    assert learned.p99_ms < min(each.p99_ms for each in others)
+    record = rule.training
+    assert record.validation[0] < 1
+    assert record.generations == 5
+    assert record.best_heuristics[0] in {each.policy for each in others}
+
+
+def test_the_seed_decides_what_is_learned(rule):
+    same, other = trained(), trained(seed=5)
+    assert same.weights == rule.weights
+    assert same.waiting == rule.waiting
+    assert other.weights != rule.weights
+
+
+def test_progress_is_told():
+    told = []
+    trained(generations=2, progress=lambda *each: told.append(each))
+    assert [each[:2] for each in told] == [(1, 2), (2, 2)]
+    assert told[1][2] <= told[0][2]
+
+
+def test_a_rule_for_deadlines_misses_fewer():
+    objective = Objective.parse("deadline:9")
+    rule = train_serving_policy(
+        LATTICES, CONFIG, RATE, objective, generations=5, population=20, requests=250
+    )
+    learned, *others = compare_serving(
+        [rule, *FAST], LATTICES, CONFIG, RATE, requests=500, deadline_ms=9
+    )
+    assert 0 < learned.late < min(each.late for each in others)
+
+
+@pytest.mark.parametrize("heuristic", serving_heuristics(LATTICES)[:14])
+def test_training_starts_from_the_heuristic(heuristic):
+    mean, _ = _start(LATTICES, heuristic)
+    trace = draw_trace(LATTICES, Arrivals(1000), 100, 1)
+    ours, theirs = (
+        serve(each, LATTICES, CONFIG, trace)
+        for each in (_rule(LATTICES, mean, 10.0), heuristic)
+    )
+    np.testing.assert_array_equal(ours.finish_ms, theirs.finish_ms)
+    assert ours.batches == theirs.batches
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"generations": 0}, "generations is a whole number, 1 or more, but this is 0"),
+        ({"population": 1}, "population is a whole number, 2 or more"),
+        ({"requests": 0}, "requests is a whole number, 1 or more"),
+    ],
+)
+def test_settings_that_cannot_be(arguments, message):
+    with pytest.raises(PolicyError, match=message):
+        trained(**arguments)
+
+
+def test_training_at_no_rate():
+    with pytest.raises(PolicyError, match="at one rate or more but there is none"):
+        train_serving_policy(LATTICES, CONFIG, [], Objective("mean"))
+
+
+# ---- files ----
+
+
+def test_a_file_holds_the_policy(rule, tmp_path):
+    path = rule.save(tmp_path / "rule.json")
+    assert load_serving_policy(path) == rule
+    assert load_serving_policy(str(path)).training == rule.training
+    text = path.read_text()
+    assert '"kind": "serving",\n' in text
+    lines = [line for line in text.splitlines() if '"cell":' in line]
+    assert len(lines) == LATTICES.num_types
+    bare = replace(rule, training=None)
+    assert parse_serving_policy((bare.save(tmp_path / "b.json")).read_text()) == bare
+
+
+def test_other_readers_say_what_it_is(rule, tmp_path):
+    path = rule.save(tmp_path / "rule.json")
+    with pytest.raises(
+        PolicyError, match=r"rule.json is of the kind 'serving'; read it by load_serv"
+    ):
+        load_policy(path)
+
+
+def changed(rule, **entries):
+    content = json.loads(json.dumps({"format": "edbatch-policy", "version": 4}))
+    content |= rule.to_json() | entries
+    return json.dumps({k: v for k, v in content.items() if v != "nothing"})
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"kind": "nothing"}, "in p 'kind' is not 'serving': it is a policy for mini"),
+        ({"version": 5}, "up to version 4 but p has version 5"),
+        ({"types": 3}, "'types' of the file is not a JSON array"),
+        ({"types": [{"cell": "a"}]}, "type 0 has no 'path'"),
+        ({"types": []}, "one type or more"),
+        ({"waiting": {}}, "'waiting' has no 'wait_bias'"),
+        ({"scale_ms": "a"}, "'scale_ms' of the file is not a JSON number"),
+        ({"scale_ms": -1}, "the unit of time of a serving rule is above 0"),
+        ({"max_requests": 0}, "max_requests of an admission"),
+        ({"window_ms": "a"}, "'window_ms' of the file is not a JSON number"),
+        ({"training": 3}, "'training' is not an object"),
+        ({"training": {}}, "'training' has no 'workload'"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(rule, entries, message):
+    with pytest.raises(PolicyError, match=message):
+        parse_serving_policy(changed(rule, **entries), "p")
+
+
+def test_a_schedule_is_no_serving_policy(tmp_path):
+    with pytest.raises(PolicyError, match="it is a policy for minibatches"):
+        parse_serving_policy('{"format": "edbatch-policy", "version": 3}')
+
+
+# ---- comparison ----
+
+
+def test_scores_against_the_definition():
+    served = [
+        Served(np.array([0.0, 5]), np.array([10.0, 8]), 3, 2, 12, 9.0),
+        Served(np.array([1.0, 2]), np.array([4.0, 6]), 1, 1, 2, 2.0),
+    ]
+    row = score("p", 100.0, served, deadline_ms=4)
+    assert (row.mean_ms, row.p50_ms, row.p99_ms) == (5, 4, 10)
+    assert row.late == 0.25
+    assert row.goodput == pytest.approx(3 / (10 + 5) * 1000)
+    assert (row.rows_per_batch, row.batches_per_wave) == (14 / 4, 4 / 3)
+
+
+def test_capacity_is_what_is_served_when_all_are_there():
+    policy = serving_heuristics(LATTICES)[-1]
+    trace = draw_trace(LATTICES, None, 200, 3)
+    assert not trace.arrival_ms.any()
+    served = serve(policy, LATTICES, CONFIG, trace)
+    found = capacity(policy, LATTICES, CONFIG, requests=200, seed=3)
+    assert found == pytest.approx(200 / served.finish_ms.max() * 1000)
+
+
+def test_a_run_is_given_up():
+    policy = serving_heuristics(LATTICES)[3]  # oldest first, the slowest
+    trace = draw_trace(LATTICES, Arrivals(50_000), 300, 0)
+    served = serve(policy, LATTICES, CONFIG, trace, patience_ms=10)
+    assert np.isinf(served.finish_ms).any()
+    value = Objective("mean").value(served, patience_ms=10)
+    assert np.isfinite(value)
+    assert value < trace.arrival_ms[-1] + 10
+
+
+def test_objectives_against_the_definition():
+    served = Served(np.array([0.0, 5]), np.array([10.0, 8]), 3, 2, 12, 9.0)
+    assert Objective("mean").value(served) == 6.5
+    assert Objective("p99").value(served) == pytest.approx(9.93)
+    assert Objective("deadline", 4.0).value(served) == pytest.approx(
+        0.5 + 1e-3 * 6.5 / 4
+    )
+
+
+@pytest.mark.parametrize("text", ["p98", "deadline", "deadline:0", "mean:3", ""])
+def test_objectives_that_cannot_be(text):
+    with pytest.raises(PolicyError, match="an objective is mean, p99, or dead"):
+        Objective.parse(text)
+
+
+# ---- costs ----
+
+
+def test_measured_costs_as_a_table():
+    keys = (TypeKey("a", "", 0), TypeKey("b", "", 1))
+    times = ((100.0, 150.0), (200.0, 300.0))
+    costs = CostModel(keys, (1, 4), times, (2, 2), (1.0, 1.0), switch_us=10)
+    table = batch_costs(costs, keys[::-1], 6)
+    assert table.shape == (2, 7)
+    for row, key in zip(table, keys[::-1], strict=True):
+        for rows in range(1, 7):
+            assert row[rows] == pytest.approx(costs.batch_us(key, rows) / 1000)
+
+
+def test_costs_of_types_that_were_not_measured():
+    costs = CostModel((TypeKey("a", "", 0),), (1,), ((1.0,),), (1,), (1.0,))
+    with pytest.raises(PolicyError, match="'b/0' was not"):
+        batch_costs(costs, (TypeKey("b", "", 0),))
+
+
+def test_a_policy_of_other_sizes_of_trees_still_serves(rule):
+    library = sample_library(sample_tree_structure, 4, 0)
+    other = rule.for_types(library.type_keys)
+    assert isinstance(other, ServingRule)
+    config = ServingConfig(affine_costs(library.num_types))
+    trace = draw_trace(library, Arrivals(500), 50, 0)
+    assert np.isfinite(serve(other, library, config, trace).finish_ms).all()
