@@ -68,7 +68,7 @@ class CallStack:
         Returns:
             The answer.
         """
-        return _resume_caller(self._greenlet, question)
+        return _caller().switch(question)
 
     @property
     def is_current(self) -> bool:
@@ -76,10 +76,11 @@ class CallStack:
         return getcurrent() is self._greenlet
 
 
-def _resume_caller(own: greenlet, question: Any) -> Any:
-    caller = own.parent
-    assert caller is not None, "whoever resumes a stack is its parent"
-    return caller.switch(question)
+def _caller() -> greenlet:
+    """Returns the greenlet that resumed the current one."""
+    caller = getcurrent().parent
+    assert caller is not None, "the main greenlet is not suspended"
+    return caller
 
 
 class Returned:
@@ -101,7 +102,7 @@ def _serve(box: list[Any]) -> None:
     """Makes one call after the other."""
     while True:
         _replace_by_outcome(box)
-        _resume_caller(getcurrent(), None)
+        _caller().switch(None)  # no variable here may hold the greenlet itself
 
 
 def _replace_by_outcome(box: list[Any]) -> None:
