@@ -129,7 +129,12 @@ class Batched(HostSide):
 
     @keyboard_interrupts()
     def rollout(
-        self, params: Any, instances: Iterable[Any], *, rng: Any = None
+        self,
+        params: Any,
+        instances: Iterable[Any],
+        *,
+        rng: Any = None,
+        keep_values: bool = False,
     ) -> Rollout:
         """Runs instances that ask for values, and records the paths that they take.
 
@@ -146,6 +151,7 @@ class Batched(HostSide):
             instances: Instances, none of them a recording.
             rng: As for `apply`. Instances get the same keys when they run again with
                 the recordings in the same order.
+            keep_values: Whether to keep what instances are handed.
 
         Returns:
             The outputs, as a call returns them, and the recordings.
@@ -176,7 +182,15 @@ class Batched(HostSide):
         """
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.checked(self.states.of_params(params), instances)
-        return roll_out(state, self.options, self._waves, params, instances, rng)
+        return roll_out(
+            state,
+            self.options,
+            self._waves,
+            params,
+            instances,
+            rng,
+            keep_values=keep_values,
+        )
 
     def plan(
         self,

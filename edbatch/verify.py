@@ -1,7 +1,7 @@
 """Comparison of a batched function with the model that it batches."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,18 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from edbatch.arguments import check_flag, check_number, list_of
+from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
 from edbatch.compilation.settings import fine_only
 from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
-from edbatch.graph.context import jitted_cells
+from edbatch.graph.context import given_values, jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
 from edbatch.graph.ragged import Ragged
+from edbatch.graph.recorder import AsksForValueError
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
 
 _ROUNDING = 512  # tolerance in units of the rounding error
 _MOST = 0.5  # of an array's scale: beyond, dtypes of few bits would allow anything
 
+Values = list[list[list[np.ndarray]]]  # what each instance got each time it asked
 Roundings = Callable[[], list[Rounding]]  # per leaf; asked for only where it matters
 
 
@@ -37,12 +40,15 @@ class Verification:
             output's largest entry if above 1.
         max_gradient_error: Likewise, of a gradient with respect to a parameter; None if
             gradients were not compared.
+        close_choices: Instances that the model takes along another path when it runs by
+            itself, since a value that it looked at differs by rounding.
     """
 
     instances: int
     outputs: int
     max_output_error: float
     max_gradient_error: float | None
+    close_choices: int = 0
 
 
 @fine_only
@@ -60,6 +66,11 @@ def verify(
 
     Outputs of every instance are compared, and the gradients with respect to the
     parameters of a random linear function of all floating outputs.
+
+    Of a model that asks for values (`edbatch.value`), the values are compared, too. It
+    is then handed those of the batched run, so that it takes the same path where two
+    choices lie within rounding of each other; `Verification.close_choices` counts the
+    instances that take another path by themselves.
 
     Args:
         batched: The batched function, of one device or of several.
@@ -94,10 +105,17 @@ def verify(
     instances = list_of(PlanError, "a minibatch", instances)
     if params is None:  # as parameters of a model that has none
         batched.bind(params)
-    plan: Any = batched.plan(instances, params=params)
-    model = _unbatched(batched.model, rng)
+    plan, values = _plan(batched, params, instances, rng)
+    model = _unbatched(batched.model, rng, values)
     with jitted_cells():
+        if values is not None:
+            _compare_values(batched.model, params, instances, values, tolerance, rng)
         expected = [model(params, each, k) for k, each in enumerate(instances)]
+        close = 0
+        if values is not None:
+            free = _unbatched(batched.model, rng)
+            alone = [free(params, each, k) for k, each in enumerate(instances)]
+            close = sum(map(_is_other_path, alone, expected))
     found = split_instances(batched.apply(params, plan, rng=rng), len(instances))
     worst, count = 0.0, 0
     for k, (own, reference) in enumerate(zip(found, expected, strict=True)):
@@ -105,11 +123,94 @@ def verify(
         error, size = _compare(own, reference, f"instance {k}", tolerance, roundings)
         worst, count = max(worst, error), count + size
     gradient = (
-        _compare_gradients(batched, params, plan, instances, tolerance, seed, rng)
+        _compare_gradients(
+            batched, params, plan, model, instances, tolerance, seed, rng
+        )
         if gradients and _has_float(params) and _has_float(expected)
         else None
     )
-    return Verification(len(instances), count, worst, gradient)
+    return Verification(len(instances), count, worst, gradient, close)
+
+
+def _plan(
+    batched: BatchedFunction, params: Any, instances: Sequence[Any], rng: Any
+) -> tuple[Any, Values | None]:
+    """Plans a minibatch; where instances ask for values, also returns what they got."""
+    try:
+        return batched.plan(instances, params=params), None
+    except AsksForValueError:
+        if not isinstance(batched, Batched):
+            raise
+    found = batched.rollout(params, instances, rng=rng, keep_values=True)
+    assert found.values is not None, "values are kept"
+    return batched.plan(found.recordings), found.values
+
+
+class _GivenValues:
+    """Values of the batched run, for the model of one instance."""
+
+    def __init__(self, values: list[list[np.ndarray]]) -> None:
+        self._values = iter(values)
+
+    def next(self, tree: Any) -> Any:
+        leaves, treedef = jax.tree.flatten(tree)
+        given = next(self._values, None)
+        if given is None or len(given) != len(leaves):
+            raise VerificationError(
+                "the model asks for a value that it did not ask for in the batched run,"
+                " though it was given the same values; it depends on something else,"
+                " such as random numbers of its own"
+            )
+        self.check(leaves, given)
+        return jax.tree.unflatten(treedef, given)
+
+    def check(self, leaves: list[Any], given: list[np.ndarray]) -> None:
+        """Compares the model's own values with the given ones."""
+
+
+class _ComparedValues(_GivenValues):
+    """As `_GivenValues`; raises if they are not what the model has computed."""
+
+    def __init__(
+        self, values: list[list[np.ndarray]], place: int, tolerance: float | None
+    ) -> None:
+        super().__init__(values)
+        self._place, self._tolerance, self._asked = place, tolerance, 0
+
+    def check(self, leaves: list[Any], given: list[np.ndarray]) -> None:
+        name = f"instance {self._place}, value {self._asked} that it asks for"
+        self._asked += 1
+
+        def roundings() -> list[Rounding]:
+            return [rounding_of(np.asarray(each).dtype) for each in leaves]
+
+        for k, (own, other) in enumerate(zip(given, leaves, strict=True)):
+            # A number that was asked for has NumPy's dtype, not JAX's.
+            own = own.astype(input_dtype(own))
+            _error(own, other, name, self._tolerance, roundings, k)
+
+
+def _compare_values(
+    model: Callable[[Any, Any], Any],
+    params: Any,
+    instances: Sequence[Any],
+    values: Values,
+    tolerance: float | None,
+    rng: Any,
+) -> None:
+    for k, instance in enumerate(instances):
+        with given_values(_ComparedValues(values[k], k, tolerance)):
+            _unbatched(model, rng)(params, instance, k)
+
+
+def _is_other_path(own: Any, expected: Any) -> bool:
+    """Whether a result is another one than by rounding."""
+    arrays = jax.tree.map(lambda leaf: np.asarray(leaf, input_dtype(leaf)), own)
+    try:
+        _compare(arrays, expected, "", None, list)
+    except (VerificationError, IndexError):
+        return True
+    return False
 
 
 def split_instances(result: Any, count: int) -> list[Any]:
@@ -252,13 +353,13 @@ def _compare_gradients(
     batched: BatchedFunction,
     params: Any,
     plan: Any,
+    model: Callable[..., Any],
     instances: Sequence[Any],
     tolerance: float | None,
     seed: int,
     rng: Any,
 ) -> float:
     random = np.random.default_rng(seed)
-    model = _unbatched(batched.model, rng)
     weights = jax.tree.map(
         lambda each: (
             random.standard_normal(each.shape).astype(each.dtype)
@@ -308,11 +409,17 @@ def _compare_gradients(
     )
 
 
-def _unbatched(model: Callable[[Any, Any], Any], rng: Any) -> Callable[..., Any]:
-    """The model of one instance, with its keys."""
+def _unbatched(
+    model: Callable[[Any, Any], Any], rng: Any, values: Values | None = None
+) -> Callable[..., Any]:
+    """The model of one instance, with its keys, and with values if there are any."""
 
     def run(params: Any, instance: Any, place: int) -> Any:
-        with nullcontext() if rng is None else cell_keys(rng, place):
+        with ExitStack() as contexts:
+            if rng is not None:
+                contexts.enter_context(cell_keys(rng, place))
+            if values is not None:
+                contexts.enter_context(given_values(_GivenValues(values[place])))
             return model(params, instance)
 
     return run

@@ -23,11 +23,19 @@ class KeySource(Protocol):
         """Returns the key of the next call."""
 
 
+class ValueSource(Protocol):
+    """Gives a model that runs unbatched values in place of its own."""
+
+    def next(self, tree: Any) -> Any:
+        """Returns the values that the model gets for what it asks for."""
+
+
 class _Context(threading.local):
     """The state of one thread."""
 
     recorder: CallRecorder | None = None
     keys: KeySource | None = None
+    values: ValueSource | None = None
     jit: bool = False
     inside: bool = False  # the function of a recorded cell runs
 
@@ -54,3 +62,20 @@ def inside_cell() -> Iterator[None]:
         yield
     finally:
         context.recorder, context.keys, context.inside = before
+
+
+@contextmanager
+def given_values(source: ValueSource) -> Iterator[None]:
+    """Gives models that run unbatched in this context values of another run.
+
+    Args:
+        source: The values.
+
+    Yields:
+        Nothing.
+    """
+    before, context.values = context.values, source
+    try:
+        yield
+    finally:
+        context.values = before

@@ -31,6 +31,10 @@ _CLOSE = None  # the end of a tuple or a list
 _END = "end"  # the end of the arguments
 
 
+class AsksForValueError(RecordingError):
+    """A model that is only recorded asks for a value."""
+
+
 class Recorder(InstanceTape):
     """Records one instance onto a tape."""
 
@@ -92,8 +96,8 @@ class Recorder(InstanceTape):
         return known.outputs(self, first)
 
     def value(self, tree: Any) -> Any:
-        """Raises `RecordingError`: while a model is recorded, no cell runs."""
-        raise RecordingError(
+        """Raises `AsksForValueError`: while a model is recorded, no cell runs."""
+        raise AsksForValueError(
             f"the model asks for a value ({user_line()}), but .record, .graph and .plan"
             " run no cell, so there is none; call the batched function on instances, or"
             " batched.rollout, whose recordings can be kept, planned and"

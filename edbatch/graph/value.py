@@ -55,6 +55,8 @@ def value(tree: Any) -> Any:
         return context.recorder.value(tree)
     if context.inside:
         raise _without_value(CellError, "inside a cell")
+    if context.values is not None:
+        return context.values.next(tree)
     return jax.tree.map(_concrete, tree)
 
 

@@ -31,6 +31,7 @@ class InstanceRun(Recorder):
         asked: The handles whose values it waits for.
         result: What the model returned, once it has ended.
         ended: Whether it has.
+        values: What it was handed, the leaves of each answer; None if not kept.
         parts: Per wave its number, and the first and last node and value of the
             instance in it.
     """
@@ -43,6 +44,7 @@ class InstanceRun(Recorder):
         self.asked: list[Handle] = []
         self.result: Any = None
         self.ended = False
+        self.values: list[list[np.ndarray]] | None = None
         self.parts: list[tuple[int, int, int, int, int]] = []
         self._closing = False
         self._traced = False
@@ -109,7 +111,7 @@ class InstanceRun(Recorder):
 
     def value(self, tree: Any) -> Any:
         """Suspends the instance until values are there; see `edbatch.value`."""
-        if type(tree) is Handle:
+        if type(tree) is Handle and self.values is None:
             return self._ask([tree])[0]
         leaves, treedef = jax.tree.flatten(tree)
         handles = [each for each in leaves if type(each) is Handle]
@@ -117,6 +119,8 @@ class InstanceRun(Recorder):
         found = [
             next(answers) if type(each) is Handle else _array(each) for each in leaves
         ]
+        if self.values is not None:
+            self.values.append(found)
         return jax.tree.unflatten(treedef, found)
 
     def _ask(self, handles: list[Handle]) -> list[np.ndarray]:

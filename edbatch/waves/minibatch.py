@@ -64,6 +64,8 @@ def roll_out(
     params: Any,
     instances: Sequence[Any],
     rng: Any = None,
+    *,
+    keep_values: bool = False,
 ) -> Rollout:
     """Runs a minibatch in waves and keeps the paths that instances took.
 
@@ -74,6 +76,7 @@ def roll_out(
         params: As for `call_in_waves`.
         instances: As for `call_in_waves`.
         rng: As for `call_in_waves`.
+        keep_values: Whether to keep what instances are handed.
 
     Returns:
         The outputs and the recordings.
@@ -82,11 +85,19 @@ def roll_out(
         EdbatchError: As `edbatch.Batched.rollout`.
     """
     runner, runs = _start(
-        state, options, functions, params, instances, rng, keep_paths=True
+        state,
+        options,
+        functions,
+        params,
+        instances,
+        rng,
+        keep_paths=True,
+        keep_values=keep_values,
     )
     outputs = _results(runner, runs)
     report = WaveReport.of(runner.counts)
-    return Rollout(outputs, recordings_of(runner, runs), report)
+    values = [run.values or [] for run in runs] if keep_values else None
+    return Rollout(outputs, recordings_of(runner, runs), report, values)
 
 
 def _start(
@@ -98,6 +109,7 @@ def _start(
     rng: Any,
     *,
     keep_paths: bool = False,
+    keep_values: bool = False,
 ) -> tuple[WaveRunner, list[InstanceRun]]:
     """Runs all instances to their ends."""
     check_not_empty(instances)
@@ -106,7 +118,14 @@ def _start(
     check_params(params, state.types.params_spec)
     sizes = state.wave_sizes(options, choose_target(params))
     runner = WaveRunner(
-        state, sizes, functions, options, params, rng, keep_paths=keep_paths
+        state,
+        sizes,
+        functions,
+        options,
+        params,
+        rng,
+        keep_paths=keep_paths,
+        keep_values=keep_values,
     )
     model = state.types.model
     assert model is not None, "a state's types know their model"

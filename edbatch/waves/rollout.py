@@ -57,11 +57,14 @@ class Rollout:
         recordings: A recording of each instance: what it computed, with the values that
             it looked at as constants. They can be kept, planned and differentiated.
         report: What the waves were made of.
+        values: For each instance what it was handed, one list of arrays for each time
+            that it asked; None if they were not kept.
     """
 
     outputs: Any
     recordings: list[DataflowGraph]
     report: WaveReport
+    values: list[list[list[np.ndarray]]] | None = None
 
 
 def run_instances(

@@ -140,6 +140,7 @@ class WaveRunner:
         params: The parameters, arrays of JAX or NumPy.
         rng: The key for cells that draw random numbers, or None.
         keep_paths: Whether to keep what was recorded.
+        keep_values: Whether instances keep what they were handed.
 
     Attributes:
         tape: The tape of the wave to come.
@@ -157,6 +158,7 @@ class WaveRunner:
         rng: Any = None,
         *,
         keep_paths: bool = False,
+        keep_values: bool = False,
     ) -> None:
         self.tape = Tape(state.types)
         self.counts = WaveCounts()
@@ -171,6 +173,7 @@ class WaveRunner:
         self._instance_nodes: list[int] = []
         self._stacks: list[CallStack] = []
         self._traced = is_tracing()
+        self._keep_values = keep_values
         self._ended: list[tuple[InstanceRun, list[int]]] = []
 
     @property
@@ -192,6 +195,8 @@ class WaveRunner:
             Exception: What the model raised.
         """
         run = InstanceRun(self.tape, self._state.calls, index, self._stacks)
+        if self._keep_values:
+            run.values = []
         with self._part_of(run):
             run.start(call, traced=self._traced)
         return run
