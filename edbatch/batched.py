@@ -16,6 +16,7 @@ from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.parameters import abstract
+from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
 from edbatch.model_state import ModelState
 from edbatch.plan.keys import plan_key, program_with
@@ -28,7 +29,7 @@ from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.sharded import Sharded
 from edbatch.state_registry import StateRegistry
 from edbatch.target import Target, choose_target
-from edbatch.waves.minibatch import call_in_waves, roll_out
+from edbatch.waves.minibatch import call_in_waves, calls_ahead, roll_out
 from edbatch.waves.rollout import Rollout
 from edbatch.waves.runner import WaveFunctions
 
@@ -309,7 +310,8 @@ class Batched(HostSide):
         """Compiles ahead what calls with minibatches like those of a sample will run.
 
         The sample is cut into minibatches of each size, all of which are planned; what
-        is compiled are the fine programs of their buckets. For a step of training, use
+        is compiled are the fine programs of their buckets. If the model asks for values
+        (`edbatch.value`), they are run, by coarse programs. For a step of training, use
         `warm_up` of its own, of `eb.jit`.
 
         Args:
@@ -344,12 +346,20 @@ class Batched(HostSide):
         """
         instances = list_of(PlanError, "a sample", sample)
         state = self.states.checked(self.states.of_params(params), instances)
-        recordings = record_each(state, instances)
         target = choose_target(params)
 
         def plan(minibatch: Sequence[Any]) -> Plan:
             return self._plan(state, minibatch, target, planning.ANY)
 
+        def run(minibatch: Sequence[Any]) -> list[Any]:
+            functions = self._waves
+            return calls_ahead(state, self.options, functions, params, minibatch, rng)
+
+        try:
+            recordings = record_each(state, instances)
+        except AsksForValueError:
+            parts = plan_all(run, instances, batch_sizes)
+            return warm_up((call for part in parts for call in part), block)
         plans = plan_all(plan, recordings, batch_sizes)
         return warm_up((self._call_of(params, each, rng) for each in plans), block)
 

@@ -10,7 +10,7 @@ wave, so a pool with large rows has a few sizes to choose from.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class WaveSizes(WithoutLock):
         self._types = types
         self._sizes = sizes.on(target)
         self._widths: dict[int, Widths] = {}
+        self._results: dict[Hashable, int] = {}
         self.bucket = Bucket((), {}, target)
         self.lock = threading.Lock()
 
@@ -95,6 +96,21 @@ class WaveSizes(WithoutLock):
         while rows < needed or (rows < most and rows * row_bytes <= _SMALL_POOL):
             rows *= _POOL_GROWTH
         return min(rows, most)
+
+    def result_rows(self, name: Hashable, needed: int) -> int:
+        """Returns how many rows a part of a result has, which only grows.
+
+        Args:
+            name: Which part, such as a list of a certain structure.
+            needed: Rows that it needs.
+
+        Returns:
+            A power of two.
+        """
+        with self.lock:
+            if self._results.get(name, 0) < needed:
+                self._results[name] = power_of_two(needed)
+            return self._results.get(name, 1)
 
     def _choose(self, batches: Mapping[int, int]) -> dict[int, Widths]:
         """Chooses widths for batches of any size up to twice the largest one."""

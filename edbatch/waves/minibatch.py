@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_recording import OutputColumns
@@ -100,6 +101,35 @@ def roll_out(
     return Rollout(outputs, recordings_of(runner, runs), report, values)
 
 
+def calls_ahead(
+    state: ModelState,
+    options: Options,
+    functions: WaveFunctions,
+    params: Any,
+    instances: Sequence[Any],
+    rng: Any = None,
+) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
+    """Runs a minibatch, by coarse programs if it may, to see what it would call.
+
+    Args:
+        state: As for `call_in_waves`.
+        options: As for `call_in_waves`.
+        functions: As for `call_in_waves`.
+        params: As for `call_in_waves`.
+        instances: As for `call_in_waves`.
+        rng: As for `call_in_waves`.
+
+    Returns:
+        The compiled functions that such minibatches call, and their arguments.
+
+    Raises:
+        EdbatchError: As `call_in_waves`.
+    """
+    runner, runs = _start(state, options, functions, params, instances, rng)
+    _results(runner, runs)
+    return runner.calls()
+
+
 def _start(
     state: ModelState,
     options: Options,
@@ -144,7 +174,8 @@ def _check_instances(instances: Sequence[Any]) -> None:
 
 def _results(runner: WaveRunner, runs: Sequence[InstanceRun]) -> Any:
     count = len(runs)
-    return first_rows(collect_results(runner, runs, round_instances(count)), count)
+    rows = runner.result_rows("instances", round_instances(count))
+    return first_rows(collect_results(runner, runs, rows), count)
 
 
 def _whole_graph(runner: WaveRunner, runs: Sequence[InstanceRun]) -> DataflowGraph:

@@ -11,7 +11,6 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_recording import OutputColumns
 from edbatch.graph.output_tree import Outputs
 from edbatch.graph.tape import Tape
-from edbatch.stream.wave_sizes import power_of_two
 from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.paths import recording_of
 from edbatch.waves.runner import WaveCounts, WaveRunner, handles_in
@@ -149,10 +148,12 @@ def collect_results(runner: WaveRunner, runs: Sequence[InstanceRun], rows: int) 
     outputs: Outputs = columns.finish(types.trees)
     shape = outputs.describe(rows)
     located = outputs.locate_by(runner.rows_of)
-    padded = shape.pad(located, lambda _, size: power_of_two(size))
+    padded = shape.pad(
+        located, lambda name, size: runner.result_rows((outputs.tree, name), 2 * size)
+    )
     pools = {}
     for kind, found in tape.pools().items():
-        size = power_of_two(len(found) + 1)
+        size = runner.result_rows((outputs.tree, kind), 2 * len(found))
         pools[kind] = np.zeros((size, *found.shape[1:]), found.dtype)
         pools[kind][1 : len(found) + 1] = found
     return runner.collect(shape, padded.rows, padded.lengths, pools)

@@ -7,7 +7,7 @@ asked for comes back to the host.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 
 from edbatch.cell.jaxpr import is_tracing
+from edbatch.compilation.signature import StaticArguments
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compiler import NEVER
 from edbatch.errors import PlanError
@@ -67,7 +68,9 @@ class WaveFunctions:
             run_wave, options={"donate_argnums": (1,)}, name=f"{name} (waves)"
         )
         self.move = TieredFunction(move_rows, name=f"{name} (rows moved)")
-        self.collect = jax.jit(collect, static_argnums=2)
+        self.collect = TieredFunction(
+            collect, StaticArguments.of(collect, 2, None), name=f"{name} (results)"
+        )
 
 
 class RecordedWave(NamedTuple):
@@ -170,6 +173,7 @@ class WaveRunner:
         self._rows = ValueRows()
         self._arenas: Arenas = {}
         self._prepared: _Prepared | None = None
+        self._wave: Wave | None = None  # the last one
         self._instance_nodes: list[int] = []
         self._stacks: list[CallStack] = []
         self._traced = is_tracing()
@@ -266,6 +270,7 @@ class WaveRunner:
         self._arenas, values = self._functions.run(
             prepared.packed, self._arenas, wave, self._key
         )
+        self._wave = wave
         self._free_ended()
         self._count(schedule, chunks, prepared.tables, time.perf_counter() - start)
         return Asked({kind: values[kind] for kind in asked}, places)
@@ -288,6 +293,23 @@ class WaveRunner:
     def collect(self, shape: Any, rows: Any, lengths: Any, pools: Any) -> Any:
         """Gathers results; see `edbatch.waves.wave.collect`."""
         return self._functions.collect(self._arenas, pools, shape, rows, lengths)
+
+    def calls(self) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
+        """Returns the compiled functions that waves like the last one call.
+
+        Returns:
+            The functions and their arguments, for programs to be compiled ahead.
+        """
+        if self._prepared is None or self._wave is None:
+            return []
+        rows = {k: np.zeros(len(each), np.int32) for k, each in self._arenas.items()}
+        run = (self._prepared.packed, self._arenas, self._wave, self._key)
+        functions = self._functions
+        return [(functions.run, run), (functions.move, (self._arenas, rows))]
+
+    def result_rows(self, name: Hashable, needed: int) -> int:
+        """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""
+        return self._sizes.result_rows(name, needed)
 
     def rows_of(self, values: np.ndarray) -> np.ndarray:
         """Returns the rows of values; ``[n] int32``."""

@@ -72,6 +72,21 @@ def test_waves_of_a_warm_model_compile_nothing():
             check(batched(params, instances), params, instances)
 
 
+@pytest.mark.parametrize("block", [True, False])
+def test_a_warm_up_compiles_what_waves_need(block):
+    params = make_params()
+    batched = eb.batch(walk)
+    with eb.use_tiers("auto"):
+        done = batched.warm_up(sample(32, 20), [32, 4], params=params, block=block)
+        assert done.wait() and done.programs >= 1
+        with eb.set_stance("fail_on_compile"):
+            for count in (32, 4, 17, 1):
+                instances = sample(count, 20, seed=count)
+                check(batched(params, instances), params, instances)
+    ran = [each for each in eb.compile_report() if "waves" in each.function]
+    assert ran[-1].tier == "fine" and ran[-1].background is not block
+
+
 def test_many_instances_in_flight():
     params = make_params()
     instances = [(k % 12, k % 3) for k in range(10_000)]
