@@ -30,8 +30,8 @@ from edbatch.sharding.sharded import Sharded
 from edbatch.state_registry import StateRegistry
 from edbatch.target import Target, choose_target
 from edbatch.waves.minibatch import call_in_waves, calls_ahead, roll_out
+from edbatch.waves.programs import WaveFunctions
 from edbatch.waves.rollout import Rollout
-from edbatch.waves.runner import WaveFunctions
 
 
 class Batched(HostSide):

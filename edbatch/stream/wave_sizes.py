@@ -46,11 +46,6 @@ class WaveSizes(WithoutLock):
         self.bucket = Bucket((), {}, target)
         self.lock = threading.Lock()
 
-    @property
-    def chunk_overhead(self) -> float:
-        """Cost of running one more chunk, in rows."""
-        return self._sizes.chunk_overhead
-
     def grow(self, batches: Mapping[int, int], needs: Needs) -> Bucket:
         """Returns sizes that hold a wave, the present ones if they do.
 

@@ -17,6 +17,7 @@ from edbatch.recording import check_calls, check_not_empty
 from edbatch.stream.buckets import round_instances
 from edbatch.target import choose_target
 from edbatch.waves.instance_run import InstanceRun
+from edbatch.waves.programs import WaveFunctions
 from edbatch.waves.rollout import (
     Rollout,
     WaveReport,
@@ -24,7 +25,7 @@ from edbatch.waves.rollout import (
     recordings_of,
     run_instances,
 )
-from edbatch.waves.runner import WaveFunctions, WaveRunner
+from edbatch.waves.runner import WaveRunner
 
 
 def call_in_waves(

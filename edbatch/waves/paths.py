@@ -9,7 +9,7 @@ from edbatch.graph.node_keys import is_key
 from edbatch.graph.output_recording import OutputColumns
 from edbatch.graph.tape import Tape
 from edbatch.waves.instance_run import InstanceRun
-from edbatch.waves.runner import RecordedWave
+from edbatch.waves.recorded_wave import RecordedWave
 
 
 def recording_of(run: InstanceRun, waves: Sequence[RecordedWave]) -> DataflowGraph:

@@ -7,82 +7,40 @@ asked for comes back to the host.
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from edbatch.cell.jaxpr import is_tracing
-from edbatch.compilation.signature import StaticArguments
 from edbatch.compilation.tiered_function import TieredFunction
-from edbatch.compiler import NEVER
-from edbatch.errors import PlanError
-from edbatch.executor.arenas import Arenas
-from edbatch.executor.base import Prepared
-from edbatch.executor.packed_parameters import is_traced
-from edbatch.executor.program import CompileOptions, ProgramShape
-from edbatch.graph.dataflow_graph import operand_nodes, slot_starts
 from edbatch.graph.handle import Handle
 from edbatch.graph.node_keys import typed_key
-from edbatch.graph.structure import GraphStructure
 from edbatch.graph.tape import Tape
 from edbatch.model_state import ModelState
 from edbatch.options import Options
-from edbatch.plan.keys import program_with
-from edbatch.schedule.policy import needs_check, reject_invalid
 from edbatch.schedule.schedule import Schedule
-from edbatch.stream.buckets import Bucket, Needs
+from edbatch.stream.buckets import Needs
 from edbatch.stream.wave_sizes import WaveSizes
-from edbatch.target import Target
 from edbatch.waves.call_stacks import CallStack
-from edbatch.waves.encoding import (
-    LoopTables,
-    WaveChunks,
-    WaveNodes,
-    cut_batches,
-    loop_tables,
-    rows_needed,
-    write_wave,
-)
+from edbatch.waves.encoding import WaveChunks, cut_batches, rows_needed, write_wave
 from edbatch.waves.instance_run import InstanceRun
-from edbatch.waves.value_rows import ValueRows
-from edbatch.waves.wave import Wave, WaveShape, collect, move_rows, run_wave
-
-_FULL = 0.75  # of an arena in use from which on a larger one takes its place
-
-
-class WaveFunctions:
-    """The compiled functions of one model's waves.
-
-    Args:
-        name: The model's name in reports.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.run = TieredFunction(
-            run_wave, options={"donate_argnums": (1,)}, name=f"{name} (waves)"
-        )
-        self.move = TieredFunction(move_rows, name=f"{name} (rows moved)")
-        self.collect = TieredFunction(
-            collect, StaticArguments.of(collect, 2, None), name=f"{name} (results)"
-        )
-
-
-class RecordedWave(NamedTuple):
-    """What a wave was recorded as, for recordings of the paths taken.
-
-    Attributes:
-        nodes: Its nodes.
-        pools: Its external inputs, by array kind.
-    """
-
-    nodes: WaveNodes
-    pools: dict[int, np.ndarray]
+from edbatch.waves.programs import (
+    WaveFunctions,
+    WaveProgram,
+    as_arrays,
+    by_kind,
+    largest_batches,
+    make_program,
+    pad_pools,
+)
+from edbatch.waves.recorded_wave import RecordedWave, schedule_wave, take_tape
+from edbatch.waves.resident_values import ResidentValues, Rows
+from edbatch.waves.wave import Wave
 
 
 class Asked(NamedTuple):
@@ -120,16 +78,6 @@ class WaveCounts:
     moves: int = 0
     host_ms: float = 0.0
     wait_ms: float = 0.0
-
-
-class _Prepared(NamedTuple):
-    """A program, and all that a wave needs to run by it."""
-
-    bucket: Bucket
-    shape: WaveShape
-    tables: LoopTables
-    packed: Prepared
-    types: int  # known when the tables were made
 
 
 class WaveRunner:
@@ -170,20 +118,14 @@ class WaveRunner:
         self._options = options
         self._params = params
         self._key = None if rng is None else typed_key(rng)
-        self._rows = ValueRows()
-        self._arenas: Arenas = {}
-        self._prepared: _Prepared | None = None
+        self._values = ResidentValues(state.types, functions.move)
+        self._program: WaveProgram | None = None
         self._wave: Wave | None = None  # the last one
         self._instance_nodes: list[int] = []
         self._stacks: list[CallStack] = []
         self._traced = is_tracing()
         self._keep_values = keep_values
         self._ended: list[tuple[InstanceRun, list[int]]] = []
-
-    @property
-    def target(self) -> Target:
-        """The kind of device."""
-        return self._sizes.bucket.target
 
     def start(self, index: int, call: Callable[[], Any]) -> InstanceRun:
         """Runs an instance until it asks for values or ends.
@@ -256,23 +198,26 @@ class WaveRunner:
         """
         start = time.perf_counter()
         if not self.counts.waves:
-            self._params = _arrays(self._params)
-        nodes, raw, count = self._take_tape()
+            self._params = as_arrays(self._params)
+        recorded = take_tape(self.tape, self._instance_nodes)
+        self._instance_nodes.clear()
         if self.recorded is not None:
-            self.recorded.append(RecordedWave(nodes, raw))
-        schedule = self._schedule(nodes)
+            self.recorded.append(recorded)
         asked, places = _find_asked(waiting)
-        prepared, chunks = self._prepare(nodes, schedule, asked, raw)
-        integers = np.zeros(prepared.shape.size, np.int32)
-        self._encode(prepared, chunks, schedule, nodes, count, integers)
-        self._locate(prepared.shape, asked, integers)
-        wave = Wave(prepared.shape, integers, self._pools(prepared.bucket, raw))
-        self._arenas, values = self._functions.run(
-            prepared.packed, self._arenas, wave, self._key
+        schedule = schedule_wave(
+            recorded, self._state.types, self._options.policy, self._values.rows.end
         )
-        self._wave = wave
+        program, chunks = self._fit(recorded, schedule, asked)
+        integers = self._encode(program, chunks, schedule, recorded)
+        rows = {kind: self._values.rows.of(each) for kind, each in asked.items()}
+        program.finish_wave(integers, chunks.steps, rows)
+        pools = pad_pools(self._state, self._sizes, program.bucket, recorded.pools)
+        wave = self._wave = Wave(program.shape, integers, pools)
+        self._values.arenas, values = self._functions.run(
+            program.packed, self._values.arenas, wave, self._key
+        )
         self._free_ended()
-        self._count(schedule, chunks, prepared.tables, time.perf_counter() - start)
+        self._count(schedule, chunks, program, time.perf_counter() - start)
         return Asked({kind: values[kind] for kind in asked}, places)
 
     def answers(self, asked: Asked) -> Iterable[tuple[InstanceRun, list[np.ndarray]]]:
@@ -292,7 +237,8 @@ class WaveRunner:
 
     def collect(self, shape: Any, rows: Any, lengths: Any, pools: Any) -> Any:
         """Gathers results; see `edbatch.waves.wave.collect`."""
-        return self._functions.collect(self._arenas, pools, shape, rows, lengths)
+        arenas = self._values.arenas
+        return self._functions.collect(arenas, pools, shape, rows, lengths)
 
     def calls(self) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
         """Returns the compiled functions that waves like the last one call.
@@ -300,12 +246,12 @@ class WaveRunner:
         Returns:
             The functions and their arguments, for programs to be compiled ahead.
         """
-        if self._prepared is None or self._wave is None:
+        if self._program is None or self._wave is None:
             return []
-        rows = {k: np.zeros(len(each), np.int32) for k, each in self._arenas.items()}
-        run = (self._prepared.packed, self._arenas, self._wave, self._key)
-        functions = self._functions
-        return [(functions.run, run), (functions.move, (self._arenas, rows))]
+        arenas, functions = self._values.arenas, self._functions
+        rows = {kind: np.zeros(len(each), np.int32) for kind, each in arenas.items()}
+        run = (self._program.packed, arenas, self._wave, self._key)
+        return [(functions.run, run), (functions.move, (arenas, rows))]
 
     def result_rows(self, name: Hashable, needed: int) -> int:
         """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""
@@ -313,235 +259,89 @@ class WaveRunner:
 
     def rows_of(self, values: np.ndarray) -> np.ndarray:
         """Returns the rows of values; ``[n] int32``."""
-        return self._rows.of(values)
+        return self._values.rows.of(values)
 
-    def _take_tape(self) -> tuple[WaveNodes, dict[int, np.ndarray], int]:
-        """Takes what was recorded off the tape; also returns the number of values."""
-        tape = self.tape
-        node_type = np.array(tape.node_type, np.int32)
-        operand, external, value = slot_starts(node_type, *tape.types.counts)
-        nodes = WaveNodes(
-            node_type,
-            operand,
-            np.array(tape.operands, np.int64),
-            external,
-            np.array(tape.external_rows, np.int32),
-            value,
-        )
-        pools = tape.pools()
-        tape.clear()
-        return nodes, pools, int(value[-1])
-
-    def _schedule(self, nodes: WaveNodes) -> Schedule:
-        if not len(nodes.node_type):
-            self._instance_nodes.clear()
-            nothing = np.zeros(0, np.int32)
-            return Schedule(nothing, np.zeros(1, np.int32), nothing)
-        # Values of earlier waves are there, like operands that a list lacks.
-        own = np.maximum(nodes.operands - self._rows.end, -1).astype(np.int32)
-        structure = GraphStructure(
-            self._state.types.keys,
-            nodes.node_type,
-            nodes.operand_start,
-            operand_nodes(nodes.value_start, own),
-            np.array(self._instance_nodes, np.int32),
-        )
-        self._instance_nodes.clear()
-        policy = self._options.policy
-        schedule = policy.schedule(structure)
-        if needs_check(policy):
-            reject_invalid(schedule, structure, policy)
-        return schedule
-
-    def _prepare(
+    def _fit(
         self,
-        nodes: WaveNodes,
+        recorded: RecordedWave,
         schedule: Schedule,
         asked: dict[int, list[int]],
-        pools: dict[int, np.ndarray],
-    ) -> tuple[_Prepared, WaveChunks]:
-        """Finds the program of a wave, and rows for its values."""
-        prepared = self._prepared
-        if prepared is None or not self._knows(prepared, nodes.node_type):
-            prepared = self._grow(_largest_batches(schedule), {})
+    ) -> tuple[WaveProgram, WaveChunks]:
+        """Finds a program that holds a wave, and makes room for its values."""
+        program = self._program
+        if program is None or not program.knows(recorded.nodes.node_type):
+            program = self._grow(largest_batches(schedule), {})
         while True:
-            tables = prepared.tables
+            tables = program.tables
             chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
+            pools = recorded.pools
             needs: Needs = {"stream": chunks.length, "steps": chunks.steps}
             needs |= {f"fetch {kind}": len(each) for kind, each in asked.items()}
             needs |= {f"pool {kind}": len(each) + 1 for kind, each in pools.items()}
-            rows = self._needed_rows(chunks, schedule, nodes, tables)
-            if any(self._is_too_small(kind, size) for kind, size in rows.items()):
-                rows = self._make_room(rows, chunks, schedule, nodes, tables)
+
+            def needed(program: WaveProgram = program, chunks: Any = chunks) -> Rows:
+                rows = rows_needed(
+                    chunks,
+                    schedule.order,
+                    recorded.nodes,
+                    program.tables,
+                    self._values.rows.next_row,
+                )
+                return {kind: n for kind, n in enumerate(rows.tolist()) if n}
+
+            rows = self._values.make_room(needed)
             needs |= {f"arena {kind}": size for kind, size in rows.items()}
-            sizes = prepared.bucket.sizes
-            if all(sizes.get(name, -1) >= size for name, size in needs.items()):
-                self._hold_arenas(prepared.bucket)
-                return prepared, chunks
-            prepared = self._grow({}, needs)  # perhaps with other loops
+            if program.holds(needs):
+                self._values.grow(by_kind("arena", program.bucket.sizes))
+                return program, chunks
+            program = self._grow({}, needs)  # perhaps with other loops
 
-    def _knows(self, prepared: _Prepared, node_type: np.ndarray) -> bool:
-        """Whether a program has loops for all types of a wave."""
-        if node_type.size and int(node_type.max()) >= prepared.types:
-            return False
-        return bool(prepared.tables.known[node_type].all())
-
-    def _grow(self, batches: dict[int, int], needs: Needs) -> _Prepared:
-        """Makes a program that holds a wave."""
+    def _grow(self, batches: dict[int, int], needs: Needs) -> WaveProgram:
         bucket = self._sizes.grow(batches, needs)
-        types = self._state.types
-        sizes = bucket.sizes
-        program = ProgramShape(
-            types,
-            bucket.loops,
-            tuple(sorted(by_kind("arena", sizes).items())),
-            options=CompileOptions(
-                target=bucket.target, packing=self._options.compiler.packing != NEVER
-            ),
+        self._program = make_program(
+            self._state, self._options, bucket, self._params, self._key
         )
-        fetched = tuple(sorted(by_kind("fetch", sizes).items()))
-        shape = WaveShape(
-            program, sizes.get("stream", 0), sizes.get("steps", 0), fetched
-        )
-        packed = self._state.packed.of(self._params, program_with(program, self._key))
-        assert packed is not None, "parameters are arrays of JAX"
-        count = len(types)
-        overhead = self._sizes.chunk_overhead
-        tables = loop_tables(types.types[:count], bucket.loops, overhead)
-        self._rows.kinds_up_to(len(types.avals))
-        self._prepared = _Prepared(bucket, shape, tables, packed, count)
-        return self._prepared
-
-    def _is_too_small(self, kind: int, size: int) -> bool:
-        """Whether an arena exists and has fewer rows."""
-        return kind in self._arenas and size > len(self._arenas[kind])
-
-    def _needed_rows(
-        self,
-        chunks: WaveChunks,
-        schedule: Schedule,
-        nodes: WaveNodes,
-        tables: LoopTables,
-    ) -> dict[int, int]:
-        needed = rows_needed(
-            chunks, schedule.order, nodes, tables, self._rows.next_row
-        ).tolist()
-        return {kind: rows for kind, rows in enumerate(needed) if rows}
-
-    def _make_room(
-        self,
-        rows: dict[int, int],
-        chunks: WaveChunks,
-        schedule: Schedule,
-        nodes: WaveNodes,
-        tables: LoopTables,
-    ) -> dict[int, int]:
-        """Moves the rows in use together; returns the rows that arenas need then.
-
-        Where they would nearly fill an arena again, it needs more than it has.
-        """
-        self._take_rows(self._rows.compact(), {})
-        needed = self._needed_rows(chunks, schedule, nodes, tables)
-        for kind, arena in self._arenas.items():
-            if needed.get(kind, 0) > _FULL * len(arena):
-                needed[kind] = max(rows[kind], len(arena) + 1)
-        return needed
-
-    def _take_rows(
-        self, moved: dict[int, np.ndarray], sizes: Mapping[int, int]
-    ) -> None:
-        """Puts arenas of some sizes, with given rows first, in place of the present."""
-        rows = {}
-        for kind, arena in self._arenas.items():
-            rows[kind] = np.zeros(sizes.get(kind, len(arena)), np.int32)
-            own = moved[kind]
-            rows[kind][1 : len(own) + 1] = own
-        self._arenas = self._functions.move(self._arenas, rows)
-        self.counts.moves += 1
-
-    def _hold_arenas(self, bucket: Bucket) -> None:
-        """Makes the arenas that a program has, of its sizes."""
-        avals = self._state.types.avals
-        sizes = by_kind("arena", bucket.sizes)
-        if any(len(arena) < sizes[kind] for kind, arena in self._arenas.items()):
-            self._take_rows(
-                {
-                    kind: np.arange(1, len(arena), dtype=np.int32)
-                    for kind, arena in self._arenas.items()
-                },
-                sizes,
-            )
-        for kind, size in sizes.items():
-            if kind not in self._arenas:
-                aval = avals[kind]
-                self._arenas[kind] = jnp.zeros((size, *aval.shape), aval.dtype)
+        self._values.rows.kinds_up_to(len(self._state.types.avals))
+        return self._program
 
     def _encode(
         self,
-        prepared: _Prepared,
+        program: WaveProgram,
         chunks: WaveChunks,
         schedule: Schedule,
-        nodes: WaveNodes,
-        count: int,
-        integers: np.ndarray,
-    ) -> None:
-        shape = prepared.shape
-        loops = len(shape.program.loops)
-        trips = integers[shape.length : shape.length + shape.steps * loops]
-        integers[shape.length + shape.steps * loops] = chunks.steps
-        rows, kinds = self._rows.append(count)
+        recorded: RecordedWave,
+    ) -> np.ndarray:
+        integers, records, trips = program.new_wave()
+        own = self._values.rows
+        rows, kinds = own.append(recorded.num_values)
         write_wave(
             chunks,
             schedule.order,
-            nodes,
-            prepared.tables,
-            self._rows.first,
-            self._rows.table(),
+            recorded.nodes,
+            program.tables,
+            own.first,
+            own.table(),
             rows,
             kinds,
-            self._rows.next_row,
-            integers[: shape.length],
-            trips.reshape(shape.steps, loops),
+            own.next_row,
+            records,
+            trips,
         )
-
-    def _locate(
-        self, shape: WaveShape, asked: dict[int, list[int]], integers: np.ndarray
-    ) -> None:
-        """Writes the rows of the values that are asked for."""
-        at = len(integers) - sum(count for _, count in shape.fetched)
-        for kind, count in shape.fetched:
-            if kind in asked:
-                rows = self._rows.of(asked[kind])
-                integers[at : at + len(rows)] = rows
-            at += count
-
-    def _pools(
-        self, bucket: Bucket, raw: dict[int, np.ndarray]
-    ) -> dict[int, np.ndarray]:
-        pools = {}
-        for kind in by_kind("pool", bucket.sizes):
-            found = raw.get(kind)
-            needed = 1 if found is None else len(found) + 1
-            aval = self._state.types.kinds.pool_aval(kind)
-            rows = self._sizes.pool_rows(kind, needed)
-            pools[kind] = np.zeros((rows, *aval.shape), aval.dtype)
-            if found is not None:
-                pools[kind][1:needed] = found
-        return pools
+        return integers
 
     def _free_ended(self) -> None:
         for run, kept in self._ended:
             for _, _, _, first, last in run.parts:
-                self._rows.free(first, last)
+                self._values.rows.free(first, last)
             if kept:
-                self._rows.keep(np.array(kept, np.int64))
+                self._values.rows.keep(np.array(kept, np.int64))
         self._ended.clear()
 
     def _count(
         self,
         schedule: Schedule,
         chunks: WaveChunks,
-        tables: LoopTables,
+        program: WaveProgram,
         seconds: float,
     ) -> None:
         counts = self.counts
@@ -549,20 +349,9 @@ class WaveRunner:
         counts.nodes += len(schedule.order)
         counts.batches += schedule.num_batches
         counts.chunks += len(chunks.loop)
-        counts.rows += int(tables.width[chunks.loop].sum())
+        counts.rows += int(program.tables.width[chunks.loop].sum())
+        counts.moves = self._values.moves
         counts.host_ms += 1e3 * seconds
-
-
-def _arrays(params: Any) -> Any:
-    """Returns parameters as arrays of JAX."""
-    if is_tracing() or is_traced(params):
-        raise PlanError(
-            "a model that asks for values runs wave by wave on the device, which"
-            " jax.jit, jax.grad and other traces cannot follow; call it outside of"
-            " them, and differentiate batched.apply(params, batched.plan(recordings))"
-            " of the recordings of batched.rollout"
-        )
-    return jax.tree.map(jnp.asarray, params)
 
 
 def _find_asked(
@@ -579,24 +368,6 @@ def _find_asked(
             values.append(handle._value)
         places.append((run, own))
     return asked, places
-
-
-def _largest_batches(schedule: Schedule) -> dict[int, int]:
-    """Returns the rows of the largest batch of each type."""
-    largest: dict[int, int] = {}
-    sizes = np.diff(schedule.batch_start).tolist()
-    for t, rows in zip(schedule.batch_type.tolist(), sizes, strict=True):
-        largest[t] = max(largest.get(t, 0), rows)
-    return largest
-
-
-def by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
-    """Returns the sizes of one sort of dimension by array kind."""
-    return {
-        int(name.split()[1]): size
-        for name, size in sizes.items()
-        if name.startswith(prefix + " ")
-    }
 
 
 def handles_in(tree: Any) -> list[Handle]:

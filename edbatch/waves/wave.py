@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from edbatch.cell.rows import take_rows
@@ -160,8 +159,3 @@ def collect(
         The model's pytree with a leading axis over instances.
     """
     return shape.assemble(take_results(shape, rows, arenas, pools), lengths)
-
-
-def empty_arena(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Makes an arena without values: zeros."""
-    return jnp.zeros(shape, dtype)

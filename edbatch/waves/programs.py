@@ -1,0 +1,235 @@
+"""The compiled functions of a model's waves, and what they are compiled for."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.cell.jaxpr import is_tracing
+from edbatch.compilation.signature import StaticArguments
+from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.compiler import NEVER
+from edbatch.errors import PlanError
+from edbatch.executor.base import Prepared
+from edbatch.executor.packed_parameters import is_traced
+from edbatch.executor.program import CompileOptions, ProgramShape
+from edbatch.model_state import ModelState
+from edbatch.options import Options
+from edbatch.plan.keys import program_with
+from edbatch.schedule.schedule import Schedule
+from edbatch.stream.buckets import Bucket, Needs
+from edbatch.stream.wave_sizes import WaveSizes
+from edbatch.waves.encoding import LoopTables, loop_tables
+from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave
+
+Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
+
+
+class WaveFunctions:
+    """The compiled functions of one model's waves.
+
+    Args:
+        name: The model's name in reports.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.run = TieredFunction(
+            run_wave, options={"donate_argnums": (1,)}, name=f"{name} (waves)"
+        )
+        self.move = TieredFunction(move_rows, name=f"{name} (rows moved)")
+        self.collect = TieredFunction(
+            collect, StaticArguments.of(collect, 2, None), name=f"{name} (results)"
+        )
+
+
+class WaveProgram(NamedTuple):
+    """A program of waves, and all that a wave needs to be run by it.
+
+    Attributes:
+        bucket: Its sizes.
+        shape: What it is compiled for.
+        tables: What encoding looks up.
+        packed: The packed parameters.
+        types: Types that were known when the tables were made.
+    """
+
+    bucket: Bucket
+    shape: WaveShape
+    tables: LoopTables
+    packed: Prepared
+    types: int
+
+    def knows(self, node_type: np.ndarray) -> bool:
+        """Tells whether there are loops for all types of a wave.
+
+        Args:
+            node_type: Type of each node.
+
+        Returns:
+            Whether there are.
+        """
+        if node_type.size and int(node_type.max()) >= self.types:
+            return False
+        return bool(self.tables.known[node_type].all())
+
+    def holds(self, needs: Needs) -> bool:
+        """Tells whether the sizes are large enough.
+
+        Args:
+            needs: Size of each dimension that a wave needs.
+
+        Returns:
+            Whether they are.
+        """
+        sizes = self.bucket.sizes
+        return all(sizes.get(name, -1) >= size for name, size in needs.items())
+
+    def new_wave(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Makes the integers of a wave.
+
+        Returns:
+            All of them, and of these the records and the trips; views, zeros.
+        """
+        shape = self.shape
+        loops = len(shape.program.loops)
+        integers = np.zeros(shape.size, np.int32)
+        trips = integers[shape.length : shape.length + shape.steps * loops]
+        return integers, integers[: shape.length], trips.reshape(shape.steps, loops)
+
+    def finish_wave(
+        self, integers: np.ndarray, steps: int, rows: dict[int, np.ndarray]
+    ) -> None:
+        """Writes what follows the trips.
+
+        Args:
+            integers: The integers of a wave; changed.
+            steps: The number of steps.
+            rows: Rows of the values that are asked for, by array kind.
+        """
+        at = len(integers) - sum(count for _, count in self.shape.fetched)
+        integers[at - 1] = steps
+        for kind, count in self.shape.fetched:
+            if kind in rows:
+                integers[at : at + len(rows[kind])] = rows[kind]
+            at += count
+
+
+def make_program(
+    state: ModelState, options: Options, bucket: Bucket, params: Any, key: Any
+) -> WaveProgram:
+    """Makes a program of some sizes.
+
+    Args:
+        state: The state of the model.
+        options: How it is compiled.
+        bucket: The sizes.
+        params: The parameters, arrays of JAX.
+        key: The key that the keys of nodes are derived from, or None.
+
+    Returns:
+        The program; nothing is compiled yet.
+
+    Raises:
+        PlanError: A cell needs a key and there is none.
+    """
+    types, sizes = state.types, bucket.sizes
+    count = len(types)
+    program = ProgramShape(
+        types,
+        bucket.loops,
+        tuple(sorted(by_kind("arena", sizes).items())),
+        options=CompileOptions(
+            target=bucket.target, packing=options.compiler.packing != NEVER
+        ),
+    )
+    shape = WaveShape(
+        program,
+        sizes.get("stream", 0),
+        sizes.get("steps", 0),
+        tuple(sorted(by_kind("fetch", sizes).items())),
+    )
+    packed = state.packed.of(params, program_with(program, key))
+    assert packed is not None, "parameters are arrays of JAX"
+    overhead = options.sizes.on(bucket.target).chunk_overhead
+    tables = loop_tables(types.types[:count], bucket.loops, overhead)
+    return WaveProgram(bucket, shape, tables, packed, count)
+
+
+def pad_pools(state: ModelState, sizes: WaveSizes, bucket: Bucket, raw: Pools) -> Pools:
+    """Pads external inputs to the sizes of a program.
+
+    Args:
+        state: The state of the model.
+        sizes: The sizes of its programs.
+        bucket: Those of the program.
+        raw: External inputs by array kind.
+
+    Returns:
+        A pool for each array kind that the program reads, with a zero row first.
+    """
+    pools = {}
+    for kind in by_kind("pool", bucket.sizes):
+        found = raw.get(kind)
+        needed = 1 if found is None else len(found) + 1
+        aval = state.types.kinds.pool_aval(kind)
+        rows = sizes.pool_rows(kind, needed)
+        pools[kind] = np.zeros((rows, *aval.shape), aval.dtype)
+        if found is not None:
+            pools[kind][1:needed] = found
+    return pools
+
+
+def as_arrays(params: Any) -> Any:
+    """Returns parameters as arrays of JAX.
+
+    Args:
+        params: The parameters.
+
+    Returns:
+        The same pytree.
+
+    Raises:
+        PlanError: They are traced, or the caller is.
+    """
+    if is_tracing() or is_traced(params):
+        raise PlanError(
+            "a model that asks for values runs wave by wave on the device, which"
+            " jax.jit, jax.grad and other traces cannot follow; call it outside of"
+            " them, and differentiate batched.apply(params, batched.plan(recordings))"
+            " of the recordings of batched.rollout"
+        )
+    return jax.tree.map(jnp.asarray, params)
+
+
+def largest_batches(schedule: Schedule) -> dict[int, int]:
+    """Returns the rows of the largest batch of each type.
+
+    Args:
+        schedule: A schedule.
+
+    Returns:
+        Rows by type.
+    """
+    largest: dict[int, int] = {}
+    sizes = np.diff(schedule.batch_start).tolist()
+    for t, rows in zip(schedule.batch_type.tolist(), sizes, strict=True):
+        largest[t] = max(largest.get(t, 0), rows)
+    return largest
+
+
+def by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
+    """Returns the sizes of one sort of dimension by array kind.
+
+    Args:
+        prefix: Which sort, such as ``"arena"``.
+        sizes: Sizes by name, such as ``"arena 3"``.
+
+    Returns:
+        Sizes by array kind.
+    """
+    return {
+        int(name.split()[1]): size
+        for name, size in sizes.items()
+        if name.startswith(prefix + " ")
+    }

@@ -1,0 +1,82 @@
+"""Values of instances in flight, which stay on the device from wave to wave."""
+
+from collections.abc import Callable, Mapping
+
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.executor.arenas import Arenas
+from edbatch.graph.type_table import TypeTable
+from edbatch.waves.value_rows import ValueRows
+
+_FULL = 0.75  # of an arena in use from which on a larger one takes its place
+
+Rows = dict[int, int]  # array kind -> rows of its arena
+
+
+class ResidentValues:
+    """Arenas, and which row of them holds which value.
+
+    Args:
+        types: The model's types.
+        move: The compiled function that moves rows.
+
+    Attributes:
+        rows: Which row holds which value.
+        arenas: The arenas.
+        moves: How often rows were moved to make room.
+    """
+
+    def __init__(self, types: TypeTable, move: TieredFunction) -> None:
+        self.rows = ValueRows()
+        self.arenas: Arenas = {}
+        self.moves = 0
+        self._types, self._move = types, move
+
+    def make_room(self, needed: Callable[[], Rows]) -> Rows:
+        """Moves the rows in use together, if a wave does not fit otherwise.
+
+        Args:
+            needed: Returns the rows that arenas need for the wave, as things are.
+
+        Returns:
+            The rows that arenas need then. Where the rows in use would nearly fill an
+            arena, it needs more than it has.
+        """
+        rows = needed()
+        sizes = {kind: len(arena) for kind, arena in self.arenas.items()}
+        if all(rows.get(kind, 0) <= size for kind, size in sizes.items()):
+            return rows
+        self._take_over(self.rows.compact(), sizes)
+        compact = needed()
+        for kind, size in sizes.items():
+            if compact.get(kind, 0) > _FULL * size:
+                compact[kind] = max(rows[kind], size + 1)
+        return compact
+
+    def grow(self, sizes: Mapping[int, int]) -> None:
+        """Makes arenas of some sizes; those that exist grow, and rows keep their place.
+
+        Args:
+            sizes: Rows by array kind.
+        """
+        arenas = self.arenas
+        if any(len(arena) < sizes[kind] for kind, arena in arenas.items()):
+            same = {k: np.arange(1, len(a), dtype=np.int32) for k, a in arenas.items()}
+            self._take_over(same, sizes)
+        for kind, size in sizes.items():
+            if kind not in self.arenas:
+                aval = self._types.avals[kind]
+                self.arenas[kind] = jnp.zeros((size, *aval.shape), aval.dtype)
+
+    def _take_over(
+        self, moved: Mapping[int, np.ndarray], sizes: Mapping[int, int]
+    ) -> None:
+        """Puts arenas of some sizes, with given rows first, in place of the present."""
+        rows = {}
+        for kind in self.arenas:
+            rows[kind] = np.zeros(sizes[kind], np.int32)
+            rows[kind][1 : len(moved[kind]) + 1] = moved[kind]
+        self.arenas = self._move(self.arenas, rows)
+        self.moves += 1
