@@ -101,7 +101,7 @@ Generations = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Generations of the search.",
+        help="Generations of each of three searches.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -159,7 +159,7 @@ def train_serving(
     check_writable("--out", out)
     server = _server(task_options, given, held_out=False)
     with progress_bar("{task.fields[found]}") as bar:
-        shown = bar.add_task("Training", total=generations, found="")
+        shown = bar.add_task("Training", total=3 * generations, found="")
 
         def progress(generation: int, generations: int, loss: float) -> None:
             bar.update(shown, completed=generation, found=f"loss {loss:+.3f}")

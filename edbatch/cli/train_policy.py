@@ -103,7 +103,7 @@ def train_policy(
     overhead_us: serving.Overhead = 200.0,
     requests: serving.Requests = 1000,
     max_rows: serving.MaxRows = 256,
-    generations: serving.Generations = 30,
+    generations: serving.Generations = 20,
     json: options.Json = False,
 ) -> None:
     """Learn in which order to run the operations of a model.

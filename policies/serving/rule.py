@@ -40,7 +40,7 @@ class ServingRecord:
         overhead_ms: Of a wave.
         costs: Where the costs of batches come from.
         seed: Seed of the search and of the arrivals.
-        generations: Generations of the cross-entropy method that ran.
+        generations: Generations of each search by the cross-entropy method.
         validation: Objective on arrivals that were not trained on, in terms of the
             best heuristic; below 1 is better. One per rate.
         best_heuristics: The best heuristic at each rate.

@@ -4,10 +4,12 @@ Rubinstein 1999; as a search for policies: Szita, Lörincz, Learning Tetris Usin
 Noisy Cross-Entropy Method, 2006. Each generation draws rules around a mean, serves the
 same requests with all of them, and moves mean and spread to those of the best. Requests
 are drawn anew for each generation, and a constant added to the spread keeps the search
-alive. The search starts from the rule that decides as the best heuristic does. What a
-rule is worth is the mean, over the rates, of the logarithm of its
-objective in terms of the best heuristic's at that rate (of deadlines, the difference),
-so that high loads, whose latencies are larger, count no more than others.
+alive. There are three searches, one from the rule that decides as the best heuristic
+does, and the rule that is best on validation requests is taken.
+
+What a rule is worth is the mean, over the rates, of the logarithm of its objective in
+terms of the best heuristic's at that rate (of deadlines, the difference), so that high
+loads, whose latencies are larger, count no more than others.
 
 Tabular Q-learning over buckets of the same features has more states than a training
 meets for three types, and credit for a latency is due hundreds of decisions earlier;
@@ -15,7 +17,7 @@ the rule has 8 weights per type and its neighbours behave alike.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +34,11 @@ from edbatch.policies.serving.choices import (
     READY,
     WAITING,
 )
-from edbatch.policies.serving.heuristics import ServingHeuristic, serving_heuristics
+from edbatch.policies.serving.heuristics import (
+    WAVES,
+    ServingHeuristic,
+    serving_heuristics,
+)
 from edbatch.policies.serving.objective import Objective
 from edbatch.policies.serving.rule import ServingRecord, ServingRule
 from edbatch.policies.serving.trace import CompiledPolicy, Trace, draw_trace, serve
@@ -42,7 +48,7 @@ from edbatch.schedule.serving.simulation import ServingConfig
 
 _ELITE = 8
 _FEW = 2  # heuristics that are kept per trace
-_NOISE = 0.1  # of spreads, at first
+_NOISE = 0.25  # of the first spreads
 _STEP = 0.7  # share of the elite's mean and spread in the next generation's
 _VALIDATION_SEEDS = (1_000_001, 1_000_002, 1_000_003)
 _PATIENCE = 1.0  # time for what is left after the last arrival, in that of the arrivals
@@ -51,8 +57,9 @@ _FEATURE = {GREEDY: "ratio", LARGEST: "width", OLDEST: "age", READY: "wait"}
 _FEATURE_WEIGHT = {GREEDY: 4.0, LARGEST: 1.0, OLDEST: 1.0, READY: 1.0}
 _WAIT_BIAS = -20.0
 _LONGEST_WAVE = 8.0  # log2 of batches: to the end
-_SPREAD = {"load": 0.1, "wait_load": 0.1, "wave_load": 0.1, "wait_bias": 3.0}
-_OTHER_SPREAD = 0.4
+# Spreads of the first generation; of weights of the load, which is up to 8, less.
+_NARROW = {"load": 0.15, "wait_load": 0.1, "wave_load": 0.15, "wait_bias": 3.0}
+_NEAR, _WIDE = 0.4, 1.0
 
 Progress = Callable[[int, int, float], None]
 
@@ -99,7 +106,7 @@ def train_serving_policy(
     arrivals: Sequence[Arrivals],
     objective: Objective,
     *,
-    generations: int = 30,
+    generations: int = 20,
     population: int = 48,
     requests: int = 1000,
     seed: int = 0,
@@ -114,14 +121,15 @@ def train_serving_policy(
         config: The server.
         arrivals: One process per rate to train for.
         objective: What to minimize.
-        generations: How often to draw rules and to keep the best.
+        generations: How often each of three searches draws rules and keeps the best.
         population: How many to draw.
         requests: Requests of each run.
         seed: Draws rules and requests; those that the rule is validated on, and those
             that ``edbatch compare`` serves, have other seeds.
         workload: On what it is trained, for the record.
         costs: Where the costs of batches come from, for the record.
-        progress: Is told the generation, their number, and the loss of the best rule.
+        progress: Is told how many generations are done, their number over all searches,
+            and the loss of the best rule.
 
     Returns:
         The rule of least loss on the validation requests, of the means of the
@@ -130,7 +138,7 @@ def train_serving_policy(
     Raises:
         PolicyError: A number is out of range, or there is no rate.
     """
-    start = time.perf_counter()
+    began = time.perf_counter()
     rates = tuple(list_of(PolicyError, "arrivals of a training", arrivals, "Arrivals"))
     if not rates:
         raise PolicyError(
@@ -147,31 +155,21 @@ def train_serving_policy(
     scale_ms = float(np.median(best_validation))
     if objective.deadline_ms is not None:
         scale_ms = objective.deadline_ms / 4
+    judge = _Judge(task, heuristics, validation, best_validation, scale_ms)
     rng = np.random.default_rng(seed)
-    mean, spread = _start(library, _best_of(task, heuristics, validation))
-    found, values = mean.copy(), task.values(_rule(library, mean, scale_ms), validation)
-    least = task.loss(values, best_validation)
-    for generation in range(generations):
-        traces = task.traces(seed + 1 + generation)
-        _, best = _best(task, heuristics, traces)
-        drawn = mean + spread * rng.standard_normal((population, len(mean)))
-        drawn[0] = mean
-        losses = [
-            task.loss(task.values(_rule(library, each, scale_ms), traces), best)
-            for each in drawn
-        ]
-        elite = drawn[np.argsort(losses)[: min(_ELITE, population)]]
-        mean += _STEP * (elite.mean(axis=0) - mean)
-        spread += _STEP * (elite.std(axis=0) - spread)
-        # The noise falls to nothing over the generations (Szita, Lörincz).
-        noise = _NOISE * max(0.0, 1 - 1.5 * generation / generations)
-        judged = task.values(_rule(library, mean, scale_ms), validation)
-        loss = task.loss(judged, best_validation)
-        if loss < least:
-            found, least, values = mean.copy(), loss, judged
-        spread = np.sqrt(spread**2 + noise**2)
-        if progress is not None:
-            progress(generation + 1, generations, least)
+    starts = _starts(library, _best_of(task, heuristics, validation))
+    found, least = starts[0][0], np.inf
+    for k, start in enumerate(starts):
+        for generation, mean in enumerate(
+            _search(judge, start, generations, population, seed, rng)
+        ):
+            loss = judge.loss(mean, validation, best_validation)
+            if loss < least:
+                found, least = mean, loss
+            if progress is not None and generation:
+                done = k * generations + generation
+                progress(done, len(starts) * generations, least)
+    values = task.values(_rule(library, found, scale_ms), validation)
     shape = len(_VALIDATION_SEEDS), len(rates)
     ratios = (values / best_validation).reshape(shape).mean(axis=0)
     record = ServingRecord(
@@ -185,10 +183,55 @@ def train_serving_policy(
         generations=generations,
         validation=tuple(round(float(each), 4) for each in ratios),
         best_heuristics=tuple(names[: len(rates)]),
-        elapsed_s=round(time.perf_counter() - start, 2),
+        elapsed_s=round(time.perf_counter() - began, 2),
         versions=package_versions(),
     )
     return _rule(library, found, scale_ms, record)
+
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """Rules as flat weights, judged against the best heuristics."""
+
+    task: _Task
+    heuristics: Sequence[ServingHeuristic]
+    validation: Sequence[Trace]
+    best_validation: np.ndarray
+    scale_ms: float
+
+    def loss(
+        self, flat: np.ndarray, traces: Sequence[Trace], best: np.ndarray
+    ) -> float:
+        """The loss of a rule on some traces."""
+        rule = _rule(self.task.library, flat, self.scale_ms)
+        return self.task.loss(self.task.values(rule, traces), best)
+
+
+def _search(
+    judge: _Judge,
+    start: tuple[np.ndarray, np.ndarray],
+    generations: int,
+    population: int,
+    seed: int,
+    rng: np.random.Generator,
+) -> Iterator[np.ndarray]:
+    """Yields the mean of each generation, that of the start first."""
+    mean, spread = start[0].copy(), start[1].copy()
+    noise = _NOISE * spread
+    yield mean.copy()
+    for generation in range(generations):
+        traces = judge.task.traces(seed + 1 + generation)
+        _, best = _best(judge.task, judge.heuristics, traces)
+        drawn = mean + spread * rng.standard_normal((population, len(mean)))
+        drawn[0] = mean
+        losses = [judge.loss(each, traces, best) for each in drawn]
+        elite = drawn[np.argsort(losses)[: min(_ELITE, population)]]
+        mean += _STEP * (elite.mean(axis=0) - mean)
+        spread += _STEP * (elite.std(axis=0) - spread)
+        # The noise falls to nothing over the generations (Szita, Lörincz).
+        falling = max(0.0, 1 - 1.5 * generation / generations)
+        spread = np.sqrt(spread**2 + (falling * noise) ** 2)
+        yield mean.copy()
 
 
 def _best_few(
@@ -219,21 +262,43 @@ def _best_of(
     return heuristics[int(np.argmin(losses))]
 
 
-def _start(
+def _starts(
     library: InstanceLibrary, heuristic: ServingHeuristic
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and spread of the first generation, as flat weights."""
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Means and spreads that searches start from, as flat weights.
+
+    One near the best heuristic, and two wide ones from a mixture of the largest and the
+    oldest, in waves of two lengths: which of them ends best differs by workload.
+    """
+    names = [*FEATURES] * library.num_types + [*WAITING]
+    near, wide = (
+        np.array([_NARROW.get(name, spread) for name in names])
+        for spread in (_NEAR, _WIDE)
+    )
+    rows = np.zeros((library.num_types, len(FEATURES)))
+    rows[:, FEATURES.index("width")] = 1.0
+    rows[:, FEATURES.index("age")] = 0.5
+    waves = (float(np.log2(wave)) for wave in WAVES[1:])
+    return [
+        (_start(library, heuristic), near),
+        *((_flat(rows, wave), wide) for wave in waves),
+    ]
+
+
+def _start(library: InstanceLibrary, heuristic: ServingHeuristic) -> np.ndarray:
+    """The rule that decides as a heuristic does, as flat weights."""
     rows = np.zeros((library.num_types, len(FEATURES)))
     if heuristic.kind == AGENDA:
         rows[:, FEATURES.index("bias")] = -library.mean_depth
     else:
         column = FEATURES.index(_FEATURE[heuristic.kind])
         rows[:, column] = _FEATURE_WEIGHT[heuristic.kind]
-    wave = min(_LONGEST_WAVE, float(np.log2(heuristic.wave)))
+    return _flat(rows, min(_LONGEST_WAVE, float(np.log2(heuristic.wave))))
+
+
+def _flat(rows: np.ndarray, wave: float) -> np.ndarray:
     waiting = {"wait_bias": _WAIT_BIAS, "wave_bias": wave}
-    names = [*FEATURES] * library.num_types + [*WAITING]
-    mean = np.append(rows, [waiting.get(name, 0.0) for name in WAITING])
-    return mean, np.array([_SPREAD.get(name, _OTHER_SPREAD) for name in names])
+    return np.append(rows, [waiting.get(name, 0.0) for name in WAITING])
 
 
 def _rule(

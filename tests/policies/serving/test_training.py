@@ -41,7 +41,7 @@ FAST = [
 
 
 def trained(**arguments):
-    settings = {"generations": 5, "population": 20, "requests": 250} | arguments
+    settings = {"generations": 4, "population": 20, "requests": 200} | arguments
     return train_serving_policy(LATTICES, CONFIG, RATE, Objective("p99"), **settings)
 
 
@@ -57,7 +57,7 @@ def test_training_beats_the_heuristics_on_other_requests(rule):
     assert learned.p99_ms < min(each.p99_ms for each in others)
     record = rule.training
     assert record.validation[0] < 1
-    assert record.generations == 5
+    assert record.generations == 4
     assert record.best_heuristics[0] in {each.policy for each in others}
 
 
@@ -71,8 +71,9 @@ def test_the_seed_decides_what_is_learned(rule):
 def test_progress_is_told():
     told = []
     trained(generations=2, progress=lambda *each: told.append(each))
-    assert [each[:2] for each in told] == [(1, 2), (2, 2)]
-    assert told[1][2] <= told[0][2]
+    assert [each[:2] for each in told] == [(k, 6) for k in range(1, 7)]
+    losses = [each[2] for each in told]
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_a_rule_for_deadlines_misses_fewer():
@@ -88,7 +89,7 @@ def test_a_rule_for_deadlines_misses_fewer():
 
 @pytest.mark.parametrize("heuristic", serving_heuristics(LATTICES)[:14])
 def test_training_starts_from_the_heuristic(heuristic):
-    mean, _ = _start(LATTICES, heuristic)
+    mean = _start(LATTICES, heuristic)
     trace = draw_trace(LATTICES, Arrivals(1000), 100, 1)
     ours, theirs = (
         serve(each, LATTICES, CONFIG, trace)
