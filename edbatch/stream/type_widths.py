@@ -18,6 +18,8 @@ takes. A chunk of a family also reads its member's parameters
 (`edbatch.cell.work.read_work`); where these are large, batches are cut into fewer
 chunks. Families have more widths to choose from, between the others and below them
 (`Target.member_widths`), so that experts with one input each run as chunks of one row.
+Widths below all others are for types most of whose rows are in such batches: a coarse
+program cuts all chunks of a type into parts of a width that divides theirs.
 """
 
 import heapq
@@ -124,7 +126,7 @@ class TypeWidths(WithoutLock):
                 left = self.sizes.max_loops - sum(
                     len(each) - 1 for each in self._widths.values()
                 )
-                batches = _find_batches(graph, schedule, new, self.member_widths)
+                batches = self._find_batches(graph, schedule, new)
                 self._widths |= choose_widths(batches, self.sizes, left)
             first = self.sizes.widths[:1]  # of types that have no batch here
             return tuple(self._widths.get(t, first) for t in range(count))
@@ -154,6 +156,34 @@ class TypeWidths(WithoutLock):
     def _without_sample(self) -> Widths:
         widths = self.sizes.widths
         return tuple(sorted({_first(widths), widths[-(-len(widths) // 2)]}))
+
+    def _find_batches(
+        self, graph: DataflowGraph, schedule: Schedule, types: Sequence[int]
+    ) -> dict[int, TypeBatches]:
+        """The batches of some types in a sample."""
+        sizes = np.diff(schedule.batch_start).astype(np.int64)
+        scales = sorted({1, max(1, _NOMINAL // graph.num_instances)})
+        found = {}
+        for t in types:
+            node_type = graph.types.types[t]
+            own = sizes[schedule.batch_type == t]
+            scaled = np.minimum(np.concatenate([s * own for s in scales]), _LARGEST)
+            size, count = np.unique(scaled, return_counts=True)
+            found[t] = TypeBatches(
+                size,
+                count,
+                max(1.0, row_work(node_type, graph.types)),
+                read_work(node_type, graph.types),
+                () if node_type.family is None else self._more(size, count),
+            )
+        return found
+
+    def _more(self, size: np.ndarray, count: np.ndarray) -> Widths:
+        """The widths that a family may have beside the others, by its batches."""
+        least = self.sizes.widths[0]
+        small = size <= least
+        narrow = 2 * (size * count)[small].sum() > (size * count).sum()
+        return tuple(each for each in self.member_widths if narrow or each > least)
 
 
 def choose_widths(
@@ -204,30 +234,6 @@ def choose_widths(
 
 def _first(widths: Widths) -> int:
     return next((each for each in widths if each >= _FIRST), widths[-1])
-
-
-def _find_batches(
-    graph: DataflowGraph,
-    schedule: Schedule,
-    types: Sequence[int],
-    member_widths: Widths,
-) -> dict[int, TypeBatches]:
-    sizes = np.diff(schedule.batch_start).astype(np.int64)
-    scales = sorted({1, max(1, _NOMINAL // graph.num_instances)})
-    found = {}
-    for t in types:
-        own = sizes[schedule.batch_type == t]
-        scaled = np.minimum(np.concatenate([s * own for s in scales]), _LARGEST)
-        size, count = np.unique(scaled, return_counts=True)
-        node_type = graph.types.types[t]
-        found[t] = TypeBatches(
-            size,
-            count,
-            max(1.0, row_work(node_type, graph.types)),
-            read_work(node_type, graph.types),
-            () if node_type.family is None else member_widths,
-        )
-    return found
 
 
 def _chunk_overhead(node_type: NodeType, types: TypeTable, least: float) -> float:

@@ -520,7 +520,7 @@ def test_arrays_that_a_cell_indexes(name):
 
 
 def test_experts_with_one_or_two_inputs_each():
-    params, instances = make_mixture(experts=40, seed=1), choices(0, 20)
+    params, instances = make_mixture(experts=90), choices(0, 64, experts=90)
     own = eb.batch(mixture, params=params)
     loops = own.plan(instances).shape.program.loops
     assert 1 in {each.width for each in loops}

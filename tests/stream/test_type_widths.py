@@ -101,6 +101,14 @@ def test_experts_with_one_input_each_are_rows():
     assert min(x.width for x in given.plan(instances).shape.program.loops) == 4
 
 
+def test_a_family_of_large_and_small_batches_has_no_narrow_widths():
+    """Its coarse program would cut the large ones into rows."""
+    params, instances = experts(9, 16, [1, 1, 1, 2, 2, 40, 60, 64, 64])
+    loops = eb.batch(mixture, params=params).plan(instances).shape.program.loops
+    assert {each.width for each in loops} >= {4, 64}
+    assert all(each.width % 4 == 0 for each in loops)
+
+
 @pytest.mark.parametrize("widths", [(1,), (3, 5), (4, 8, 64), WIDTHS])
 def test_the_cut_is_the_best_of_all(widths):
     def least(rows, largest):
