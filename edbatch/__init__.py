@@ -26,12 +26,16 @@ from edbatch.compiler import Compiler
 from edbatch.errors import (
     CellError,
     CompilationError,
+    DeadlineError,
     EdbatchError,
     LoaderError,
     PickleError,
     PlanError,
     PolicyError,
     RecordingError,
+    ServerClosedError,
+    ServerError,
+    ServerFullError,
     VerificationError,
 )
 from edbatch.executor.kept_memory import keep_memory
@@ -50,6 +54,7 @@ from edbatch.plan import (
 )
 from edbatch.policies import get_policy, load_policy
 from edbatch.schedule import FrontierPolicy, Policy, Schedule
+from edbatch.serving import Server, ServerStats
 from edbatch.sharding import ShardedPlan, ShardedReport, use_cpu_devices
 from edbatch.sharding.sharded import Sharded
 from edbatch.verify import Verification, verify
@@ -68,6 +73,7 @@ __all__ = [
     "CompileReport",
     "Compiler",
     "DataflowGraph",
+    "DeadlineError",
     "EdbatchError",
     "FrontierPolicy",
     "GradientMemory",
@@ -87,6 +93,11 @@ __all__ = [
     "RecordingError",
     "Schedule",
     "Search",
+    "Server",
+    "ServerClosedError",
+    "ServerError",
+    "ServerFullError",
+    "ServerStats",
     "Sharded",
     "ShardedPlan",
     "ShardedReport",

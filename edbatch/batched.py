@@ -2,7 +2,8 @@
 
 import copy
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from jax.sharding import Mesh
@@ -32,6 +33,7 @@ from edbatch.target import Target, choose_target
 from edbatch.waves.minibatch import call_in_waves, calls_ahead, roll_out
 from edbatch.waves.programs import WaveFunctions
 from edbatch.waves.rollout import Rollout
+from edbatch.waves.runner import WaveRunner
 
 
 class Batched(HostSide):
@@ -192,6 +194,26 @@ class Batched(HostSide):
             rng,
             keep_values=keep_values,
         )
+
+    def wave_runner(
+        self, params: Any, rng: Any = None
+    ) -> tuple[WaveRunner, Callable[[Any], Any]]:
+        """Returns what runs instances in waves, for whoever brings the instances.
+
+        Args:
+            params: The model's parameters.
+            rng: As for `apply`.
+
+        Returns:
+            A runner, and a function of an instance that is run with handles.
+
+        Raises:
+            EdbatchError: The parameters are none; or `rng` is not a key.
+        """
+        state = self.states.of_params(params)
+        sizes = state.wave_sizes(self.options, choose_target(params))
+        runner = WaveRunner(state, sizes, self._waves, self.options, params, rng)
+        return runner, partial(self.model, state.types.params)
 
     def plan(
         self,

@@ -46,6 +46,22 @@ class CompilationError(EdbatchError, RuntimeError):
     """A call would have to wait for a compilation, which the stance forbids."""
 
 
+class ServerError(EdbatchError, RuntimeError):
+    """A server has not answered a request."""
+
+
+class ServerFullError(ServerError):
+    """As many requests wait as may wait."""
+
+
+class ServerClosedError(ServerError):
+    """The server takes no requests any more, or ended before it answered."""
+
+
+class DeadlineError(ServerError, TimeoutError):
+    """A request was not answered in time, and what was left of it did not run."""
+
+
 class PickleError(EdbatchError, pickle.PicklingError, pickle.UnpicklingError):
     """Something cannot be pickled, or not be read here."""
 

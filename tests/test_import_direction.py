@@ -65,10 +65,11 @@ MAY_IMPORT = {
     "without_lock": {"without_lock"},
     **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
     FRONT_DOOR: {*BASE, *STAGES, FRONT_DOOR},
+    "serving": {*BASE, *STAGES, FRONT_DOOR, "serving"},
     "data": {*BASE, "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
     "flax": {"errors", "graph", "flax"},
-    INIT: {"errors", "compiler", *STAGES, FRONT_DOOR, "data", "models"},
+    INIT: {"errors", "compiler", *STAGES, FRONT_DOOR, "serving", "data", "models"},
     "benchmark": {
         "errors",
         "compiler",

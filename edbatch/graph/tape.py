@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,24 @@ from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.type_table import TypeTable
 
 _NOT_SHARED = (None, MISSING, MISSING)
+
+
+class TapeMark(NamedTuple):
+    """A place on a tape, to which it can be cut back.
+
+    Attributes:
+        nodes: Nodes before it.
+        operands: Their operand slots.
+        external_rows: Their external slots.
+        externals: Rows of each pool.
+        num_values: Number of values.
+    """
+
+    nodes: int
+    operands: int
+    external_rows: int
+    externals: dict[int, int]
+    num_values: int
 
 
 class Tape:
@@ -41,6 +59,43 @@ class Tape:
         """Removes what was recorded; values are counted on."""
         self.node_type, self.operands, self.external_rows = [], [], []
         self.externals, self.shared_rows = defaultdict(list), {}
+
+    def mark(self) -> TapeMark:
+        """Returns the present end."""
+        return TapeMark(
+            len(self.node_type),
+            len(self.operands),
+            len(self.external_rows),
+            {kind: len(rows) for kind, rows in self.externals.items()},
+            self.num_values,
+        )
+
+    def cut_back(self, mark: TapeMark) -> None:
+        """Removes what was recorded after a mark."""
+        del self.node_type[mark.nodes :]
+        del self.operands[mark.operands :]
+        del self.external_rows[mark.external_rows :]
+        for kind, rows in self.externals.items():
+            del rows[mark.externals.get(kind, 0) :]
+        for key, (_, kind, row) in list(self.shared_rows.items()):
+            if row >= mark.externals.get(kind, 0):
+                del self.shared_rows[key]
+        self.num_values = mark.num_values
+
+    def check_numbers(self, mark: TapeMark) -> None:
+        """Checks the external inputs that were recorded after a mark.
+
+        Raises:
+            RecordingError: An integer does not fit the dtype that JAX gives it.
+        """
+        for kind, rows in self.externals.items():
+            new = rows[mark.externals.get(kind, 0) :]
+            aval = self.types.kinds.pool_aval(kind)
+            if new and aval.dtype.kind in "iu":
+                try:
+                    stack_inputs(new, aval)
+                except OverflowError:
+                    self._pool(kind)
 
     def pools(self) -> dict[int, np.ndarray]:
         """Stacks the external inputs.

@@ -9,7 +9,7 @@ asked for comes back to the host.
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,7 @@ from edbatch.cell.jaxpr import is_tracing
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.graph.handle import Handle
 from edbatch.graph.node_keys import typed_key
-from edbatch.graph.tape import Tape
+from edbatch.graph.tape import Tape, TapeMark
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
@@ -78,6 +78,10 @@ class WaveCounts:
     moves: int = 0
     host_ms: float = 0.0
     wait_ms: float = 0.0
+
+    def copy(self) -> "WaveCounts":
+        """Returns the counts as they are now."""
+        return replace(self)
 
 
 class WaveRunner:
@@ -140,12 +144,34 @@ class WaveRunner:
         Raises:
             Exception: What the model raised.
         """
+        run = self.new_run(index)
+        self.start_run(run, call)
+        return run
+
+    def new_run(self, index: int) -> InstanceRun:
+        """Returns an instance that does not run yet; see `start`."""
         run = InstanceRun(self.tape, self._state.calls, index, self._stacks)
         if self._keep_values:
             run.values = []
+        return run
+
+    def start_run(self, run: InstanceRun, call: Callable[[], Any]) -> None:
+        """Runs a new instance until it asks for values or ends; see `start`."""
         with self._part_of(run):
             run.start(call, traced=self._traced)
-        return run
+
+    def cut_back(self, run: InstanceRun | None, mark: TapeMark) -> None:
+        """Removes what an instance that failed has recorded since a mark.
+
+        Args:
+            run: The instance, the last one that ran.
+            mark: A mark of the tape, before it ran.
+        """
+        if len(self.tape.node_type) > mark.nodes:
+            assert run is not None, "an instance has recorded"
+            run.parts.pop()
+            self._instance_nodes.pop()
+        self.tape.cut_back(mark)
 
     def resume(self, run: InstanceRun, answers: list[np.ndarray]) -> None:
         """Runs a suspended instance until it asks again or ends.
@@ -173,6 +199,21 @@ class WaveRunner:
                 part = (self.counts.waves, node, last, value, tape.num_values)
                 run.parts.append(part)
                 self._instance_nodes.append(last - node)
+
+    def close(self, run: InstanceRun) -> None:
+        """Ends an instance where it is suspended; what it does then is not recorded.
+
+        Args:
+            run: The instance.
+
+        Raises:
+            Exception: What its ``finally`` clauses raised.
+        """
+        mark = self.tape.mark()
+        try:
+            run.close()
+        finally:
+            self.tape.cut_back(mark)
 
     def release(self, run: InstanceRun, kept: Iterable[int] = ()) -> None:
         """Frees the rows of an instance that has ended, once the next wave has run.

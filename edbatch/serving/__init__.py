@@ -1,0 +1,6 @@
+"""Serving: requests that come when they come, run together in waves."""
+
+from edbatch.serving.server import Server
+from edbatch.serving.stats import ServerStats
+
+__all__ = ["Server", "ServerStats"]

@@ -1,0 +1,148 @@
+"""A request to a server, from its submission to its answer."""
+
+import threading
+import time
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.errors import DeadlineError, ServerClosedError, ServerFullError
+from edbatch.graph.handle import Handle
+from edbatch.waves.instance_run import InstanceRun
+from edbatch.waves.runner import handles_in
+
+
+@dataclass(eq=False)
+class Request:
+    """One instance to run.
+
+    Attributes:
+        instance: The instance.
+        number: How many were submitted before it; its cells' keys follow from it.
+        priority: Requests of higher priority run first.
+        deadline: When it is to be answered, by `time.perf_counter`; or None.
+        future: Where its answer goes.
+        submitted: When it was submitted.
+        run: The instance, once it runs.
+    """
+
+    instance: Any
+    number: int
+    priority: float
+    deadline: float | None
+    future: "Future[Any]" = field(default_factory=Future)
+    submitted: float = field(default_factory=time.perf_counter)
+    run: InstanceRun | None = None
+    first_value: float | None = None
+
+    def __lt__(self, other: "Request") -> bool:
+        """Orders requests: first of higher priority, then as they came."""
+        return (-self.priority, self.number) < (-other.priority, other.number)
+
+    def is_late(self, now: float) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline is not None and now > self.deadline
+
+    def answer(self, values: list[np.ndarray]) -> Any:
+        """Returns what the model returned, with values in place of handles."""
+        assert self.run is not None, "it ran"
+        found = iter(values)
+        return jax.tree.map(
+            lambda leaf: next(found) if type(leaf) is Handle else leaf, self.run.result
+        )
+
+    def ask_for_result(self) -> bool:
+        """Lets an instance that has ended wait for its result; False if it has it."""
+        assert self.run is not None and self.run.ended, "it has ended"
+        self.run.asked = handles_in(self.run.result)
+        return bool(self.run.asked)
+
+    def resolve(self, result: Any) -> bool:
+        """Answers; returns whether somebody still waits for it."""
+        try:
+            self.future.set_result(result)
+        except InvalidStateError:
+            return False
+        return True
+
+    def fail(self, error: BaseException) -> bool:
+        """Ends with an exception; returns whether somebody still waits for it."""
+        try:
+            self.future.set_exception(error)
+        except InvalidStateError:
+            return False
+        return True
+
+
+def late(request: Request) -> DeadlineError:
+    """Returns the error of a request whose deadline has passed."""
+    assert request.deadline is not None, "it has a deadline"
+    allowed = 1e3 * (request.deadline - request.submitted)
+    return DeadlineError(
+        f"the request was not answered within its deadline of {allowed:.3g} ms, and"
+        " what was left of it did not run; allow more time, or send fewer requests"
+    )
+
+
+class Queue:
+    """Requests that wait, the most urgent first; threads share it.
+
+    Args:
+        most: How many may wait.
+
+    Attributes:
+        changed: A condition of whoever waits for requests; its lock guards the queue.
+        closed: Whether it takes no more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._requests: list[Request] = []
+        self._numbers = 0
+        self.changed = threading.Condition()
+        self.closed = False
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def put(self, instance: Any, deadline_ms: float | None, priority: float) -> Request:
+        """Adds a request.
+
+        Raises:
+            ServerFullError: As many wait as may wait.
+            ServerClosedError: It takes no more.
+        """
+        with self.changed:
+            if self.closed:
+                raise ServerClosedError(
+                    "the server takes no requests any more: it was drained or closed;"
+                    " send them to another one"
+                )
+            if len(self._requests) >= self._most:
+                raise ServerFullError(
+                    f"{self._most} requests wait already, as many as may wait; try"
+                    " again later, or raise max_waiting of eb.Server"
+                )
+            now = time.perf_counter()
+            deadline = None if deadline_ms is None else now + 1e-3 * deadline_ms
+            request = Request(instance, self._numbers, priority, deadline)
+            self._numbers += 1
+            heappush(self._requests, request)
+            self.changed.notify()
+            return request
+
+    def take(self, most: int) -> list[Request]:
+        """Takes some of the most urgent requests, at most so many."""
+        with self.changed:
+            count = min(most, len(self._requests))
+            return [heappop(self._requests) for _ in range(count)]
+
+    def close(self) -> None:
+        """Takes no more; what waits stays."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()

@@ -1,0 +1,278 @@
+"""A server: requests join at the next wave, and leave as soon as they are done.
+
+Batching by waves is what vLLM and Orca (OSDI 2022) call continuous batching, for any
+model: a request that comes does not wait for others to be done, and one that is done
+does not wait for the rest. Requests of models that ask for values (`edbatch.value`) run
+wave by wave; others run in one.
+
+One thread runs the model and the waves, since a suspended instance cannot change its
+thread; requests may come from any thread or event loop.
+"""
+
+import asyncio
+import atexit
+import threading
+import weakref
+from concurrent.futures import Future
+from typing import Any
+
+from edbatch.arguments import check_number
+from edbatch.batched import Batched
+from edbatch.compilation.signature import settings, under
+from edbatch.errors import EdbatchError, ServerClosedError, shown
+from edbatch.graph.parameters import abstract, check_params
+from edbatch.serving.generation import Generation
+from edbatch.serving.request import Queue
+from edbatch.serving.stats import Counts, ServerStats
+
+_servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
+
+
+class Server:
+    """Serves requests by a batched function; see `submit`.
+
+    Args:
+        batched: The batched function, of one device.
+        params: The model's parameters.
+        max_waiting: Requests that may wait to be run; more are refused at once.
+        max_in_flight: Requests that run at the same time.
+        max_nodes: Calls of cells that an instance may make between two values; a
+            larger one fails alone.
+        rng: The key for cells that draw random numbers. A request's keys follow from it
+            and from how many requests came before.
+
+    Raises:
+        EdbatchError: An argument is of another type, or out of range.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import jax.numpy as jnp
+        >>> twice = eb.batch(eb.cell(lambda params, x: params * x))
+        >>> with eb.Server(twice, jnp.float32(2)) as server:
+        ...     futures = [server.submit_nowait(float(k)) for k in range(3)]
+        ...     [each.result().item() for each in futures]
+        [0.0, 2.0, 4.0]
+    """
+
+    def __init__(
+        self,
+        batched: Batched,
+        params: Any,
+        *,
+        max_waiting: int = 1024,
+        max_in_flight: int = 256,
+        max_nodes: int = 100_000,
+        rng: Any = None,
+    ) -> None:
+        if not isinstance(batched, Batched):
+            raise EdbatchError(
+                "eb.Server takes the batched function of one device, as eb.batch"
+                f" returns it, but received {shown(batched)}, of type"
+                f" {type(batched).__name__}"
+            )
+        for name, value in (
+            ("max_waiting", max_waiting),
+            ("max_in_flight", max_in_flight),
+            ("max_nodes", max_nodes),
+        ):
+            check_number(EdbatchError, f"{name} of eb.Server", value, 1, whole=True)
+        self._batched, self._rng = batched, rng
+        self._max_in_flight, self._max_nodes = max_in_flight, max_nodes
+        self._queue = Queue(max_waiting)
+        self._counts = Counts()
+        self._generations: list[Generation] = []
+        self._settings = settings()
+        self._stopped = self._swapped = False
+        self._params = params
+        self._new_generation(params)
+        self._thread = threading.Thread(
+            target=self._serve, name="edbatch server", daemon=True
+        )
+        self._thread.start()
+        _servers.add(self)
+
+    def submit_nowait(
+        self,
+        instance: Any,
+        *,
+        deadline_ms: float | None = None,
+        priority: float = 0,
+    ) -> "Future[Any]":
+        """Submits a request, from any thread.
+
+        Args:
+            instance: The instance.
+            deadline_ms: Time in which it is to be answered. Once it has passed, what is
+                left of the request does not run.
+            priority: Of requests that wait, those of higher priority run first.
+
+        Returns:
+            A future of what the model returns, with arrays of NumPy in place of what
+            cells computed; or of what it raises, `edbatch.errors.DeadlineError` or
+            `edbatch.errors.ServerClosedError`. A request whose future is cancelled
+            ends, and its rows are free.
+
+        Raises:
+            ServerFullError: `max_waiting` requests wait.
+            ServerClosedError: The server was drained or closed.
+            EdbatchError: The deadline or the priority is no number.
+        """
+        if deadline_ms is not None:
+            check_number(EdbatchError, "deadline_ms of a request", deadline_ms, 0)
+        check_number(EdbatchError, "the priority of a request", priority)
+        try:
+            request = self._queue.put(instance, deadline_ms, priority)
+        except EdbatchError:
+            self._counts.add(refused=1)
+            raise
+        self._counts.add(submitted=1)
+        return request.future
+
+    async def submit(
+        self,
+        instance: Any,
+        *,
+        deadline_ms: float | None = None,
+        priority: float = 0,
+    ) -> Any:
+        """Submits a request and waits for its answer, in an event loop.
+
+        Args:
+            instance: As for `submit_nowait`.
+            deadline_ms: As for `submit_nowait`.
+            priority: As for `submit_nowait`.
+
+        Returns:
+            What the model returns.
+
+        Raises:
+            Exception: What the future of `submit_nowait` would raise, or it itself. If
+                the task is cancelled, so is the request.
+        """
+        future = self.submit_nowait(
+            instance, deadline_ms=deadline_ms, priority=priority
+        )
+        return await asyncio.wrap_future(future)
+
+    def swap_params(self, params: Any) -> None:
+        """Lets requests that start from now on run with other parameters.
+
+        Those in flight go on with theirs; nothing stops and nothing is compiled.
+
+        Args:
+            params: Parameters of the same structure, shapes and dtypes.
+
+        Raises:
+            PlanError: They differ in one of these.
+        """
+        spec = abstract(self._params)
+        check_params(params, spec)
+        with self._queue.changed:
+            self._params = params
+            self._swapped = True
+
+    def stats(self) -> ServerStats:
+        """Returns what the server has done so far."""
+        return self._counts.summary(len(self._queue), self._in_flight())
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Takes no more requests, and waits until all are answered.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether all are answered; else they go on.
+        """
+        self._queue.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Ends the server at once: requests without an answer fail."""
+        self._stopped = True
+        self.drain()
+
+    def __enter__(self) -> "Server":
+        """Returns the server."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Drains the server; closes it at once if the block raised."""
+        if error[0] is None:
+            self.drain()
+        else:
+            self.close()
+
+    def __repr__(self) -> str:
+        """Says how many requests there are."""
+        return (
+            f"<eb.Server: {len(self._queue)} requests waiting,"
+            f" {self._in_flight()} in flight>"
+        )
+
+    def _in_flight(self) -> int:
+        return sum(map(len, self._generations))
+
+    def _new_generation(self, params: Any) -> None:
+        runner, model = self._batched.wave_runner(params, self._rng)
+        counts = self._counts
+        self._generations.append(Generation(runner, model, self._max_nodes, counts))
+
+    def _serve(self) -> None:
+        """Runs waves until the queue is closed and empty; the server's thread."""
+        queue = self._queue
+        with under(self._settings):
+            while True:
+                with queue.changed:
+                    while not (len(queue) or self._in_flight() or queue.closed):
+                        queue.changed.wait()
+                if self._stopped:
+                    break
+                self._take_params()
+                self._admit()
+                for each in self._generations:
+                    self._run_wave(each)
+                if queue.closed and not len(queue) and not self._in_flight():
+                    break
+            self._end_all()
+
+    def _take_params(self) -> None:
+        with self._queue.changed:
+            swapped, params = self._swapped, self._params
+            self._swapped = False
+        if swapped:
+            self._new_generation(params)
+        self._generations = [
+            each for each in self._generations[:-1] if len(each)
+        ] + self._generations[-1:]
+
+    def _admit(self) -> None:
+        for request in self._queue.take(self._max_in_flight - self._in_flight()):
+            self._generations[-1].start(request)
+
+    def _run_wave(self, generation: Generation) -> None:
+        """Runs a wave; if that fails, so do its requests, and the server goes on."""
+        try:
+            generation.run_wave()
+        except Exception as error:
+            generation.fail_all(error)
+            self._generations.remove(generation)
+            self._new_generation(self._params)
+
+    def _end_all(self) -> None:
+        error = ServerClosedError(
+            "the server was closed before it answered; send the request to another one"
+        )
+        for each in self._generations:
+            each.fail_all(error)
+        for request in self._queue.take(len(self._queue)):
+            self._counts.add(failed=request.fail(error))
+
+
+@atexit.register
+def _close_servers() -> None:
+    """Ends servers before the interpreter ends beside their threads."""
+    for each in list(_servers):
+        each.close()

@@ -1,0 +1,115 @@
+"""What a server has done so far."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+_KEPT = 8192  # latest latencies from which percentiles are taken
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Percentiles of the latest requests, in milliseconds; NaN if there are none.
+
+    Attributes:
+        p50: Half of the requests took at most so long.
+        p95: Of a hundred, 95.
+        p99: Of a hundred, 99.
+    """
+
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class ServerStats:
+    """What a server has done so far; see `edbatch.Server.stats`.
+
+    Attributes:
+        submitted: Requests that were accepted.
+        answered: Those that were answered.
+        failed: Those for which the model raised an exception.
+        cancelled: Those that were cancelled.
+        expired: Those whose deadline has passed.
+        refused: Requests that were not accepted, since too many waited.
+        waiting: Requests that have not begun to run.
+        in_flight: Requests that run.
+        waves: Waves so far.
+        nodes: Nodes that ran.
+        batches: Batches of their schedules.
+        rows: Rows that were computed, padding included.
+        width: Nodes per batch, on average.
+        latency: From submission to the answer.
+        first_value: From submission to the first value that a request looked at, or its
+            answer.
+    """
+
+    submitted: int
+    answered: int
+    failed: int
+    cancelled: int
+    expired: int
+    refused: int
+    waiting: int
+    in_flight: int
+    waves: int
+    nodes: int
+    batches: int
+    rows: int
+    width: float
+    latency: Latency
+    first_value: Latency
+
+
+@dataclass(eq=False)
+class Counts:
+    """Counts of a server, which several threads change."""
+
+    submitted: int = 0
+    answered: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    refused: int = 0
+    waves: int = 0
+    nodes: int = 0
+    batches: int = 0
+    rows: int = 0
+    latency: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    first_value: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, **more: int) -> None:
+        """Adds to counts, by their names."""
+        with self.lock:
+            for name, value in more.items():
+                setattr(self, name, getattr(self, name) + value)
+
+    def summary(self, waiting: int, in_flight: int) -> ServerStats:
+        """Returns the counts, as they are now.
+
+        Args:
+            waiting: Requests that have not begun to run.
+            in_flight: Requests that run.
+
+        Returns:
+            The summary.
+        """
+        with self.lock:
+            own: dict[str, Any] = {
+                name: value for name, value in vars(self).items() if name != "lock"
+            }
+            own["latency"] = _percentiles(self.latency)
+            own["first_value"] = _percentiles(self.first_value)
+        width = own["nodes"] / max(1, own["batches"])
+        return ServerStats(waiting=waiting, in_flight=in_flight, width=width, **own)
+
+
+def _percentiles(milliseconds: deque[float]) -> Latency:
+    if not milliseconds:
+        return Latency(*[float("nan")] * 3)
+    return Latency(*np.percentile(list(milliseconds), [50, 95, 99]).tolist())

@@ -1,0 +1,316 @@
+"""The server answers requests as the model would, alone and among others that fail."""
+
+import asyncio
+import gc
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from asking_models import (
+    embed,
+    grow_tree,
+    make_params,
+    noisy,
+    sample_words,
+    score,
+    shift_reduce,
+    turn,
+)
+
+import edbatch as eb
+
+
+@pytest.fixture(autouse=True)
+def coarse():
+    with eb.use_tiers("coarse"):
+        yield
+
+
+def assert_same(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(
+        jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
+    ):
+        if isinstance(other, str):
+            assert one == other
+        else:
+            np.testing.assert_allclose(one, np.asarray(other), rtol=1e-4, atol=1e-5)
+
+
+def walk(params, instance):
+    """Takes so many steps, each after a look at the last; fails where it is told to."""
+    steps, fails_at = instance
+    state = embed(params, steps % 12)[0]
+    for k in range(steps):
+        if k == fails_at:
+            raise ValueError("told to fail")
+        state = turn(
+            params, state, 1.0 if eb.value(score(params, state))[0] > 0 else 0.5
+        )
+    return {"state": state, "name": f"{steps} steps"}
+
+
+@pytest.mark.parametrize(
+    ("model", "instances"), [(shift_reduce, sample_words(25)), (grow_tree, range(20))]
+)
+def test_answers_are_those_of_the_model(model, instances):
+    params = make_params()
+    with eb.Server(eb.batch(model), params, max_in_flight=7) as server:
+        futures = [server.submit_nowait(each) for each in instances]
+        for instance, future in zip(instances, futures, strict=True):
+            assert_same(future.result(60), model(params, instance))
+        stats = server.stats()
+    assert stats.answered == stats.submitted == len(instances)
+    assert stats.waves > 0 and stats.latency.p50 <= stats.latency.p99
+
+
+def test_models_that_do_not_ask_are_served():
+    params = make_params()
+    with eb.Server(
+        eb.batch(lambda params, word: embed(params, word)), params
+    ) as server:
+        futures = [server.submit_nowait(k) for k in range(12)]
+        for k, future in enumerate(futures):
+            assert_same(future.result(60), embed(params, k))
+
+
+def test_requests_join_and_leave_at_any_wave():
+    params = make_params()
+    with eb.Server(eb.batch(walk), params) as server:
+        long = server.submit_nowait((400, None))
+        short = [server.submit_nowait((k % 3, None)) for k in range(20)]
+        for k, future in enumerate(short):
+            assert_same(future.result(60), walk(params, (k % 3, None)))
+        assert not long.done()
+        assert long.result(120)["name"] == "400 steps"
+
+
+def test_a_poisoned_request_fails_alone():
+    params = make_params()
+    instances = [(5, k % 4 if k % 3 == 0 else None) for k in range(30)]
+    with eb.Server(eb.batch(walk), params) as server:
+        futures = [server.submit_nowait(each) for each in instances]
+        for instance, future in zip(instances, futures, strict=True):
+            if instance[1] is None:
+                assert_same(future.result(60), walk(params, instance))
+            else:
+                with pytest.raises(ValueError, match="told to fail"):
+                    future.result(60)
+        stats = server.stats()
+    assert (stats.failed, stats.answered) == (10, 20)
+
+
+def test_oversized_and_unfit_requests_fail_alone():
+    def model(params, word):
+        state = embed(params, word)[0]
+        for _ in range(word if word > 100 else 2):
+            state = turn(params, state, 1.0)
+        eb.value(state)
+        return state
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params, max_nodes=50) as server:
+        good = [server.submit_nowait(k) for k in range(4)]
+        large = server.submit_nowait(150)
+        wide = server.submit_nowait(-(2**40))
+        more = [server.submit_nowait(k) for k in range(4)]
+        with pytest.raises(eb.RecordingError, match="max_nodes"):
+            large.result(60)
+        with pytest.raises(eb.RecordingError, match="does not fit int32"):
+            wide.result(60)
+        for k, future in enumerate([*good, *more]):
+            assert_same(future.result(60), model(params, k % 4))
+
+
+def test_clean_up_of_failed_requests_leaves_nothing_behind():
+    """Cells that a ``finally`` clause calls are no part of the next wave."""
+
+    def model(params, k):
+        state = embed(params, k)[0]
+        try:
+            eb.value(state)
+            if k % 2:
+                raise ValueError("odd")
+            eb.value(turn(params, state, 1.0))
+        finally:
+            turn(params, state, 2.0)
+        return state
+
+    params = make_params()
+    with eb.Server(eb.batch(model, "greedy"), params) as server:
+        futures = [server.submit_nowait(k) for k in range(12)]
+        futures[4].cancel()
+        for k, future in enumerate(futures):
+            if k == 4:
+                continue
+            if k % 2:
+                with pytest.raises(ValueError, match="odd"):
+                    future.result(60)
+            else:
+                assert_same(future.result(60), model(params, k))
+
+
+def test_a_full_queue_refuses_at_once():
+    started, go_on = threading.Event(), threading.Event()
+
+    def model(params, word):
+        started.set()
+        go_on.wait(60)
+        return embed(params, word)[0]
+
+    with eb.Server(
+        eb.batch(model), make_params(), max_waiting=3, max_in_flight=1
+    ) as server:
+        first = server.submit_nowait(0)
+        started.wait(60)
+        waiting = [server.submit_nowait(k) for k in range(3)]
+        with pytest.raises(eb.ServerFullError, match="3 requests wait"):
+            server.submit_nowait(4)
+        go_on.set()
+        assert [each.result(60).shape for each in (first, *waiting)] == [(6,)] * 4
+        assert server.stats().refused == 1
+
+
+def test_cancelled_and_late_requests_end():
+    params = make_params()
+    with eb.Server(eb.batch(walk), params) as server:
+        server.submit_nowait((2, None)).result(60)
+        endless = server.submit_nowait((10**9, None))
+        late = server.submit_nowait((10**9, None), deadline_ms=200)
+        dead = server.submit_nowait((1, None), deadline_ms=0)
+        with pytest.raises(eb.DeadlineError, match="deadline of 200 ms"):
+            late.result(60)
+        with pytest.raises(TimeoutError):
+            dead.result(60)
+        assert endless.cancel()
+        assert_same(server.submit_nowait((3, None)).result(60), walk(params, (3, None)))
+        for _ in range(100):
+            if server.stats().in_flight == 0:
+                break
+            time.sleep(0.02)
+        stats = server.stats()
+    assert (stats.cancelled, stats.expired, stats.in_flight) == (1, 2, 0)
+
+
+def test_requests_of_higher_priority_run_first():
+    started, go_on, order = threading.Event(), threading.Event(), []
+
+    def model(params, word):
+        if word == 0:
+            started.set()
+            go_on.wait(60)
+        order.append(word)
+        return embed(params, word)[0]
+
+    with eb.Server(eb.batch(model), make_params(), max_in_flight=1) as server:
+        server.submit_nowait(0)
+        started.wait(60)
+        for word, priority in ((1, 0), (2, 5), (3, 0), (4, 5)):
+            server.submit_nowait(word, priority=priority)
+        go_on.set()
+    assert order == [0, 2, 4, 1, 3]
+
+
+def test_an_event_loop_submits_and_cancels():
+    params = make_params()
+
+    async def main(server):
+        found = await asyncio.gather(*(server.submit((k, None)) for k in range(6)))
+        task = asyncio.create_task(server.submit((10**9, None)))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(ValueError, match="told to fail"):
+            await server.submit((3, 1))
+        return found
+
+    with eb.Server(eb.batch(walk), params) as server:
+        found = asyncio.run(main(server))
+    for k, each in enumerate(found):
+        assert_same(each, walk(params, (k, None)))
+
+
+def test_parameters_are_swapped_without_a_stop():
+    first, second = make_params(0), make_params(1)
+    with eb.Server(eb.batch(walk), first) as server:
+        server.submit_nowait((3, None)).result(60)
+        long = server.submit_nowait((60, None))
+        while server.stats().in_flight == 0:
+            time.sleep(0.001)
+        server.swap_params(second)
+        assert_same(server.submit_nowait((4, None)).result(60), walk(second, (4, None)))
+        assert_same(long.result(120), walk(first, (60, None)))
+        with pytest.raises(eb.PlanError):
+            server.swap_params({"other": second["table"]})
+
+
+def test_draining_answers_all_and_closing_does_not():
+    params = make_params()
+    server = eb.Server(eb.batch(walk), params)
+    futures = [server.submit_nowait((k % 5, None)) for k in range(20)]
+    assert server.drain(120)
+    assert all(each.result(0)["name"] for each in futures)
+    with pytest.raises(eb.ServerClosedError, match="no requests any more"):
+        server.submit_nowait((1, None))
+    other = eb.Server(eb.batch(walk), params)
+    futures = [other.submit_nowait((10**9, None)) for _ in range(3)]
+    other.close()
+    for each in futures:
+        with pytest.raises(eb.ServerClosedError, match="before it answered"):
+            each.result(10)
+
+
+def test_keys_follow_from_the_number_of_the_request():
+    def model(params, word):
+        state = noisy(embed(params, word)[0])
+        eb.value(state)
+        return noisy(state)
+
+    params, key = make_params(), jax.random.key(7)
+    with eb.Server(eb.batch(model), params, rng=key) as server:
+        futures = [server.submit_nowait(3) for _ in range(4)]
+        found = [each.result(60) for each in futures]
+    for k, each in enumerate(found):
+        with eb.cell_keys(key, instance=k):
+            assert_same(each, model(params, 3))
+
+
+def test_memory_stays_flat():
+    params = make_params()
+    with eb.Server(eb.batch(walk), params) as server:
+
+        def load():
+            futures = [
+                server.submit_nowait((k % 7, 2 if k % 11 == 0 else None))
+                for k in range(300)
+            ]
+            for k, each in enumerate(futures):
+                if k % 13 == 0:
+                    each.cancel()
+            for each in futures:
+                if not each.cancelled():
+                    each.exception(60)
+
+        for _ in range(3):
+            load()
+        gc.collect()
+        before = len(gc.get_objects())
+        for _ in range(5):
+            load()
+        gc.collect()
+        assert len(gc.get_objects()) - before < 1000
+
+
+def test_arguments_are_checked():
+    params = make_params()
+    with pytest.raises(eb.EdbatchError, match="batched function of one device"):
+        eb.Server(walk, params)
+    with pytest.raises(eb.EdbatchError, match="max_waiting"):
+        eb.Server(eb.batch(walk), params, max_waiting=0)
+    with eb.Server(eb.batch(walk), params) as server:
+        with pytest.raises(eb.EdbatchError, match="deadline_ms"):
+            server.submit_nowait((1, None), deadline_ms="soon")
+        assert "0 requests waiting" in repr(server)
