@@ -12,7 +12,8 @@ from edbatch import planning
 from edbatch.arguments import list_of
 from edbatch.cell.program import Packed
 from edbatch.compilation.tiered_function import TieredFunction, name_of
-from edbatch.compilation.warm_up import WarmUp, plan_all, warm_up
+from edbatch.compilation.warm_up import plan_all, warm_up
+from edbatch.compilation.worker import Pending
 from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.graph.dataflow_graph import DataflowGraph
@@ -66,7 +67,7 @@ class Batched(HostSide):
         """Makes what is neither copied nor pickled."""
         self._compiles = 0
         name = name_of(self.model)
-        self._run = TieredFunction(self._counted_run, name=name)
+        self._run = TieredFunction(self._counted_run, name=name, inlined=True)
         self._run_packed = TieredFunction(self._counted_run_packed, name=name)
         self._waves = WaveFunctions(name)
 
@@ -328,7 +329,7 @@ class Batched(HostSide):
         params: Any,
         rng: Any = None,
         block: bool = True,
-    ) -> WarmUp:
+    ) -> Pending:
         """Compiles ahead what calls with minibatches like those of a sample will run.
 
         The sample is cut into minibatches of each size, all of which are planned; what

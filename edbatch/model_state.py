@@ -5,9 +5,11 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from edbatch.cell import HoistedTable, HoistedTypes
+from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
@@ -47,7 +49,7 @@ class ModelState(WithoutLock):
     types: TypeTable
     planning: PlanState
     foreign_split: HoistedTypes | None = None
-    packed: PackedParameters = field(default_factory=PackedParameters)
+    packed: PackedParameters = field(default_factory=lambda: _packed_parameters())
     calls: CallMemory = field(default_factory=CallMemory)
     waves: dict[Target, WaveSizes] = field(default_factory=dict)
     order: Hashable = ()
@@ -65,7 +67,7 @@ class ModelState(WithoutLock):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begins with what was decided, and with empty caches."""
-        self.packed, self.calls, self.waves = PackedParameters(), CallMemory(), {}
+        self.packed, self.calls, self.waves = _packed_parameters(), CallMemory(), {}
         self.adoptions = weakref.WeakKeyDictionary()
         super().__setstate__(state)
 
@@ -142,6 +144,11 @@ class ModelState(WithoutLock):
         put_in_order(self.types.params, spec)
         self.order = order
         return True
+
+
+def _packed_parameters() -> PackedParameters:
+    """Returns an empty cache; what it compiles is reported and can be refused."""
+    return PackedParameters(partial(TieredFunction, name="packed parameters"))
 
 
 def new_state(

@@ -25,14 +25,14 @@ from edbatch.cell.derivatives import (
 from edbatch.cell.jaxpr import JaxprEqn, Literal, Var, is_float, variables
 from edbatch.cell.primitives import CUSTOM_VJP
 from edbatch.cell.program import (
-    NO_MESH,
     CellProgram,
     Packed,
     cell_program,
-    trace_settings,
 )
+from edbatch.cell.same_form import form_of
 from edbatch.cell.stacks import Stacks
 from edbatch.cell.transposed_weight import transposed_weight
+from edbatch.cell.type_call import NO_MESH, trace_settings
 from edbatch.cell.weight_gradient import (
     Sites,
     Tapes,
@@ -103,6 +103,26 @@ class TapedCell:
         self.direct = self._gradient.direct
         self._site_of = {id(site.eqn): k for k, site in enumerate(self.sites)}
         self._weights = [transposed_weight(each.eqn, of_row) for each in self.sites]
+        self._calls: dict[Any, Any] = {}
+
+    def called(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function of the cell, jitted, once for all loops that call it.
+
+        Args:
+            function: Of the cell, something static that can be hashed, and arrays.
+
+        Returns:
+            The function without its first argument; see `rows_of`.
+        """
+        known = self._calls.get(function)
+        if known is None:
+
+            def call(static: Any, *arrays: Any) -> Any:
+                return function(self, static, *arrays)
+
+            made = jax.jit(call, static_argnums=0)
+            known = self._calls.setdefault(function, made)
+        return known
 
     def output_groups(self, read: Sequence[int]) -> list[tuple[int, ...]]:
         """Divides outputs into those that can be differentiated together.
@@ -351,6 +371,7 @@ def taped_cell(
     """
     remat = remat or not node_type.operand_kinds
     own = choose_target() if target is None else target
+    node_type = form_of(node_type, types).first
 
     def make() -> TapedCell:
         with use_abstract_mesh(NO_MESH):

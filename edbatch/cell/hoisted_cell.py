@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from edbatch.cell.binding_time import BindingTime, Times, binding_times, split
-from edbatch.cell.cell_graph import CellGraph, Node, trace_cell
+from edbatch.cell.cell_graph import CellGraph, Node
 from edbatch.cell.derivatives import keeps_outputs_apart
 from edbatch.cell.jaxpr import (
     JaxprEqn,
@@ -31,7 +31,7 @@ from edbatch.cell.jaxpr import (
     variables,
 )
 from edbatch.cell.primitives import PRODUCTS
-from edbatch.cell.type_call import type_call
+from edbatch.cell.type_call import traced_type
 from edbatch.graph.node_type import Aval, NodeType
 from edbatch.graph.type_table import TypeTable
 
@@ -116,8 +116,7 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
         return None
     template = node_type.template
 
-    function, specs = type_call(node_type, types)
-    graph, _ = trace_cell(function, node_type.params_spec(types.params_spec), specs)
+    graph, specs = traced_type(node_type, types)
     if keeps_outputs_apart(graph):
         return None
     first, last = len(specs[0]), len(specs[0]) + len(specs[1])

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from edbatch.cell.binding_time import graph_function
-from edbatch.cell.cell_graph import CellGraph, drop_dead, trace_cell
+from edbatch.cell.cell_graph import CellGraph, drop_dead
 from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
-from edbatch.cell.type_call import type_call
+from edbatch.cell.type_call import traced_type
 from edbatch.graph.family import Family
 from edbatch.graph.node_type import CallTemplate, NodeType
 from edbatch.graph.parameters import part_of
@@ -93,8 +93,7 @@ def indexed_cell(node_type: NodeType, types: TypeTable) -> IndexedCell | None:
     """
     template = node_type.template
 
-    function, specs = type_call(node_type, types)
-    graph, _ = trace_cell(function, types.params_spec, specs)
+    graph, specs = traced_type(node_type, types)
     for group in _integers(node_type, types):
         var = graph.inputs[len(specs[0]) + group]
         reads = _reads_of(graph, var)

@@ -414,3 +414,17 @@ def is_tracing() -> bool:
         (False, ())
     """
     return bool(get_opaque_trace_state() != _OUTSIDE)
+
+
+def is_staging() -> bool:
+    """Tells whether what the caller computes becomes equations of a compiled function.
+
+    Example:
+        >>> jax.grad(lambda x: (print(is_staging()), x)[1])(1.0).item()
+        False
+        1.0
+        >>> jax.jit(jax.grad(lambda x: (print(is_staging()), x)[1]))(1.0).item()
+        True
+        1.0
+    """
+    return is_tracing() and isinstance(jnp.zeros(()), jax.core.Tracer)

@@ -19,7 +19,7 @@ from edbatch.cell.cell_graph import CellGraph, count_uses, trace_cell
 from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.cell.stacks import Stacks, stack
-from edbatch.cell.type_call import type_call
+from edbatch.cell.type_call import traced_type
 from edbatch.graph.family import Family
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
@@ -159,8 +159,7 @@ def count_copies(node_type: NodeType, types: TypeTable, family: Family) -> Copie
     Returns:
         The bytes.
     """
-    function, specs = type_call(node_type, types)
-    graph, _ = trace_cell(function, types.params_spec, specs)
+    graph, _ = traced_type(node_type, types)
     read = count_uses(graph)
     leaves = jax.tree.leaves(types.params_spec)
     stack = sum(

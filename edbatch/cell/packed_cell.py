@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -16,9 +17,10 @@ from edbatch.cell.jaxpr import Var, dtype_of, shape_of
 from edbatch.cell.join_slices import join_slices
 from edbatch.cell.lowering import lower
 from edbatch.cell.push_slices import push_slices
+from edbatch.cell.rows_of import rows_of
 from edbatch.cell.simplify import simplify
 from edbatch.cell.summary import CellSummary, summarize
-from edbatch.cell.type_call import type_call
+from edbatch.cell.type_call import traced_type
 from edbatch.cell.wide_product import widen_products
 from edbatch.errors import PlanError
 from edbatch.graph.node_type import NodeType
@@ -45,6 +47,11 @@ class PackedCell:
     _pack: Callable[..., Any] = field(repr=False)
     _run: Callable[..., Any] = field(repr=False)
     _output_tree: Any = field(repr=False)
+
+    @cached_property
+    def rows(self) -> Any:
+        """As `CellProgram.rows`."""
+        return rows_of(self.run)
 
     def pack(self, params: Any) -> tuple[Array, ...]:
         """Runs the parameter-time partition; once per call, outside of loops.
@@ -122,6 +129,13 @@ def pack_cell(
             f" leave it out for {OVERHEAD}"
         )
     traced, output_tree = trace_cell(function, params_spec, input_specs)
+    return _pack(traced, output_tree, overhead, target)
+
+
+def _pack(
+    traced: CellGraph, output_tree: Any, overhead: int, target: Target | None
+) -> PackedCell:
+    """Merges a cell's products."""
     target = choose_target() if target is None else target
     graph = _merge(simplify(traced), overhead, target)
     parts = split(graph, BindingTime.PARAM, binding_times(graph))
@@ -135,21 +149,23 @@ def pack_cell(
     )
 
 
-def pack_type(node_type: NodeType, types: TypeTable, **options: Any) -> PackedCell:
+def pack_type(
+    node_type: NodeType, types: TypeTable, *, target: Target | None = None
+) -> PackedCell:
     """Packs the cell of a node type.
 
     Args:
         node_type: The type.
         types: The table that it is in.
-        **options: As for `pack_cell`.
+        target: As for `pack_cell`.
 
     Returns:
         The packed cell. Its inputs are operands, external inputs and masks, as
         `CallTemplate.call` takes them; it returns the list of the output's arrays.
     """
-    function, specs = type_call(node_type, types)
-    params_spec = node_type.params_spec(types.params_spec)
-    return pack_cell(function, params_spec, *specs, **options)
+    graph, _ = traced_type(node_type, types)
+    output_tree = jax.tree.structure([0] * len(graph.outputs))
+    return _pack(graph, output_tree, OVERHEAD, target)
 
 
 def _merge(graph: CellGraph, overhead: int, target: Target) -> CellGraph:

@@ -5,17 +5,22 @@ where packed cells (see `packed_cell`) merge parameters, too; `run` computes the
 for one batch row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import AbstractMesh, use_abstract_mesh
+from jax.sharding import use_abstract_mesh
 
-from edbatch.cell.cell_graph import count_uses, trace_cell
+from edbatch.cell.cell_graph import count_uses
 from edbatch.cell.packed_cell import pack_type
-from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.cell.rows_of import rows_of
+from edbatch.cell.same_form import Form, form_of
+from edbatch.cell.type_call import NO_MESH, trace_settings, traced_type
+from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_checks import check_stored
 from edbatch.graph.type_table import TypeTable
 from edbatch.target import Target, choose_target
@@ -38,24 +43,9 @@ class CellProgram(Protocol):
     ) -> list[Array]:
         """Runs one batch row; inputs as for `CallTemplate.call`."""
 
-
-# A cell is traced once for all programs, though the first may run on several devices:
-# a function traced there is bound to their mesh.
-NO_MESH = AbstractMesh((), ())
-
-
-# Settings of JAX that a traced cell depends on.
-_SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-)
-
-
-def trace_settings() -> tuple[Any, ...]:
-    """Returns the settings of JAX under which a cell is traced in this thread."""
-    return tuple(getattr(jax.config, name) for name in _SETTINGS)
+    @property
+    def rows(self) -> Callable[..., list[Array]]:
+        """`run` on many rows, of the number of rows and the same arguments."""
 
 
 def cell_program(
@@ -76,6 +66,9 @@ def cell_program(
 
     def make() -> CellProgram:
         check_stored(types, node_type)
+        form = form_of(node_type, types)
+        if form.first is not node_type:
+            return OfForm(form, cell_program(form.first, types, packing, own))
         with use_abstract_mesh(NO_MESH):
             if packing:
                 return pack_type(node_type, types, target=own)
@@ -83,6 +76,38 @@ def cell_program(
 
     key = (cell_program, node_type, packing, own, trace_settings())
     return types.derived(key, make)
+
+
+@dataclass(frozen=True, eq=False)
+class OfForm:
+    """The cell of a type that runs as the first type of its form does.
+
+    Attributes:
+        form: The form.
+        program: The cell of the first type.
+    """
+
+    form: Form
+    program: CellProgram
+
+    def pack(self, params: Any) -> Packed:
+        """Computes the values of parameters alone."""
+        return self.program.pack(self.form.arranged(params))
+
+    def run(
+        self,
+        packed: Packed,
+        operands: list[Array],
+        externals: list[Array],
+        masks: list[Array],
+    ) -> list[Array]:
+        """Runs one batch row."""
+        return self.program.run(packed, operands, externals, masks)
+
+    @property
+    def rows(self) -> Callable[..., list[Array]]:
+        """Runs many."""
+        return self.program.rows
 
 
 class PlainCell:
@@ -98,13 +123,7 @@ class PlainCell:
         self._specs, self._treedef = jax.tree.flatten(
             node_type.params_spec(types.params_spec)
         )
-        inputs = input_specs(
-            node_type.template,
-            node_type.operand_kinds,
-            node_type.external_kinds,
-            types.avals,
-        )
-        graph, _ = trace_cell(self._call, self._specs, inputs)
+        graph, _ = traced_type(node_type, types)
         read = count_uses(graph)
         self._used = [k for k, each in enumerate(graph.parameters) if each in read]
 
@@ -125,6 +144,11 @@ class PlainCell:
         for k, array in zip(self._used, packed, strict=True):
             leaves[k] = array
         return self._call(leaves, operands, externals, masks)
+
+    @cached_property
+    def rows(self) -> Any:
+        """As `CellProgram.rows`."""
+        return rows_of(self.run)
 
     def _call(self, leaves: Sequence[Any], *inputs: Any) -> list[Any]:
         params = jax.tree.unflatten(self._treedef, leaves)
@@ -156,6 +180,5 @@ def run_rows(
     Returns:
         One ``[width, ...]`` array per output.
     """
-    rows = jax.vmap(cell.run, in_axes=(None, 0, 0, 0), axis_size=width)
-    outputs = rows(packed, operands, externals, masks)
+    outputs = cell.rows(width, packed, operands, externals, masks)
     return [jnp.asarray(each) for each in outputs]

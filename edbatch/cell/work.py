@@ -3,13 +3,11 @@
 import math
 
 import jax
-from jax.sharding import use_abstract_mesh
 
-from edbatch.cell.cell_graph import trace_cell
 from edbatch.cell.jaxpr import shape_of
-from edbatch.cell.program import NO_MESH, trace_settings
+from edbatch.cell.same_form import form_of
 from edbatch.cell.summary import summarize
-from edbatch.cell.type_call import type_call
+from edbatch.cell.type_call import trace_settings, traced_type
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 
@@ -29,12 +27,10 @@ def row_work(node_type: NodeType, types: TypeTable) -> float:
         The multiply-adds of its matrix products, and as many for the numbers that it
         reads and writes as would take as long. The body of a loop counts once.
     """
+    node_type = form_of(node_type, types).first
 
     def make() -> float:
-        function, specs = type_call(node_type, types)
-        params = node_type.params_spec(types.params_spec)
-        with use_abstract_mesh(NO_MESH):
-            graph, _ = trace_cell(function, params, specs)
+        graph, specs = traced_type(node_type, types)
         products = sum(
             math.sqrt(math.prod(each.left + each.right + each.result))
             for each in summarize(graph.nodes).products

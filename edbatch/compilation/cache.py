@@ -9,8 +9,10 @@ import os
 import sys
 import tempfile
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jax
@@ -217,7 +219,11 @@ def _write_problem(folder: Path) -> str | None:
 
 
 class _BadEntries:
-    """A filter of warnings: one of edbatch's in place of all of JAX's."""
+    """A filter of warnings: one of edbatch's in place of all of JAX's.
+
+    JAX never writes an entry that exists, so one that cannot be read is removed: the
+    program that is compiled then takes its place.
+    """
 
     def __init__(self) -> None:
         self._warned = False
@@ -226,20 +232,40 @@ class _BadEntries:
         """Tells whether a warning is of an entry, and warns of the first one."""
         if not text.startswith(_JAX_WARNINGS):
             return False
+        if text.startswith(_READING):
+            _remove(_key_at(sys._getframe(1)))
         if not self._warned:
             self._warned = True
             warnings.warn(
                 f"programs of the persistent cache cannot be used ({text}), so they are"
-                " compiled; remove all by `edbatch cache --clear`",
+                " compiled and written again; `edbatch cache --clear` removes all",
                 stacklevel=2,
             )
         return True
 
 
-_JAX_WARNINGS = (
-    "Error reading persistent compilation cache entry",
-    "Error writing persistent compilation cache entry",
-)
+def _key_at(frame: FrameType | None) -> str | None:
+    """The key of the entry that JAX warns of, whose text may name the program only."""
+    for _ in range(_CALLERS):
+        if frame is None:
+            return None
+        if isinstance(key := frame.f_locals.get("cache_key"), str):
+            return key
+        frame = frame.f_back
+    return None
+
+
+def _remove(key: str | None) -> None:
+    folder = getattr(jax.config, _FOLDER_OPTION)
+    if key is None or folder is None:
+        return
+    with suppress(OSError):  # another process was first, or it is another user's
+        Path(folder, _ENTRY.replace("*", key)).unlink()
+
+
+_READING = "Error reading persistent compilation cache entry"
+_JAX_WARNINGS = (_READING, "Error writing persistent compilation cache entry")
+_CALLERS = 4  # between the filter of a warning and whoever warns, and some more
 _BAD_ENTRIES = _BadEntries()
 
 

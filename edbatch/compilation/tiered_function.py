@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from edbatch.cell.jaxpr import is_tracing
+from edbatch.cell.jaxpr import is_staging, is_tracing
 from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
 from edbatch.compilation.report import keep
@@ -63,6 +63,9 @@ class TieredFunction:
         options: Other options of `jax.jit`.
         tiers: Which tiers run; None for those of `use_tiers`.
         name: Its name in reports.
+        inlined: Whether a function that is traced to be compiled takes its operations
+            in place of a call. JAX traces a function with a rule of differentiation
+            once without and once with it where a call stands around it.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class TieredFunction:
         options: dict[str, Any] | None = None,
         tiers: Tiers | None = None,
         name: str | None = None,
+        *,
+        inlined: bool = False,
     ) -> None:
         self._function = function
         self._static = static or StaticArguments()
@@ -82,6 +87,7 @@ class TieredFunction:
         }
         self._tiers = tiers
         self._name = name or name_of(function)
+        self._inlined = inlined
         self._fine: Any = jax.jit(function, **self._options)
         self._programs: dict[Key, Programs] = {}
         self._lock = threading.Lock()
@@ -90,7 +96,8 @@ class TieredFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function: its fine program if there is one, else the coarse one."""
         if is_tracing() or getattr(jax.config, _DISABLED):
-            return self._fine(*args, **kwargs)
+            inlined = self._inlined and is_staging()
+            return (self._function if inlined else self._fine)(*args, **kwargs)
         programs = self._find(args, kwargs)
         while not programs.is_fine:
             coarse = programs.coarse

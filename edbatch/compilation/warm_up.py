@@ -1,6 +1,5 @@
 """Compiling ahead, for minibatches like those of a sample."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,47 +9,6 @@ from edbatch.compilation.worker import Pending
 from edbatch.errors import PlanError
 
 _Call = tuple[TieredFunction, tuple[Any, ...]]
-
-
-class WarmUp:
-    """Programs that are being compiled ahead, or have been.
-
-    Attributes:
-        programs: How many there are, beside those that existed before.
-    """
-
-    def __init__(self, programs: int, pending: Sequence[Pending] = ()) -> None:
-        self.programs = programs
-        self._pending = pending
-
-    @property
-    def done(self) -> bool:
-        """Whether all are compiled, or have failed."""
-        return all(each.done for each in self._pending)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until all are compiled.
-
-        Args:
-            timeout: Seconds to wait at most.
-
-        Returns:
-            Whether all are compiled.
-
-        Raises:
-            Exception: What compiling raised.
-        """
-        end = None if timeout is None else time.monotonic() + timeout
-        for each in self._pending:
-            if not each.wait(None if end is None else max(0, end - time.monotonic())):
-                return False
-        return True
-
-    def __repr__(self) -> str:
-        """Says how far it is."""
-        done = sum(each.done for each in self._pending)
-        waiting = len(self._pending) - done
-        return f"<warm-up of {self.programs} programs, {waiting} to compile>"
 
 
 def plan_all(
@@ -83,7 +41,7 @@ def plan_all(
     return [plan(each) for each in minibatches]
 
 
-def warm_up(calls: Iterable[_Call], block: bool) -> WarmUp:
+def warm_up(calls: Iterable[_Call], block: bool) -> Pending:
     """Compiles ahead for calls.
 
     Args:
@@ -100,12 +58,12 @@ def warm_up(calls: Iterable[_Call], block: bool) -> WarmUp:
     if block:
         for function, arguments in new.values():
             function.warm_up(*arguments)
-        return WarmUp(len(new))
+        return Pending(len(new))
     pending = [
         function.warm_up_in_background(*arguments)
         for function, arguments in new.values()
     ]
-    return WarmUp(len(new), pending)
+    return Pending(len(new), [work for each in pending for work in each.works])
 
 
 def _cut(recordings: Sequence[Any], size: int) -> list[Sequence[Any]]:

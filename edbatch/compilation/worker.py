@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 EXIT_WAIT_S = 2.0  # for the thread to stop tracing or lowering, at exit
@@ -33,39 +33,18 @@ class _Stop(BaseException):
     """Stops the thread, wherever it is in Python, at the end of the process."""
 
 
-class Pending:
-    """A compilation that the background thread has to do, or has done.
+class Work:
+    """A compilation in the queue, or done.
 
     Attributes:
+        finished: Set once it is done, or has failed.
         error: What went wrong; None if nothing did, or it is not done.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work: Callable[[], None] | None = work
-        self._event = threading.Event()
+        self.finished = threading.Event()
         self.error: BaseException | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether it is done, or has failed."""
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is done.
-
-        Args:
-            timeout: Seconds to wait at most.
-
-        Returns:
-            Whether it is done.
-
-        Raises:
-            Exception: What compiling raised.
-        """
-        done = self._event.wait(timeout)
-        if self.error is not None:
-            raise self.error
-        return done
 
     def run(self) -> None:
         """Does it; errors are kept."""
@@ -76,7 +55,53 @@ class Pending:
         except Exception as error:
             self.error = error
         finally:
-            self._event.set()
+            self.finished.set()
+
+
+class Pending:
+    """Programs that the background thread has to compile, or that are compiled.
+
+    Attributes:
+        programs: How many there are; those that existed before are left out.
+        works: What the background thread does for them; none if it is done at once.
+    """
+
+    def __init__(self, programs: int, works: Sequence[Work] = ()) -> None:
+        self.programs = programs
+        self.works = tuple(works)
+
+    @property
+    def done(self) -> bool:
+        """Whether all are compiled, or have failed."""
+        return all(each.finished.is_set() for each in self.works)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until all are compiled.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether all are compiled.
+
+        Raises:
+            Exception: What compiling raised.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        for each in self.works:
+            done = each.finished.wait(
+                None if end is None else max(0, end - time.monotonic())
+            )
+            if each.error is not None:
+                raise each.error
+            if not done:
+                return False
+        return True
+
+    def __repr__(self) -> str:
+        """Says how far it is."""
+        waiting = sum(not each.finished.is_set() for each in self.works)
+        return f"<{self.programs} programs, {waiting} to compile>"
 
 
 class Worker:
@@ -88,21 +113,22 @@ class Worker:
 
     def _begin(self) -> None:
         self._condition = threading.Condition()
-        self._queue: deque[Pending] = deque()
+        self._queue: deque[Work] = deque()
         self._thread: threading.Thread | None = None
         self._closing = False
         self.in_compiler = False
 
     def submit(self, work: Callable[[], None]) -> Pending:
         """Puts work at the end of the queue."""
-        pending = Pending(work)
+        own = Work(work)
+        pending = Pending(1, [own])
         with self._condition:
             if self._closing:
                 return pending
             if not self._at_exit:  # after JAX's own, so that it runs before that
                 atexit.register(self._stop)
                 self._at_exit = True
-            self._queue.append(pending)
+            self._queue.append(own)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="edbatch-compile", daemon=True
@@ -121,13 +147,13 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            while (pending := self._next()) is not None:
-                pending.run()
+            while (work := self._next()) is not None:
+                work.run()
                 self.in_compiler = False
         except _Stop:
             pass
 
-    def _next(self) -> Pending | None:
+    def _next(self) -> Work | None:
         with self._condition:
             if self._queue and not self._closing:
                 return self._queue.popleft()

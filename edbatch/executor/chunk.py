@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from edbatch.cell.rows import slice_rows, take_rows, write_rows
+from edbatch.cell.rows import keep_rows, slice_rows, take_rows, write_rows
 from edbatch.executor.arenas import Arenas
 from edbatch.graph.node_type import NodeType, Slots
 from edbatch.memory_planner.layout import ZERO_ROW
@@ -110,8 +110,24 @@ def _read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
     return masks
 
 
+def _repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
+    """Repeats the last node's rows in the padding of slices, as gathers do.
+
+    The rows that follow a slice belong to other nodes.
+    """
+    real, last = chunk.is_real(1), chunk.size - 1
+    return [
+        keep_rows(real, last, array)
+        if group_rows(group, chunk.operands).ndim == 0
+        else array
+        for group, array in zip(
+            chunk.node_type.template.operands, operands, strict=True
+        )
+    ]
+
+
 def read_inputs(
-    chunk: Chunk, arenas: Arenas, pools: Arenas
+    chunk: Chunk, arenas: Arenas, pools: Arenas, *, repeat: bool = False
 ) -> tuple[list[Array], list[Array], list[Array]]:
     """Reads the inputs of a chunk's cell.
 
@@ -119,20 +135,23 @@ def read_inputs(
         chunk: The chunk.
         arenas: Values by array kind.
         pools: External inputs by array kind.
+        repeat: Whether padding reads the last node's operands; else it may read those
+            of other nodes.
 
     Returns:
         Operands, external inputs and masks, one ``[W, ...]`` array each.
     """
     node_type = chunk.node_type
     template = node_type.template
+    operands = _read_groups(
+        chunk,
+        arenas,
+        node_type.operand_kinds,
+        template.operands,
+        chunk.operands,
+    )
     return (
-        _read_groups(
-            chunk,
-            arenas,
-            node_type.operand_kinds,
-            template.operands,
-            chunk.operands,
-        ),
+        _repeat_last(chunk, operands) if repeat else operands,
         _read_groups(
             chunk,
             pools,

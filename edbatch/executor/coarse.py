@@ -19,6 +19,7 @@ from jax import Array, lax
 from edbatch.cell.rows import slice_rows, take_rows
 from edbatch.executor.chunk import Chunk
 from edbatch.executor.program import ProgramShape
+from edbatch.executor.touched import joined, part_of, touched
 from edbatch.stream.format import field_starts, record_format
 from edbatch.stream.loop import Loop
 
@@ -93,7 +94,10 @@ def coarse_step(
     def step(trips: Array, carry: _Carry[_State]) -> _Carry[_State]:
         pairs = list(zip(groups, visits, strict=True))
         for group, visit in reversed(pairs) if reverse else pairs:
-            carry = visit(trips[group.first : group.last], carry)
+            at, state = carry
+            part = part_of(state, touched(program, [group.common.type_id]))
+            at, part = visit(trips[group.first : group.last], (at, part))
+            carry = at, joined(state, part)
         return carry
 
     return step

@@ -24,6 +24,7 @@ from edbatch.executor.base import Prepared
 from edbatch.executor.chunk import Chunk, read_chunk, read_inputs, write_outputs
 from edbatch.executor.coarse import coarse_step
 from edbatch.executor.program import ProgramShape
+from edbatch.executor.touched import joined, part_of, touched
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
@@ -51,7 +52,8 @@ class Loops:
 
             def body(chunk: Chunk, arenas: Arenas) -> Arenas:
                 own = program.own(loop.type_id, packed, chunk.member)
-                inputs = read_inputs(chunk, arenas, pools)
+                repeat = program.repeats_rows(loop.type_id)
+                inputs = read_inputs(chunk, arenas, pools, repeat=repeat)
                 outputs = run_rows(cell, chunk.width, own, *inputs)
                 return write_outputs(arenas, chunk, outputs)
 
@@ -130,9 +132,22 @@ def fine_step(
     target = program.options.target
     visits = [visit(loop) for loop in program.loops]
 
+    def part(first: int, last: int, carry: tuple[Array, _State]) -> Any:
+        own = touched(program, (each.type_id for each in program.loops[first:last]))
+        return carry[0], part_of(carry[1], own)
+
+    def join(carry: tuple[Array, _State], part: tuple[Array, _State]) -> Any:
+        return part[0], joined(carry[1], part[1])
+
     def step(trips: Array, carry: tuple[Array, _State]) -> tuple[Array, _State]:
         found: tuple[Array, _State] = run_loops(
-            visits, trips, carry, ungrouped=target.ungrouped_loops, reverse=reverse
+            visits,
+            trips,
+            carry,
+            ungrouped=target.ungrouped_loops,
+            reverse=reverse,
+            part=part,
+            join=join,
         )
         return found
 
@@ -146,6 +161,8 @@ def run_loops(
     *,
     ungrouped: int,
     reverse: bool = False,
+    part: Callable[[int, int, Any], Any] = lambda first, last, carry: carry,
+    join: Callable[[Any, Any], Any] = lambda carry, part: part,
 ) -> Any:
     """Runs each loop for as many iterations as asked, in order.
 
@@ -155,15 +172,22 @@ def run_loops(
         carry: Initial carry.
         ungrouped: Up to so many loops are not enclosed in groups.
         reverse: Take the loops from the last to the first.
+        part: Returns the part of a carry that loops change, from the first of them to
+            the one after the last.
+        join: Puts a part back into the carry.
 
     Returns:
         The final carry.
     """
 
+    def run(first: int, last: int, count: Array, body: Any, carry: Any) -> Any:
+        changed = lax.fori_loop(0, count, body, part(first, last, carry))
+        return join(carry, changed)
+
     def run_range(first: int, last: int, carry: Any) -> Any:
         order = range(first, last)
         for p in reversed(order) if reverse else order:
-            carry = lax.fori_loop(0, trips[p], bodies[p], carry)
+            carry = run(p, p + 1, trips[p], bodies[p], carry)
         return carry
 
     if len(bodies) <= ungrouped:
@@ -173,8 +197,9 @@ def run_loops(
     for first in reversed(starts) if reverse else starts:
         last = min(first + size, len(bodies))
         busy = (trips[first:last].max() > 0).astype(jnp.int32)
-        carry = lax.fori_loop(
-            0,
+        carry = run(
+            first,
+            last,
             busy,
             lambda _, inner, a=first, b=last: run_range(a, b, inner),
             carry,

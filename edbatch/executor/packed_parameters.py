@@ -5,6 +5,7 @@ inference, where the same arrays come back, it is done once.
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,17 +16,24 @@ from edbatch.cell.program import CellProgram, Packed
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.parameters import check_params
 
+_Cells = tuple[CellProgram | MemberCell, ...]
+_Pack = Callable[[Any], list[Packed]]
+
 
 class PackedParameters:
     """The packed weights of the latest parameters.
 
     Arrays of JAX are immutable, so identity is enough. Parameters are held by weak
     references: once one of them is dropped, so are the packed weights.
+
+    Args:
+        compiled: Compiles a function, as `jax.jit` does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: Callable[[_Pack], _Pack] = jax.jit) -> None:
         self._latest: _Latest | None = None
-        self._pack = jax.jit(_pack, static_argnums=0)
+        self._compiled = compiled
+        self._packs: dict[_Cells, _Pack] = {}
 
     def of(self, params: Any, program: ProgramShape) -> dict[int, Packed] | None:
         """Returns the packed weights of a program, computed once per parameters.
@@ -53,11 +61,20 @@ class PackedParameters:
         missing = tuple(cell for cell in cells.values() if cell not in latest.packed)
         if missing:
             check_params(params, program.types.params_spec)
-            packed = self._pack(missing, params)
+            packed = self._pack_of(missing)(params)
             if is_traced(packed):  # constant parameters in a function that is traced
                 return None
             latest.packed |= dict(zip(missing, packed, strict=True))
         return {type_id: latest.packed[cell] for type_id, cell in cells.items()}
+
+    def _pack_of(self, cells: _Cells) -> _Pack:
+        """Returns the compiled function that packs the parameters of some cells."""
+
+        def packed_parameters(params: Any) -> list[Packed]:
+            return [cell.pack(params) for cell in cells]
+
+        known = self._packs.get(cells)
+        return known or self._packs.setdefault(cells, self._compiled(packed_parameters))
 
 
 class _Latest:
@@ -80,7 +97,3 @@ class _Latest:
 def is_traced(tree: Any) -> bool:
     """Tells whether a leaf of a pytree is a tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
-
-
-def _pack(cells: tuple[CellProgram | MemberCell, ...], params: Any) -> list[Packed]:
-    return [cell.pack(params) for cell in cells]

@@ -10,6 +10,7 @@ from jax import Array
 from edbatch.cell.backward import TapedCell, taped_cell
 from edbatch.cell.members import MemberCell, member_cell
 from edbatch.cell.program import CellProgram, Packed, cell_program
+from edbatch.cell.while_loops import may_not_end
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.stream.format import RecordFormat, record_formats
@@ -78,6 +79,10 @@ class ProgramShape:
         return cell_program(
             self._type(type_id), self.types, options.packing, options.target
         )
+
+    def repeats_rows(self, type_id: int) -> bool:
+        """Tells whether padding must read what nodes of a type read, so as to end."""
+        return may_not_end(self._type(type_id), self.types)
 
     def taped_cell(self, type_id: int) -> TapedCell:
         """Returns the cell of a type, for the backward pass."""

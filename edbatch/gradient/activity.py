@@ -4,7 +4,7 @@ All others are constant in the backward pass, as in the model of one instance: a
 that cannot be differentiated may read them, and they cost nothing.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from jax import Array
 
@@ -62,7 +62,7 @@ def read_from(
     return [kinds[group.slots[0]] in some for group in groups]
 
 
-def take(arrays: list[Array], which: list[bool]) -> list[Array | None]:
+def take(arrays: list[Array], which: Sequence[bool]) -> list[Array | None]:
     """Takes some arrays of a list.
 
     Args:

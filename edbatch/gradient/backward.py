@@ -34,12 +34,12 @@ from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk, fence, read_inputs
 from edbatch.executor.loops import walk
 from edbatch.executor.program import ProgramShape
+from edbatch.executor.touched import Touched, chosen
 from edbatch.gradient.activity import active_kinds, put, read_from, take
 from edbatch.gradient.cotangents import (
     add_groups,
     as_cotangent,
     is_float,
-    repeat_last,
     zero_cotangent,
 )
 from edbatch.gradient.forward import TapedRun, write_tapes
@@ -195,6 +195,20 @@ class _State(NamedTuple):
     arenas_bar: Arenas
     reached: Arenas
 
+    def part(self, touched: Touched) -> "_State":
+        """Returns what loops touch."""
+        types = touched.types
+        return _State(
+            next_rows=chosen(self.next_rows, types),
+            sums=chosen(self.sums, types),
+            site_inputs=chosen(self.site_inputs, types),
+            site_outputs=chosen(self.site_outputs, types),
+            live_rows=chosen(self.live_rows, types),
+            pools_bar=chosen(self.pools_bar, touched.externals),
+            arenas_bar=chosen(self.arenas_bar, touched.values),
+            reached=chosen(self.reached, touched.values),
+        )
+
 
 _Pull = Callable[[Group, Any, Any], tuple[Any, Tapes]]
 
@@ -213,36 +227,64 @@ def _pull_back(
     cotangents of arrays read directly, operands, external inputs and outputs of sites,
     and the inputs of sites.
     """
-    axes = (0, None, 0, 0, None, None, 0)
-    recompute = jax.vmap(cell.recompute, in_axes=axes, axis_size=loop.width)
     template = node_type.template
-    active_operands = read_from(
-        node_type.operand_kinds, template.operands, start.arenas_bar
-    )
-    active_externals = read_from(
-        node_type.external_kinds, template.externals, start.pools_bar
-    )
-    direct = [packed[k] for k in cell.direct]
+    operands = read_from(node_type.operand_kinds, template.operands, start.arenas_bar)
+    externals = read_from(node_type.external_kinds, template.externals, start.pools_bar)
+    call = cell.called(_pull_rows)
 
     def pull_back(group: Group, inputs: Any, known_outputs: Any) -> tuple[Any, Tapes]:
-        operands, externals, masks = inputs
-
-        def run(direct: Any, some: Any, others: Any, deltas: Any) -> Any:
-            own = (put(some, operands), put(others, externals), masks)
-            outputs, site_inputs = recompute(
-                group.live, direct, own, deltas, packed, transposed, known_outputs
-            )
-            return [outputs[k] for k in group.outputs], site_inputs
-
-        zeros = jax.tree.map(jnp.zeros_like, known_outputs)
-        some = take(operands, active_operands), take(externals, active_externals)
-        _, pull, site_inputs = jax.vjp(run, direct, *some, zeros, has_aux=True)
-        direct_bar, *bars = pull(zero_unless(group.live, group.bars))
-        return (direct_bar, *zero_unless(group.live, bars)), zero_unless(
-            group.live, site_inputs
-        )
+        what = _Pulled(loop.width, group.outputs, tuple(operands), tuple(externals))
+        arrays = group.live, group.bars, inputs, known_outputs
+        found: tuple[Any, Tapes] = call(what, packed, transposed, *arrays)
+        return found
 
     return pull_back
+
+
+class _Pulled(NamedTuple):
+    """What is differentiated.
+
+    Attributes:
+        width: Number of rows.
+        outputs: Positions of the outputs.
+        operands: By which operands.
+        externals: By which external inputs.
+    """
+
+    width: int
+    outputs: tuple[int, ...]
+    operands: tuple[bool, ...]
+    externals: tuple[bool, ...]
+
+
+def _pull_rows(
+    cell: TapedCell,
+    what: _Pulled,
+    packed: Packed,
+    transposed: list[Array | None],
+    live: Array,
+    bars: list[Array],
+    inputs: Any,
+    known_outputs: Any,
+) -> tuple[Any, Tapes]:
+    """Differentiates some outputs of a chunk; see `_pull_back`."""
+    axes = (0, None, 0, 0, None, None, 0)
+    recompute = jax.vmap(cell.recompute, in_axes=axes, axis_size=what.width)
+    operands, externals, masks = inputs
+
+    def run(direct: Any, some: Any, others: Any, deltas: Any) -> Any:
+        own = (put(some, operands), put(others, externals), masks)
+        outputs, site_inputs = recompute(
+            live, direct, own, deltas, packed, transposed, known_outputs
+        )
+        return [outputs[k] for k in what.outputs], site_inputs
+
+    zeros = jax.tree.map(jnp.zeros_like, known_outputs)
+    direct = [packed[k] for k in cell.direct]
+    some = take(operands, what.operands), take(externals, what.externals)
+    _, pull, site_inputs = jax.vjp(run, direct, *some, zeros, has_aux=True)
+    direct_bar, *more = pull(zero_unless(live, bars))
+    return (direct_bar, *zero_unless(live, more)), zero_unless(live, site_inputs)
 
 
 def _body(
@@ -259,8 +301,7 @@ def _body(
 
     def body(chunk: Chunk, state: _State) -> _State:
         row = state.next_rows[type_id] - width
-        operands, externals, masks = read_inputs(chunk, arenas, pools)
-        inputs = (repeat_last(chunk, operands), externals, masks)
+        inputs = read_inputs(chunk, arenas, pools, repeat=True)
         known_outputs = jax.tree.map(
             lambda tape: slice_rows(tape, row, width), state.site_outputs[type_id]
         )
@@ -310,6 +351,10 @@ def _body(
     return body
 
 
+def _contract(cell: TapedCell, _: None, *arrays: Any) -> dict[int, Array]:
+    return cell.contract(*arrays)
+
+
 def _new_live_rows(
     program: ProgramShape, type_id: int, cell: TapedCell, rows: int
 ) -> Array | None:
@@ -347,7 +392,7 @@ def _collect(
         own = Stacks(list(packed), list(members.stacked))
         taped = cell.contract_members(own, *tapes, live_rows)
     else:
-        taped = cell.contract(packed, *tapes, live_rows, used)
+        taped = cell.called(_contract)(None, packed, *tapes, live_rows, used)
     found = [
         taped[k] if k in taped else as_cotangent(zero_cotangent(each), each)
         for k, each in enumerate(packed)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from edbatch.cell.rows import keep_rows, slice_rows, write_rows
+from edbatch.cell.rows import slice_rows, write_rows
 from edbatch.executor.arenas import Arenas
-from edbatch.executor.chunk import Chunk, group_rows
+from edbatch.executor.chunk import group_rows
 from edbatch.graph.node_type import Slots
 
 
@@ -76,22 +76,6 @@ def mark_groups(
                 marks, mode="promise_in_bounds", wrap_negative_indices=False
             )
     return reached
-
-
-def repeat_last(chunk: Chunk, operands: list[Array]) -> list[Array]:
-    """Repeats the last node's rows in the padding of slices, as gathers do.
-
-    The rows that follow a slice belong to other nodes.
-    """
-    real, last = chunk.is_real(1), chunk.size - 1
-    return [
-        keep_rows(real, last, array)
-        if group_rows(group, chunk.operands).ndim == 0
-        else array
-        for group, array in zip(
-            chunk.node_type.template.operands, operands, strict=True
-        )
-    ]
 
 
 def zero_cotangent(array: Array) -> Array:

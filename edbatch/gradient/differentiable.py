@@ -1,5 +1,6 @@
 """The executor as a function with a rule for its gradient."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,6 +44,34 @@ def differentiable_execute(
         The results, ``[n, ...]`` each. They are read here and not by the caller, so
         that it is known which of them have no cotangent.
     """
+    found: tuple[Array, ...]
+    found = _called(_execute, program)(program, kinds, params, pools, stream, rows)
+    return found
+
+
+def _called(function: Callable[..., Any], program: ProgramShape) -> Any:
+    """A function whose calls for one program are traced and lowered once.
+
+    It is kept with the types, so that what JAX keeps of it goes with them.
+    """
+
+    def make() -> Any:
+        def call(program: ProgramShape, kinds: tuple[int, ...], *rest: Any) -> Any:
+            return function(program, kinds, *rest)
+
+        return jax.jit(call, static_argnums=(0, 1))
+
+    return program.types.derived((_called, function), make)
+
+
+def _execute(
+    program: ProgramShape,
+    kinds: tuple[int, ...],
+    params: Any,
+    pools: Arenas,
+    stream: Stream,
+    rows: tuple[Array, ...],
+) -> tuple[Array, ...]:
     executor, prepared = executor_of(program.options.target), program.pack(params)
     arenas = executor.run(program, prepared, new_arenas(program), pools, stream)
     return _read_results(kinds, arenas, rows)
@@ -89,12 +118,24 @@ def _forward(
     active = {
         kind: () if each.perturbed else None for kind, each in arguments[1].items()
     }
+    run = _called(_run_with_tapes, program)
+    results, taped = run(program, kinds, params, pools, stream, rows)
+    return results, _Residuals(params, pools, stream, rows, taped, active)
+
+
+def _run_with_tapes(
+    program: ProgramShape,
+    kinds: tuple[int, ...],
+    params: Any,
+    pools: Arenas,
+    stream: Stream,
+    rows: tuple[Array, ...],
+) -> tuple[tuple[Array, ...], TapedRun]:
     prepared = program.pack(params)
     cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
     arenas = new_arenas(program)
     run = run_with_tapes(program, prepared, cells, arenas, pools, stream)
-    results = _read_results(kinds, run.arenas, rows)
-    return results, _Residuals(params, pools, stream, rows, run, active)
+    return _read_results(kinds, run.arenas, rows), run
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -105,6 +146,16 @@ def _differentiate_once(
     cotangents: list[Array | None],
 ) -> Any:
     """Returns the cotangents of parameters and pools, None for integers."""
+    run = _called(_differentiate, program)
+    return run(program, kinds, residuals, cotangents)
+
+
+def _differentiate(
+    program: ProgramShape,
+    kinds: tuple[int, ...],
+    residuals: _Residuals,
+    cotangents: list[Array | None],
+) -> Any:
     params, pools, stream, rows, run, active = residuals
     results = [
         (kind, own, bar)

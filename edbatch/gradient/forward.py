@@ -1,13 +1,14 @@
 """The forward pass of a gradient: the executor's loops, which also write tapes."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from edbatch.cell.backward import TapedCell
+from edbatch.cell.program import Packed
 from edbatch.cell.rows import write_rows
 from edbatch.cell.weight_gradient import Tapes
 from edbatch.executor.arenas import Arenas
@@ -15,6 +16,7 @@ from edbatch.executor.base import Prepared
 from edbatch.executor.chunk import Chunk, read_inputs, write_outputs
 from edbatch.executor.loops import walk
 from edbatch.executor.program import ProgramShape
+from edbatch.executor.touched import Touched, chosen
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
 
@@ -39,6 +41,14 @@ class _State(NamedTuple):
     next_rows: dict[int, Array]
     arenas: Arenas
     site_outputs: dict[int, Tapes]
+
+    def part(self, touched: Touched) -> "_State":
+        """Returns what loops touch."""
+        return _State(
+            chosen(self.next_rows, touched.types),
+            chosen(self.arenas, touched.values),
+            chosen(self.site_outputs, touched.types),
+        )
 
 
 def run_with_tapes(
@@ -73,13 +83,13 @@ def run_with_tapes(
 
     def body_of(loop: Loop) -> Callable[[Chunk, _State], _State]:
         type_id, width = loop.type_id, loop.width
-        forward = cells[type_id].forward
-        run = jax.vmap(forward, in_axes=(None, 0, 0, 0), axis_size=width)
+        run = cells[type_id].called(_forward_rows)
 
         def body(chunk: Chunk, state: _State) -> _State:
-            inputs = read_inputs(chunk, state.arenas, pools)
+            repeat = program.repeats_rows(type_id)
+            inputs = read_inputs(chunk, state.arenas, pools, repeat=repeat)
             own = program.own(type_id, prepared[type_id], chunk.member)
-            outputs, site_outputs = run(own, *inputs)
+            outputs, site_outputs = run(width, own, *inputs)
             row = state.next_rows[type_id]
             tapes = write_tapes(state.site_outputs[type_id], row, site_outputs)
             return _State(
@@ -92,6 +102,13 @@ def run_with_tapes(
 
     end, state = walk(program, stream, body_of, start)
     return TapedRun(end, *state)
+
+
+def _forward_rows(
+    cell: TapedCell, width: int, packed: Packed, *inputs: Any
+) -> tuple[list[Array], Tapes]:
+    run = jax.vmap(cell.forward, in_axes=(None, 0, 0, 0), axis_size=width)
+    return run(packed, *inputs)
 
 
 def write_tapes(tapes: Tapes, row: Array, rows: Tapes) -> Tapes:

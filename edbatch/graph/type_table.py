@@ -78,6 +78,7 @@ class TypeTable:
         self._structures = PartStructures(params_spec)
         self._traced: dict[Hashable, tuple[tuple[int, ...], Any]] = {}
         self._derived: dict[Hashable, Any] = {}
+        self.traces: dict[Hashable, Any] = {}
         self._lineage = Lineage()
         self._size_in_pickle: Size | None = None  # if it is a copy
         self._register()
@@ -111,8 +112,12 @@ class TypeTable:
         return found
 
     def share_kinds(self, other: "TypeTable") -> None:
-        """Makes another table's array kinds, now and later, those of this one."""
+        """Makes another table's array kinds, now and later, those of this one.
+
+        What is traced of cells is shared, too.
+        """
         self.kinds, self.lock, self.x64 = other.kinds, other.lock, other.x64
+        self.traces = other.traces
 
     def __copy__(self) -> "TypeTable":
         """Returns the table itself: copies of recordings are of the same model."""

@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 from edbatch.arguments import list_of
 from edbatch.compilation.tiered_function import TieredFunction, name_of
-from edbatch.compilation.warm_up import WarmUp, plan_all, warm_up
+from edbatch.compilation.warm_up import plan_all, warm_up
+from edbatch.compilation.worker import Pending
 from edbatch.errors import PickleError, PlanError
 from edbatch.graph.parameters import abstract
 from edbatch.host_side import HostSide
@@ -235,7 +236,7 @@ class Sharded(HostSide):
         params: Any,
         rng: Any = None,
         block: bool = True,
-    ) -> WarmUp:
+    ) -> Pending:
         """Compiles ahead what calls with minibatches like those of a sample will run.
 
         Args:

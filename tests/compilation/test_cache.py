@@ -86,12 +86,12 @@ def run(folder, program=PROGRAM, **environment):
 
 def test_a_second_process_finds_the_programs_of_both_tiers(tmp_path):
     first, _ = run(tmp_path)
-    assert first["tiers"] == "coarse coarse fine fine"
+    assert first["tiers"] == "coarse coarse fine fine fine"
     # The fine ones are no copies of the coarse ones: XLA has options for these.
-    assert first["cached"] == "False False False False"
+    assert first["cached"] == "False False False False False"
     assert first["folder"] == str(tmp_path)
     second, stderr = run(tmp_path)
-    assert second["cached"] == "True True True True"
+    assert second["cached"] == "True True True True True"
     assert second["tiers"] == first["tiers"] and second["total"] == first["total"]
     hits, requests = map(int, second["hits"].split())
     assert hits == requests, "small programs of JAX itself are kept, too"
@@ -109,6 +109,11 @@ def test_damaged_programs_are_compiled_with_one_warning(tmp_path):
     assert second["cached"].startswith("False False")
     assert stderr.count("Warning") == 1, stderr
     assert "edbatch cache --clear" in stderr
+    third, stderr = run(tmp_path)
+    assert third["cached"] == "True True True True True", (
+        "damaged programs were replaced"
+    )
+    assert third["total"] == first["total"] and stderr == ""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
@@ -133,7 +138,7 @@ def test_a_folder_that_vanishes(tmp_path):
     vanish = f"import shutil; shutil.rmtree({str(gone)!r}); double ="
     program = PROGRAM.replace("double =", vanish, 1)
     lines, stderr = run(gone, program)
-    assert lines["tiers"] == "coarse coarse fine fine"
+    assert lines["tiers"] == "coarse coarse fine fine fine"
     assert stderr.count("Warning") == 1, stderr
 
 

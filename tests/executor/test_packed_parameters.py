@@ -247,3 +247,21 @@ def test_threads_with_parameters_of_their_own():
     for each in threads:
         each.join()
     assert not wrong
+
+
+def test_packing_is_reported_and_can_be_refused():
+    batched = eb.batch(encode)
+    params = new_params()
+    with eb.use_tiers("fine"):
+        batched(params, TREES)
+        names = [each.function for each in eb.compile_report()][-2:]
+        assert sorted(names) == ["encode", "packed parameters"]
+        wider = {name: jnp.tile(each, (2, 2)) for name, each in params.items()}
+        with (
+            eb.set_stance("fail_on_compile"),
+            pytest.raises(eb.CompilationError, match="call of packed parameters"),
+        ):
+            batched(wider, TREES)
+        batched.warm_up(TREES, params=wider)
+        with eb.set_stance("fail_on_compile"):
+            batched(wider, TREES)

@@ -1,0 +1,123 @@
+"""How long does a step wait while the background thread compiles?
+
+A loop of training steps with `eb.jit`: coarse ones, then those during which the fine
+program is traced, lowered and compiled in the background, then fine ones. The longest
+and the median step of each part are printed, and the longest while the thread traces
+and lowers, for which it needs Python's lock, apart from those while XLA compiles.
+In a clone, on an idle machine:
+
+    python experiments/swap_stall.py
+    python experiments/swap_stall.py --models tree-lstm --hidden 256
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from first_gradient import load
+
+import edbatch as eb
+from edbatch.benchmark.loss import half_squares
+
+from arguments import option, parse_arguments
+
+ROW = "{:22} {:26} {:>6} {:>10} {:>10}"
+HEAD = ROW.format("model", "steps", "count", "median ms", "longest ms")
+
+BEFORE, TRACING, COMPILING, AFTER = (
+    "before, coarse",
+    "while it traces, lowers",
+    "while XLA compiles",
+    "after, fine",
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    models: str = option(
+        "tree-lstm,message-passing", "Ready workloads, or message-passing."
+    )
+    hidden: int = option(64, "Length of the models' states; 32 for message-passing.")
+    batch_size: int = option(64, "Instances per minibatch.")
+    rounds: int = option(50, "Fine steps.")
+    limit_s: float = option(300.0, "How long to wait for the fine program.")
+
+
+def steps_by_part(
+    step: Callable[[], Any], rounds: int, limit_s: float
+) -> dict[str, list[float]]:
+    """Times each step, until the fine program ran some rounds.
+
+    Args:
+        step: Runs a step of a new function of `eb.jit`, and waits for its result.
+        rounds: How many fine steps.
+        limit_s: How long to wait for the fine program, in seconds.
+
+    Returns:
+        Milliseconds of each step after the first, by what happened meanwhile.
+    """
+    earlier = len(list(eb.compile_report()))
+    step()
+    times: dict[str, list[float]] = {
+        each: [] for each in (BEFORE, TRACING, COMPILING, AFTER)
+    }
+    end = time.monotonic() + limit_s
+    while len(times[AFTER]) < rounds and time.monotonic() < end:
+        part = _now(earlier)
+        start = time.perf_counter()
+        step()
+        spent = 1e3 * (time.perf_counter() - start)
+        times[part].append(spent)
+    return times
+
+
+def _now(earlier: int) -> str:
+    """What the background thread does."""
+    own = list(eb.compile_report())[earlier:]
+    found = [each for each in own if each.background]
+    if not found:
+        return BEFORE
+    [record] = found
+    if record.state == "finished":
+        return AFTER
+    return COMPILING if record.lower_s > 0 else TRACING
+
+
+def measure(name: str, arguments: Arguments) -> list[str]:
+    """Measures one model."""
+    model, params, instances, _ = load(name, arguments)
+    batched = eb.batch(model, params=params)
+    plan = batched.plan(instances[: arguments.batch_size])
+
+    @eb.jit(tiers="auto")
+    def gradient(params: Any, plan: eb.Plan) -> Any:
+        return jax.grad(lambda own: half_squares(batched.apply(own, plan)))(params)
+
+    times = steps_by_part(
+        lambda: jax.block_until_ready(gradient(params, plan)),
+        arguments.rounds,
+        arguments.limit_s,
+    )
+    return [
+        ROW.format(
+            name,
+            part,
+            len(own),
+            f"{np.median(own):.2f}" if own else "-",
+            f"{max(own):.2f}" if own else "-",
+        )
+        for part, own in times.items()
+    ]
+
+
+def main(arguments: Arguments) -> None:
+    print(HEAD, flush=True)
+    for name in arguments.models.split(","):
+        print("\n".join(measure(name, arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main(parse_arguments(Arguments, __doc__))
