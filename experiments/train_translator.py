@@ -11,11 +11,10 @@ a clone, for a file with a sentence, a tab and its translation per line:
 
 A tenth of the sources is held out and a tenth is for the test, with all translations
 that they have, so that no source is in two parts. `bleu` is that of the corpus
-(Papineni et al. 2002, up to four tokens, smoothed by none), with all translations of a
+(Papineni et al. 2002, up to four tokens, unsmoothed), with all translations of a
 source as references, over the tokens of `lstm-nmt`, which are characters in Chinese;
 `exact` is the share of sources for which one of the references was found. Pairs with an
-unknown word in the reference are judged like others. What was reached is in
-docs/results-training.md.
+unknown word in the reference are judged like others.
 """
 
 import math

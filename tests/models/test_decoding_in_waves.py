@@ -90,6 +90,15 @@ def test_paths_run_again_with_gradients(case):
     assert_same(gradients, expected)
 
 
+def test_eb_verify_compares_a_decoder(case):
+    workload, batched, params, instances = case
+    if workload.name != "transition-parser":
+        pytest.skip("one decoder is enough: the test above compares gradients of all")
+    found = eb.verify(batched, params, instances)
+    assert (found.instances, found.close_choices) == (3, 0)
+    assert max(found.max_output_error, found.max_gradient_error) < 1e-5
+
+
 def test_later_minibatches_compile_nothing(case):
     _, batched, params, instances = case
     batched(params, instances)
