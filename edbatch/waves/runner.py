@@ -7,8 +7,7 @@ asked for comes back to the host.
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -157,8 +156,12 @@ class WaveRunner:
 
     def start_run(self, run: InstanceRun, call: Callable[[], Any]) -> None:
         """Runs a new instance until it asks for values or ends; see `start`."""
-        with self._part_of(run):
+        tape = self.tape
+        node, value = len(tape.node_type), tape.num_values
+        try:
             run.start(call, traced=self._traced)
+        finally:
+            self._note_part(run, node, value)
 
     def cut_back(self, run: InstanceRun | None, mark: TapeMark) -> None:
         """Removes what an instance that failed has recorded since a mark.
@@ -183,22 +186,20 @@ class WaveRunner:
         Raises:
             Exception: What the model raised.
         """
-        with self._part_of(run):
-            run.resume(answers)
-
-    @contextmanager
-    def _part_of(self, run: InstanceRun) -> Iterator[None]:
-        """Notes what an instance records, even if it fails."""
         tape = self.tape
         node, value = len(tape.node_type), tape.num_values
         try:
-            yield
+            run.resume(answers)
         finally:
-            last = len(tape.node_type)
-            if last > node:
-                part = (self.counts.waves, node, last, value, tape.num_values)
-                run.parts.append(part)
-                self._instance_nodes.append(last - node)
+            self._note_part(run, node, value)
+
+    def _note_part(self, run: InstanceRun, node: int, value: int) -> None:
+        """Notes what an instance has recorded on the tape, even if it has failed."""
+        last = len(self.tape.node_type)
+        if last > node:
+            part = (self.counts.waves, node, last, value, self.tape.num_values)
+            run.parts.append(part)
+            self._instance_nodes.append(last - node)
 
     def close(self, run: InstanceRun) -> None:
         """Ends an instance where it is suspended; what it does then is not recorded.
