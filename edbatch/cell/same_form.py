@@ -3,8 +3,8 @@
 The rounds of a message-passing network call one cell with matrices of one shape each.
 Where a family would not pay (`shared_types`), each has loops of its own, but these hold
 the same cell: it is traced, packed and divided once, and where loops call it, once
-lowered. On the network of the tests, of 17 types, 7 forms are left; the gradient is
-traced in 0.6 of the time and its fine program has 0.6 of the bytes.
+lowered. On the network of the tests, of 17 types, 7 forms are left, and the fine
+gradient has 5,742 distinct equations in place of 8,221.
 """
 
 from collections.abc import Hashable, Sequence
