@@ -203,7 +203,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def is_own(frame: FrameType) -> bool:
     """Tells whether a frame runs code of edbatch, or of JAX or NumPy below it."""
     module = str(frame.f_globals.get("__name__", ""))
-    return module.partition(".")[0] in ("edbatch", "jax", "numpy")
+    # Methods that are also context managers are called by contextlib.
+    return module.partition(".")[0] in ("edbatch", "jax", "numpy", "contextlib")
 
 
 def user_line() -> str:

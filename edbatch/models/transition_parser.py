@@ -115,7 +115,7 @@ def score_oracle(params: Any, sentence: ParsedSentence) -> list[Any]:
         [(121,), (121,), (121,)]
     """
     transitions = iter(oracle(sentence.heads, sentence.relations))
-    return _follow(params, sentence, lambda *_: next(transitions))[0]
+    return follow(params, sentence, lambda *_: next(transitions))[0]
 
 
 def parse(params: Any, sentence: ParsedSentence) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def parse(params: Any, sentence: ParsedSentence) -> dict[str, Any]:
         transitions.append(transition)
         return transition
 
-    logits, where = _follow(params, sentence, choose)
+    logits, where = follow(params, sentence, choose)
     return {
         "heads": where.heads,
         "relations": where.relations,
@@ -155,7 +155,7 @@ def parse(params: Any, sentence: ParsedSentence) -> dict[str, Any]:
     }
 
 
-def _follow(
+def follow(
     params: Any, sentence: ParsedSentence, choose: Choose
 ) -> tuple[list[Any], Configuration]:
     """Makes the transitions of ``choose``; returns their logits, and the end."""
