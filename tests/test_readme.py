@@ -1,20 +1,23 @@
-"""The example in the README runs, and says the truth about what it returns."""
+"""The examples in the README run, and say the truth about what they return."""
 
 import re
 
 import jax
 
 
-def test_the_example_runs(project_root):
+def test_the_examples_run(project_root):
     text = (project_root / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names: dict = {}
-    exec(compile(code, "README.md", "exec"), names)
+    for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(code, "README.md", "exec"), names)
     assert names["states"].shape == (3, 8)
     assert jax.tree.map(lambda x: x.shape, names["grads"]) == {
         "embedding": (8, 8),
         "weights": (8, 16),
     }
+    assert names["ps"].shape == (64, 4)
+    depths = names["depths"]
+    assert depths.shape == (64,) and depths.min() < depths.max()
 
 
 def test_the_commands_exist(project_root):
