@@ -17,7 +17,6 @@ from edbatch.compilation.worker import Pending
 from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.parameters import abstract
 from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
 from edbatch.model_state import ModelState
@@ -299,12 +298,7 @@ class Batched(HostSide):
                 f"apply takes a plan made by .plan(instances) but received"
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
-        function, arguments = self._call_of(params, plan, rng)
-        try:
-            return function(*arguments)
-        except TypeError:
-            abstract(params)  # says which parameters are none
-            raise
+        return self._checked_call(params, *self._call_of(params, plan, rng))
 
     def _call_of(
         self, params: Any, plan: Plan, rng: Any

@@ -1,6 +1,6 @@
 """What batched functions of one device and of several share: all before a plan."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ from edbatch.batched_function import BatchedFunction, Model
 from edbatch.compiler import Compiler
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.parameters import abstract
 from edbatch.graph.type_table import TypeTable
 from edbatch.loader.loader import Loader
 from edbatch.memory_planner.planner import Planner
@@ -209,6 +210,17 @@ class HostSide:
         """
         instances = list_of(PlanError, "a minibatch", instances)
         return record_minibatch(self.states.of_minibatch(instances, params), instances)
+
+    @staticmethod
+    def _checked_call(
+        params: Any, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Any:
+        """Calls a compiled function; an error about parameters says which are none."""
+        try:
+            return function(*arguments)
+        except TypeError:
+            abstract(params)
+            raise
 
     def loader(
         self: BatchedFunction,

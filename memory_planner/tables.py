@@ -106,8 +106,9 @@ def _find_reads(problem, batch, node):
     num_batches = len(batch_type)
     read = np.empty((num_batches * slot_bytes.shape[1], READ_COLUMNS), np.int32)
     read_bytes = np.empty(len(read))
-    met = np.full(len(order), NONE, np.int32)  # the turn in which a node was last met
-    met_batch = np.full(num_batches, NONE, np.int32)
+    met = _Met(
+        np.full(len(order), NONE, np.int32), np.full(num_batches, NONE, np.int32)
+    )
     turn = 0
     count = 0
     batch[:, IS_READ] = 0
@@ -130,9 +131,8 @@ def _find_reads(problem, batch, node):
                 read_bytes[same] += more
                 continue
             turn += 1
-            found = _count_producers(
-                own, slot, turn, is_one, operand_node, node, batch, met, met_batch
-            )
+            operand = operand_node[own + slot]
+            found = _count_producers(operand, turn, is_one, node, batch, met)
             if found > 0:
                 read[count, SLOT] = slot
                 read[count, PRODUCERS] = found
@@ -166,24 +166,28 @@ def _are_same(own, slot, other, operand_node):
     return k == len(own)
 
 
+class _Met(NamedTuple):
+    """The turn in which each node and each batch was last met, or NONE."""
+
+    node: np.ndarray  # [N] int32
+    batch: np.ndarray  # [S] int32
+
+
 @njit(cache=True, nogil=True)
-def _count_producers(
-    own, slot, turn, is_one, operand_node, node, batch, met, met_batch
-):  # fmt: skip
+def _count_producers(operand, turn, is_one, node, batch, met):
     """Counts batches that a slot reads from; 0 if one chunk reads a node twice."""
     found = 0
-    for e in own:
-        u = operand_node[e + slot]
+    for u in operand:
         if u < 0:
             continue
-        if met[u] == turn and is_one:
+        if met.node[u] == turn and is_one:
             return 0
-        met[u] = turn
+        met.node[u] = turn
         a = node[u, BATCH]
-        if met_batch[a] != turn:
-            met_batch[a] = turn
+        if met.batch[a] != turn:
+            met.batch[a] = turn
             found += 1
-    for e in own:
-        if operand_node[e + slot] >= 0:
-            batch[node[operand_node[e + slot], BATCH], IS_READ] = 1
+    for u in operand:
+        if u >= 0:
+            batch[node[u, BATCH], IS_READ] = 1
     return found

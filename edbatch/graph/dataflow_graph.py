@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -12,6 +12,28 @@ from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import TypeTable
 
 MISSING = -1  # an operand, or a row of an external input, that a padded list lacks
+
+
+class NodeArrays(NamedTuple):
+    """Nodes and what they read, as compiled code takes them.
+
+    ``N`` nodes, ``E`` operand slots, ``X`` external slots.
+
+    Attributes:
+        node_type: Type of each node.
+        operand_start: First operand slot of each node, and the end.
+        operands: Value read by each operand slot, or `MISSING`.
+        external_start: First external slot of each node, and the end.
+        external_rows: Row of a pool read by each external slot, or `MISSING`.
+        value_start: First value of each node, and the end.
+    """
+
+    node_type: np.ndarray  # [N] int32
+    operand_start: np.ndarray  # [N + 1] int32
+    operands: np.ndarray  # [E] int32 or int64
+    external_start: np.ndarray  # [N + 1] int32
+    external_rows: np.ndarray  # [X] int32
+    value_start: np.ndarray  # [N + 1] int32
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +109,18 @@ class DataflowGraph:
     def value_start(self) -> np.ndarray:
         """First value of each node, and the end; ``[N + 1] int32``."""
         return self._starts[2]
+
+    @property
+    def arrays(self) -> NodeArrays:
+        """The nodes and what they read, for compiled code."""
+        return NodeArrays(
+            self.node_type,
+            self.operand_start,
+            self.operands,
+            self.external_start,
+            self.external_rows,
+            self.value_start,
+        )
 
     @cached_property
     def structure(self) -> GraphStructure:

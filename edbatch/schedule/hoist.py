@@ -96,10 +96,13 @@ def hoist(
     added = int(sizes[batches].sum())
     check_rows(graph.num_values + int(nodes @ outputs), "values")
     node_type, operands, external_rows, num_values, origin = _divide(
-        schedule.order, start, batches, added, rest, hoisted, outputs, graph.node_type,
-        graph.operand_start, graph.operands, graph.external_start, graph.external_rows,
-        graph.num_values,
-    )  # fmt: skip
+        schedule.order,
+        start,
+        batches,
+        added,
+        _Numbers(rest, hoisted, outputs),
+        graph.arrays,
+    )
     new = np.arange(graph.num_nodes, graph.num_nodes + added, dtype=np.int32)
     running = replace(
         graph,
@@ -148,13 +151,21 @@ def split_members(graph: DataflowGraph, schedule: Schedule) -> Schedule:
     )
 
 
+class _Numbers(NamedTuple):
+    """Numbers of types as they run: ``T`` were recorded, ``R`` run."""
+
+    rest: np.ndarray  # [T] int32, of what runs in place of a recorded type
+    hoisted: np.ndarray  # [T] int32, of what is hoisted out of it, or NONE
+    outputs: np.ndarray  # [R] int32, outputs of each type that runs
+
+
 @njit(cache=True, nogil=True)
-def _divide(
-    order, start, batches, added, rest, hoisted, outputs, node_type,
-    operand_start, operands, external_start, external_rows, num_values,
-):  # fmt: skip
+def _divide(order, start, batches, added, numbers, nodes):
     """Makes the arrays of the divided graph; new nodes by the order of ``batches``."""
+    rest, hoisted, outputs = numbers
+    node_type, operand_start, operands, external_start, external_rows = nodes[:5]
     n = len(node_type)
+    num_values = nodes.value_start[n]
     types = np.empty(n + added, np.int32)
     origin = np.arange(n + added).astype(np.int32)  # the recorded node of each
     first_value = np.full(n, -1, np.int32)  # of the node hoisted out of each

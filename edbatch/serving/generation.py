@@ -21,6 +21,10 @@ class Generation:
         model: Runs one instance, with handles.
         max_nodes: How many nodes an instance may record between two values.
         counts: The server's counts.
+
+    Attributes:
+        runner: The runner.
+        requests: The requests.
     """
 
     def __init__(
@@ -30,7 +34,7 @@ class Generation:
         max_nodes: int,
         counts: Counts,
     ) -> None:
-        self._runner, self._model = runner, model
+        self.runner, self._model = runner, model
         self._max_nodes, self._counts = max_nodes, counts
         self.requests: list[Request] = []
 
@@ -56,8 +60,8 @@ class Generation:
     def _start_run(self, request: Request) -> None:
         number = request.number % _NUMBERS
         call = partial(self._model, request.instance)
-        request.run = self._runner.new_run(number)
-        self._runner.start_run(request.run, call)
+        request.run = self.runner.new_run(number)
+        self.runner.start_run(request.run, call)
 
     def _go_on(self, request: Request, step: Callable[[], None]) -> bool:
         """Runs a part of an instance; returns whether it waits for values.
@@ -65,7 +69,7 @@ class Generation:
         A part that fails leaves nothing behind: it is cut off the tape that all
         instances share.
         """
-        tape = self._runner.tape
+        tape = self.runner.tape
         mark = tape.mark()
         try:
             step()
@@ -82,7 +86,7 @@ class Generation:
                 self._finish(request, run.result)
                 return False
         except Exception as error:
-            self._runner.cut_back(request.run, mark)
+            self.runner.cut_back(request.run, mark)
             self._counts.add(failed=request.fail(error))
             self._end(request)
             return False
@@ -93,7 +97,7 @@ class Generation:
         self._drop()
         if not self.requests:
             return
-        runner, before = self._runner, self._runner.counts.copy()
+        runner, before = self.runner, self.runner.counts.copy()
         runs = {id(request.run): request for request in self.requests}
         asked = runner.launch([each.run for each in self.requests if each.run])
         waiting = []
@@ -138,14 +142,13 @@ class Generation:
 
     def _finish(self, request: Request, result: Any) -> None:
         now = time.perf_counter()
-        first = request.first_value or now
+        first, counts = request.first_value or now, self._counts
+        counts.add(answered=1)  # before the client can ask for the counts
         if request.resolve(result):
-            counts = self._counts
-            counts.add(answered=1)
             counts.latency.append(1e3 * (now - request.submitted))
             counts.first_value.append(1e3 * (first - request.submitted))
         else:
-            self._counts.add(cancelled=1)
+            counts.add(answered=-1, cancelled=1)
         self._end(request)
 
     def _end(self, request: Request) -> None:
@@ -154,8 +157,8 @@ class Generation:
         if run is None:
             return
         try:
-            self._runner.close(run)
+            self.runner.close(run)
         except Exception as error:
             # The request has its answer; clean-up of the user's is not part of it.
             error.add_note("raised while a request was ended")
-        self._runner.release(run)
+        self.runner.release(run)

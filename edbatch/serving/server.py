@@ -13,16 +13,19 @@ import asyncio
 import atexit
 import threading
 import weakref
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from edbatch.arguments import check_number
+from edbatch.arguments import check_number, list_of
 from edbatch.batched import Batched
 from edbatch.compilation.signature import settings, under
+from edbatch.compilation.warm_up import warm_up
+from edbatch.compilation.worker import Pending
 from edbatch.errors import EdbatchError, ServerClosedError, shown
 from edbatch.graph.parameters import abstract, check_params
 from edbatch.serving.generation import Generation
-from edbatch.serving.request import Queue
+from edbatch.serving.request import Queue, Request
 from edbatch.serving.stats import Counts, ServerStats
 
 _servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
@@ -84,12 +87,43 @@ class Server:
         self._settings = settings()
         self._stopped = self._swapped = False
         self._params = params
-        self._new_generation(params)
+        self._generations.append(self._new_generation(params, self._counts))
         self._thread = threading.Thread(
             target=self._serve, name="edbatch server", daemon=True
         )
         self._thread.start()
         _servers.add(self)
+
+    def warm_up(self, sample: Iterable[Any], *, block: bool = True) -> Pending:
+        """Compiles ahead what requests like those of a sample will run.
+
+        The sample is run, by coarse programs, as if all of it had come at once.
+
+        Args:
+            sample: Instances like those to come.
+            block: Whether to wait until all is compiled. Otherwise a background thread
+                compiles, and requests that come earlier run coarse programs.
+
+        Returns:
+            A handle with ``wait()`` and ``done``, as of `edbatch.Batched.warm_up`.
+
+        Raises:
+            Exception: What the model raised for an instance.
+        """
+        instances = list_of(EdbatchError, "a sample", sample)
+        calls: list[Any] = []
+        for _ in range(2):  # sizes grow in the first round
+            own = self._new_generation(self._params, Counts())
+            requests = [Request(each, k, 0, None) for k, each in enumerate(instances)]
+            for first in range(0, len(requests), self._max_in_flight):
+                for each in requests[first : first + self._max_in_flight]:
+                    own.start(each)
+                while len(own):
+                    own.run_wave()
+            for each in requests:
+                each.future.result(0)
+            calls = own.runner.calls()
+        return warm_up(calls, block)
 
     def submit_nowait(
         self,
@@ -215,10 +249,9 @@ class Server:
     def _in_flight(self) -> int:
         return sum(map(len, self._generations))
 
-    def _new_generation(self, params: Any) -> None:
+    def _new_generation(self, params: Any, counts: Counts) -> Generation:
         runner, model = self._batched.wave_runner(params, self._rng)
-        counts = self._counts
-        self._generations.append(Generation(runner, model, self._max_nodes, counts))
+        return Generation(runner, model, self._max_nodes, counts)
 
     def _serve(self) -> None:
         """Runs waves until the queue is closed and empty; the server's thread."""
@@ -243,7 +276,7 @@ class Server:
             swapped, params = self._swapped, self._params
             self._swapped = False
         if swapped:
-            self._new_generation(params)
+            self._generations.append(self._new_generation(params, self._counts))
         self._generations = [
             each for each in self._generations[:-1] if len(each)
         ] + self._generations[-1:]
@@ -259,7 +292,7 @@ class Server:
         except Exception as error:
             generation.fail_all(error)
             self._generations.remove(generation)
-            self._new_generation(self._params)
+            self._generations.append(self._new_generation(self._params, self._counts))
 
     def _end_all(self) -> None:
         error = ServerClosedError(

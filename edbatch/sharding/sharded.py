@@ -14,7 +14,6 @@ from edbatch.compilation.tiered_function import TieredFunction, name_of
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PickleError, PlanError
-from edbatch.graph.parameters import abstract
 from edbatch.host_side import HostSide
 from edbatch.plan.keys import plan_key
 from edbatch.plan.padding import checked_rows, first_rows
@@ -212,12 +211,7 @@ class Sharded(HostSide):
                 f" {_describe_mesh(*own)}; make the plan with this function's own"
                 " .plan(instances)"
             )
-        function, arguments = self._call_of(params, plan, rng)
-        try:
-            return function(*arguments)
-        except TypeError:
-            abstract(params)  # says which parameters are none
-            raise
+        return self._checked_call(params, *self._call_of(params, plan, rng))
 
     def _call_of(
         self, params: Any, plan: ShardedPlan, rng: Any

@@ -11,6 +11,7 @@ their loops.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -78,12 +79,16 @@ def encode(
         member = np.zeros(graph.num_nodes if has_member.any() else 0, np.int32)
     length = int(starts[chunk_loop, -1].sum())
     check_rows(length, "operands of padded batches")
+    chunks = _Chunks(layout.order, layout.chunk_start, layout.chunk_size, chunk_loop)
     records = _write(
-        order, chunk_loop, starts, has_member, member,
-        layout.order, layout.chunk_start, layout.chunk_size, layout.value_row,
-        graph.value_start, graph.operand_start, graph.operands,
-        graph.external_start, graph.external_rows, length,
-    )  # fmt: skip
+        order,
+        chunks,
+        _Formats(starts, has_member),
+        member,
+        layout.value_row,
+        graph.arrays,
+        length,
+    )
     return UnpaddedStream(records, loops, chunk_loop[order])
 
 
@@ -146,15 +151,32 @@ def pad_stream(
     return Stream(records, trips, np.int32(stream.num_steps))
 
 
+class _Chunks(NamedTuple):
+    """``C`` chunks of ``N`` nodes."""
+
+    order: np.ndarray  # [N] int32, the nodes in the order in which they run
+    first: np.ndarray  # [C] int32, the first position of each chunk
+    size: np.ndarray  # [C] int32, nodes in each
+    loop: np.ndarray  # [C] int32, the position of its loop
+
+
+class _Formats(NamedTuple):
+    """Formats of the records of ``P`` loops."""
+
+    starts: np.ndarray  # [P, F + 1] int64, where each field starts
+    has_member: np.ndarray  # [P] bool, whether records name a member
+
+
 @njit(cache=True, nogil=True)
-def _write(
-    chunks, chunk_loop, starts, has_member, member,
-    order, chunk_start, chunk_size, value_row, value_start,
-    operand_start, operands, external_start, external_rows, length,
-):  # fmt: skip
+def _write(chunk_order, chunks, formats, member, value_row, nodes, length):
+    order, chunk_start, chunk_size, chunk_loop = chunks
+    starts, has_member = formats
+    operand_start, operands = nodes.operand_start, nodes.operands
+    external_start, external_rows = nodes.external_start, nodes.external_rows
+    value_start = nodes.value_start
     stream = np.empty(length, np.int32)
     at = 0
-    for c in chunks:
+    for c in chunk_order:
         fields = at + starts[chunk_loop[c]]
         first = chunk_start[c]
         size = chunk_size[c]

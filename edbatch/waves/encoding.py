@@ -13,30 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from edbatch.graph.dataflow_graph import NodeArrays
 from edbatch.graph.node_type import NodeType
 from edbatch.memory_planner.sizes import Widths, cut_tables
 from edbatch.stream.format import field_starts, record_formats
 from edbatch.stream.loop import Loop
-
-
-class WaveNodes(NamedTuple):
-    """The ``N`` nodes of a wave, as recorded.
-
-    Attributes:
-        node_type: Type of each node.
-        operand_start: First operand slot of each node, and the end.
-        operands: Value read by each operand slot, by its number, or -1.
-        external_start: First external slot of each node, and the end.
-        external_rows: Row of a pool read by each external slot, or -1.
-        value_start: First value of each node within the wave, and the end.
-    """
-
-    node_type: np.ndarray  # [N] int32
-    operand_start: np.ndarray  # [N + 1] int32
-    operands: np.ndarray  # [E] int64
-    external_start: np.ndarray  # [N + 1] int32
-    external_rows: np.ndarray  # [X] int32
-    value_start: np.ndarray  # [N + 1] int32
 
 
 class LoopTables(NamedTuple):
@@ -169,7 +150,7 @@ def cut_batches(
 def write_wave(
     chunks: WaveChunks,
     order: np.ndarray,
-    nodes: WaveNodes,
+    nodes: NodeArrays,
     tables: LoopTables,
     first_value: int,
     row: np.ndarray,
@@ -242,7 +223,7 @@ def write_wave(
 def rows_needed(
     chunks: WaveChunks,
     order: np.ndarray,
-    nodes: WaveNodes,
+    nodes: NodeArrays,
     tables: LoopTables,
     next_row: np.ndarray,
 ) -> np.ndarray:

@@ -4,25 +4,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edbatch.graph.dataflow_graph import operand_nodes, slot_starts
+from edbatch.graph.dataflow_graph import NodeArrays, operand_nodes, slot_starts
 from edbatch.graph.structure import GraphStructure
 from edbatch.graph.tape import Tape
 from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.policy import Policy, needs_check, reject_invalid
 from edbatch.schedule.schedule import Schedule
-from edbatch.waves.encoding import WaveNodes
 
 
 class RecordedWave(NamedTuple):
     """The nodes of a wave.
 
     Attributes:
-        nodes: Its nodes.
+        nodes: Its nodes; values that they read are counted over all waves, those that
+            they compute within this one.
         pools: Its external inputs, by array kind.
         instance_nodes: How many nodes stand together, of one instance each.
     """
 
-    nodes: WaveNodes
+    nodes: NodeArrays
     pools: dict[int, np.ndarray]
     instance_nodes: np.ndarray  # [B] int32
 
@@ -44,7 +44,7 @@ def take_tape(tape: Tape, instance_nodes: list[int]) -> RecordedWave:
     """
     node_type = np.array(tape.node_type, np.int32)
     operand, external, value = slot_starts(node_type, *tape.types.counts)
-    nodes = WaveNodes(
+    nodes = NodeArrays(
         node_type,
         operand,
         np.array(tape.operands, np.int64),

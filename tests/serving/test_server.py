@@ -278,6 +278,18 @@ def test_keys_follow_from_the_number_of_the_request():
             assert_same(each, model(params, 3))
 
 
+def test_a_warm_server_compiles_nothing():
+    params = make_params()
+    with eb.use_tiers("fine"), eb.Server(eb.batch(walk), params) as server:
+        assert server.warm_up([(k % 9, None) for k in range(60)]).done
+        with eb.set_stance("fail_on_compile"):
+            futures = [server.submit_nowait((k % 9, None)) for k in range(60)]
+            for k, future in enumerate(futures):
+                assert_same(future.result(60), walk(params, (k % 9, None)))
+        with pytest.raises(ValueError, match="told to fail"):
+            server.warm_up([(3, 1)])
+
+
 def test_memory_stays_flat():
     params = make_params()
     with eb.Server(eb.batch(walk), params) as server:
