@@ -302,7 +302,7 @@ MUTATIONS = (
     ),
     Mutation(
         "repeated-input",
-        "edbatch/gradient/cotangents.py",
+        "edbatch/executor/chunk.py",
         "real, last = chunk.is_real(1), chunk.size - 1",
         "real, last = chunk.is_real(1) | True, chunk.size - 1",
         "tests/gradient/test_gradient_rules.py",
