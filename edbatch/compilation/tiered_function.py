@@ -158,6 +158,21 @@ class TieredFunction:
         ready = programs.is_fine or programs.stays_coarse
         return None if ready else programs
 
+    def ready(self, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
+        """Returns the fine program of a call; None if it is not compiled.
+
+        What makes the same call many times spares looking the program up.
+
+        Args:
+            *args: The arguments of the call.
+            **kwargs: Those by keyword.
+
+        Returns:
+            A function of arguments of the same shapes, whose calls are not counted.
+        """
+        found: Callable[..., Any] = self._fine
+        return found if self._find(args, kwargs).is_fine else None
+
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers the fine program, as ``jax.jit(function).lower`` does."""
         return self._fine.lower(*args, **kwargs)

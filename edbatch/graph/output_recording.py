@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from edbatch.errors import RecordingError
-from edbatch.graph.external_input import NotAnInputError, as_input
+from edbatch.graph.external_input import NUMBERS, NotAnInputError, as_input
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import is_key
 from edbatch.graph.output_tree import (
@@ -145,6 +145,8 @@ class _Flat:
             ):
                 self.columns.append([each._value for each in result])
                 return ("list", ("value", kinds.pop()))
+        if result and type(result[0]) in NUMBERS and len({*map(type, result)}) == 1:
+            return self._describe_numbers(result)
         parts = []
         for each in result:
             flat = _Flat(self.recorder)
@@ -163,6 +165,14 @@ class _Flat:
             for k in range(len(tree.lists))
         ]
         return ("list", element)
+
+    def _describe_numbers(self, result: list[Any]) -> Skeleton:
+        """A list of numbers of one class, such as the actions of a parser."""
+        kind = self.recorder.types.kinds.of_value(result[0])
+        rows = self.recorder.tape.externals[kind]
+        self.columns.append([*range(len(rows), len(rows) + len(result))])
+        rows += result
+        return ("list", ("external", kind))
 
     def _external(self, result: Any) -> Skeleton:
         if isinstance(result, ParameterPath):

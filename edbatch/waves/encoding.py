@@ -51,6 +51,7 @@ class WaveChunks(NamedTuple):
         loop: Position of its loop.
         length: Integers of all records.
         steps: Passes over the loops.
+        rows: Rows that they compute, padding included.
     """
 
     first: np.ndarray  # [C] int32
@@ -58,6 +59,7 @@ class WaveChunks(NamedTuple):
     loop: np.ndarray  # [C] int32
     length: int
     steps: int
+    rows: int
 
 
 def loop_tables(
@@ -126,6 +128,7 @@ def cut_batches(
     count = 0
     length = 0
     steps = 0
+    computed = 0
     last = tables.starts.shape[0]
     for b in range(len(batch_type)):
         t = batch_type[b]
@@ -138,12 +141,15 @@ def cut_batches(
             size[count] = min(rows, width)
             loop[count] = place
             length += tables.starts[place, -1]
+            computed += width
             if place < last:
                 steps += 1
             last = place
             at += size[count]
             count += 1
-    return WaveChunks(first[:count], size[:count], loop[:count], length, steps)
+    return WaveChunks(
+        first[:count], size[:count], loop[:count], length, steps, computed
+    )
 
 
 @njit(cache=True, nogil=True)

@@ -52,6 +52,8 @@ class WaveProgram(NamedTuple):
         tables: What encoding looks up.
         packed: The packed parameters.
         types: Types that were known when the tables were made.
+        arenas: Rows of each arena, by array kind.
+        pools: The array kinds of external inputs that it reads.
     """
 
     bucket: Bucket
@@ -59,6 +61,8 @@ class WaveProgram(NamedTuple):
     tables: LoopTables
     packed: Prepared
     types: int
+    arenas: dict[int, int]
+    pools: tuple[int, ...]
 
     def knows(self, node_type: np.ndarray) -> bool:
         """Tells whether there are loops for all types of a wave.
@@ -153,23 +157,28 @@ def make_program(
     assert packed is not None, "parameters are arrays of JAX"
     overhead = options.sizes.on(bucket.target).chunk_overhead
     tables = loop_tables(types.types[:count], bucket.loops, overhead)
-    return WaveProgram(bucket, shape, tables, packed, count)
+    pools = tuple(by_kind("pool", sizes))
+    return WaveProgram(
+        bucket, shape, tables, packed, count, dict(program.arena_rows), pools
+    )
 
 
-def pad_pools(state: ModelState, sizes: WaveSizes, bucket: Bucket, raw: Pools) -> Pools:
+def pad_pools(
+    state: ModelState, sizes: WaveSizes, program: WaveProgram, raw: Pools
+) -> Pools:
     """Pads external inputs to the sizes of a program.
 
     Args:
         state: The state of the model.
         sizes: The sizes of its programs.
-        bucket: Those of the program.
+        program: The program.
         raw: External inputs by array kind.
 
     Returns:
         A pool for each array kind that the program reads, with a zero row first.
     """
     pools = {}
-    for kind in by_kind("pool", bucket.sizes):
+    for kind in program.pools:
         found = raw.get(kind)
         needed = 1 if found is None else len(found) + 1
         aval = state.types.kinds.pool_aval(kind)

@@ -27,8 +27,9 @@ class WaveReport:
         chunks: Chunks that ran.
         rows: Rows that they computed, padding included.
         moves: How often values were moved to make room.
-        host_ms: Time to schedule, encode and dispatch them, in milliseconds.
-        wait_ms: Time until values had come back.
+        host_ms: Time to schedule and encode them, in milliseconds.
+        run_ms: Time in calls of the program, which CPUs run in part at once, and until
+            values had come back.
     """
 
     waves: int
@@ -38,7 +39,7 @@ class WaveReport:
     rows: int
     moves: int
     host_ms: float
-    wait_ms: float
+    run_ms: float
 
     @classmethod
     def of(cls, counts: WaveCounts) -> "WaveReport":

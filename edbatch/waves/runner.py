@@ -32,7 +32,6 @@ from edbatch.waves.programs import (
     WaveFunctions,
     WaveProgram,
     as_arrays,
-    by_kind,
     largest_batches,
     make_program,
     pad_pools,
@@ -65,8 +64,9 @@ class WaveCounts:
         chunks: Chunks that ran.
         rows: Rows that they computed, padding included.
         moves: How often rows were moved to make room.
-        host_ms: Time to schedule, encode and dispatch them, in milliseconds.
-        wait_ms: Time until values had come back.
+        host_ms: Time to schedule and encode them, in milliseconds.
+        run_ms: Time in calls of the program, which CPUs run in part at once, and until
+            values had come back.
     """
 
     waves: int = 0
@@ -76,7 +76,7 @@ class WaveCounts:
     rows: int = 0
     moves: int = 0
     host_ms: float = 0.0
-    wait_ms: float = 0.0
+    run_ms: float = 0.0
 
     def copy(self) -> "WaveCounts":
         """Returns the counts as they are now."""
@@ -124,6 +124,8 @@ class WaveRunner:
         self._values = ResidentValues(state.types, functions.move)
         self._program: WaveProgram | None = None
         self._wave: Wave | None = None  # the last one
+        self._ready: Callable[..., Any] | None = None  # a compiled program
+        self._ready_for: tuple[Any, ...] = ()
         self._instance_nodes: list[int] = []
         self._stacks: list[CallStack] = []
         self._traced = is_tracing()
@@ -238,7 +240,7 @@ class WaveRunner:
             EdbatchError: The policy belongs to another model; or a cell needs a key and
                 there is none.
         """
-        start = time.perf_counter()
+        start, run_ms = time.perf_counter(), self.counts.run_ms
         if not self.counts.waves:
             self._params = as_arrays(self._params)
         recorded = take_tape(self.tape, self._instance_nodes)
@@ -253,14 +255,29 @@ class WaveRunner:
         integers = self._encode(program, chunks, schedule, recorded)
         rows = {kind: self._values.rows.of(each) for kind, each in asked.items()}
         program.finish_wave(integers, chunks.steps, rows)
-        pools = pad_pools(self._state, self._sizes, program.bucket, recorded.pools)
+        pools = pad_pools(self._state, self._sizes, program, recorded.pools)
         wave = self._wave = Wave(program.shape, integers, pools)
-        self._values.arenas, values = self._functions.run(
-            program.packed, self._values.arenas, wave, self._key
-        )
+        values = self._run(program, wave)
         self._free_ended()
-        self._count(schedule, chunks, program, time.perf_counter() - start)
+        self._count(schedule, chunks)
+        self.counts.host_ms += 1e3 * (time.perf_counter() - start)
+        self.counts.host_ms -= self.counts.run_ms - run_ms
         return Asked({kind: values[kind] for kind in asked}, places)
+
+    def _run(self, program: WaveProgram, wave: Wave) -> dict[int, Array]:
+        """Runs a wave by its compiled program, which is looked up when it changes."""
+        start = time.perf_counter()
+        arguments = (program.packed, self._values.arenas, wave, self._key)
+        shape = (program.shape, *map(len, wave.pools.values()))
+        run: Callable[..., Any] = self._functions.run
+        if shape == self._ready_for:
+            assert self._ready is not None, "it was found"
+            run = self._ready
+        elif (found := self._functions.run.ready(*arguments)) is not None:
+            run, self._ready, self._ready_for = found, found, shape
+        self._values.arenas, values = run(*arguments)
+        self.counts.run_ms += 1e3 * (time.perf_counter() - start)
+        return values
 
     def answers(self, asked: Asked) -> Iterable[tuple[InstanceRun, list[np.ndarray]]]:
         """Waits for values.
@@ -273,7 +290,7 @@ class WaveRunner:
         """
         start = time.perf_counter()
         values = {kind: np.asarray(each) for kind, each in asked.values.items()}
-        self.counts.wait_ms += 1e3 * (time.perf_counter() - start)
+        self.counts.run_ms += 1e3 * (time.perf_counter() - start)
         for run, places in asked.places:
             yield run, [values[kind][row, ...] for kind, row in places]
 
@@ -334,7 +351,7 @@ class WaveRunner:
             rows = self._values.make_room(needed)
             needs |= {f"arena {kind}": size for kind, size in rows.items()}
             if program.holds(needs):
-                self._values.grow(by_kind("arena", program.bucket.sizes))
+                self._values.grow(program.arenas)
                 return program, chunks
             program = self._grow({}, needs)  # perhaps with other loops
 
@@ -379,21 +396,14 @@ class WaveRunner:
                 self._values.rows.keep(np.array(kept, np.int64))
         self._ended.clear()
 
-    def _count(
-        self,
-        schedule: Schedule,
-        chunks: WaveChunks,
-        program: WaveProgram,
-        seconds: float,
-    ) -> None:
+    def _count(self, schedule: Schedule, chunks: WaveChunks) -> None:
         counts = self.counts
         counts.waves += 1
         counts.nodes += len(schedule.order)
         counts.batches += schedule.num_batches
         counts.chunks += len(chunks.loop)
-        counts.rows += int(program.tables.width[chunks.loop].sum())
+        counts.rows += int(chunks.rows)
         counts.moves = self._values.moves
-        counts.host_ms += 1e3 * seconds
 
 
 def _find_asked(
