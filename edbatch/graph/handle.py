@@ -47,7 +47,8 @@ class Handle:
         raise RecordingError(
             f"{operation} outside a cell ({user_line()}): the value is {self!r}, which"
             " is not computed yet while the model is recorded; move the computation"
-            " into a function marked with @eb.cell"
+            " into a function marked with @eb.cell, or, if the model has to look at it,"
+            " ask for eb.value(...) of it"
         )
 
     def __reduce__(self) -> NoReturn:
