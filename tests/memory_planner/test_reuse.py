@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trees import encode, make_params
 
@@ -87,6 +87,12 @@ def gaps_of(is_free):
     return [(a, b - a) for a, b in edges.reshape(-1, 2).tolist()]
 
 
+# Gaps of four rows and of two, and then one row is taken.
+_LARGE_THEN_SMALL = [(True, 3), (True, 0), (True, 1), (True, 0)]
+_LARGE_THEN_SMALL += [(False, 0), (False, 1), (True, 0)]
+
+
+@example(_LARGE_THEN_SMALL)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
 def test_gaps(steps):
     gap = np.zeros((64, 2), np.int64)
