@@ -20,7 +20,6 @@ from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.programs import WaveFunctions
 from edbatch.waves.rollout import (
     Rollout,
-    WaveReport,
     collect_results,
     recordings_of,
     run_instances,
@@ -97,9 +96,8 @@ def roll_out(
         keep_values=keep_values,
     )
     outputs = _results(runner, runs)
-    report = WaveReport.of(runner.counts)
     values = [run.values or [] for run in runs] if keep_values else None
-    return Rollout(outputs, recordings_of(runner, runs), report, values)
+    return Rollout(outputs, recordings_of(runner, runs), runner.counts.copy(), values)
 
 
 def calls_ahead(

@@ -13,38 +13,7 @@ from edbatch.graph.output_tree import Outputs
 from edbatch.graph.tape import Tape
 from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.paths import recording_of
-from edbatch.waves.runner import WaveCounts, WaveRunner, handles_in
-
-
-@dataclass(frozen=True)
-class WaveReport:
-    """What the waves of a minibatch were made of.
-
-    Attributes:
-        waves: How many there were.
-        nodes: Nodes that ran.
-        batches: Batches of their schedules.
-        chunks: Chunks that ran.
-        rows: Rows that they computed, padding included.
-        moves: How often values were moved to make room.
-        host_ms: Time to schedule and encode them, in milliseconds.
-        run_ms: Time in calls of the program, which CPUs run in part at once, and until
-            values had come back.
-    """
-
-    waves: int
-    nodes: int
-    batches: int
-    chunks: int
-    rows: int
-    moves: int
-    host_ms: float
-    run_ms: float
-
-    @classmethod
-    def of(cls, counts: WaveCounts) -> "WaveReport":
-        """Copies counts."""
-        return cls(**vars(counts))
+from edbatch.waves.runner import WaveReport, WaveRunner, handles_in
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,7 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class WaveCounts:
+class WaveReport:
     """What waves were made of.
 
     Attributes:
@@ -78,7 +78,7 @@ class WaveCounts:
     host_ms: float = 0.0
     run_ms: float = 0.0
 
-    def copy(self) -> "WaveCounts":
+    def copy(self) -> "WaveReport":
         """Returns the counts as they are now."""
         return replace(self)
 
@@ -115,7 +115,7 @@ class WaveRunner:
         keep_values: bool = False,
     ) -> None:
         self.tape = Tape(state.types)
-        self.counts = WaveCounts()
+        self.counts = WaveReport()
         self.recorded: list[RecordedWave] | None = [] if keep_paths else None
         self._state, self._sizes, self._functions = state, sizes, functions
         self._options = options
