@@ -254,22 +254,27 @@ class Server:
         return Generation(runner, model, self._max_nodes, counts)
 
     def _serve(self) -> None:
-        """Runs waves until the queue is closed and empty; the server's thread."""
-        queue = self._queue
-        with under(self._settings):
-            while True:
-                with queue.changed:
-                    while not (len(queue) or self._in_flight() or queue.closed):
-                        queue.changed.wait()
-                if self._stopped:
-                    break
-                self._take_params()
-                self._admit()
-                for each in self._generations:
-                    self._run_wave(each)
-                if queue.closed and not len(queue) and not self._in_flight():
-                    break
+        """The server's thread; however it ends, no client is left waiting."""
+        try:
+            with under(self._settings):
+                self._run_waves()
+        finally:
+            self._queue.close()
             self._end_all()
+
+    def _run_waves(self) -> None:
+        """Runs waves until the queue is closed and empty."""
+        queue = self._queue
+        while not self._stopped:
+            self._take_params()
+            self._admit()
+            for each in tuple(self._generations):
+                self._run_wave(each)
+            with queue.changed:
+                while not (len(queue) or self._in_flight() or queue.closed):
+                    queue.changed.wait()
+                if queue.closed and not len(queue) and not self._in_flight():
+                    return
 
     def _take_params(self) -> None:
         with self._queue.changed:

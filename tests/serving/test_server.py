@@ -20,6 +20,7 @@ from asking_models import (
 )
 
 import edbatch as eb
+from edbatch.waves.runner import WaveRunner
 
 
 @pytest.fixture(autouse=True)
@@ -288,6 +289,41 @@ def test_a_warm_server_compiles_nothing():
                 assert_same(future.result(60), walk(params, (k % 9, None)))
         with pytest.raises(ValueError, match="told to fail"):
             server.warm_up([(3, 1)])
+
+
+def test_a_wave_that_fails_ends_its_requests_and_not_the_server(monkeypatch):
+    launch, failures = WaveRunner.launch, [MemoryError("no memory for a wave")]
+
+    def once(self, waiting):
+        if failures:
+            raise failures.pop()
+        return launch(self, waiting)
+
+    params = make_params()
+    with eb.Server(eb.batch(walk), params) as server:
+        server.submit_nowait((2, None)).result(60)
+        failures[:] = [MemoryError("no memory for a wave")]
+        monkeypatch.setattr(WaveRunner, "launch", once)
+        with pytest.raises(MemoryError, match="for a wave"):
+            server.submit_nowait((3, None)).result(60)
+        found = server.submit_nowait((3, None)).result(60)
+    assert_same(found, walk(params, (3, None)))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_leaves_no_client_waiting(monkeypatch):
+    server = eb.Server(eb.batch(walk), make_params())
+    server.submit_nowait((2, None)).result(60)
+
+    def broken(self):
+        raise RuntimeError("the thread dies")
+
+    monkeypatch.setattr(eb.Server, "_admit", broken)
+    with pytest.raises(eb.ServerClosedError, match="before it answered"):
+        server.submit_nowait((3, None)).result(60)
+    server.drain(60)
+    with pytest.raises(eb.ServerClosedError):
+        server.submit_nowait((3, None))
 
 
 def test_memory_stays_flat():
