@@ -128,7 +128,7 @@ class Batched(HostSide):
     def _call_in_waves(
         self, state: ModelState, params: Any, instances: Sequence[Any], rng: Any
     ) -> Any:
-        return call_in_waves(state, self.options, self._waves, params, instances, rng)
+        return call_in_waves(self._runner(state, params, rng), instances)
 
     @keyboard_interrupts()
     def rollout(
@@ -185,15 +185,17 @@ class Batched(HostSide):
         """
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.checked(self.states.of_params(params), instances)
-        return roll_out(
-            state,
-            self.options,
-            self._waves,
-            params,
-            instances,
-            rng,
-            keep_values=keep_values,
+        runner = self._runner(
+            state, params, rng, keep_paths=True, keep_values=keep_values
         )
+        return roll_out(runner, instances)
+
+    def _runner(
+        self, state: ModelState, params: Any, rng: Any, **keep: bool
+    ) -> WaveRunner:
+        """Returns what runs the waves of one minibatch, or of a server."""
+        sizes = state.wave_sizes(self.options, choose_target(params))
+        return WaveRunner(state, sizes, self._waves, self.options, params, rng, **keep)
 
     def wave_runner(
         self, params: Any, rng: Any = None
@@ -211,8 +213,7 @@ class Batched(HostSide):
             EdbatchError: The parameters are none; or `rng` is not a key.
         """
         state = self.states.of_params(params)
-        sizes = state.wave_sizes(self.options, choose_target(params))
-        runner = WaveRunner(state, sizes, self._waves, self.options, params, rng)
+        runner = self._runner(state, params, rng)
         return runner, partial(self.model, state.types.params)
 
     def plan(
@@ -369,8 +370,7 @@ class Batched(HostSide):
             return self._plan(state, minibatch, target, planning.ANY)
 
         def run(minibatch: Sequence[Any]) -> list[Any]:
-            functions = self._waves
-            return calls_ahead(state, self.options, functions, params, minibatch, rng)
+            return calls_ahead(self._runner(state, params, rng), minibatch)
 
         try:
             recordings = record_each(state, instances)

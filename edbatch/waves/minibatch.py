@@ -9,15 +9,10 @@ from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_recording import OutputColumns
-from edbatch.graph.parameters import abstract, check_params
-from edbatch.model_state import ModelState
-from edbatch.options import Options
 from edbatch.plan.padding import first_rows
 from edbatch.recording import check_calls, check_not_empty
 from edbatch.stream.buckets import round_instances
-from edbatch.target import choose_target
 from edbatch.waves.instance_run import InstanceRun
-from edbatch.waves.programs import WaveFunctions
 from edbatch.waves.rollout import (
     Rollout,
     collect_results,
@@ -27,23 +22,12 @@ from edbatch.waves.rollout import (
 from edbatch.waves.runner import WaveRunner
 
 
-def call_in_waves(
-    state: ModelState,
-    options: Options,
-    functions: WaveFunctions,
-    params: Any,
-    instances: Sequence[Any],
-    rng: Any = None,
-) -> Any:
+def call_in_waves(runner: WaveRunner, instances: Sequence[Any]) -> Any:
     """Runs a minibatch in waves, if one of its instances asks for values.
 
     Args:
-        state: The state of the parameters.
-        options: What planning goes by.
-        functions: The compiled functions of the model's waves.
-        params: The parameters.
+        runner: A new runner.
         instances: The instances.
-        rng: The key for cells that draw random numbers, or None.
 
     Returns:
         The model's pytree with a leading axis over instances; the dataflow graph of the
@@ -52,32 +36,18 @@ def call_in_waves(
     Raises:
         EdbatchError: As `edbatch.Batched.__call__`.
     """
-    runner, runs = _start(state, options, functions, params, instances, rng)
+    runs = _run(runner, instances)
     if not runner.counts.waves:
         return _whole_graph(runner, runs)
     return _results(runner, runs)
 
 
-def roll_out(
-    state: ModelState,
-    options: Options,
-    functions: WaveFunctions,
-    params: Any,
-    instances: Sequence[Any],
-    rng: Any = None,
-    *,
-    keep_values: bool = False,
-) -> Rollout:
-    """Runs a minibatch in waves and keeps the paths that instances took.
+def roll_out(runner: WaveRunner, instances: Sequence[Any]) -> Rollout:
+    """Runs a minibatch in waves and returns the paths that instances took.
 
     Args:
-        state: As for `call_in_waves`.
-        options: As for `call_in_waves`.
-        functions: As for `call_in_waves`.
-        params: As for `call_in_waves`.
-        instances: As for `call_in_waves`.
-        rng: As for `call_in_waves`.
-        keep_values: Whether to keep what instances are handed.
+        runner: A new runner, which keeps paths.
+        instances: The instances.
 
     Returns:
         The outputs and the recordings.
@@ -85,80 +55,39 @@ def roll_out(
     Raises:
         EdbatchError: As `edbatch.Batched.rollout`.
     """
-    runner, runs = _start(
-        state,
-        options,
-        functions,
-        params,
-        instances,
-        rng,
-        keep_paths=True,
-        keep_values=keep_values,
-    )
+    runs = _run(runner, instances)
     outputs = _results(runner, runs)
-    values = [run.values or [] for run in runs] if keep_values else None
+    kept = [run.values for run in runs if run.values is not None]
+    values = kept if len(kept) == len(runs) else None
     return Rollout(outputs, recordings_of(runner, runs), runner.counts.copy(), values)
 
 
 def calls_ahead(
-    state: ModelState,
-    options: Options,
-    functions: WaveFunctions,
-    params: Any,
-    instances: Sequence[Any],
-    rng: Any = None,
+    runner: WaveRunner, instances: Sequence[Any]
 ) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
     """Runs a minibatch, by coarse programs if it may, to see what it would call.
 
     Args:
-        state: As for `call_in_waves`.
-        options: As for `call_in_waves`.
-        functions: As for `call_in_waves`.
-        params: As for `call_in_waves`.
-        instances: As for `call_in_waves`.
-        rng: As for `call_in_waves`.
+        runner: A new runner.
+        instances: The instances.
 
     Returns:
         The compiled functions that such minibatches call, and their arguments.
 
     Raises:
-        EdbatchError: As `call_in_waves`.
+        EdbatchError: As `edbatch.Batched.__call__`.
     """
-    runner, runs = _start(state, options, functions, params, instances, rng)
-    _results(runner, runs)
+    _results(runner, _run(runner, instances))
     return runner.calls()
 
 
-def _start(
-    state: ModelState,
-    options: Options,
-    functions: WaveFunctions,
-    params: Any,
-    instances: Sequence[Any],
-    rng: Any,
-    *,
-    keep_paths: bool = False,
-    keep_values: bool = False,
-) -> tuple[WaveRunner, list[InstanceRun]]:
+def _run(runner: WaveRunner, instances: Sequence[Any]) -> list[InstanceRun]:
     """Runs all instances to their ends."""
     check_not_empty(instances)
     _check_instances(instances)
-    abstract(params)
-    check_params(params, state.types.params_spec)
-    sizes = state.wave_sizes(options, choose_target(params))
-    runner = WaveRunner(
-        state,
-        sizes,
-        functions,
-        options,
-        params,
-        rng,
-        keep_paths=keep_paths,
-        keep_values=keep_values,
-    )
-    model = state.types.model
-    assert model is not None, "a state's types know their model"
-    return runner, run_instances(runner, model, state.types.params, instances)
+    types = runner.tape.types
+    assert types.model is not None, "a state's types know their model"
+    return run_instances(runner, types.model, types.params, instances)
 
 
 def _check_instances(instances: Sequence[Any]) -> None:
