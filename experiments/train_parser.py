@@ -25,7 +25,6 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax import Array
 
 import edbatch as eb
 from edbatch.data import ParsedSentence, Vocabulary, oracle, read_parsed_sentences
@@ -33,16 +32,8 @@ from edbatch.models import get_workload
 from edbatch.models.transition_parser import number_parses, parse, score_oracle
 
 from arguments import option, parse_arguments
-from training import (
-    SIZES,
-    History,
-    Task,
-    TrainingArguments,
-    judge_label,
-    mean_loss,
-    report,
-    train,
-)
+from evaluation import SIZES, judge_label, loss_of_labels, make_decoder, set_apart
+from training import History, Task, TrainingArguments, run
 
 PUNCTUATION = "PUNCT"
 
@@ -104,25 +95,8 @@ def attachment(found: list[Any], judged: list[Judged]) -> dict[str, float]:
 
 def decoder(size: int) -> Callable[[Any, list[Judged]], list[Any]]:
     """Makes what parses sentences, so many at once; it gives heads and relations."""
-    batched = eb.batch(parse, sizes=SIZES)
-
-    def decode(params: Any, judged: list[Judged]) -> list[Any]:
-        found: list[Any] = []
-        for k in range(0, len(judged), size):
-            sentences = [each.sentence for each in judged[k : k + size]]
-            parses = batched(params, sentences)
-            columns = (parses["heads"].to_list(), parses["relations"].to_list())
-            found += zip(*columns, strict=True)
-        return found
-
-    return decode
-
-
-def split(count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Sets a tenth of the sentences apart, at least one; returns their numbers."""
-    order = np.random.default_rng(seed).permutation(count).tolist()
-    held_out = max(1, count // 10)
-    return order[held_out:], order[:held_out]
+    decode = make_decoder(eb.batch(parse, sizes=SIZES), ("heads", "relations"), size)
+    return lambda params, judged: decode(params, (each.sentence for each in judged))
 
 
 def make_task(arguments: Arguments) -> Task:
@@ -141,7 +115,7 @@ def make_task(arguments: Arguments) -> Task:
             number_parses(text + test, words), text + test, strict=True
         )
     ]
-    training, held_out = split(len(text), arguments.seed)
+    training, held_out = set_apart(len(text), arguments.seed)
     projective = [k for k in training if judged[k].sentence.is_projective]
     print(
         f"{len(projective)} sentences to train on; {len(training) - len(projective)}"
@@ -153,9 +127,6 @@ def make_task(arguments: Arguments) -> Task:
     decode = decoder(4 * arguments.batch_size)
     parts = [[judged[k] for k in held_out], judged[len(text) :]]
 
-    def loss(params: Any, plan: eb.Plan, _: None) -> Array:
-        return mean_loss(batched.apply(params, plan))
-
     def judge(part: list[Judged]) -> Any:
         return lambda params: attachment(decode(params, part), part)
 
@@ -163,7 +134,7 @@ def make_task(arguments: Arguments) -> Task:
         name=f"parses of {arguments.data.name}, {workload.name}",
         batched=batched,
         params=params,
-        loss=loss,
+        loss=loss_of_labels(batched),
         optimizer=optax.adamw(
             arguments.learning_rate, weight_decay=arguments.weight_decay
         ),
@@ -174,10 +145,7 @@ def make_task(arguments: Arguments) -> Task:
 
 
 def main(arguments: Arguments) -> History:
-    task = make_task(arguments)
-    history = train(task, arguments)
-    report(task, history, arguments.out)
-    return history
+    return run(make_task(arguments), arguments)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ from edbatch.models import tree_lstm_childsum
 from edbatch.models.shared import initial_params
 
 from arguments import option, parse_arguments
-from training import SIZES, History, Task, TrainingArguments, report, run_all, train
+from evaluation import SIZES, run_all
+from training import History, Task, TrainingArguments, run
 
 SCORES = np.arange(1, 6, dtype=np.float32)
 _PUBLISHED = "Tai et al. 2015, with GloVe vectors: test pearson 0.8676, mse 0.2532"
@@ -209,9 +210,7 @@ def make_task(arguments: Arguments) -> Task:
 
 
 def main(arguments: Arguments) -> History:
-    task = make_task(arguments)
-    history = train(task, arguments)
-    report(task, history, arguments.out)
+    history = run(make_task(arguments), arguments)
     print(_PUBLISHED)
     return history
 

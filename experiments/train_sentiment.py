@@ -32,17 +32,8 @@ from edbatch.data import DataError, Tree, Vocabulary, index_tree, read_trees
 from edbatch.models import tree_lstm
 
 from arguments import option, parse_arguments
-from training import (
-    SIZES,
-    History,
-    Task,
-    TrainingArguments,
-    judge_label,
-    mean_loss,
-    report,
-    run_all,
-    train,
-)
+from evaluation import SIZES, judge_label, mean_loss, run_all
+from training import History, Task, TrainingArguments, run
 
 PARTS = ("train", "dev", "test")
 LABELS = ("0", "1", "2", "3", "4")
@@ -161,10 +152,7 @@ def _judged(run: Any, params: Any) -> dict[str, float]:
 
 
 def main(arguments: Arguments) -> History:
-    task = make_task(arguments)
-    history = train(task, arguments)
-    report(task, history, arguments.out)
-    return history
+    return run(make_task(arguments), arguments)
 
 
 if __name__ == "__main__":

@@ -24,24 +24,14 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax import Array
 
 import edbatch as eb
 from edbatch.data import Sentence, Vocabulary
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
-from training import (
-    SIZES,
-    History,
-    Task,
-    TrainingArguments,
-    judge_label,
-    mean_loss,
-    report,
-    run_all,
-    train,
-)
+from evaluation import SIZES, judge_label, loss_of_labels, run_all, set_apart
+from training import History, Task, TrainingArguments, run
 
 WORKLOADS = ("bilstm-tagger", "bilstm-tagger-char")
 
@@ -75,13 +65,6 @@ def accuracy(outputs: list[tuple[np.ndarray, eb.Ragged]]) -> dict[str, float]:
     return {"accuracy": right / sum(int(each.lengths.sum()) for _, each in outputs)}
 
 
-def split(sentences: list[Any], seed: int) -> tuple[list[Any], list[Any]]:
-    """Sets a tenth of the sentences apart, at least one."""
-    order = np.random.default_rng(seed).permutation(len(sentences)).tolist()
-    count = max(1, len(sentences) // 10)
-    return [sentences[k] for k in order[count:]], [sentences[k] for k in order[:count]]
-
-
 def make_task(arguments: Arguments) -> Task:
     workload = get_workload(arguments.workload)
     text = workload.read_text(arguments.data)
@@ -94,7 +77,9 @@ def make_task(arguments: Arguments) -> Task:
     numbered = workload.number(
         text + workload.read_text(arguments.test_data), vocabulary
     )
-    training, held_out = split(numbered[: len(text)], arguments.seed)
+    training, held_out = (
+        [numbered[k] for k in part] for part in set_apart(len(text), arguments.seed)
+    )
     params = workload.init_params(jax.random.key(arguments.seed), arguments.hidden)
     batched = eb.batch(tagger(workload.model), params=params, sizes=SIZES)
     size = 4 * arguments.batch_size
@@ -102,14 +87,11 @@ def make_task(arguments: Arguments) -> Task:
         run_all(batched, each, size) for each in (held_out, numbered[len(text) :])
     ]
 
-    def loss(params: Any, plan: eb.Plan, _: None) -> Array:
-        return mean_loss(batched.apply(params, plan))
-
     return Task(
         name=f"tags of {arguments.data.name}, {workload.name}",
         batched=batched,
         params=params,
-        loss=loss,
+        loss=loss_of_labels(batched),
         optimizer=optax.adam(arguments.learning_rate),
         instances=training,
         judge=lambda params: accuracy(judges[0](params)),
@@ -123,10 +105,7 @@ def main(arguments: Arguments) -> History:
             f"--workload is one of {', '.join(WORKLOADS)} but this is"
             f" {arguments.workload!r}"
         )
-    task = make_task(arguments)
-    history = train(task, arguments)
-    report(task, history, arguments.out)
-    return history
+    return run(make_task(arguments), arguments)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax import Array
 
 import edbatch as eb
 from edbatch.data import (
@@ -41,16 +40,8 @@ from edbatch.data import (
 from edbatch.models.lstm_nmt import beam, greedy, init_params, translate
 
 from arguments import option, parse_arguments
-from training import (
-    SIZES,
-    History,
-    Task,
-    TrainingArguments,
-    judge_label,
-    mean_loss,
-    report,
-    train,
-)
+from evaluation import SIZES, judge_label, loss_of_labels, make_decoder
+from training import History, Task, TrainingArguments, run
 
 LONGEST = 4  # tokens in a row that are counted
 Words = tuple[int, ...]
@@ -86,19 +77,15 @@ def decoder(
     model: Callable[[Any, SentencePair], Any], size: int
 ) -> Callable[[Any, Sequence[Source]], list[Words]]:
     """Makes what translates sources, so many at once, without the mark of the end."""
-    batched = eb.batch(model, sizes=SIZES)
+    decode_pairs = make_decoder(eb.batch(model, sizes=SIZES), ("words",), size)
 
     def decode(params: Any, sources: Sequence[Source]) -> list[Words]:
-        found: list[Words] = []
-        for k in range(0, len(sources), size):
-            pairs = [each.pair for each in sources[k : k + size]]
-            words = batched(params, pairs)["words"].to_list()
-            ends = (pair.target[-1] for pair in pairs)
-            found += [
-                tuple(word for word in each.tolist() if word != end)
-                for each, end in zip(words, ends, strict=True)
-            ]
-        return found
+        found = decode_pairs(params, (each.pair for each in sources))
+        ends = (each.pair.target[-1] for each in sources)
+        return [
+            tuple(word for word in words.tolist() if word != end)
+            for (words,), end in zip(found, ends, strict=True)
+        ]
 
     return decode
 
@@ -166,9 +153,6 @@ def make_task(arguments: Arguments) -> Task:
     by_greedy = decoder(greedy, size)
     by_beam = decoder(partial(beam, width=arguments.beam_width), size)
 
-    def loss(params: Any, plan: eb.Plan, _: None) -> Array:
-        return mean_loss(batched.apply(params, plan))
-
     def judge_test(params: Any) -> dict[str, float]:
         found = score(by_beam(params, test), test)
         return score(by_greedy(params, test), test) | {
@@ -179,7 +163,7 @@ def make_task(arguments: Arguments) -> Task:
         name=f"translations of {arguments.data.name}, lstm-nmt",
         batched=batched,
         params=params,
-        loss=loss,
+        loss=loss_of_labels(batched),
         optimizer=optax.adam(arguments.learning_rate),
         instances=[pair for pair in numbered if pair.source in known],
         judge=lambda params: score(by_greedy(params, held_out), held_out),
@@ -188,10 +172,7 @@ def make_task(arguments: Arguments) -> Task:
 
 
 def main(arguments: Arguments) -> History:
-    task = make_task(arguments)
-    history = train(task, arguments)
-    report(task, history, arguments.out)
-    return history
+    return run(make_task(arguments), arguments)
 
 
 if __name__ == "__main__":

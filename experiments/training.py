@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
@@ -27,9 +25,6 @@ from edbatch.plot.figure import new_figure
 from edbatch.training import Learned, Trainer
 
 from arguments import option
-
-# Few widths, and room to grow: the program of a gradient takes long to compile.
-SIZES = eb.Sizes(widths=(8, 32, 128), headroom=2.0)
 
 # May differ between a run and the one that goes on from its checkpoint.
 _FREE = ("out", "resume", "data", "epochs", "checkpoint_steps", "progress_steps")
@@ -89,19 +84,19 @@ class History:
         return max(self.epochs, key=lambda each: each["held_out"][metric])
 
 
-@eb.cell
-def judge_label(logits: Array, label: Array) -> dict[str, Array]:
-    """Gives the cross-entropy of a label, and 1 where it is the likeliest, else 0."""
-    return {
-        "loss": -jax.nn.log_softmax(logits)[label],
-        "right": (jnp.argmax(logits) == label).astype(jnp.float32),
-    }
+def run(task: Task, arguments: TrainingArguments) -> History:
+    """Trains, prints what was best, and writes metrics and curve.
 
+    Args:
+        task: What to train.
+        arguments: How.
 
-def mean_loss(judged: eb.Ragged) -> Array:
-    """Averages the losses of all labels of a minibatch."""
-    losses = jnp.where(judged.mask, judged.values["loss"], 0.0)
-    return jnp.sum(losses) / jnp.sum(judged.lengths)
+    Returns:
+        The whole run.
+    """
+    history = train(task, arguments)
+    report(task, history, arguments.out)
+    return history
 
 
 def train(task: Task, arguments: TrainingArguments) -> History:
@@ -320,28 +315,3 @@ def draw_curve(title: str, history: History, path: Path) -> None:
         each.grid(color="#E6E6E6")
         each.set_axisbelow(True)
     figure.savefig(path, dpi=150)
-
-
-def run_all(
-    batched: eb.Batched, recordings: Sequence[Any], batch_size: int
-) -> Callable[[Any], list[tuple[np.ndarray, Any]]]:
-    """Makes a function that runs a model on a data set, in its order.
-
-    Args:
-        batched: The batched model.
-        recordings: The instances.
-        batch_size: Instances per minibatch.
-
-    Returns:
-        A function of parameters that gives, per minibatch, its instances and the
-        results, as NumPy arrays.
-    """
-    size = min(batch_size, len(recordings))
-    loader = eb.Loader(batched, recordings, size, shuffle=False)
-    return lambda params: [
-        (
-            item.index,
-            jax.device_get(item.drop_padding(batched.apply(params, item.plan))),
-        )
-        for item in loader
-    ]

@@ -80,9 +80,3 @@ def test_a_minibatch_is_decoded_in_order(experiment, parse, files, few_widths):
         alone = experiment.parse(task.params, each.sentence)
         assert list(heads) == alone["heads"]
         assert list(relations) == alone["relations"]
-
-
-def test_a_tenth_is_set_apart(experiment):
-    training, held_out = experiment.split(40, 0)
-    assert len(held_out) == 4 and sorted(training + held_out) == list(range(40))
-    assert experiment.split(40, 1)[1] != held_out

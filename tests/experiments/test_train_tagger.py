@@ -40,13 +40,6 @@ def test_the_losses_of_a_sentence(experiment, parse, files, few_widths):
     assert all(float(each["loss"]) > 0 for each in judged)
 
 
-def test_a_tenth_is_set_apart(experiment):
-    training, held_out = experiment.split(list(range(40)), 0)
-    assert len(held_out) == 4 and sorted(training + held_out) == list(range(40))
-    assert experiment.split(list(range(40)), 1)[1] != held_out
-    assert [len(each) for each in experiment.split([1, 2], 0)] == [1, 1]
-
-
 def test_another_workload(experiment, parse):
     with pytest.raises(SystemExit, match="is one of bilstm-tagger, bilstm-tagger-char"):
         experiment.main(parse(["--workload", "tree-lstm"]))

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -174,36 +173,3 @@ def test_no_epoch(experiment, task, make_arguments, capsys):
     history = experiment.train(task, arguments)
     experiment.report(task, history, arguments.out)
     assert "no epoch was run" in capsys.readouterr().out
-
-
-def test_the_loss_of_a_label(experiment):
-    logits = jnp.array([1.0, 3.0, -2.0])
-    found = experiment.judge_label(logits, jnp.int32(1))
-    assert float(found["right"]) == 1
-    expected = -np.log(np.exp(3) / np.exp(logits).sum())
-    np.testing.assert_allclose(found["loss"], expected, rtol=1e-6)
-    assert float(experiment.judge_label(logits, jnp.int32(0))["right"]) == 0
-
-
-def test_padding_does_not_count_in_a_mean(experiment):
-    judged = eb.Ragged(
-        {"loss": jnp.array([1.0, 2.0, 6.0, jnp.inf])},
-        jnp.array([0, 0, 1, 2]),
-        jnp.array([2, 1]),
-    )
-    assert float(experiment.mean_loss(judged)) == 3
-
-
-def test_a_data_set_is_run_in_its_order(experiment, batched):
-    run = experiment.run_all(batched, TREES, 4)
-    for _ in range(2):
-        found = run(make_params())
-        assert [index.tolist() for index, _ in found] == [
-            [0, 1, 2, 3],
-            [4, 5, 6, 7],
-            [8],
-        ]
-    expected = [encode(make_params(), each)[0] for each in TREES]
-    rows = np.concatenate([hidden for _, (hidden, _) in found])
-    np.testing.assert_allclose(rows, jnp.stack(expected), atol=1e-5)
-    assert isinstance(jax.tree.leaves(found)[0], np.ndarray)
