@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from edbatch.graph.dataflow_graph import NodeArrays
 from edbatch.graph.node_type import NodeType
 from edbatch.memory_planner.sizes import Widths, cut_tables
 from edbatch.stream.format import field_starts, record_formats
 from edbatch.stream.loop import Loop
+from edbatch.waves.wave_nodes import WaveNodes
 
 
 class LoopTables(NamedTuple):
@@ -156,12 +156,11 @@ def cut_batches(
 def write_wave(
     chunks: WaveChunks,
     order: np.ndarray,
-    nodes: NodeArrays,
+    nodes: WaveNodes,
     tables: LoopTables,
     first_value: int,
     row: np.ndarray,
-    own_rows: np.ndarray,
-    own_kinds: np.ndarray,
+    kind_of: np.ndarray,
     next_row: np.ndarray,
     records: np.ndarray,
     trips: np.ndarray,
@@ -170,13 +169,12 @@ def write_wave(
 
     Args:
         chunks: The chunks.
-        order: The schedule's order of nodes; ``[N] int32``.
+        order: The schedule's order of nodes, perhaps not of all; ``[n] int32``.
         nodes: The nodes.
         tables: The program's tables.
         first_value: Number of the first value in `row`.
-        row: Rows of values; those of the wave are a part of it.
-        own_rows: The part of the wave, written before it is read; ``[V] int32``.
-        own_kinds: Array kinds of the wave's values, written; ``[V] int32``.
+        row: Rows of values; those of the wave are written before they are read.
+        kind_of: Array kinds of values; those of the wave are written.
         next_row: Next free row by array kind, updated; ``[K] int64``.
         records: Written; as long as `WaveChunks.length` at least.
         trips: Written; ``[steps or more, P] int32``, zeros before.
@@ -203,9 +201,9 @@ def write_wave(
             records[at + fields[field]] = start
             field += 1
             for k in range(size):
-                value = nodes.value_start[order[begin + k]] + slot
-                own_rows[value] = start + k
-                own_kinds[value] = kind
+                value = nodes.first_value[order[begin + k]] + slot - first_value
+                row[value] = start + k
+                kind_of[value] = kind
         records[at + fields[field]] = size
         field += 1
         width = tables.width[place]
@@ -229,7 +227,7 @@ def write_wave(
 def rows_needed(
     chunks: WaveChunks,
     order: np.ndarray,
-    nodes: NodeArrays,
+    nodes: WaveNodes,
     tables: LoopTables,
     next_row: np.ndarray,
 ) -> np.ndarray:
@@ -237,7 +235,7 @@ def rows_needed(
 
     Args:
         chunks: The chunks.
-        order: The schedule's order of nodes; ``[N] int32``.
+        order: The schedule's order of nodes, perhaps not of all; ``[n] int32``.
         nodes: The nodes.
         tables: The program's tables.
         next_row: Next free row by array kind; ``[K] int64``.
@@ -256,3 +254,27 @@ def rows_needed(
             needed[kind] = max(needed[kind], end[kind] + width)
             end[kind] += chunks.size[c]
     return needed
+
+
+@njit(cache=True, nogil=True)
+def empty_lanes(
+    batch_start: np.ndarray, batch_type: np.ndarray, tables: LoopTables
+) -> np.ndarray:
+    """Counts the lanes of chunks that batches leave empty, in compiled code.
+
+    Args:
+        batch_start: First position of each batch, and the end; ``[S + 1] int32``.
+        batch_type: Type of each batch; ``[S] int32``. All have loops.
+        tables: The program's tables.
+
+    Returns:
+        Empty lanes of each batch; ``[S] int32``.
+    """
+    empty = np.zeros(len(batch_type), np.int32)
+    limit = tables.cut.shape[1] - 1
+    for b in range(len(batch_type)):
+        rows = batch_start[b + 1] - batch_start[b]
+        while rows > 0:
+            rows -= tables.cut[batch_type[b], min(rows, limit)]
+        empty[b] = -rows
+    return empty

@@ -32,8 +32,9 @@ class InstanceRun(Recorder):
         result: What the model returned, once it has ended.
         ended: Whether it has.
         values: What it was handed, the leaves of each answer; None if not kept.
-        parts: Per wave its number, and the first and last node and value of the
-            instance in it.
+        number: Its number among the instances of its runner.
+        parts: Per time that it ran, which recording of the runner that belongs to, and
+            the first and last node and value of the instance in it.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class InstanceRun(Recorder):
         self.result: Any = None
         self.ended = False
         self.values: list[list[np.ndarray]] | None = None
+        self.number = 0
         self.parts: list[tuple[int, int, int, int, int]] = []
         self._closing = False
         self._traced = False

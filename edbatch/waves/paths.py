@@ -9,10 +9,10 @@ from edbatch.graph.node_keys import is_key
 from edbatch.graph.output_recording import OutputColumns
 from edbatch.graph.tape import Tape
 from edbatch.waves.instance_run import InstanceRun
-from edbatch.waves.recorded_wave import RecordedWave
+from edbatch.waves.wave_nodes import RecordedNodes
 
 
-def recording_of(run: InstanceRun, waves: Sequence[RecordedWave]) -> DataflowGraph:
+def recording_of(run: InstanceRun, waves: Sequence[RecordedNodes]) -> DataflowGraph:
     """Makes a recording of an instance that has ended.
 
     Args:
@@ -91,7 +91,7 @@ class _Numbers:
 
 
 def _own_externals(
-    waves: Sequence[RecordedWave],
+    waves: Sequence[RecordedNodes],
     rows: np.ndarray,
     kinds: np.ndarray,
     wave_of: np.ndarray,

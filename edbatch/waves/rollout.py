@@ -1,5 +1,6 @@
 """A minibatch of instances that ask for values, from their start to their end."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,9 @@ from edbatch.graph.output_tree import Outputs
 from edbatch.graph.tape import Tape
 from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.paths import recording_of
-from edbatch.waves.runner import WaveReport, WaveRunner, handles_in
+from edbatch.waves.runner import Asked, WaveReport, WaveRunner, handles_in
+
+_TWO_PARTS = 32  # instances from which on a minibatch runs in two parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +61,20 @@ def run_instances(
             others are closed then.
     """
     runs: list[InstanceRun] = []
+    launched: deque[tuple[list[InstanceRun], Asked]] = deque()
     index = 0
     try:
-        for index, instance in enumerate(instances):
-            runs.append(runner.start(index, partial(model, params, instance)))
-        waiting = [run for run in runs if not run.ended]
-        _release(runner, runs)
-        while waiting:
-            asked = runner.launch(waiting)
+        for part in _parts(len(instances)):
+            for index in part:
+                call = partial(model, params, instances[index])
+                runs.append(runner.start(index, call))
+            _launch(runner, runs[part.start :], launched)
+        while launched:
+            waiting, asked = launched.popleft()
             for run, answers in runner.answers(asked):
                 index = run.index
                 runner.resume(run, answers)
-            _release(runner, waiting)
-            waiting = [run for run in waiting if not run.ended]
+            _launch(runner, waiting, launched)
     except BaseException as error:
         if len(instances) > 1 and isinstance(error, Exception):
             doing = "running" if runner.counts.waves else "recording"
@@ -80,10 +84,27 @@ def run_instances(
     return runs
 
 
-def _release(runner: WaveRunner, runs: Sequence[InstanceRun]) -> None:
+def _parts(count: int) -> list[range]:
+    """Divides a minibatch in two, of which one runs in Python while the other computes.
+
+    Small ones stay whole, since the host takes about as long for any wave.
+    """
+    half = count // 2 if count >= _TWO_PARTS else count
+    return [range(half), range(half, count)][: 1 + (half < count)]
+
+
+def _launch(
+    runner: WaveRunner,
+    runs: Sequence[InstanceRun],
+    launched: deque[tuple[list[InstanceRun], Asked]],
+) -> None:
+    """Launches the next wave of some instances; those that have ended leave."""
     for run in runs:
         if run.ended:
             runner.release(run, (each._value for each in handles_in(run.result)))
+    waiting = [run for run in runs if not run.ended]
+    if waiting:
+        launched.append((waiting, runner.launch(waiting)))
 
 
 def _close(runs: Sequence[InstanceRun]) -> None:
@@ -109,8 +130,8 @@ def collect_results(runner: WaveRunner, runs: Sequence[InstanceRun], rows: int) 
     Raises:
         RecordingError: What they returned differs in structure.
     """
-    if runner.tape.node_type:
-        runner.launch([])
+    results = [each._value for run in runs for each in handles_in(run.result)]
+    runner.compute(results)
     types = runner.tape.types
     tape, columns = Tape(types), OutputColumns()
     for run in runs:

@@ -1,9 +1,10 @@
 """Runs the waves of instances that ask for values.
 
-Instances in flight share one tape. Whatever they have recorded since the last wave is
-the next one: a small dataflow graph, some of whose operands are values of earlier waves
-that stay on the device. The policy schedules it, one program runs it, and only what was
-asked for comes back to the host.
+Instances in flight share one tape. What they have recorded is pending until it runs: a
+small dataflow graph, some of whose operands are values of earlier waves that stay on
+the device. A wave runs what was asked for and all that it depends on, and takes along
+what waits for company (`edbatch.waves.pending`). The policy schedules it, one program
+runs it, and only what was asked for comes back to the host.
 """
 
 import time
@@ -28,6 +29,7 @@ from edbatch.stream.wave_sizes import WaveSizes
 from edbatch.waves.call_stacks import CallStack
 from edbatch.waves.encoding import WaveChunks, cut_batches, rows_needed, write_wave
 from edbatch.waves.instance_run import InstanceRun
+from edbatch.waves.pending import PendingNodes
 from edbatch.waves.programs import (
     WaveFunctions,
     WaveProgram,
@@ -36,9 +38,11 @@ from edbatch.waves.programs import (
     make_program,
     pad_pools,
 )
-from edbatch.waves.recorded_wave import RecordedWave, schedule_wave, take_tape
 from edbatch.waves.resident_values import ResidentValues, Rows
 from edbatch.waves.wave import Wave
+from edbatch.waves.wave_nodes import RecordedNodes
+
+_MOST_WAITING = 4096  # nodes that nobody has asked for
 
 
 class Asked(NamedTuple):
@@ -59,7 +63,8 @@ class WaveReport:
 
     Attributes:
         waves: How many there were.
-        nodes: Nodes that ran.
+        recorded: Nodes that were recorded.
+        nodes: Nodes that ran; others were not needed.
         batches: Batches of their schedules.
         chunks: Chunks that ran.
         rows: Rows that they computed, padding included.
@@ -70,6 +75,7 @@ class WaveReport:
     """
 
     waves: int = 0
+    recorded: int = 0
     nodes: int = 0
     batches: int = 0
     chunks: int = 0
@@ -97,9 +103,10 @@ class WaveRunner:
         keep_values: Whether instances keep what they were handed.
 
     Attributes:
-        tape: The tape of the wave to come.
+        tape: The tape, with what was recorded since the last wave.
+        pending: What was recorded before and has not run.
         counts: What was run so far.
-        recorded: The waves so far, if paths are kept.
+        recorded: All that was taken off the tape, if paths are kept.
     """
 
     def __init__(
@@ -115,8 +122,9 @@ class WaveRunner:
         keep_values: bool = False,
     ) -> None:
         self.tape = Tape(state.types)
+        self.pending = PendingNodes(state.types)
         self.counts = WaveReport()
-        self.recorded: list[RecordedWave] | None = [] if keep_paths else None
+        self.recorded: list[RecordedNodes] | None = [] if keep_paths else None
         self._state, self._sizes, self._functions = state, sizes, functions
         self._options = options
         self._params = params
@@ -126,11 +134,13 @@ class WaveRunner:
         self._wave: Wave | None = None  # the last one
         self._ready: Callable[..., Any] | None = None  # a compiled program
         self._ready_for: tuple[Any, ...] = ()
-        self._instance_nodes: list[int] = []
+        self._parts: list[tuple[int, int]] = []  # on the tape: instance, nodes
+        self._started = self._takes = 0
         self._stacks: list[CallStack] = []
         self._traced = is_tracing()
         self._keep_values = keep_values
         self._ended: list[tuple[InstanceRun, list[int]]] = []
+        self._held: list[tuple[InstanceRun, list[int]]] = []  # until results are there
 
     def start(self, index: int, call: Callable[[], Any]) -> InstanceRun:
         """Runs an instance until it asks for values or ends.
@@ -152,6 +162,8 @@ class WaveRunner:
     def new_run(self, index: int) -> InstanceRun:
         """Returns an instance that does not run yet; see `start`."""
         run = InstanceRun(self.tape, self._state.calls, index, self._stacks)
+        run.number = self._started
+        self._started += 1
         if self._keep_values:
             run.values = []
         return run
@@ -175,7 +187,7 @@ class WaveRunner:
         if len(self.tape.node_type) > mark.nodes:
             assert run is not None, "an instance has recorded"
             run.parts.pop()
-            self._instance_nodes.pop()
+            self._parts.pop()
         self.tape.cut_back(mark)
 
     def resume(self, run: InstanceRun, answers: list[np.ndarray]) -> None:
@@ -199,9 +211,9 @@ class WaveRunner:
         """Notes what an instance has recorded on the tape, even if it has failed."""
         last = len(self.tape.node_type)
         if last > node:
-            part = (self.counts.waves, node, last, value, self.tape.num_values)
+            part = (self._takes, node, last, value, self.tape.num_values)
             run.parts.append(part)
-            self._instance_nodes.append(last - node)
+            self._parts.append((run.number, last - node))
 
     def close(self, run: InstanceRun) -> None:
         """Ends an instance where it is suspended; what it does then is not recorded.
@@ -223,18 +235,45 @@ class WaveRunner:
 
         Args:
             run: The instance.
-            kept: Numbers of the values that are read later on.
+            kept: Numbers of the values that are read later on. As long as one of them
+                has not been computed, all of the instance stays.
         """
         self._ended.append((run, list(kept)))
 
-    def launch(self, waiting: Sequence[InstanceRun]) -> Asked:
-        """Runs a wave: all that was recorded since the last one.
+    def take(self) -> None:
+        """Takes what was recorded off the tape; it is pending then."""
+        tape, rows = self.tape, self._values.rows
+        if not tape.node_type:
+            return
+        new = self.pending.add(tape, self._parts)
+        rows.append(tape.num_values - rows.end)
+        self.counts.recorded += len(tape.node_type)
+        tape.clear()
+        self._parts.clear()
+        self._takes += 1
+        if self.recorded is not None:
+            self.recorded.append(new)
+
+    def launch(
+        self,
+        waiting: Sequence[InstanceRun],
+        *,
+        results: Sequence[int] = (),
+        schedule: Schedule | None = None,
+    ) -> Asked:
+        """Runs a wave, on the device and perhaps beside what the host does next.
 
         Args:
             waiting: Instances whose values are asked for.
+            results: Numbers of other values that are to be computed.
+            schedule: What runs, of `pending`: a schedule of some nodes, which have all
+                that they depend on in it or have it already; `take` must come before.
+                Default: what was asked for, scheduled by the policy, and what else
+                can run with it.
 
         Returns:
-            The values that are being computed; see `answers`.
+            The values that are being computed; see `answers`. With a schedule, those of
+            instances all of whose values are there then.
 
         Raises:
             EdbatchError: The policy belongs to another model; or a cell needs a key and
@@ -243,26 +282,72 @@ class WaveRunner:
         start, run_ms = time.perf_counter(), self.counts.run_ms
         if not self.counts.waves:
             self._params = as_arrays(self._params)
-        recorded = take_tape(self.tape, self._instance_nodes)
-        self._instance_nodes.clear()
-        if self.recorded is not None:
-            self.recorded.append(recorded)
+        self.take()
+        if schedule is not None:
+            waiting = self._served(waiting, schedule)
         asked, places = _find_asked(waiting)
-        schedule = schedule_wave(
-            recorded, self._state.types, self._options.policy, self._values.rows.end
-        )
-        program, chunks = self._fit(recorded, schedule, asked)
-        integers = self._encode(program, chunks, schedule, recorded)
+        if schedule is None:
+            schedule = self._schedule(asked, results)
+        else:
+            self._ended += self._held
+            self._held = []
+        program, chunks = self._fit(schedule, asked)
+        integers = self._encode(program, chunks, schedule)
         rows = {kind: self._values.rows.of(each) for kind, each in asked.items()}
         program.finish_wave(integers, chunks.steps, rows)
-        pools = pad_pools(self._state, self._sizes, program, recorded.pools)
+        pools = pad_pools(self._state, self._sizes, program, self.pending.pools)
         wave = self._wave = Wave(program.shape, integers, pools)
         values = self._run(program, wave)
         self._free_ended()
+        self._remove(schedule.order)
         self._count(schedule, chunks)
         self.counts.host_ms += 1e3 * (time.perf_counter() - start)
         self.counts.host_ms -= self.counts.run_ms - run_ms
         return Asked({kind: values[kind] for kind in asked}, places)
+
+    def compute(self, results: Sequence[int]) -> None:
+        """Computes values that nobody has asked for, unless they are there.
+
+        Args:
+            results: Numbers of values.
+        """
+        self.take()
+        if (self._values.rows.of(results) < 0).any():
+            self.launch([], results=results)
+
+    def _schedule(
+        self, asked: dict[int, list[int]], results: Sequence[int]
+    ) -> Schedule:
+        """Schedules what is needed, and what can run with it at no cost.
+
+        Where too much waits, all of it runs.
+        """
+        pending, policy = self.pending, self._options.policy
+        values = [value for each in asked.values() for value in each]
+        needed = pending.needed_for(np.array([*values, *results], np.int64))
+        if len(pending) - len(needed) > _MOST_WAITING:
+            needed = pending.all()
+        found = pending.schedule(needed, policy)
+        program = self._program
+        if program is not None and program.knows(found.batch_type):
+            found = pending.with_company(found, program.tables)
+        if results or len(found.order) > len(needed) or len(needed) == len(pending):
+            self._ended += self._held  # some of their results are computed, perhaps
+            self._held = []
+        return found
+
+    def _served(
+        self, waiting: Sequence[InstanceRun], schedule: Schedule
+    ) -> list[InstanceRun]:
+        """Returns the instances whose values are all there after a wave."""
+        found = []
+        rows = self._values.rows
+        for run in waiting:
+            values = np.array([each._value for each in run.asked], np.int64)
+            left = values[rows.of(values) < 0]
+            if not len(left) or self.pending.runs(left, schedule.order):
+                found.append(run)
+        return found
 
     def _run(self, program: WaveProgram, wave: Wave) -> dict[int, Array]:
         """Runs a wave by its compiled program, which is looked up when it changes."""
@@ -321,19 +406,16 @@ class WaveRunner:
         return self._values.rows.of(values)
 
     def _fit(
-        self,
-        recorded: RecordedWave,
-        schedule: Schedule,
-        asked: dict[int, list[int]],
+        self, schedule: Schedule, asked: dict[int, list[int]]
     ) -> tuple[WaveProgram, WaveChunks]:
         """Finds a program that holds a wave, and makes room for its values."""
-        program = self._program
-        if program is None or not program.knows(recorded.nodes.node_type):
+        program, pending = self._program, self.pending
+        if program is None or not program.knows(schedule.batch_type):
             program = self._grow(largest_batches(schedule), {})
         while True:
             tables = program.tables
             chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
-            pools = recorded.pools
+            pools = pending.pools
             needs: Needs = {"stream": chunks.length, "steps": chunks.steps}
             needs |= {f"fetch {kind}": len(each) for kind, each in asked.items()}
             needs |= {f"pool {kind}": len(each) + 1 for kind, each in pools.items()}
@@ -342,7 +424,7 @@ class WaveRunner:
                 rows = rows_needed(
                     chunks,
                     schedule.order,
-                    recorded.nodes,
+                    pending.nodes,
                     program.tables,
                     self._values.rows.next_row,
                 )
@@ -364,24 +446,17 @@ class WaveRunner:
         return self._program
 
     def _encode(
-        self,
-        program: WaveProgram,
-        chunks: WaveChunks,
-        schedule: Schedule,
-        recorded: RecordedWave,
+        self, program: WaveProgram, chunks: WaveChunks, schedule: Schedule
     ) -> np.ndarray:
         integers, records, trips = program.new_wave()
         own = self._values.rows
-        rows, kinds = own.append(recorded.num_values)
         write_wave(
             chunks,
             schedule.order,
-            recorded.nodes,
+            self.pending.nodes,
             program.tables,
             own.first,
-            own.table(),
-            rows,
-            kinds,
+            *own.tables(),
             own.next_row,
             records,
             trips,
@@ -389,12 +464,22 @@ class WaveRunner:
         return integers
 
     def _free_ended(self) -> None:
+        rows = self._values.rows
         for run, kept in self._ended:
+            if kept and (rows.of(kept) < 0).any():
+                self._held.append((run, kept))
+                continue
             for _, _, _, first, last in run.parts:
-                self._values.rows.free(first, last)
+                rows.free(first, last)
             if kept:
-                self._values.rows.keep(np.array(kept, np.int64))
+                rows.keep(np.array(kept, np.int64))
         self._ended.clear()
+
+    def _remove(self, ran: np.ndarray) -> None:
+        """Removes from `pending` what ran, and what only ended instances had needed."""
+        rows, first = self._values.rows, self.pending.nodes.first_value
+        all_ran = len(ran) == len(first)
+        self.pending.remove(ran, ran if all_ran else rows.are_used(first))
 
     def _count(self, schedule: Schedule, chunks: WaveChunks) -> None:
         counts = self.counts

@@ -43,32 +43,38 @@ class ValueRows:
     @property
     def in_use(self) -> int:
         """How many values have a row."""
-        return int(self._used[: self.count].sum())
+        return int((self._used & (self._row >= 0))[: self.count].sum())
 
     def of(self, values: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns the rows of values; ``[n] int32``."""
+        """Returns the rows of values, -1 before they have one; ``[n] int32``."""
         found: np.ndarray = self._row[np.asarray(values, np.int64) - self.first]
         return found
 
-    def table(self) -> np.ndarray:
-        """Returns the row of each value, from the first on; not to be kept."""
-        return self._row[: self.count]
+    def are_used(self, values: np.ndarray) -> np.ndarray:
+        """Tells which values are in use, rows or no rows; ``[n] bool``."""
+        found: np.ndarray = self._used[values - self.first]
+        return found
 
-    def append(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Adds values.
+    def tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the row and the array kind of each value, from the first on.
+
+        Both are views, -1 where a value has no row yet, to be written where it gets
+        one; not to be kept. ``[n] int32``.
+        """
+        return self._row[: self.count], self._kind[: self.count]
+
+    def append(self, count: int) -> None:
+        """Adds values, without rows.
 
         Args:
             count: How many.
-
-        Returns:
-            Where their rows and their array kinds are to be written; views.
         """
         begin, end = self.count, self.count + count
         if end > len(self._row):
             begin, end = self._make_space(count)
         self._used[begin:end] = True
+        self._row[begin:end] = self._kind[begin:end] = -1
         self.count = end
-        return self._row[begin:end], self._kind[begin:end]
 
     def kinds_up_to(self, count: int) -> None:
         """Knows array kinds up to a number."""

@@ -14,16 +14,28 @@ class Memory:
         self.rows.kinds_up_to(kinds)
         self.arenas = [{} for _ in range(kinds)]
         self.expected = {}  # number of the value -> its kind and its content
+        self.waiting = {}  # number of a value without a row -> its kind
 
-    def add(self, kinds):
-        rows, own_kinds = self.rows.append(len(kinds))
+    def add(self, kinds, ran=None):
+        """Adds values, of which some get rows at once and others later."""
+        self.rows.append(len(kinds))
         first = self.rows.end - len(kinds)
+        assert (self.rows.of(np.arange(first, self.rows.end)) < 0).all()
         for k, kind in enumerate(kinds):
-            rows[k], own_kinds[k] = self.rows.next_row[kind], kind
-            self.rows.next_row[kind] += 1
-            self.arenas[kind][int(rows[k])] = 1000 + first + k
-            self.expected[first + k] = (kind, 1000 + first + k)
+            if ran is None or ran[k]:
+                self.run(first + k, kind)
+            else:
+                self.waiting[first + k] = kind
         return range(first, first + len(kinds))
+
+    def run(self, value, kind):
+        rows, own_kinds = self.rows.tables()
+        row = int(self.rows.next_row[kind])
+        at = value - self.rows.first
+        rows[at], own_kinds[at] = row, kind
+        self.rows.next_row[kind] += 1
+        self.arenas[kind][row] = 1000 + value
+        self.expected[value] = (kind, 1000 + value)
 
     def free(self, first, last, kept=()):
         self.rows.free(first, last)
@@ -32,6 +44,7 @@ class Memory:
         for value in range(first, last):
             if value not in kept:
                 self.expected.pop(value, None)
+                self.waiting.pop(value, None)
 
     def compact(self):
         moved = self.rows.compact()
@@ -43,6 +56,8 @@ class Memory:
         for value, (kind, content) in self.expected.items():
             row = int(self.rows.of([value])[0])
             assert self.arenas[kind][row] == content
+        for value in self.waiting:
+            assert self.rows.of([value])[0] < 0
         assert self.rows.in_use == len(self.expected)
 
 
@@ -52,7 +67,11 @@ def test_values_keep_what_they_hold(seed):
     memory = Memory(3)
     blocks = []
     for _ in range(300):
-        blocks.append(memory.add(rng.integers(3, size=rng.integers(1, 40)).tolist()))
+        kinds = rng.integers(3, size=rng.integers(1, 40)).tolist()
+        blocks.append(memory.add(kinds, rng.random(len(kinds)) < 0.8))
+        for value in list(memory.waiting):
+            if rng.random() < 0.1:
+                memory.run(value, memory.waiting.pop(value))
         while len(blocks) > 5 and rng.random() < 0.6:
             block = blocks.pop(int(rng.integers(len(blocks))))
             kept = [each for each in block if rng.random() < 0.02]

@@ -1,0 +1,222 @@
+"""Nodes that were recorded and have not run, and those of them that a wave runs.
+
+What an instance asks for has to run in the next wave, with all that it depends on. What
+nobody has asked for yet waits for company: once it is ready, it takes a lane that a
+batch of its type would leave empty. What is not needed by the end of its instance, such
+as a hypothesis that a beam search drops, never runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edbatch.graph.structure import GraphStructure
+from edbatch.graph.tape import Tape
+from edbatch.graph.type_table import TypeTable
+from edbatch.schedule.policy import Policy, needs_check, reject_invalid
+from edbatch.schedule.schedule import Schedule
+from edbatch.waves.encoding import LoopTables, empty_lanes
+from edbatch.waves.wave_nodes import (
+    Pools,
+    RecordedNodes,
+    WaveNodes,
+    find_needed,
+    join_nodes,
+    no_nodes,
+    nodes_of,
+    nodes_of_values,
+    renumber,
+    select_nodes,
+    take_along,
+    take_slots,
+)
+
+
+class PendingNodes:
+    """The nodes that have not run, in the order in which they were recorded.
+
+    Args:
+        types: The model's types.
+
+    """
+
+    def __init__(self, types: TypeTable) -> None:
+        self._types, self._found = types, no_nodes()
+        self._operand_node: np.ndarray | None = None
+        self._in_parts = False  # whether nodes of an instance may stand apart
+
+    def __len__(self) -> int:
+        return len(self.nodes.node_type)
+
+    @property
+    def nodes(self) -> WaveNodes:
+        """The nodes."""
+        return self._found.nodes
+
+    @property
+    def pools(self) -> Pools:
+        """Their external inputs."""
+        return self._found.pools
+
+    @property
+    def operand_node(self) -> np.ndarray:
+        """The node that each operand slot reads; -1 where there is none or it has run.
+
+        ``[E] int32``.
+        """
+        if self._operand_node is None:
+            outputs = self._types.counts[2]
+            self._operand_node = nodes_of_values(
+                self.nodes, outputs, self.nodes.operands
+            )
+        return self._operand_node
+
+    def add(self, tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
+        """Adds what was recorded on a tape, which is left as it is.
+
+        Args:
+            tape: The tape.
+            parts: In turn, the number of an instance and how many nodes it recorded.
+
+        Returns:
+            What was added.
+        """
+        new = nodes_of(tape, parts)
+        both = join_nodes(self._found, new, self._types) if len(self) else new
+        self._found, self._operand_node = both, None
+        return new
+
+    def needed_for(self, values: np.ndarray) -> np.ndarray:
+        """Finds the nodes that have to run before values are there.
+
+        Args:
+            values: Numbers of values; ``[n] int64``.
+
+        Returns:
+            The nodes, those of an instance together and in the order in which they were
+            recorded; ``[m] int32``.
+        """
+        nodes = self.nodes
+        outputs = self._types.counts[2]
+        needed = find_needed(nodes, outputs, self.operand_node, values)
+        if needed.all():
+            return self.all()
+        return self._by_instance(np.flatnonzero(needed))
+
+    def all(self) -> np.ndarray:
+        """Returns all nodes, those of an instance together; ``[N] int32``."""
+        return self._by_instance(np.arange(len(self), dtype=np.int32))
+
+    def _by_instance(self, chosen: np.ndarray) -> np.ndarray:
+        if not self._in_parts:
+            return chosen.astype(np.int32)
+        own = np.argsort(self.nodes.owner[chosen], kind="stable")
+        return chosen[own].astype(np.int32)
+
+    def schedule(self, chosen: np.ndarray, policy: Policy) -> Schedule:
+        """Schedules nodes.
+
+        Args:
+            chosen: The nodes, those of an instance together; ``[n] int32``. All that
+                they depend on is among them or has run.
+            policy: The policy.
+
+        Returns:
+            Their schedule.
+
+        Raises:
+            PolicyError: The policy belongs to another model, or its schedule is
+                invalid.
+        """
+        if not len(chosen):
+            nothing = np.zeros(0, np.int32)
+            return Schedule(nothing, np.zeros(1, np.int32), nothing)
+        structure = self.structure(chosen)
+        found = policy.schedule(structure)
+        if needs_check(policy):
+            reject_invalid(found, structure, policy)
+        if len(chosen) == len(self) and not self._in_parts:
+            return found
+        return replace(found, order=chosen[found.order])
+
+    def structure(self, chosen: np.ndarray) -> GraphStructure:
+        """Returns who reads whom; values of nodes that ran are there already.
+
+        Args:
+            chosen: As for `schedule`.
+
+        Returns:
+            The structure of these nodes.
+        """
+        nodes = self.nodes
+        node_type, owner = nodes.node_type, nodes.owner
+        start, operand_node = nodes.operand_start, self.operand_node
+        if len(chosen) < len(self) or self._in_parts:
+            start, operand_node = take_slots(chosen, start, operand_node)
+            renumber(operand_node, chosen, len(self))
+            node_type, owner = node_type[chosen], owner[chosen]
+        ends = np.flatnonzero(np.diff(owner, append=-1)) + 1
+        return GraphStructure(
+            self._types.keys,
+            node_type,
+            start,
+            operand_node,
+            np.diff(ends, prepend=0).astype(np.int32),
+        )
+
+    def with_company(self, schedule: Schedule, tables: LoopTables) -> Schedule:
+        """Lets nodes that wait take the empty lanes of batches.
+
+        Args:
+            schedule: A schedule of some of the nodes, whose types have loops.
+            tables: The tables of the program that runs it.
+
+        Returns:
+            The schedule with other nodes that are ready before the wave, in the last
+            batch of their type.
+        """
+        if len(schedule.order) == len(self):
+            return schedule
+        room = empty_lanes(schedule.batch_start, schedule.batch_type, tables)
+        order, start = take_along(
+            schedule.order,
+            schedule.batch_start,
+            schedule.batch_type,
+            self.nodes,
+            self.operand_node,
+            room,
+        )
+        return replace(schedule, order=order, batch_start=start)
+
+    def runs(self, values: np.ndarray, order: np.ndarray) -> bool:
+        """Tells whether nodes compute values.
+
+        Args:
+            values: Numbers of values that have not been computed; ``[n] int64``.
+            order: The nodes; ``[m] int32``.
+
+        Returns:
+            Whether all of the values are computed.
+        """
+        outputs = self._types.counts[2]
+        return bool(np.isin(nodes_of_values(self.nodes, outputs, values), order).all())
+
+    def remove(self, ran: np.ndarray, used: np.ndarray) -> None:
+        """Removes nodes that ran, and those that nobody needs any more.
+
+        Args:
+            ran: The nodes that ran; ``[n] int32``.
+            used: Whether a node may still be needed; ``[N] bool``.
+        """
+        if len(ran) == len(self):
+            self._found, self._operand_node = no_nodes(), None
+            self._in_parts = False
+            return
+        keep = used.copy()
+        keep[ran] = False
+        kept = np.flatnonzero(keep).astype(np.int32)
+        self._in_parts = bool(len(kept))
+        if len(kept) < len(self):
+            self._found = select_nodes(self._found, kept, self._types)
+            self._operand_node = None

@@ -1,0 +1,326 @@
+"""Nodes of waves as arrays: made from a tape, joined, and taken apart."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.graph.dataflow_graph import slot_starts
+from edbatch.graph.tape import Tape
+from edbatch.graph.type_table import TypeTable
+
+Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
+
+
+class WaveNodes(NamedTuple):
+    """``N`` nodes and what they read, as compiled code takes them.
+
+    Attributes:
+        node_type: Type of each node.
+        operand_start: First operand slot of each node, and the end.
+        operands: Value read by each operand slot, counted over all waves; negative
+            where there is none.
+        external_start: First external slot of each node, and the end.
+        external_rows: Row of a pool read by each external slot; negative where there is
+            none.
+        first_value: First value of each node, counted over all waves; ascending.
+        owner: The number of each node's instance among those of its runner.
+    """
+
+    node_type: np.ndarray  # [N] int32
+    operand_start: np.ndarray  # [N + 1] int32
+    operands: np.ndarray  # [E] int64
+    external_start: np.ndarray  # [N + 1] int32
+    external_rows: np.ndarray  # [X] int32
+    first_value: np.ndarray  # [N] int64
+    owner: np.ndarray  # [N] int32
+
+
+class RecordedNodes(NamedTuple):
+    """Nodes and their external inputs.
+
+    Attributes:
+        nodes: The nodes.
+        pools: Their external inputs, by array kind.
+    """
+
+    nodes: WaveNodes
+    pools: Pools
+
+
+def no_nodes() -> RecordedNodes:
+    """Returns no nodes."""
+    none, start = np.zeros(0, np.int32), np.zeros(1, np.int32)
+    large = np.zeros(0, np.int64)
+    nodes = WaveNodes(none, start, large, start, none, large, none)
+    return RecordedNodes(nodes, {})
+
+
+def nodes_of(tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
+    """Makes arrays of what was recorded on a tape.
+
+    Args:
+        tape: The tape.
+        parts: In turn, the number of an instance and how many nodes it recorded.
+
+    Returns:
+        The nodes.
+    """
+    node_type = np.array(tape.node_type, np.int32)
+    operand, external, value = slot_starts(node_type, *tape.types.counts)
+    numbers, counts = np.array(parts, np.int32).reshape(-1, 2).T
+    nodes = WaveNodes(
+        node_type,
+        operand,
+        np.array(tape.operands, np.int64),
+        external,
+        np.array(tape.external_rows, np.int32),
+        value[:-1] + np.int64(tape.num_values - value[-1]),
+        np.repeat(numbers, counts),
+    )
+    return RecordedNodes(nodes, tape.pools())
+
+
+def join_nodes(
+    first: RecordedNodes, second: RecordedNodes, types: TypeTable
+) -> RecordedNodes:
+    """Joins nodes that wait and nodes that were recorded after them.
+
+    Args:
+        first: The nodes that wait.
+        second: Later ones.
+        types: The model's types.
+
+    Returns:
+        All nodes and external inputs.
+    """
+    old, new = first.nodes, second.nodes
+    rows, pools = new.external_rows.copy(), dict(second.pools)
+    kinds = external_kinds(new.node_type, types)
+    for kind, pool in first.pools.items():
+        rows[(kinds == kind) & (rows >= 0)] += len(pool)
+        more = second.pools.get(kind)
+        pools[kind] = pool if more is None else np.concatenate([pool, more])
+    operand = new.operand_start + old.operand_start[-1]
+    external = new.external_start + old.external_start[-1]
+    nodes = WaveNodes(
+        np.concatenate([old.node_type, new.node_type]),
+        np.concatenate([old.operand_start[:-1], operand]),
+        np.concatenate([old.operands, new.operands]),
+        np.concatenate([old.external_start[:-1], external]),
+        np.concatenate([old.external_rows, rows]),
+        np.concatenate([old.first_value, new.first_value]),
+        np.concatenate([old.owner, new.owner]),
+    )
+    return RecordedNodes(nodes, pools)
+
+
+def select_nodes(
+    found: RecordedNodes, kept: np.ndarray, types: TypeTable
+) -> RecordedNodes:
+    """Takes some of the nodes, and the external inputs that they read.
+
+    Args:
+        found: Nodes and external inputs.
+        kept: Those that are taken, ascending; ``[n] int32``.
+        types: The model's types.
+
+    Returns:
+        These nodes and their external inputs.
+    """
+    nodes, pools = found
+    operand_start, operands = take_slots(kept, nodes.operand_start, nodes.operands)
+    external_start, rows = take_slots(kept, nodes.external_start, nodes.external_rows)
+    part = WaveNodes(
+        nodes.node_type[kept],
+        operand_start,
+        operands,
+        external_start,
+        rows,
+        nodes.first_value[kept],
+        nodes.owner[kept],
+    )
+    kinds = external_kinds(part.node_type, types)
+    own_pools = {}
+    for kind in np.unique(kinds).tolist():
+        own = np.flatnonzero((kinds == kind) & (rows >= 0))
+        if len(own):
+            read, rows[own] = np.unique(rows[own], return_inverse=True)
+            own_pools[kind] = pools[kind][read]
+    return RecordedNodes(part, own_pools)
+
+
+def external_kinds(node_type: np.ndarray, types: TypeTable) -> np.ndarray:
+    """Returns the array kind of each external slot of nodes.
+
+    Args:
+        node_type: Type of each node; ``[N] int32``.
+        types: The model's types.
+
+    Returns:
+        ``[X] int32``.
+    """
+    found = [k for t in node_type.tolist() for k in types.types[t].external_kinds]
+    return np.array(found, np.int32)
+
+
+@njit(cache=True, nogil=True)
+def nodes_of_values(
+    nodes: WaveNodes, num_outputs: np.ndarray, values: np.ndarray
+) -> np.ndarray:
+    """Finds the nodes that compute values, in compiled code.
+
+    Args:
+        nodes: ``N`` nodes.
+        num_outputs: Outputs of each type; ``[T] int32``.
+        values: Numbers of values; ``[n] int64``.
+
+    Returns:
+        The nodes, -1 where a value is missing or of another node; ``[n] int32``.
+    """
+    found = np.full(len(values), -1, np.int32)
+    for k in range(len(values)):
+        found[k] = _node_of(values[k], nodes, num_outputs)
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _node_of(value, nodes, num_outputs):
+    first = nodes.first_value
+    if not len(first) or value < first[0]:
+        return -1
+    v = np.searchsorted(first, value, side="right") - 1
+    # Nodes without outputs have the first value of the next node.
+    return v if value < first[v] + num_outputs[nodes.node_type[v]] else -1
+
+
+@njit(cache=True, nogil=True)
+def find_needed(
+    nodes: WaveNodes,
+    num_outputs: np.ndarray,
+    operand_node: np.ndarray,
+    values: np.ndarray,
+) -> np.ndarray:
+    """Finds the nodes that values depend on, in compiled code.
+
+    Args:
+        nodes: ``N`` nodes.
+        num_outputs: Outputs of each type; ``[T] int32``.
+        operand_node: The node that each operand slot reads, or -1; ``[E] int32``.
+        values: Numbers of values; ``[n] int64``. Those of other nodes are left out.
+
+    Returns:
+        Whether each node is needed; ``[N] bool``.
+    """
+    needed = np.zeros(len(nodes.node_type), np.bool_)
+    for value in values:
+        v = _node_of(value, nodes, num_outputs)
+        if v >= 0:
+            needed[v] = True
+    for v in range(len(needed) - 1, -1, -1):
+        if needed[v]:
+            for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
+                if operand_node[e] >= 0:
+                    needed[operand_node[e]] = True
+    return needed
+
+
+@njit(cache=True, nogil=True)
+def take_slots(
+    chosen: np.ndarray, start: np.ndarray, slots: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Takes the slots of some nodes, in compiled code.
+
+    Args:
+        chosen: The nodes; ``[n] int32``.
+        start: First slot of each node, and the end; ``[N + 1] int32``.
+        slots: What each slot holds; ``[E]``.
+
+    Returns:
+        First slot of each chosen node, and the end; and what their slots hold.
+    """
+    own = np.zeros(len(chosen) + 1, np.int32)
+    for k in range(len(chosen)):
+        own[k + 1] = own[k] + start[chosen[k] + 1] - start[chosen[k]]
+    found = np.empty(own[-1], slots.dtype)
+    for k in range(len(chosen)):
+        found[own[k] : own[k + 1]] = slots[start[chosen[k]] : start[chosen[k] + 1]]
+    return own, found
+
+
+@njit(cache=True, nogil=True)
+def renumber(numbers: np.ndarray, chosen: np.ndarray, count: int) -> None:
+    """Replaces nodes by their places among chosen ones, in compiled code.
+
+    Args:
+        numbers: Nodes, all chosen, or -1; changed. ``[E] int32``.
+        chosen: The chosen nodes; ``[n] int32``.
+        count: Number of all nodes.
+    """
+    place = np.full(count, -1, np.int32)
+    for k in range(len(chosen)):
+        place[chosen[k]] = k
+    for e in range(len(numbers)):
+        if numbers[e] >= 0:
+            numbers[e] = place[numbers[e]]
+
+
+@njit(cache=True, nogil=True)
+def take_along(
+    order: np.ndarray,
+    batch_start: np.ndarray,
+    batch_type: np.ndarray,
+    nodes: WaveNodes,
+    operand_node: np.ndarray,
+    room: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Adds other nodes that are ready to the last batch of their type.
+
+    Args:
+        order: The order in which nodes run; ``[n] int32``.
+        batch_start: First position of each batch, and the end; ``[S + 1] int32``.
+        batch_type: Type of each batch; ``[S] int32``.
+        nodes: ``N`` nodes, some of them in `order`.
+        operand_node: The node that each operand slot reads, or -1; ``[E] int32``.
+        room: How many each batch takes, nonzero for the last one of a type at most;
+            ``[S] int32``.
+
+    Returns:
+        Order and batch starts with them.
+    """
+    count = len(nodes.node_type)
+    joins = np.full(count, -1, np.int32)  # the batch of each node that is added
+    left = room.copy()
+    chosen = np.zeros(count, np.bool_)
+    chosen[order] = True
+    joined = 0
+    for v in range(count):
+        ready = not chosen[v]
+        for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
+            ready &= operand_node[e] < 0
+        if not ready:
+            continue
+        for b in range(len(batch_type) - 1, -1, -1):
+            if batch_type[b] == nodes.node_type[v]:
+                if left[b]:
+                    left[b] -= 1
+                    joins[v] = b
+                    joined += 1
+                break
+    if not joined:
+        return order, batch_start
+    longer = np.empty(len(order) + joined, np.int32)
+    start = np.zeros(len(batch_start), np.int32)
+    at = 0
+    for b in range(len(batch_type)):
+        for k in range(batch_start[b], batch_start[b + 1]):
+            longer[at] = order[k]
+            at += 1
+        if left[b] < room[b]:
+            for v in range(count):
+                if joins[v] == b:
+                    longer[at] = v
+                    at += 1
+        start[b + 1] = at
+    return longer, start

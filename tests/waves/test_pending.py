@@ -1,0 +1,210 @@
+"""Recorded nodes wait until they are needed, or find company, or too many wait."""
+
+import itertools
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from asking_models import (
+    embed,
+    grow_tree,
+    make_params,
+    noisy,
+    sample_words,
+    score,
+    shift_reduce,
+    turn,
+    wander,
+)
+
+import edbatch as eb
+from edbatch.schedule.schedule import Schedule
+from edbatch.verify import split_instances
+from edbatch.waves import rollout, runner
+
+PARAMS = make_params()
+
+
+@pytest.fixture(autouse=True)
+def coarse():
+    eb.use_tiers("coarse")
+    yield
+    eb.use_tiers("fine")
+
+
+def check(outputs, model, instances):
+    found = split_instances(outputs, len(instances))
+    for one, instance in zip(found, instances, strict=True):
+        expected = model(PARAMS, instance)
+        assert jax.tree.structure(one) == jax.tree.structure(expected)
+        for leaf, other in zip(
+            jax.tree.leaves(one), jax.tree.leaves(expected), strict=True
+        ):
+            np.testing.assert_allclose(leaf, other, rtol=2e-5, atol=2e-5)
+
+
+def hypotheses(params, steps):
+    """Tries two ways at each step, and keeps one; of the other a tail never counts."""
+    state = embed(params, steps)[0]
+    for _ in range(steps):
+        first, second = (turn(params, state, k) for k in (0.5, 1.5))
+        tails = [turn(params, turn(params, each, 2.0), 3.0) for each in (first, second)]
+        scores = eb.value([score(params, first), score(params, second)])
+        state = tails[int(scores[0][0] < scores[1][0])]
+    return state
+
+
+def test_what_nobody_needs_never_runs():
+    steps = [1, 3, 5, 2]
+    found = eb.batch(hypotheses).rollout(PARAMS, steps)
+    check(found.outputs, hypotheses, steps)
+    report = found.report
+    assert report.recorded == 4 + 8 * sum(steps)
+    # Of the tail that is dropped, the second turn is never ready and never needed.
+    assert report.nodes <= 4 + 7 * sum(steps)
+    (path,) = eb.batch(hypotheses).rollout(PARAMS, [5]).recordings
+    assert path.num_nodes == 1 + 5 * 8  # replays compute all that was recorded
+
+
+def late(params, steps):
+    """Something that is ready early is read at the very end."""
+    state = embed(params, steps)[0]
+    first = eb.value(score(params, state))[0]
+    early = turn(params, state, float(first))
+    for _ in range(steps):
+        state = turn(params, state, float(eb.value(score(params, state))[0] > 0))
+    return turn(params, state, 1.0), early
+
+
+def test_what_is_ready_takes_empty_lanes():
+    """Three instances leave a lane of four empty, which the early turns take."""
+    runner, model = eb.batch(late).wave_runner(PARAMS)
+    runs = [runner.start(k, lambda: model(9)) for k in range(3)]
+
+    seen = []
+    while not all(run.ended for run in runs):
+        for run, answers in runner.answers(runner.launch(runs)):
+            runner.resume(run, answers)
+        seen.append(len(runner.pending))
+    # The first wave with turns has no program yet that could tell.
+    assert seen == [0, 3, 3, 2, 1, 0, 0, 0, 0, 0]
+    check(rollout.collect_results(runner, runs, 3), late, [9] * 3)
+    assert runner.counts.nodes == runner.counts.recorded
+
+
+@pytest.mark.parametrize("most", [0, 3, 1000])
+@pytest.mark.parametrize("model", [wander, grow_tree, hypotheses, late])
+def test_a_bound_of_what_waits_changes_no_result(model, most, monkeypatch):
+    monkeypatch.setattr(runner, "_MOST_WAITING", most)
+    instances = list(range(9))
+    found = eb.batch(model).rollout(PARAMS, instances)
+    check(found.outputs, model, instances)
+    if most == 0:
+        assert found.report.nodes == found.report.recorded
+
+
+@pytest.mark.parametrize("count", [2, 5, 20])
+@pytest.mark.parametrize("model", [shift_reduce, wander])
+def test_two_parts_give_what_one_gives(model, count, monkeypatch):
+    instances = sample_words(count) if model is shift_reduce else list(range(count))
+    whole = eb.batch(model).rollout(PARAMS, instances)
+    monkeypatch.setattr(rollout, "_TWO_PARTS", 2)
+    batched = eb.batch(model)
+    parts = batched.rollout(PARAMS, instances)
+    check(parts.outputs, model, instances)
+    for one, other in zip(whole.recordings, parts.recordings, strict=True):
+        np.testing.assert_array_equal(one.node_type, other.node_type)
+        np.testing.assert_array_equal(one.operands, other.operands)
+    plan = batched.plan(parts.recordings)
+    check(batched.apply(PARAMS, plan), model, instances)
+
+
+def test_keys_do_not_depend_on_parts(monkeypatch):
+    def walk(params, steps):
+        state = embed(params, steps)[0]
+        for _ in range(steps):
+            state = noisy(turn(params, state, 1.0))
+            eb.value(score(params, state))
+        return state
+
+    rng = jax.random.key(7)
+    whole = eb.batch(walk)(PARAMS, [3, 1, 2, 4], rng=rng)
+    monkeypatch.setattr(rollout, "_TWO_PARTS", 2)
+    np.testing.assert_allclose(
+        eb.batch(walk)(PARAMS, [3, 1, 2, 4], rng=rng), whole, rtol=1e-6
+    )
+
+
+class RandomWaves:
+    """Runs instances with waves of batches that are drawn at random."""
+
+    def __init__(self, model, seed):
+        self.rng = np.random.default_rng(seed)
+        self.runner, self.model = eb.batch(model).wave_runner(PARAMS)
+
+    def random_schedule(self):
+        pending, rng = self.runner.pending, self.rng
+        nodes, reads = pending.nodes, pending.operand_node
+        left, order, sizes, types = set(range(len(pending))), [], [], []
+        while left and (not order or rng.random() < 0.7):
+            start = nodes.operand_start.tolist()
+            ready = [
+                v
+                for v in sorted(left)
+                if not left & set(reads[start[v] : start[v + 1]].tolist())
+            ]
+            t = int(rng.choice(nodes.node_type[ready]))
+            own = [v for v in ready if nodes.node_type[v] == t]
+            own = own[: int(rng.integers(1, len(own) + 1))]
+            left -= set(own)
+            order += own
+            sizes.append(len(own))
+            types.append(t)
+        start = np.cumsum([0, *sizes], dtype=np.int32)
+        return Schedule(np.array(order, np.int32), start, np.array(types, np.int32))
+
+    def run(self, instances):
+        runner, waves = self.runner, itertools.count()
+        todo, runs, waiting = list(instances), [], []
+        while todo or waiting:
+            while todo and self.rng.random() < 0.5:
+                runs.append(runner.start(len(runs), partial(self.model, todo.pop(0))))
+                waiting += [] if runs[-1].ended else runs[-1:]
+            runner.take()
+            if not len(runner.pending):
+                continue
+            asked = runner.launch(waiting, schedule=self.random_schedule())
+            for run, answers in runner.answers(asked):
+                runner.resume(run, answers)
+                if run.ended:
+                    waiting.remove(run)
+                    kept = [each._value for each in rollout.handles_in(run.result)]
+                    runner.release(run, kept)
+            assert next(waves) < 10_000
+        return rollout.collect_results(runner, runs, len(runs))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("model", [shift_reduce, wander, grow_tree, hypotheses, late])
+def test_any_schedule_of_pending_nodes_gives_the_same(model, seed):
+    instances = sample_words(7) if model is shift_reduce else list(range(7))
+    check(RandomWaves(model, seed).run(instances), model, instances)
+
+
+def test_pending_nodes_are_dropped_with_their_instance():
+    batched = eb.batch(hypotheses)
+    runner, model = batched.wave_runner(PARAMS)
+    first, second = (runner.start(k, lambda: model(4)) for k in range(2))
+    runner.launch([first, second])
+    assert len(runner.pending) == 8  # two tails of two nodes each
+    runner.close(first)
+    runner.release(first)
+    runner.launch([second])
+    assert len(runner.pending) == 4
+    assert (runner.pending.nodes.owner == 1).all()
+    runner.close(second)
+    runner.release(second)
+    runner.launch([])
+    assert len(runner.pending) == 0
+    assert runner._values.rows.in_use == 0
