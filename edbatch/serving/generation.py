@@ -1,20 +1,26 @@
 """The requests that run with the same parameters."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from edbatch.errors import RecordingError
 from edbatch.serving.request import Request, late
 from edbatch.serving.stats import Counts
-from edbatch.waves.runner import WaveRunner
+from edbatch.waves.runner import Asked, WaveRunner
 
 _NUMBERS = 2**31  # keys are derived from numbers of 32 bits
+_TWO_PARTS = 32  # requests from which on they run in two parts
 
 
 class Generation:
     """Requests in flight, run by one runner. All of it happens in one thread.
+
+    Where there are many they run in two parts: while the device computes the values of
+    one, the other runs in Python.
 
     Args:
         runner: A new runner.
@@ -24,7 +30,6 @@ class Generation:
 
     Attributes:
         runner: The runner.
-        requests: The requests.
     """
 
     def __init__(
@@ -36,10 +41,16 @@ class Generation:
     ) -> None:
         self.runner, self._model = runner, model
         self._max_nodes, self._counts = max_nodes, counts
-        self.requests: list[Request] = []
+        self._waiting: list[Request] = []  # for a wave
+        self._launched: deque[tuple[list[Request], Asked]] = deque()
 
     def __len__(self) -> int:
-        return len(self.requests)
+        return len(self._waiting) + sum(len(own) for own, _ in self._launched)
+
+    @property
+    def requests(self) -> list[Request]:
+        """All requests in flight."""
+        return [*chain.from_iterable(own for own, _ in self._launched), *self._waiting]
 
     def start(self, request: Request) -> None:
         """Runs a request until it asks for values, ends or fails.
@@ -55,7 +66,7 @@ class Generation:
             request,
             lambda: self._start_run(request),
         ):
-            self.requests.append(request)
+            self._waiting.append(request)
 
     def _start_run(self, request: Request) -> None:
         number = request.number % _NUMBERS
@@ -92,24 +103,32 @@ class Generation:
             return False
         return True
 
-    def run_wave(self) -> None:
-        """Runs a wave of all requests, after which each has its values."""
+    def step(self) -> None:
+        """Launches a wave if there is room for one, or else waits for the oldest one.
+
+        In the end, after several steps, all requests have their values.
+        """
+        room = (2 if len(self) >= _TWO_PARTS else 1) - len(self._launched)
         self._drop()
-        if not self.requests:
-            return
+        if self._waiting and room > 0:
+            self._launch(self._take_part())
+        elif self._launched:
+            self._resume(*self._launched.popleft())
+
+    def _take_part(self) -> list[Request]:
+        """Takes the requests of the next wave: half of all, if there are many."""
+        count = -(-len(self) // 2) if len(self) >= _TWO_PARTS else len(self)
+        own, self._waiting = self._waiting[:count], self._waiting[count:]
+        return own
+
+    def _launch(self, requests: list[Request]) -> None:
         runner, before = self.runner, self.runner.counts.copy()
-        runs = {id(request.run): request for request in self.requests}
-        asked = runner.launch([each.run for each in self.requests if each.run])
-        waiting = []
-        for run, answers in runner.answers(asked):
-            request = runs[id(run)]
-            if request.first_value is None:
-                request.first_value = time.perf_counter()
-            if run.ended:
-                self._finish(request, request.answer(answers))
-            elif self._go_on(request, partial(runner.resume, run, answers)):
-                waiting.append(request)
-        self.requests = waiting
+        try:
+            asked = runner.launch([each.run for each in requests if each.run])
+        except Exception:
+            self._waiting += requests
+            raise
+        self._launched.append((requests, asked))
         after = runner.counts
         self._counts.add(
             waves=1,
@@ -118,18 +137,35 @@ class Generation:
             rows=after.rows - before.rows,
         )
 
+    def _resume(self, requests: list[Request], asked: Asked) -> None:
+        """Gives requests their values, and runs them until they ask again or end."""
+        runner = self.runner
+        left = {id(request.run): request for request in requests}
+        try:
+            for run, answers in runner.answers(asked):
+                request = left.pop(id(run))
+                if request.first_value is None:
+                    request.first_value = time.perf_counter()
+                if run.ended:
+                    self._finish(request, request.answer(answers))
+                elif self._go_on(request, partial(runner.resume, run, answers)):
+                    self._waiting.append(request)
+        finally:
+            self._waiting += left.values()
+
     def fail_all(self, error: BaseException) -> None:
         """Ends all requests with an exception."""
         for request in self.requests:
             self._counts.add(failed=request.fail(error))
             self._end(request)
-        self.requests = []
+        self._waiting = []
+        self._launched.clear()
 
     def _drop(self) -> None:
-        """Ends requests that nobody waits for any more."""
+        """Ends requests that nobody waits for any more, unless they are computed."""
         now = time.perf_counter()
         kept = []
-        for request in self.requests:
+        for request in self._waiting:
             if request.future.cancelled():
                 self._counts.add(cancelled=1)
                 self._end(request)
@@ -138,7 +174,7 @@ class Generation:
                 self._end(request)
             else:
                 kept.append(request)
-        self.requests = kept
+        self._waiting = kept
 
     def _finish(self, request: Request, result: Any) -> None:
         now = time.perf_counter()

@@ -119,7 +119,7 @@ class Server:
                 for each in requests[first : first + self._max_in_flight]:
                     own.start(each)
                 while len(own):
-                    own.run_wave()
+                    own.step()
             for each in requests:
                 each.future.result(0)
             calls = own.runner.calls()
@@ -269,7 +269,7 @@ class Server:
             self._take_params()
             self._admit()
             for each in tuple(self._generations):
-                self._run_wave(each)
+                self._step(each)
             with queue.changed:
                 while not (len(queue) or self._in_flight() or queue.closed):
                     queue.changed.wait()
@@ -290,10 +290,10 @@ class Server:
         for request in self._queue.take(self._max_in_flight - self._in_flight()):
             self._generations[-1].start(request)
 
-    def _run_wave(self, generation: Generation) -> None:
-        """Runs a wave; if that fails, so do its requests, and the server goes on."""
+    def _step(self, generation: Generation) -> None:
+        """Goes on; if a wave fails, so do its requests, and the server goes on."""
         try:
-            generation.run_wave()
+            generation.step()
         except Exception as error:
             generation.fail_all(error)
             self._generations.remove(generation)

@@ -20,6 +20,7 @@ from asking_models import (
 )
 
 import edbatch as eb
+from edbatch.serving import generation
 from edbatch.waves.runner import WaveRunner
 
 
@@ -27,6 +28,13 @@ from edbatch.waves.runner import WaveRunner
 def coarse():
     with eb.use_tiers("coarse"):
         yield
+
+
+@pytest.fixture(params=["whole", "in parts"])
+def parts(request, monkeypatch):
+    """Requests run all together, or in two parts."""
+    if request.param == "in parts":
+        monkeypatch.setattr(generation, "_TWO_PARTS", 2)
 
 
 def assert_same(found, expected):
@@ -53,6 +61,7 @@ def walk(params, instance):
     return {"state": state, "name": f"{steps} steps"}
 
 
+@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize(
     ("model", "instances"), [(shift_reduce, sample_words(25)), (grow_tree, range(20))]
 )
@@ -88,6 +97,7 @@ def test_requests_join_and_leave_at_any_wave():
         assert long.result(120)["name"] == "400 steps"
 
 
+@pytest.mark.usefixtures("parts")
 def test_a_poisoned_request_fails_alone():
     params = make_params()
     instances = [(5, k % 4 if k % 3 == 0 else None) for k in range(30)]
@@ -125,6 +135,7 @@ def test_oversized_and_unfit_requests_fail_alone():
             assert_same(future.result(60), model(params, k % 4))
 
 
+@pytest.mark.usefixtures("parts")
 def test_clean_up_of_failed_requests_leaves_nothing_behind():
     """Cells that a ``finally`` clause calls are no part of the next wave."""
 
@@ -174,6 +185,7 @@ def test_a_full_queue_refuses_at_once():
         assert server.stats().refused == 1
 
 
+@pytest.mark.usefixtures("parts")
 def test_cancelled_and_late_requests_end():
     params = make_params()
     with eb.Server(eb.batch(walk), params) as server:
@@ -234,6 +246,7 @@ def test_an_event_loop_submits_and_cancels():
         assert_same(each, walk(params, (k, None)))
 
 
+@pytest.mark.usefixtures("parts")
 def test_parameters_are_swapped_without_a_stop():
     first, second = make_params(0), make_params(1)
     with eb.Server(eb.batch(walk), first) as server:
@@ -248,6 +261,7 @@ def test_parameters_are_swapped_without_a_stop():
             server.swap_params({"other": second["table"]})
 
 
+@pytest.mark.usefixtures("parts")
 def test_draining_answers_all_and_closing_does_not():
     params = make_params()
     server = eb.Server(eb.batch(walk), params)
@@ -264,6 +278,7 @@ def test_draining_answers_all_and_closing_does_not():
             each.result(10)
 
 
+@pytest.mark.usefixtures("parts")
 def test_keys_follow_from_the_number_of_the_request():
     def model(params, word):
         state = noisy(embed(params, word)[0])
@@ -291,6 +306,7 @@ def test_a_warm_server_compiles_nothing():
             server.warm_up([(3, 1)])
 
 
+@pytest.mark.usefixtures("parts")
 def test_a_wave_that_fails_ends_its_requests_and_not_the_server(monkeypatch):
     launch, failures = WaveRunner.launch, [MemoryError("no memory for a wave")]
 
