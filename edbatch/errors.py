@@ -62,6 +62,10 @@ class DeadlineError(ServerError, TimeoutError):
     """A request was not answered in time, and what was left of it did not run."""
 
 
+class ServiceError(EdbatchError, ValueError):
+    """A model cannot be served over HTTP as its module says."""
+
+
 class PickleError(EdbatchError, pickle.PicklingError, pickle.UnpicklingError):
     """Something cannot be pickled, or not be read here."""
 
@@ -140,6 +144,16 @@ class PlotError(EdbatchError, ValueError):
 
 class MissingMatplotlibError(EdbatchError, ImportError):
     """Matplotlib, with which everything is drawn, is not installed."""
+
+
+class MissingServeExtraError(EdbatchError, ImportError):
+    """A package of the extra ``serve`` is not installed."""
+
+    def __init__(self, package: str | None) -> None:
+        super().__init__(
+            f"serving over HTTP needs the package {package}, which is not installed;"
+            " install all that it needs with: pip install 'edbatch[serve]'"
+        )
 
 
 _LISTED = 80  # characters of known names in a message

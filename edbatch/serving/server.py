@@ -205,6 +205,16 @@ class Server:
             self._params = params
             self._swapped = True
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread is there; it ends when the server is drained or closed."""
+        return self._thread.is_alive()
+
+    @property
+    def max_in_flight(self) -> int:
+        """Requests that run at the same time."""
+        return self._max_in_flight
+
     def stats(self) -> ServerStats:
         """Returns what the server has done so far."""
         return self._counts.summary(len(self._queue), self._in_flight())

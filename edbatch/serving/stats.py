@@ -1,28 +1,10 @@
 """What a server has done so far."""
 
 import threading
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-_KEPT = 8192  # latest latencies from which percentiles are taken
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Percentiles of the latest requests, in milliseconds; NaN if there are none.
-
-    Attributes:
-        p50: Half of the requests took at most so long.
-        p95: Of a hundred, 95.
-        p99: Of a hundred, 99.
-    """
-
-    p50: float
-    p95: float
-    p99: float
+from edbatch.serving.durations import Durations, Histogram, Latency
 
 
 @dataclass(frozen=True)
@@ -46,6 +28,8 @@ class ServerStats:
         latency: From submission to the answer.
         first_value: From submission to the first value that a request looked at, or its
             answer.
+        latency_histogram: Of all answers, how many took how long.
+        first_value_histogram: Likewise for the first value.
     """
 
     submitted: int
@@ -63,6 +47,8 @@ class ServerStats:
     width: float
     latency: Latency
     first_value: Latency
+    latency_histogram: Histogram
+    first_value_histogram: Histogram
 
 
 @dataclass(eq=False)
@@ -79,8 +65,8 @@ class Counts:
     nodes: int = 0
     batches: int = 0
     rows: int = 0
-    latency: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    first_value: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    latency: Durations = field(default_factory=Durations)
+    first_value: Durations = field(default_factory=Durations)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, **more: int) -> None:
@@ -103,13 +89,9 @@ class Counts:
             own: dict[str, Any] = {
                 name: value for name, value in vars(self).items() if name != "lock"
             }
-            own["latency"] = _percentiles(self.latency)
-            own["first_value"] = _percentiles(self.first_value)
+        for name in ("latency", "first_value"):
+            durations: Durations = own[name]
+            own[name] = durations.percentiles()
+            own[f"{name}_histogram"] = durations.histogram()
         width = own["nodes"] / max(1, own["batches"])
         return ServerStats(waiting=waiting, in_flight=in_flight, width=width, **own)
-
-
-def _percentiles(milliseconds: deque[float]) -> Latency:
-    if not milliseconds:
-        return Latency(*[float("nan")] * 3)
-    return Latency(*np.percentile(list(milliseconds), [50, 95, 99]).tolist())
