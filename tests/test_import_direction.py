@@ -66,6 +66,7 @@ MAY_IMPORT = {
     **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
     FRONT_DOOR: {*BASE, *STAGES, FRONT_DOOR},
     "serving": {*BASE, *STAGES, FRONT_DOOR, "serving"},
+    "http": {*BASE, *STAGES, FRONT_DOOR, "serving", "http"},
     "data": {*BASE, "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
     "flax": {"errors", "graph", "flax"},
@@ -81,7 +82,8 @@ MAY_IMPORT = {
     },
     "plot": {"errors", "graph", "schedule", "envs", "policies", "plot"},
     "cli": {
-        *(*BASE, *STAGES, FRONT_DOOR, "data", "models", "benchmark", "plot", "cli")
+        *(*BASE, *STAGES, FRONT_DOOR),
+        *("serving", "http", "data", "models", "benchmark", "plot", "cli"),
     },
 }
 LAYERS = tuple(layer for layer in MAY_IMPORT if layer not in (FRONT_DOOR, INIT))

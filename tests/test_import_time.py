@@ -7,8 +7,13 @@ import sys
 import pytest
 
 # Dependencies that load where they are used, with what they bring along.
-LATER = ("flax", "gymnasium", "matplotlib", "optax", "orbax", "rich", "typer")
-LATER_OWN = ("benchmark", "cli", "data", "envs", "flax", "models", "plot", "training")
+LATER = (
+    *("flax", "gymnasium", "matplotlib", "optax", "orbax", "rich", "typer"),
+    *("prometheus_client", "pydantic", "starlette", "uvicorn"),
+)
+LATER_OWN = (
+    *("benchmark", "cli", "data", "envs", "flax", "http", "models", "plot", "training"),
+)
 PRINT = "import sys, json; print(json.dumps([*sys.modules]))"
 
 
@@ -73,5 +78,5 @@ def test_help_loads_no_workload() -> None:
     modules = loaded("import edbatch.cli.main")
     own = {name for name in modules if name.startswith("edbatch.models.")}
     assert {"typer", "rich"} <= modules
-    assert not {"flax", "gymnasium", "matplotlib", "optax"} & modules
+    assert not {"flax", "gymnasium", "matplotlib", "optax", "starlette"} & modules
     assert all(name.startswith("edbatch.models.shared") for name in own), own

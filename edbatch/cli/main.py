@@ -15,6 +15,7 @@ from edbatch.cli.demo import demo
 from edbatch.cli.inspect import inspect
 from edbatch.cli.one_sentence import CachedCommand, OneSentenceGroup
 from edbatch.cli.run import run
+from edbatch.cli.serve import serve
 from edbatch.cli.train_policy import train_policy
 from edbatch.cli.workloads import workloads
 from edbatch.ctrl_c import end_at_ctrl_c, ignore_ctrl_c
@@ -62,7 +63,7 @@ def edbatch(
         typer.echo(context.get_help())
 
 
-for command in (demo, train_policy, compare, inspect, run, bench, calibrate):
+for command in (demo, train_policy, compare, inspect, run, serve, bench, calibrate):
     app.command(cls=CachedCommand)(command)
 app.command()(workloads)
 app.command()(cache)

@@ -19,7 +19,7 @@ VOCABULARY, TARGET_VOCABULARY = "vocabulary", "target_vocabulary"
 
 def save_params(path: Path, params: Any, vocabulary: Vocabularies | None) -> None:
     """Writes parameters, and the words by number if there are any."""
-    arrays = {name: np.asarray(leaf) for name, leaf in _named(params)}
+    arrays = {name: np.asarray(leaf) for name, leaf in named(params)}
     if isinstance(vocabulary, PairVocabulary):
         arrays[TARGET_VOCABULARY] = np.array(vocabulary.target.tokens)
         vocabulary = vocabulary.source
@@ -89,7 +89,7 @@ def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:
         CommandError: An array is missing, unknown, of another shape, or holds no
             numbers.
     """
-    expected = dict(_named(template))
+    expected = dict(named(template))
     for name in arrays:
         if name not in expected:
             raise CommandError(
@@ -102,7 +102,7 @@ def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:
                 f"{source} has no array {name!r}, which the model needs; it has"
                 f" {shown([*arrays])[1:-1] or 'none'}"
             )
-        if arrays[name].dtype.kind not in "biuf":
+        if not _is_number(arrays[name].dtype):
             raise CommandError(
                 f"{source} has {name!r} of {arrays[name].dtype} but the model needs"
                 f" {leaf.dtype}; save the parameters again"
@@ -117,7 +117,13 @@ def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
-def _named(tree: Any) -> list[tuple[str, Any]]:
+def _is_number(dtype: np.dtype) -> bool:
+    """Whether arrays of a dtype are numbers, bfloat16 included."""
+    return dtype.kind == "b" or jax.numpy.issubdtype(dtype, np.number)
+
+
+def named(tree: Any) -> list[tuple[str, Any]]:
+    """Lists the arrays of parameters with their dotted paths."""
     return [
         (jax.tree_util.keystr(path, simple=True, separator="."), leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

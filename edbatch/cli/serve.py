@@ -1,0 +1,259 @@
+"""`edbatch serve`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edbatch.cli import options
+from edbatch.cli.console import print_out, stage
+from edbatch.cli.one_sentence import CommandError
+from edbatch.errors import nearest
+
+if TYPE_CHECKING:
+    from edbatch.http import Service
+
+LEVELS = ("debug", "info", "warning", "error")
+_LIMITS = "Limits"
+_RUN = "How to run"
+
+
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help=(
+                "An edbatch.http.Service, a function that returns one, or a plain"
+                " model(params, instance); modules in the current folder are found."
+            ),
+            rich_help_panel="What to serve",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"In its place a ready workload, to try it: {options.NAMES}.",
+            rich_help_panel="What to serve",
+        ),
+    ] = None,
+    params: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=(
+                "Parameters: .npz as `edbatch run --save-params` writes them, .msgpack"
+                " of flax.serialization, or a folder of orbax. Random without, where"
+                " the service says how to make them."
+            ),
+            rich_help_panel="What to serve",
+        ),
+    ] = None,
+    hidden: Annotated[
+        int,
+        typer.Option(
+            metavar="H",
+            min=1,
+            help="Of a workload with random parameters: the hidden size.",
+            rich_help_panel="What to serve",
+        ),
+    ] = 128,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Seed of random parameters.",
+            rich_help_panel="What to serve",
+        ),
+    ] = 0,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help=(
+                "What decides which operations run together: a policy file of"
+                " train-policy, zoo:NAME, or depth, agenda, agenda-remaining, greedy."
+            ),
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The address to listen on; 0.0.0.0 for all, behind a proxy.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=65535,
+            help="The port to listen on; 0 for any that is free.",
+            rich_help_panel=_RUN,
+        ),
+    ] = 8000,
+    drain_s: Annotated[
+        float,
+        typer.Option(
+            metavar="S",
+            min=0,
+            help="Seconds that requests have, after SIGTERM, to be answered.",
+            rich_help_panel=_RUN,
+        ),
+    ] = 30.0,
+    log_level: Annotated[
+        str,
+        typer.Option(
+            metavar="LEVEL",
+            help=f"What is written to stderr, as JSON lines: {', '.join(LEVELS)}.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "info",
+    max_waiting: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Requests that may wait; more are refused (429).",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 1024,
+    max_in_flight: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Requests that run at the same time.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 256,
+    max_nodes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Calls of cells that a request may make at once (422).",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 100_000,
+    max_body_bytes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Length of a request's body (413).",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 2**20,
+    max_depth: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=190,
+            help="Depth to which JSON may be nested (400).",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 128,
+    deadline_ms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS",
+            min=0,
+            help="Deadline of requests that name none (504).",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
+) -> None:
+    """Serve a model over HTTP: JSON in, JSON out, requests batched as they come.
+
+    POST /v1/run takes {"input": ...}; /schema says what an input is, / is a page to
+    look at, /metrics is for Prometheus, /healthz and /readyz for whoever supervises.
+    SIGTERM and Ctrl-C answer what was taken, then end; a second one ends at once.
+
+    Example: edbatch serve --model my_service:service --params trained.npz
+
+    Example: edbatch serve --workload tree-lstm --port 8000
+    """
+    if log_level not in LEVELS:
+        raise CommandError(
+            f"--log-level is one of {', '.join(LEVELS)} but this is {log_level!r};"
+            f" {nearest(log_level, LEVELS)}"
+        )
+    _require_extra()
+
+    from edbatch.http.app import create_app
+    from edbatch.http.limits import Limits
+    from edbatch.http.model_error import first_line, guarded_batch
+    from edbatch.http.process import Process, end_now, listen
+    from edbatch.http.request_log import log_as_json
+    from edbatch.serving import Server
+
+    limits = Limits(max_body_bytes, max_depth, deadline_ms)
+    socket = listen(host, port)
+    service, values = _load(model, workload, params, hidden, seed)
+    batched = guarded_batch(service.model, policy)
+    log_as_json(log_level)
+    server = Server(
+        batched,
+        values,
+        max_waiting=max_waiting,
+        max_in_flight=max_in_flight,
+        max_nodes=max_nodes,
+    )
+    try:
+        app = create_app(server, service, limits)
+        process = Process(app, socket, drain_s)
+        address, number = socket.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        print_out(f"Serving {service.name} at http://{shown}:{number}/")
+        code = process.run()
+    except BaseException:
+        server.close()
+        raise
+    if process.error is not None:
+        raise CommandError(
+            f"the warm-up by the examples failed: {first_line(process.error)}"
+        ) from process.error
+    end_now(code)
+
+
+def _require_extra() -> None:
+    """Checks that what comes with the extra is there, before anything is loaded."""
+    import importlib
+
+    from edbatch.errors import MissingServeExtraError
+
+    for name in ("starlette", "uvicorn", "pydantic", "prometheus_client"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise MissingServeExtraError(name) from error
+
+
+def _load(
+    model: str | None,
+    workload: str | None,
+    params: Path | None,
+    hidden: int,
+    seed: int,
+) -> "tuple[Service, Any]":
+    from edbatch.cli.served_model import load_params, load_service
+    from edbatch.cli.served_workload import load_workload
+
+    if (model is None) == (workload is None):
+        raise CommandError(
+            "edbatch serve takes one of --model package.module:name, your own, and"
+            f" --workload, one of {options.NAMES}; give one of the two"
+        )
+    with stage("Loading the model and its parameters"):
+        if workload is not None:
+            return load_workload(workload, params, hidden, seed)
+        assert model is not None, "one of the two was given"
+        service = load_service(model)
+        return service, load_params(service, params, seed)

@@ -1,0 +1,128 @@
+"""A ready workload as a service, to try `edbatch serve` and to measure it."""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from pydantic import BaseModel, create_model
+
+from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.params_file import fill, read_arrays
+from edbatch.cli.run import sizes_of
+from edbatch.cli.task import find_workload
+from edbatch.errors import DataError, shown
+from edbatch.http import Service, as_json
+from edbatch.models import Workload
+from edbatch.models.shared.workload import Vocabularies
+
+_EXAMPLES = 64
+_Arrays = list[float] | list[list[float]] | list[list[list[float]]]
+
+
+def load_workload(
+    name: str, path: Path | None, hidden: int, seed: int
+) -> tuple[Service, Any]:
+    """Makes a service of a workload.
+
+    Inputs are its instances, field by field. Words are numbers, or words where the file
+    of parameters has a vocabulary. Models that follow their own choices do so.
+
+    Args:
+        name: The workload's name.
+        path: Parameters as ``edbatch run --save-params`` writes them, or None.
+        hidden: Hidden size of random parameters.
+        seed: Their seed.
+
+    Returns:
+        The service and its parameters.
+
+    Raises:
+        EdbatchError: There is no such workload, or the file does not fit.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    sizes: dict[str, int] = {}
+    vocabulary = None
+    if path is not None:
+        if path.suffix != ".npz":
+            raise CommandError(
+                "a workload's parameters are an .npz file, as edbatch run --save-params"
+                f" writes it, but this is {path}"
+            )
+        arrays, vocabulary = read_arrays(path)
+        sizes, hidden = sizes_of(name, arrays, hidden)
+    workload = find_workload(name, **sizes)
+    key = jax.random.key(seed)
+    if path is None:
+        params = workload.init_params(key, hidden)
+    else:
+        shapes = jax.eval_shape(lambda key: workload.init_params(key, hidden), key)
+        params = fill(shapes, arrays, path)
+    return workload_service(workload, vocabulary), params
+
+
+def workload_service(workload: Workload, vocabulary: Vocabularies | None) -> Service:
+    """Makes a service of a workload.
+
+    Args:
+        workload: The workload.
+        vocabulary: Its words, or None if inputs have their numbers only.
+
+    Returns:
+        The service, without parameters.
+    """
+    sample = workload.sample(np.random.default_rng(0), _EXAMPLES)
+    kind, make = _input_of(type(sample[0]))
+    return Service(
+        workload.decode or workload.model,
+        input=kind,
+        decode=lambda found: numbered(workload, vocabulary, make(found)),
+        examples=[as_json(each) for each in sample],
+        name=workload.name,
+    )
+
+
+def numbered(workload: Workload, vocabulary: Vocabularies | None, instance: Any) -> Any:
+    """Returns an instance whose words are numbers that the parameters know.
+
+    Raises:
+        DataError: A word is no such number.
+    """
+    words = list(workload.words(instance))
+    if any(isinstance(each, str) for each in words):
+        if vocabulary is None:
+            raise DataError(
+                "words are numbers here, since the parameters came without a"
+                f" vocabulary; found {shown(next(w for w in words if type(w) is str))}"
+            )
+        [instance] = workload.number([instance], vocabulary)
+        return instance
+    for each in words:
+        if not 0 <= each < workload.vocabulary_size:  # type: ignore[operator]
+            raise DataError(
+                f"words are numbers from 0 to {workload.vocabulary_size - 1}; found"
+                f" {shown(each)}"
+            )
+    return instance
+
+
+def _input_of(kind: type) -> tuple[Any, Callable[[Any], Any]]:
+    """The type of an input's JSON, and what makes an instance of it."""
+    assert is_dataclass(kind), "instances are data classes"
+    own = {each.name: each.type for each in fields(kind)}
+    arrays = [name for name, each in own.items() if "ndarray" in str(each)]
+    if not arrays:
+        return kind, lambda found: found
+    given: dict[str, Any] = {name: (each, ...) for name, each in own.items()}
+    given |= {name: (_Arrays | None, None) for name in arrays}
+
+    def make(found: BaseModel) -> Any:
+        values = {name: getattr(found, name) for name in own}
+        for name in arrays:
+            if values[name] is not None:
+                values[name] = np.asarray(values[name], np.float32)
+        return kind(**values)
+
+    return create_model(kind.__name__, **given), make

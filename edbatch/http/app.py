@@ -1,0 +1,114 @@
+"""The ASGI application of a server: routes, warm-up, the clock of its history."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import cycle, islice
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from edbatch.http.contract import Contract
+from edbatch.http.daemon_thread import in_daemon_thread
+from edbatch.http.endpoints import Endpoints
+from edbatch.http.limits import Limits
+from edbatch.http.refusal import Refusal
+from edbatch.http.request_log import LOG, RequestLog, say
+from edbatch.http.service import Service
+from edbatch.http.status_page import page_routes
+from edbatch.serving.server import Server
+
+_TICK_S = 1.0
+
+
+def create_app(
+    server: Server,
+    service: Service,
+    limits: Limits | None = None,
+) -> Starlette:
+    """Makes the ASGI application of a server, for any ASGI server to run.
+
+    ``edbatch serve`` runs it with uvicorn. The application warms the server up when it
+    starts and is ready once that is done; whoever made the server closes it.
+
+    Args:
+        server: The server, of ``service.model``.
+        service: What requests and answers look like.
+        limits: Limits on requests.
+
+    Returns:
+        The application; its ``state.endpoints`` answers requests.
+
+    Raises:
+        ServiceError: The service's types have no schema, or an example is refused.
+    """
+    limits = limits or Limits()
+    contract = Contract(service, limits.max_depth)
+    endpoints = Endpoints(server, contract, service.name, limits)
+    sample = contract.sample()
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        tasks = [
+            asyncio.create_task(_warm_up(endpoints, sample)),
+            asyncio.create_task(_tick(endpoints)),
+        ]
+        yield
+        for each in tasks:
+            each.cancel()
+
+    found = Starlette(
+        routes=[
+            Route("/v1/run", endpoints.run, methods=["POST"]),
+            Route("/v1/stats", endpoints.stats),
+            Route("/healthz", endpoints.health),
+            Route("/readyz", endpoints.ready),
+            Route("/metrics", endpoints.metrics),
+            Route("/schema", endpoints.schema),
+            *page_routes(),
+        ],
+        middleware=[Middleware(RequestLog)],
+        exception_handlers={HTTPException: _refuse},
+        lifespan=lifespan,
+    )
+    found.state.endpoints = endpoints
+    return found
+
+
+async def _warm_up(endpoints: Endpoints, sample: Sequence[Any]) -> None:
+    """Compiles what a full server runs, and is ready then; never if that fails."""
+    server = endpoints.server
+    if sample:
+        full = list(islice(cycle(sample), max(len(sample), server.max_in_flight)))
+        say("warming up", instances=len(full))
+        try:
+            await in_daemon_thread(lambda: server.warm_up(full))
+        except Exception as error:
+            LOG.error("the warm-up failed", exc_info=error)
+            if endpoints.on_failure is not None:
+                endpoints.on_failure(error)
+            return
+    endpoints.lifecycle.ready()
+    say("ready")
+
+
+async def _tick(endpoints: Endpoints) -> None:
+    while True:
+        endpoints.tick()
+        await asyncio.sleep(_TICK_S)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answers where no endpoint does: another path, or another method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict((isinstance(error, HTTPException) and error.headers) or {})
+    if status == 405:
+        message = f"this path takes {headers.get('Allow', 'another method')} only"
+        return Refusal(405, "wrong_method", message, headers).response()
+    message = "there is nothing at this path; inputs go to POST /v1/run"
+    return Refusal(status, "not_found", message, headers).response()

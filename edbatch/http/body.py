@@ -1,0 +1,74 @@
+"""Reads the body of a request, within limits of size and time."""
+
+import asyncio
+
+from starlette.requests import Request
+
+from edbatch.http.refusal import Refusal
+
+_DISCARDED = 16  # times the limit that is read and thrown away before the answer
+_READ_S = 30.0
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Reads the body of a request.
+
+    Args:
+        request: The request.
+        max_bytes: How long it may be, however it is sent.
+
+    Returns:
+        The body.
+
+    Raises:
+        Refusal: It is no JSON by its headers, too long, or comes too slowly.
+        ClientDisconnect: The client has hung up.
+    """
+    try:
+        async with asyncio.timeout(_READ_S):
+            body = await _read(request, max_bytes)
+        _check_headers(request)  # now that the client has sent all, and listens
+        return body
+    except TimeoutError:
+        raise Refusal(
+            408, "body_too_slow", f"the body did not come within {_READ_S:g} seconds"
+        ) from None
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    """Reads on behind the limit, so that the client is done and reads the answer."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size <= max_bytes:
+            pieces.append(piece)
+        else:
+            pieces.clear()
+            if size > _DISCARDED * max_bytes:
+                break
+    if size > max_bytes:
+        raise Refusal(
+            413,
+            "body_too_large",
+            f"the body has more than {max_bytes:,} bytes, as many as it may have; send"
+            " a smaller input",
+        )
+    return b"".join(pieces)
+
+
+def _check_headers(request: Request) -> None:
+    kind, _, options = request.headers.get("content-type", "").partition(";")
+    if kind.strip().lower() != "application/json":
+        raise Refusal(
+            415,
+            "not_json",
+            "the body must be JSON; send the header Content-Type: application/json",
+        )
+    charset = options.strip().lower().removeprefix("charset=").strip('"')
+    if charset not in ("", "utf-8", "utf8"):
+        raise Refusal(415, "not_utf8", "the body must be JSON in UTF-8")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refusal(
+            415, "compressed", "the body must not be compressed; send it as it is"
+        )

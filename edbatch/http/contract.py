@@ -1,0 +1,180 @@
+"""What requests and answers look like in JSON, made of a service's types."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+
+from edbatch.errors import EdbatchError, ServiceError
+from edbatch.http.json_limits import check_json_text
+from edbatch.http.model_error import InputError, first_line
+from edbatch.http.refusal import Refusal
+from edbatch.http.service import Service
+
+_LONGEST_PLACE = 100
+_DEADLINE = Annotated[float, Field(ge=0, le=86_400_000)]
+_PRIORITY = Annotated[float, Field(ge=-1e9, le=1e9)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request that was read.
+
+    Attributes:
+        instance: What the model runs on.
+        deadline_ms: Time in which it is to be answered, or None.
+        priority: Requests of higher priority run first.
+    """
+
+    instance: Any
+    deadline_ms: float | None
+    priority: float
+
+
+class Contract:
+    """Reads requests and writes answers.
+
+    Args:
+        service: The service.
+        max_depth: How deep JSON may be nested.
+
+    Raises:
+        ServiceError: Its types cannot be checked, or an example is refused.
+    """
+
+    def __init__(self, service: Service, max_depth: int) -> None:
+        self._decode: Callable[[Any], Any] = service.decode
+        self._encode: Callable[[Any], Any] = service.encode
+        self._max_depth = max_depth
+        self._request = _request_type(service)
+        self.examples = list(
+            service.examples() if callable(service.examples) else service.examples
+        )
+        self.schema = _schema(service, self._request, self.examples)
+
+    def read(self, body: bytes) -> Call:
+        """Reads the body of a request.
+
+        Raises:
+            Refusal: It is no JSON, or none that fits the schema.
+            InputError: The service's own function does not take the input.
+        """
+        check_json_text(body, self._max_depth)
+        try:
+            found = cast(Any, self._request.model_validate_json(body, strict=True))
+        except ValidationError as error:
+            raise _refusal(error) from None
+        try:
+            instance = self._decode(found.input)
+        except Exception as error:
+            raise InputError(error) from error
+        return Call(instance, found.deadline_ms, found.priority)
+
+    def write(self, answer: Any) -> bytes:
+        """Writes the body of an answer.
+
+        Raises:
+            ServiceError: The answer is no JSON.
+            Exception: What the service's own function raises.
+        """
+        try:
+            text = json.dumps({"output": self._encode(answer)}, allow_nan=False)
+        except EdbatchError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise ServiceError(
+                f"the model's answer is no JSON ({first_line(error)}), which knows"
+                " neither NaN nor infinity; let encode of the service write something"
+                " else in their place"
+            ) from error
+        return text.encode()
+
+    def sample(self) -> Sequence[Any]:
+        """Returns the instances of the examples.
+
+        Raises:
+            ServiceError: An example is refused.
+        """
+        found = []
+        for k, each in enumerate(self.examples):
+            try:
+                found.append(self.read(json.dumps({"input": each}).encode()).instance)
+            except Exception as error:
+                raise ServiceError(
+                    f"example {k} of the service would be refused: {first_line(error)};"
+                    " examples are inputs as clients send them, in terms of JSON"
+                ) from error
+        return found
+
+
+def _request_type(service: Service) -> type[BaseModel]:
+    try:
+        return create_model(
+            "Request",
+            __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False),
+            input=(service.input, ...),
+            deadline_ms=(_DEADLINE | None, None),
+            priority=(_PRIORITY, 0),
+        )
+    except PydanticUserError as error:
+        raise _no_type("input", error) from error
+
+
+def _schema(
+    service: Service, request: type[BaseModel], examples: list[Any]
+) -> dict[str, Any]:
+    """The JSON Schemas of a request and of an answer."""
+    try:
+        given = request.model_json_schema()
+    except PydanticUserError as error:
+        raise _no_type("input", error) from error
+    try:
+        returned = TypeAdapter(service.output).json_schema(mode="serialization")
+    except PydanticUserError as error:
+        raise _no_type("output", error) from error
+    if examples:
+        given["examples"] = [{"input": examples[0]}]
+    definitions = returned.pop("$defs", None)
+    answer: dict[str, Any] = {
+        "type": "object",
+        "title": "Answer",
+        "properties": {"output": returned},
+        "required": ["output"],
+    }
+    if definitions is not None:
+        answer["$defs"] = definitions
+    return {"request": given, "answer": answer}
+
+
+def _no_type(field: str, error: PydanticUserError) -> ServiceError:
+    return ServiceError(
+        f"{field} of the service is no type that Pydantic makes a schema of:"
+        f" {first_line(error)}"
+    )
+
+
+def _refusal(error: ValidationError) -> Refusal:
+    """One sentence about the first of the errors."""
+    first, *others = error.errors(
+        include_url=False, include_input=False, include_context=False
+    )
+    text = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    if first["type"] == "json_invalid":
+        return Refusal(400, "invalid_json", f"the body is not JSON: {text[:300]}")
+    place = ".".join(map(str, first["loc"])) or "the body"
+    if len(place) > _LONGEST_PLACE:
+        place = f"{place[:_LONGEST_PLACE]}..."
+    more = f" ({len(others):,} more like it)" if others else ""
+    return Refusal(
+        422, "schema_mismatch", f"{place}: {text[:300]}{more}; GET /schema says more"
+    )

@@ -1,0 +1,80 @@
+"""Limits on JSON that are checked before it is parsed, in time linear in its length."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from edbatch.http.refusal import Refusal
+
+# A string that is not closed ends with the text, so no character is read twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NOT_FINITE = re.compile(rb"NaN|Infinity")
+_MAYBE_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}")
+_BRACKETS = np.zeros(256, np.int8)
+_BRACKETS[list(b"[{")] = 1
+_BRACKETS[list(b"]}")] = -1
+
+
+def check_json_text(body: bytes, max_depth: int) -> None:
+    """Checks how deep JSON is nested, and that its numbers are finite.
+
+    Args:
+        body: The text, which need not be JSON at all.
+        max_depth: How many brackets may be open at once.
+
+    Raises:
+        Refusal: It is nested too deeply, or a number is not finite.
+
+    Example:
+        >>> check_json_text(b'{"a": [1, "]]][[[["]}', 2)
+        >>> check_json_text(b"[[[1]]]", 2)
+        Traceback (most recent call last):
+            ...
+        edbatch.http.refusal.Refusal: the body is nested 3 deep but may be 2; send ...
+    """
+    text = _STRING.sub(b"", body)
+    steps = _BRACKETS[np.frombuffer(text, np.uint8)]
+    depth = int(np.cumsum(steps, dtype=np.int64).max(initial=0))
+    if depth > max_depth:
+        raise Refusal(
+            400,
+            "nested_too_deeply",
+            f"the body is nested {depth:,} deep but may be {max_depth:,}; send a"
+            " flatter input",
+        )
+    if _NOT_FINITE.search(text):
+        raise _not_finite()
+    if _MAYBE_HUGE.search(text):
+        _check_huge(body)
+
+
+def _check_huge(body: bytes) -> None:
+    """Refuses numbers like 1e999, which are JSON and would be read as infinity."""
+    try:
+        json.loads(body, parse_float=_finite, parse_int=_short)
+    except ValueError:  # no JSON: the parser behind says where
+        return
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise _not_finite()
+    return value
+
+
+def _short(digits: str) -> Any:
+    if len(digits) > 300:
+        raise _not_finite()
+    return 0
+
+
+def _not_finite() -> Refusal:
+    return Refusal(
+        400,
+        "number_out_of_range",
+        "the body holds a number that is not finite, or has hundreds of digits; send"
+        " numbers that fit 64 bits",
+    )

@@ -1,0 +1,77 @@
+"""From warming up to shut down: whether requests are taken, and how many run."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from edbatch.http.refusal import retry_later, shutting_down
+
+
+class Phase(Enum):
+    """What a server is doing."""
+
+    WARMING_UP = "warming up"
+    READY = "ready"
+    DRAINING = "shutting down"
+
+
+class Lifecycle:
+    """The phase of a server. All of it happens in the event loop.
+
+    Attributes:
+        phase: The phase.
+        began: When it began, in seconds since the epoch.
+        active: Requests that were taken and have no answer yet.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase.WARMING_UP
+        self.began = time.time()
+        self.active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def ready(self) -> None:
+        """Takes requests from now on, unless it is shutting down already."""
+        if self.phase is Phase.WARMING_UP:
+            self.phase = Phase.READY
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Takes a request, which has an answer at the end.
+
+        Raises:
+            Refusal: No requests are taken.
+        """
+        if self.phase is Phase.WARMING_UP:
+            raise retry_later(
+                503, "warming_up", "the server is warming up; send it again soon"
+            )
+        if self.phase is Phase.DRAINING:
+            raise shutting_down()
+        self.active += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.active -= 1
+            if not self.active:
+                self._idle.set()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Takes no more requests, and waits until all have an answer.
+
+        Args:
+            timeout_s: Seconds to wait at most.
+
+        Returns:
+            Whether all have one.
+        """
+        self.phase = Phase.DRAINING
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True

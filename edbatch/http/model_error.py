@@ -1,0 +1,68 @@
+"""Errors of a model for one input, apart from errors of the server."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from edbatch.batched import Batched
+from edbatch.errors import EdbatchError
+from edbatch.front_door import batch
+from edbatch.state_registry import StateRegistry
+
+_LONGEST = 300  # characters of a message that a client is shown
+
+
+class InputError(Exception):
+    """The user's own code raised an exception for this input."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"the model does not take this input: {first_line(error, with_type=True)}"
+        )
+
+
+def first_line(error: Exception, *, with_type: bool = False) -> str:
+    """Returns the first line of an exception's message, cut where it is long."""
+    try:
+        line = (str(error).strip().splitlines() or [""])[0]
+    except Exception:  # of the user's own class
+        line = ""
+    if not isinstance(error, EdbatchError) and with_type:
+        line = f"{type(error).__name__}: {line}" if line else type(error).__name__
+    line = line or type(error).__name__
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+
+
+def guarded_batch(model: Callable[[Any, Any], Any] | Batched, policy: Any) -> Batched:
+    """Batches a model whose own errors are `InputError`.
+
+    Args:
+        model: The model, or a batched function, which keeps its options.
+        policy: A policy, or None for that of the batched function, or the default.
+
+    Returns:
+        The batched function.
+
+    Raises:
+        EdbatchError: The policy is unknown, or cannot be read.
+    """
+    if not isinstance(model, Batched):
+        return batch(guarded(model), "greedy" if policy is None else policy)
+    options = model.states.options
+    if policy is not None:
+        options = replace(options, policy=batch(model.model, policy).policy)
+    return Batched(StateRegistry(guarded(model.model), options))
+
+
+def guarded(model: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns the model, whose own exceptions are raised as `InputError`."""
+
+    @functools.wraps(model)
+    def own(params: Any, instance: Any) -> Any:
+        try:
+            return model(params, instance)
+        except Exception as error:
+            raise InputError(error) from error
+
+    return own

@@ -1,0 +1,152 @@
+"""The process of a server: its socket, its signals, and how it ends.
+
+The first SIGTERM or SIGINT drains: the server is not ready at once, refuses new
+requests, and answers those that it took; then the process ends. A second one ends it at
+once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+
+from edbatch.errors import ServiceError
+from edbatch.http.daemon_thread import in_daemon_thread
+from edbatch.http.endpoints import Endpoints
+from edbatch.http.request_log import say
+
+_BACKLOG = 1024
+_CLOSE_S = 2  # for the last answers to reach their clients
+_KEEP_ALIVE_S = 30
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Binds a socket, so that a port in use is told about before anything is loaded.
+
+    Args:
+        host: A name or address of this machine.
+        port: The port; 0 for any that is free.
+
+    Returns:
+        The socket.
+
+    Raises:
+        ServiceError: It cannot be bound.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind(address)
+            found.listen(_BACKLOG)
+        except OSError:
+            found.close()
+            raise
+    except OSError as error:
+        raise ServiceError(
+            f"port {port} of {host} cannot be used: {error.strerror}; choose another"
+            " with --port, or --port 0 for any that is free"
+        ) from error
+    return found
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn without its own signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone."""
+        yield
+
+
+class Process:
+    """Runs an application until a signal.
+
+    Args:
+        app: The application.
+        socket: A socket that listens.
+        drain_s: Seconds to wait at most, after the first signal, for answers.
+
+    Attributes:
+        error: What the warm-up ended with, if it failed.
+    """
+
+    def __init__(self, app: Starlette, socket: socket.socket, drain_s: float) -> None:
+        self._endpoints: Endpoints = app.state.endpoints
+        self._endpoints.on_failure = self._fail
+        self._socket, self._drain_s = socket, drain_s
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            server_header=False,
+            ws="none",
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_CLOSE_S,
+        )
+        self._uvicorn = _Uvicorn(config)
+        self._signals = self._code = 0
+        self.error: Exception | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    def run(self) -> int:
+        """Serves until a signal.
+
+        Returns:
+            The exit code: 0 if all requests that were taken have an answer.
+        """
+        asyncio.run(self._serve())
+        return self._code
+
+    def _fail(self, error: Exception) -> None:
+        """Ends the process, since it can never serve."""
+        self.error = error
+        self._uvicorn.should_exit = True
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(each, self._on_signal, each)
+        host, port = self._socket.getsockname()[:2]
+        say("listening", host=host, port=port, model=self._endpoints.name)
+        await self._uvicorn.serve(sockets=[self._socket])
+
+    def _on_signal(self, number: int) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            say("ended by a second signal", logging.WARNING)
+            end_now(128 + number)
+        self._ending = asyncio.create_task(self._shut_down(number))
+
+    async def _shut_down(self, number: int) -> None:
+        endpoints = self._endpoints
+        active = endpoints.lifecycle.active
+        say("shutting down", signal=signal.Signals(number).name, active=active)
+        if not await endpoints.lifecycle.drain(self._drain_s):
+            self._code = 1
+            left = endpoints.lifecycle.active
+            say("requests without an answer", logging.WARNING, active=left)
+        # Those that have no answer by now fail.
+        with contextlib.suppress(TimeoutError):
+            closing = in_daemon_thread(endpoints.server.close)
+            await asyncio.wait_for(closing, _CLOSE_S)
+        self._uvicorn.should_exit = True
+
+
+def end_now(code: int) -> None:
+    """Ends the process as it is: threads that compile or run a model do not hold it."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,93 @@
+"""Answers that are no result: a status, a code for programs, a sentence for people."""
+
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from edbatch.errors import (
+    DeadlineError,
+    RecordingError,
+    ServerClosedError,
+    ServerFullError,
+)
+from edbatch.http.model_error import InputError, first_line
+
+HUNG_UP = 499  # in the log; nobody reads the answer
+_RETRY_S = "1"
+
+
+class Refusal(Exception):
+    """A request that gets no result.
+
+    Args:
+        status: The HTTP status.
+        code: Words for programs, joined by ``_``.
+        message: A sentence for people.
+        headers: More headers.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """Returns what the client is told, as JSON."""
+        return {"error": {"code": self.code, "message": self.message}}
+
+    def response(self) -> JSONResponse:
+        """Returns the answer."""
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def retry_later(status: int, code: str, message: str) -> Refusal:
+    """Returns a refusal of a request that may be sent again soon."""
+    return Refusal(status, code, message, {"Retry-After": _RETRY_S})
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """Returns what the client is told about an exception.
+
+    Args:
+        error: What a request ended with.
+
+    Returns:
+        The refusal; of status 500, which tells nothing, if it is the server's own.
+    """
+    match error:
+        case Refusal():
+            return error
+        case InputError() | RecordingError():
+            return Refusal(422, "input_failed", first_line(error))
+        case DeadlineError():
+            return Refusal(504, "deadline_passed", first_line(error))
+        case ServerFullError():
+            return retry_later(
+                429,
+                "too_many_requests",
+                "as many requests wait already as may wait; send it again later",
+            )
+        case ServerClosedError():
+            return shutting_down()
+    return Refusal(
+        500,
+        "internal_error",
+        "the server failed to answer this request, which may not be its fault; the"
+        " server's log says more, under the request's id",
+    )
+
+
+def shutting_down() -> Refusal:
+    """Returns the refusal of a server that is about to end."""
+    return retry_later(
+        503,
+        "shutting_down",
+        "the server is shutting down and takes no more requests; send it to"
+        " another one",
+    )

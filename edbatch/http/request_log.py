@@ -1,0 +1,129 @@
+"""One line of JSON for each request, and for what else a server has to say."""
+
+import json
+import logging
+import re
+import sys
+import time
+import traceback
+import uuid
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edbatch.http.refusal import HUNG_UP
+
+LOG = logging.getLogger("edbatch.http")
+ID_HEADER = "X-Request-Id"
+# Asked every few seconds by programs; in the log only when it is to hold everything.
+_ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/stats"})
+_LONGEST_PATH = 200
+_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+
+
+class JsonLines(logging.Formatter):
+    """Writes a record as one line of JSON; ``fields`` of a record are fields of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line."""
+        line: dict[str, Any] = {
+            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}"
+            f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = "".join(traceback.format_exception(record.exc_info[1]))
+        return json.dumps(line, default=str)
+
+    @staticmethod
+    def converter(seconds: float | None) -> time.struct_time:
+        """Returns a time in UTC."""
+        return time.gmtime(seconds)
+
+
+def log_as_json(level: str) -> None:
+    """Lets all loggers of the process write JSON to stderr.
+
+    Args:
+        level: The least level that is written, a name in lower case.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for name in ("edbatch", "uvicorn"):
+        own = logging.getLogger(name)
+        own.handlers.clear()
+        own.propagate = True
+        own.setLevel(level.upper())
+    # What it says at this level, the lines about the server say, too.
+    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(True)
+
+
+def say(message: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Writes a line about the server itself."""
+    LOG.log(level, message, extra={"fields": fields})
+
+
+class RequestLog:
+    """Gives each request an id, and writes a line when it has its answer.
+
+    Bodies are not written, nor query strings.
+
+    Args:
+        app: The application behind.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        number = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = number
+        status, size = HUNG_UP, 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                head = (ID_HEADER.lower().encode(), number.encode())
+                message = {**message, "headers": [*message["headers"], head]}
+            size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            path = str(scope["path"])
+            say(
+                "request",
+                logging.DEBUG if path in _ROUTINE else logging.INFO,
+                id=number,
+                method=scope["method"][:20],
+                path=path[:_LONGEST_PATH],
+                status=status,
+                ms=round(1e3 * (time.perf_counter() - began), 3),
+                bytes=size,
+                client=(scope.get("client") or ("", 0))[0],
+                **scope["state"].get("log_fields", {}),
+            )
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own id if it is a short word, else a new one."""
+    for name, value in scope["headers"]:
+        if name == ID_HEADER.lower().encode():
+            found = str(value, "latin-1")
+            if _ID.fullmatch(found):
+                return found
+    return uuid.uuid4().hex

@@ -1,0 +1,157 @@
+"""How `edbatch serve` ends: SIGTERM, a second one, and what was on its way."""
+
+import http.client
+import json
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from asking_models import make_params
+from served_jobs import EXAMPLES, expected
+from served_process import JSON, ServeProcess, wait_until
+
+ENDLESS = {"words": [1], "steps": 10**9}
+
+
+@pytest.fixture
+def serve(tmp_path):
+    started = []
+
+    def start(*options, **more):
+        started.append(ServeProcess(tmp_path, *options, **more))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+class Client(threading.Thread):
+    """Sends requests, each on a connection of its own, until the server is gone."""
+
+    def __init__(self, server, number):
+        super().__init__()
+        self.server, self.number = server, number
+        self.found = []  # status and answer, or None where nobody listened any more
+
+    def run(self):
+        k = self.number
+        while not self.found or self.found[-1] is not None:
+            k = (k + 1) % len(EXAMPLES)
+            job = json.dumps({"input": EXAMPLES[k]})
+            connection = self.server.connect()
+            try:
+                connection.connect()
+            except OSError:
+                self.found.append(None)
+                break
+            try:
+                connection.request("POST", "/v1/run", job, JSON)
+                answer = connection.getresponse()
+                self.found.append((k, answer.status, json.loads(answer.read())))
+            except (OSError, http.client.HTTPException) as error:
+                self.found.append((k, 0, error))
+            finally:
+                connection.close()
+
+
+def test_sigterm_under_load_loses_nothing_that_was_taken(serve):
+    server = serve("--model", "served_jobs:service")
+    params = make_params(0)
+    rights = [expected(params, job) for job in EXAMPLES]
+    clients = [Client(server, k) for k in range(4)]
+    for each in clients:
+        each.start()
+    # One that takes a while is under way when the signal comes.
+    long = {"words": [1], "steps": 1500}
+    answers = []
+    slow = threading.Thread(target=lambda: answers.append(server.run(long)))
+    slow.start()
+    wait_until(lambda: all(len(each.found) > 5 for each in clients))
+    wait_until(lambda: server.stats()["now"]["in_flight"] > 0)
+    server.send_signal()
+    assert server.wait() == 0
+    slow.join()
+    for each in clients:
+        each.join()
+    [(status, answer)] = answers
+    assert status == 200 and answer["output"]["name"] == "1500 steps"
+    found = [each for client in clients for each in client.found if each is not None]
+    answered = [(k, answer["output"]) for k, status, answer in found if status == 200]
+    for k, output in answered:
+        assert output["name"] == rights[k]["name"]
+        np.testing.assert_allclose(output["h"], rights[k]["h"], rtol=1e-4, atol=1e-5)
+    # The rest was refused in a sentence, or came when the socket was closed.
+    refused = [answer for _, status, answer in found if status == 503]
+    cut = [error for _, status, error in found if status == 0]
+    assert len(answered) + len(refused) + len(cut) == len(found)
+    assert len(cut) <= len(clients)
+    assert all(each["error"]["code"] == "shutting_down" for each in refused)
+    lines = [each["message"] for each in server.log()]
+    assert "shutting down" in lines and "requests without an answer" not in lines
+    taken = [
+        each
+        for each in server.log()
+        if each["message"] == "request" and each.get("path") == "/v1/run"
+    ]
+    counted = sum(each["status"] == 200 for each in taken)
+    assert counted == len(answered) + 1  # what the server answered has arrived
+    assert {each["status"] for each in taken} <= {200, 503}
+
+
+def endless(server, answers):
+    def client():
+        try:
+            answers.append(server.run(ENDLESS))
+        except (OSError, http.client.HTTPException) as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=client)
+    thread.start()
+    return thread
+
+
+def test_a_full_server_refuses_and_drains_with_a_limit(serve):
+    server = serve(
+        *("--model", "served_jobs:make_service", "--drain-s", "1.5"),
+        *("--max-in-flight", "1", "--max-waiting", "1", "--policy", "agenda"),
+    )
+    answers = []
+    threads = [endless(server, answers)]
+    wait_until(lambda: server.stats()["now"]["in_flight"] == 1)
+    threads.append(endless(server, answers))
+    wait_until(lambda: server.stats()["now"]["waiting"] == 1)
+    body = json.dumps({"input": {"words": [1]}})
+    status, headers, text = server.request("POST", "/v1/run", body, JSON)
+    assert (status, headers["retry-after"]) == (429, "1")
+    assert json.loads(text)["error"]["code"] == "too_many_requests"
+    server.send_signal()
+    # It goes on to say so while it drains.
+    wait_until(lambda: server.get("/readyz")[0] == 503, 1)
+    assert server.get("/healthz")[0] == 200
+    status, headers, text = server.request("POST", "/v1/run", body, JSON)
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert server.wait() == 1  # something was left
+    for each in threads:
+        each.join()
+    assert [status for status, _ in answers] == [503, 503]
+    assert "requests without an answer" in [each["message"] for each in server.log()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_at_once(serve, number):
+    server = serve("--model", "served_jobs:cold")
+    answers = []
+    thread = endless(server, answers)
+    wait_until(lambda: server.stats()["now"]["in_flight"] == 1)
+    server.send_signal(number)
+    wait_until(lambda: "shutting down" in server.errors.read_text())
+    assert server.process.poll() is None
+    began = time.monotonic()
+    server.send_signal(number)
+    assert server.wait() == 128 + number
+    assert time.monotonic() - began < 5
+    thread.join()
+    assert isinstance(answers[0], Exception)
