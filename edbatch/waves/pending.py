@@ -17,15 +17,19 @@ from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.policy import Policy, needs_check, reject_invalid
 from edbatch.schedule.schedule import Schedule
 from edbatch.waves.encoding import LoopTables, empty_lanes
+from edbatch.waves.value_rows import ValueRows
 from edbatch.waves.wave_nodes import (
     Pools,
     RecordedNodes,
     WaveNodes,
+    count_ready,
+    find_company,
     find_needed,
     join_nodes,
     no_nodes,
     nodes_of,
     nodes_of_values,
+    reads_others,
     renumber,
     select_nodes,
     take_along,
@@ -36,40 +40,42 @@ from edbatch.waves.wave_nodes import (
 class PendingNodes:
     """The nodes that have not run, in the order in which they were recorded.
 
+    Most waves need only what was recorded last, so that part stands apart, in front;
+    numbers of nodes are numbers in it. `merge` moves the others there.
+
     Args:
         types: The model's types.
-
     """
 
     def __init__(self, types: TypeTable) -> None:
-        self._types, self._found = types, no_nodes()
+        self._types = types
+        self._front = self._behind = no_nodes()
         self._operand_node: np.ndarray | None = None
-        self._in_parts = False  # whether nodes of an instance may stand apart
+        self._ready = np.zeros(0, np.int32)  # nodes behind that can run, by type
+        self._in_parts = False  # whether an instance's nodes may stand apart in front
 
     def __len__(self) -> int:
-        return len(self.nodes.node_type)
+        return len(self._front) + len(self._behind)
 
     @property
     def nodes(self) -> WaveNodes:
-        """The nodes."""
-        return self._found.nodes
+        """The nodes in front."""
+        return self._front.nodes
 
     @property
     def pools(self) -> Pools:
         """Their external inputs."""
-        return self._found.pools
+        return self._front.pools
 
     @property
     def operand_node(self) -> np.ndarray:
         """The node that each operand slot reads; -1 where there is none or it has run.
 
-        ``[E] int32``.
+        ``[E] int32``; of the nodes in front.
         """
         if self._operand_node is None:
-            outputs = self._types.counts[2]
-            self._operand_node = nodes_of_values(
-                self.nodes, outputs, self.nodes.operands
-            )
+            outputs, nodes = self._types.counts[2], self.nodes
+            self._operand_node = nodes_of_values(nodes, outputs, nodes.operands)
         return self._operand_node
 
     def add(self, tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
@@ -83,30 +89,59 @@ class PendingNodes:
             What was added.
         """
         new = nodes_of(tape, parts)
-        both = join_nodes(self._found, new, self._types) if len(self) else new
-        self._found, self._operand_node = both, None
+        if self._front:
+            self._set_behind(join_nodes(self._behind, self._front, self._types))
+        self._front, self._operand_node, self._in_parts = new, None, False
         return new
 
-    def needed_for(self, values: np.ndarray) -> np.ndarray:
-        """Finds the nodes that have to run before values are there.
+    def merge(self) -> int:
+        """Moves all nodes to the front.
+
+        Returns:
+            By how much the numbers of nodes in front have grown.
+        """
+        moved = len(self._behind)
+        if moved:
+            self._front = join_nodes(self._behind, self._front, self._types)
+            self._set_behind(no_nodes())
+            self._operand_node, self._in_parts = None, True
+        return moved
+
+    def _set_behind(self, found: RecordedNodes) -> None:
+        self._behind = found
+        if found:
+            self._ready = count_ready(
+                found.nodes, self._types.counts[2], len(self._types)
+            )
+
+    def needed_for(self, values: np.ndarray, rows: ValueRows) -> np.ndarray:
+        """Finds the nodes that have to run before values are there, and merges them.
 
         Args:
             values: Numbers of values; ``[n] int64``.
+            rows: Which values have rows.
 
         Returns:
             The nodes, those of an instance together and in the order in which they were
             recorded; ``[m] int32``.
         """
-        nodes = self.nodes
-        outputs = self._types.counts[2]
-        needed = find_needed(nodes, outputs, self.operand_node, values)
+        needed = self._needed_in_front(values)
+        if self._behind:
+            table = rows.tables()[0]
+            if reads_others(self.nodes, needed, values, rows.first, table):
+                self.merge()
+                needed = self._needed_in_front(values)
         if needed.all():
             return self.all()
         return self._by_instance(np.flatnonzero(needed))
 
+    def _needed_in_front(self, values: np.ndarray) -> np.ndarray:
+        outputs = self._types.counts[2]
+        return find_needed(self.nodes, outputs, self.operand_node, values)
+
     def all(self) -> np.ndarray:
-        """Returns all nodes, those of an instance together; ``[N] int32``."""
-        return self._by_instance(np.arange(len(self), dtype=np.int32))
+        """Returns all nodes in front, those of an instance together; ``[N] int32``."""
+        return self._by_instance(np.arange(len(self._front), dtype=np.int32))
 
     def _by_instance(self, chosen: np.ndarray) -> np.ndarray:
         if not self._in_parts:
@@ -136,7 +171,7 @@ class PendingNodes:
         found = policy.schedule(structure)
         if needs_check(policy):
             reject_invalid(found, structure, policy)
-        if len(chosen) == len(self) and not self._in_parts:
+        if len(chosen) == len(self._front) and not self._in_parts:
             return found
         return replace(found, order=chosen[found.order])
 
@@ -152,9 +187,9 @@ class PendingNodes:
         nodes = self.nodes
         node_type, owner = nodes.node_type, nodes.owner
         start, operand_node = nodes.operand_start, self.operand_node
-        if len(chosen) < len(self) or self._in_parts:
+        if len(chosen) < len(self._front) or self._in_parts:
             start, operand_node = take_slots(chosen, start, operand_node)
-            renumber(operand_node, chosen, len(self))
+            renumber(operand_node, chosen, len(self._front))
             node_type, owner = node_type[chosen], owner[chosen]
         ends = np.flatnonzero(np.diff(owner, append=-1)) + 1
         return GraphStructure(
@@ -179,6 +214,8 @@ class PendingNodes:
         if len(schedule.order) == len(self):
             return schedule
         room = empty_lanes(schedule.batch_start, schedule.batch_type, tables)
+        if self._behind and find_company(room, schedule.batch_type, self._ready):
+            schedule = replace(schedule, order=schedule.order + np.int32(self.merge()))
         order, start = take_along(
             schedule.order,
             schedule.batch_start,
@@ -202,21 +239,27 @@ class PendingNodes:
         outputs = self._types.counts[2]
         return bool(np.isin(nodes_of_values(self.nodes, outputs, values), order).all())
 
-    def remove(self, ran: np.ndarray, used: np.ndarray) -> None:
+    def remove(self, ran: np.ndarray, rows: ValueRows, *, ended: bool) -> None:
         """Removes nodes that ran, and those that nobody needs any more.
 
         Args:
             ran: The nodes that ran; ``[n] int32``.
-            used: Whether a node may still be needed; ``[N] bool``.
+            rows: Which values are in use.
+            ended: Whether instances have ended since.
         """
-        if len(ran) == len(self):
-            self._found, self._operand_node = no_nodes(), None
-            self._in_parts = False
-            return
-        keep = used.copy()
-        keep[ran] = False
+        if len(ran) < len(self._front):
+            keep = rows.are_used(self.nodes.first_value)
+            keep[ran] = False
+            left = self._select(self._front, keep)
+            if left or ended:
+                self._set_behind(join_nodes(self._behind, left, self._types))
+        if ended and self._behind:
+            used = rows.are_used(self._behind.nodes.first_value)
+            if not used.all():
+                self._set_behind(self._select(self._behind, used))
+        self._front, self._operand_node = no_nodes(), None
+        self._in_parts = False
+
+    def _select(self, found: RecordedNodes, keep: np.ndarray) -> RecordedNodes:
         kept = np.flatnonzero(keep).astype(np.int32)
-        self._in_parts = bool(len(kept))
-        if len(kept) < len(self):
-            self._found = select_nodes(self._found, kept, self._types)
-            self._operand_node = None
+        return select_nodes(found, kept, self._types) if len(kept) else no_nodes()

@@ -241,7 +241,11 @@ class WaveRunner:
         self._ended.append((run, list(kept)))
 
     def take(self) -> None:
-        """Takes what was recorded off the tape; it is pending then."""
+        """Takes what was recorded off the tape; it is pending, in front, then."""
+        self._take()
+        self.pending.merge()
+
+    def _take(self) -> None:
         tape, rows = self.tape, self._values.rows
         if not tape.node_type:
             return
@@ -282,8 +286,9 @@ class WaveRunner:
         start, run_ms = time.perf_counter(), self.counts.run_ms
         if not self.counts.waves:
             self._params = as_arrays(self._params)
-        self.take()
-        if schedule is not None:
+        if schedule is None:
+            self._take()
+        else:
             waiting = self._served(waiting, schedule)
         asked, places = _find_asked(waiting)
         if schedule is None:
@@ -298,8 +303,9 @@ class WaveRunner:
         pools = pad_pools(self._state, self._sizes, program, self.pending.pools)
         wave = self._wave = Wave(program.shape, integers, pools)
         values = self._run(program, wave)
+        ended = bool(self._ended)
         self._free_ended()
-        self._remove(schedule.order)
+        self.pending.remove(schedule.order, self._values.rows, ended=ended)
         self._count(schedule, chunks)
         self.counts.host_ms += 1e3 * (time.perf_counter() - start)
         self.counts.host_ms -= self.counts.run_ms - run_ms
@@ -311,7 +317,7 @@ class WaveRunner:
         Args:
             results: Numbers of values.
         """
-        self.take()
+        self._take()
         if (self._values.rows.of(results) < 0).any():
             self.launch([], results=results)
 
@@ -324,8 +330,10 @@ class WaveRunner:
         """
         pending, policy = self.pending, self._options.policy
         values = [value for each in asked.values() for value in each]
-        needed = pending.needed_for(np.array([*values, *results], np.int64))
+        wanted = np.array([*values, *results], np.int64)
+        needed = pending.needed_for(wanted, self._values.rows)
         if len(pending) - len(needed) > _MOST_WAITING:
+            pending.merge()
             needed = pending.all()
         found = pending.schedule(needed, policy)
         program = self._program
@@ -474,12 +482,6 @@ class WaveRunner:
             if kept:
                 rows.keep(np.array(kept, np.int64))
         self._ended.clear()
-
-    def _remove(self, ran: np.ndarray) -> None:
-        """Removes from `pending` what ran, and what only ended instances had needed."""
-        rows, first = self._values.rows, self.pending.nodes.first_value
-        all_ran = len(ran) == len(first)
-        self.pending.remove(ran, ran if all_ran else rows.are_used(first))
 
     def _count(self, schedule: Schedule, chunks: WaveChunks) -> None:
         counts = self.counts

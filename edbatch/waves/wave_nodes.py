@@ -1,6 +1,7 @@
 """Nodes of waves as arrays: made from a tape, joined, and taken apart."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,8 @@ class WaveNodes(NamedTuple):
     owner: np.ndarray  # [N] int32
 
 
-class RecordedNodes(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RecordedNodes:
     """Nodes and their external inputs.
 
     Attributes:
@@ -47,6 +49,9 @@ class RecordedNodes(NamedTuple):
 
     nodes: WaveNodes
     pools: Pools
+
+    def __len__(self) -> int:
+        return len(self.nodes.node_type)
 
 
 def no_nodes() -> RecordedNodes:
@@ -95,6 +100,8 @@ def join_nodes(
     Returns:
         All nodes and external inputs.
     """
+    if not first or not second:
+        return first or second
     old, new = first.nodes, second.nodes
     rows, pools = new.external_rows.copy(), dict(second.pools)
     kinds = external_kinds(new.node_type, types)
@@ -129,7 +136,7 @@ def select_nodes(
     Returns:
         These nodes and their external inputs.
     """
-    nodes, pools = found
+    nodes, pools = found.nodes, found.pools
     operand_start, operands = take_slots(kept, nodes.operand_start, nodes.operands)
     external_start, rows = take_slots(kept, nodes.external_start, nodes.external_rows)
     part = WaveNodes(
@@ -324,3 +331,77 @@ def take_along(
                     at += 1
         start[b + 1] = at
     return longer, start
+
+
+@njit(cache=True, nogil=True)
+def reads_others(
+    nodes: WaveNodes,
+    chosen: np.ndarray,
+    values: np.ndarray,
+    first: int,
+    row: np.ndarray,
+) -> bool:
+    """Tells whether nodes or callers read values that other nodes have yet to compute.
+
+    Args:
+        nodes: ``N`` nodes, recorded after all others.
+        chosen: Those that count; ``[N] bool``.
+        values: Numbers of values that a caller reads; ``[n] int64``.
+        first: Number of the first value in `row`.
+        row: Row of each value, -1 where it has none; ``[V] int32``.
+
+    Returns:
+        Whether one of them does.
+    """
+    end = nodes.first_value[0] if len(chosen) else first + len(row)
+    for value in values:
+        if value < end and row[value - first] < 0:
+            return True
+    for v in range(len(chosen)):
+        if chosen[v]:
+            for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
+                value = nodes.operands[e]
+                if 0 <= value < end and row[value - first] < 0:
+                    return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def count_ready(
+    nodes: WaveNodes, num_outputs: np.ndarray, num_types: int
+) -> np.ndarray:
+    """Counts the nodes that depend on none of the others, by type.
+
+    Args:
+        nodes: ``N`` nodes.
+        num_outputs: Outputs of each type; ``[T] int32``.
+        num_types: Number of types, T.
+
+    Returns:
+        ``[T] int32``.
+    """
+    found = np.zeros(num_types, np.int32)
+    for v in range(len(nodes.node_type)):
+        ready = True
+        for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
+            ready &= _node_of(nodes.operands[e], nodes, num_outputs) < 0
+        found[nodes.node_type[v]] += ready
+    return found
+
+
+@njit(cache=True, nogil=True)
+def find_company(room: np.ndarray, batch_type: np.ndarray, ready: np.ndarray) -> bool:
+    """Tells whether a batch with empty lanes has nodes of its type to fill them.
+
+    Args:
+        room: Empty lanes of each batch; ``[S] int32``.
+        batch_type: Type of each batch; ``[S] int32``.
+        ready: Nodes that are ready, by type; types may be missing at the end.
+
+    Returns:
+        Whether one has.
+    """
+    for b in range(len(room)):
+        if room[b] and batch_type[b] < len(ready) and ready[batch_type[b]]:
+            return True
+    return False
