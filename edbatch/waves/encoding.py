@@ -192,12 +192,13 @@ def write_wave(
         size = chunks.size[c]
         node = order[begin]
         t = nodes.node_type[node]
+        width = tables.width[place]
         fields = tables.starts[place]
         field = 0
         for slot in range(tables.output_start[t + 1] - tables.output_start[t]):
             kind = tables.output_kind[tables.output_start[t] + slot]
             start = next_row[kind]
-            next_row[kind] += size
+            next_row[kind] += _rows_taken(tables, t, slot, size, width)
             records[at + fields[field]] = start
             field += 1
             for k in range(size):
@@ -206,7 +207,6 @@ def write_wave(
                 kind_of[value] = kind
         records[at + fields[field]] = size
         field += 1
-        width = tables.width[place]
         for slot in range(nodes.external_start[node + 1] - nodes.external_start[node]):
             for k in range(width):
                 v = order[begin + min(k, size - 1)]
@@ -252,8 +252,22 @@ def rows_needed(
         for slot in range(tables.output_start[t + 1] - tables.output_start[t]):
             kind = tables.output_kind[tables.output_start[t] + slot]
             needed[kind] = max(needed[kind], end[kind] + width)
-            end[kind] += chunks.size[c]
+            end[kind] += _rows_taken(tables, t, slot, chunks.size[c], width)
     return needed
+
+
+@njit(cache=True, nogil=True)
+def _rows_taken(tables, t, slot, size, width):
+    """Rows that an output of a chunk takes.
+
+    Padding included where another output lies behind it: coarse programs run a chunk in
+    parts, and the last part's padding would overwrite what the first part wrote there.
+    """
+    first, last = tables.output_start[t], tables.output_start[t + 1]
+    for other in range(first + slot + 1, last):
+        if tables.output_kind[other] == tables.output_kind[first + slot]:
+            return width
+    return size
 
 
 @njit(cache=True, nogil=True)
