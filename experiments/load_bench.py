@@ -1,0 +1,253 @@
+"""One model under load: the server's process, and the runs that are made against it."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from load_generator import Generator, Run
+from load_models import same_answer
+from load_server import ONE_BY_ONE, ServerSettings
+from load_server import main as serve
+
+_BURST = 96  # requests before each run: arenas and pages are then there
+_WARM_UP_S = 1800.0  # until a server is ready, at most
+_OUTSTANDING = 512  # requests of a closed loop, more than any system runs at once
+_LEAST = 100  # requests of a run, for a percentile of 99
+_LONGER = 3.0  # times a run, at most, for so many
+_AGAIN = 3  # how often a run is made in which something was compiled
+
+
+@dataclass(frozen=True)
+class Point:
+    """One system at one load.
+
+    Attributes:
+        system: Its name.
+        rate: Requests per second that were offered.
+        requests: How many there were.
+        answered: How many were answered.
+        wrong: How many of these with another answer than the model alone gives.
+        reached: Answers per second.
+        goodput: Answers within the limit, per second.
+        latency_ms: 50th, 95th and 99th percentile from the intended start to the
+            answer; None where it is infinite.
+        first_value_ms: The same to the first value that a request looked at.
+        late_sends_ms: 99th percentile of how late the generator was.
+        facts: What the server's process says about the run.
+    """
+
+    system: str
+    rate: float
+    requests: int
+    answered: int
+    wrong: int
+    reached: float
+    goodput: float
+    latency_ms: dict[str, float | None]
+    first_value_ms: dict[str, float | None]
+    late_sends_ms: float | None
+    facts: dict[str, Any]
+
+    def keeps(self, limit_ms: float) -> bool:
+        """Whether 99 of a hundred requests are answered within a limit."""
+        p99 = self.latency_ms["p99"]
+        return p99 is not None and p99 <= limit_ms
+
+
+def percentiles(milliseconds: np.ndarray) -> dict[str, float | None]:
+    """Returns 50th, 95th and 99th percentile; None for an infinite one.
+
+    Example:
+        >>> percentiles(np.array([1.0, 2.0, np.inf]))
+        {'p50': 2.0, 'p95': None, 'p99': None}
+    """
+    found = np.percentile(milliseconds, [50, 95, 99], method="higher").tolist()
+    names = ("p50", "p95", "p99")
+    return {
+        name: each if np.isfinite(each) else None
+        for name, each in zip(names, found, strict=True)
+    }
+
+
+class Bench:
+    """The process that serves one model, from its start to its end.
+
+    Args:
+        settings: What it serves.
+        seconds: Of a run.
+        max_requests: Of a run.
+        limit_ms: Of goodput.
+        say: Prints a line of progress.
+
+    Attributes:
+        data: Where the instances come from.
+        discarded: Runs that were made again, since something was compiled.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        seconds: float,
+        max_requests: int,
+        limit_ms: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.settings, self._say = settings, say
+        self._seconds, self._max_requests = seconds, max_requests
+        self._limit_ms = limit_ms
+        self._runs = self.discarded = 0
+        context = multiprocessing.get_context("spawn")
+        self._control, theirs = context.Pipe()
+        self._process = context.Process(
+            target=serve, args=(settings, theirs), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._ready = self._receive(_WARM_UP_S)
+        self.data: str = self._ready["data"]
+
+    def close(self) -> None:
+        """Ends the process."""
+        with suppress(OSError):  # if it has ended
+            self._control.send(None)
+        self._process.join(30)
+        if self._process.is_alive():
+            self._process.terminate()
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def capacity(self, system: str) -> tuple[float, dict[str, Any]]:
+        """Measures what a system does when it never has to wait.
+
+        Args:
+            system: Its name.
+
+        Returns:
+            Answers per second, and what the server says about the run.
+        """
+        seconds = max(1.0, self._seconds)
+        outstanding = 4 if system == ONE_BY_ONE else _OUTSTANDING
+        self._control.send(system)
+        with self._generator() as generator:
+            found = generator.closed_loop(outstanding, seconds)
+        facts = self._receive(60 + seconds)
+        self._say(f"{system}: capacity {found:.1f} requests/s{_compiled(facts)}")
+        return found, facts
+
+    def alone_ms(self, system: str, count: int = 30) -> float:
+        """Measures requests that are alone in the system, one after the other.
+
+        Args:
+            system: Its name.
+            count: How many requests.
+
+        Returns:
+            The median of their latencies.
+        """
+        self._control.send(system)
+        with self._generator() as generator:
+            latencies = [generator.burst(1, 60.0).latency_ms[0] for _ in range(count)]
+        self._receive(120)
+        return float(np.median(latencies))
+
+    def point(self, system: str, rate: float) -> Point:
+        """Measures a system at one load.
+
+        Args:
+            system: Its name.
+            rate: Requests per second.
+
+        Returns:
+            What was measured. A run in which something was compiled is made again,
+            some times.
+        """
+        for _ in range(_AGAIN):
+            found = self._one_point(system, rate)
+            if not found.facts["compilations"]:
+                break
+            self.discarded += 1
+        return found
+
+    def _one_point(self, system: str, rate: float) -> Point:
+        least = min(_LEAST, int(_LONGER * rate * self._seconds))
+        count = max(10, least, int(rate * self._seconds))
+        count = min(self._max_requests, count)
+        self._control.send(system)
+        with self._generator() as generator:
+            burst = generator.burst(4 if system == ONE_BY_ONE else _BURST, 60.0)
+            if not np.isfinite(burst.latency_ms).all():
+                raise RuntimeError(
+                    f"{system} of {self.settings.workload} did not answer the requests"
+                    f" before a run: {[a for a in burst.answers if a][:1]}"
+                )
+            run = generator.open_loop(rate, count, max(2.0, 0.5 * self._seconds))
+        found = self._point(system, rate, run, self._receive(120))
+        self._say(
+            f"{system}: at {rate:.1f}/s p50 {_shown(found.latency_ms['p50'])}, p99"
+            f" {_shown(found.latency_ms['p99'])} ms, {found.answered} of"
+            f" {found.requests} answered{_compiled(found.facts)}"
+        )
+        return found
+
+    def _point(
+        self, system: str, rate: float, run: Run, facts: dict[str, Any]
+    ) -> Point:
+        expected, asks = self._ready["expected"], self._ready["asks"]
+        answered = np.isfinite(run.latency_ms)
+        wrong = sum(
+            not same_answer(answer.content, expected[k], asks=asks)
+            for k, answer, ok in zip(
+                run.instance, run.answers, answered.tolist(), strict=True
+            )
+            if ok and answer is not None
+        )
+        good = int((run.latency_ms <= self._limit_ms).sum())
+        late = percentiles(run.late_sends_ms)["p99"]
+        return Point(
+            system=system,
+            rate=rate,
+            requests=len(run.intended),
+            answered=int(answered.sum()),
+            wrong=wrong,
+            reached=float(answered.sum() / max(run.seconds, 1e-9)),
+            goodput=float(good / max(run.intended[-1], 1e-9)),
+            latency_ms=percentiles(run.latency_ms),
+            first_value_ms=percentiles(run.first_value_ms),
+            late_sends_ms=late,
+            facts=facts,
+        )
+
+    def _generator(self) -> Generator:
+        """Connects; each run has requests and times of its own, the same every time."""
+        self._runs += 1
+        rng = np.random.default_rng([self.settings.seed, self._runs])
+        return Generator(self._ready["address"], self.settings.instances, rng)
+
+    def _receive(self, limit_s: float) -> Any:
+        """Waits for what the process says, as long as it lives."""
+        end = time.monotonic() + limit_s
+        while not self._control.poll(0.2):
+            if not self._process.is_alive() or time.monotonic() > end:
+                raise RuntimeError(
+                    f"the server of {self.settings.workload} has ended or hangs; its"
+                    " messages are above"
+                )
+        return self._control.recv()
+
+
+def _shown(milliseconds: float | None) -> str:
+    return "∞" if milliseconds is None else f"{milliseconds:.1f}"
+
+
+def _compiled(facts: dict[str, Any]) -> str:
+    count = facts["compilations"]
+    return f"; {count} COMPILATIONS" if count else ""

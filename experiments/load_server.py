@@ -1,0 +1,280 @@
+"""The process of a load test in which the systems serve, one at a time.
+
+It makes the model, warms all systems up, and then does what the test's process says
+over a pipe: a run starts a system, takes one connection, and ends when that is closed.
+"""
+
+import gc
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from load_models import ServedModel, load_model
+from load_systems import (
+    Continuous,
+    OneByOne,
+    System,
+    Ticket,
+    Window,
+    answer_alone,
+    note_first_values,
+    of_tickets,
+)
+from load_wire import ANSWERED, FAILED, Answer, Reader, pack_answer
+
+import edbatch as eb
+from edbatch.graph.context import jitted_cells
+
+CONTINUOUS, ONE_BY_ONE = "continuous", "one by one"
+_PASSES = 12  # of warm-up, at most
+_CLEAN = 2  # passes in a row that compile nothing end it
+_LARGE = 10  # one instance of so many is large
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What is served, and how.
+
+    Attributes:
+        workload: The workload's name.
+        hidden: Length of the model's states.
+        instances: How many different requests there are.
+        windows_ms: How long windows are.
+        window_requests: How many requests fit into one.
+        max_in_flight: Of `edbatch.Server`.
+        data: The folder of public data, or None.
+        seed: Seed of parameters and instances.
+    """
+
+    workload: str
+    hidden: int
+    instances: int
+    windows_ms: tuple[float, ...]
+    window_requests: int
+    max_in_flight: int
+    data: Path | None
+    seed: int
+
+    def system_names(self) -> list[str]:
+        """Lists the systems."""
+        return [CONTINUOUS, *map(window_name, self.windows_ms), ONE_BY_ONE]
+
+
+def window_name(window_ms: float) -> str:
+    """Names a window."""
+    return f"window {window_ms:g} ms"
+
+
+class Compilations:
+    """Counts what XLA compiles in this process, whoever asks for it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._note)
+
+    def _note(self, event: str, seconds: float, **_: Any) -> None:
+        self.count += event == "/jax/core/compile/backend_compile_duration"
+
+
+class Systems:
+    """All systems of one model, which share what is compiled.
+
+    Args:
+        settings: What is served.
+        say: Prints a line of progress.
+    """
+
+    def __init__(self, settings: ServerSettings, say: Callable[[str], None]) -> None:
+        self.settings, self._say = settings, say
+        self.compilations = Compilations()
+        self.served = load_model(
+            settings.workload,
+            settings.hidden,
+            settings.instances,
+            data=settings.data,
+            seed=settings.seed,
+        )
+        model = of_tickets(self.served)
+        # Apart: a program for waves of many requests would serve windows worse.
+        self._continuous = eb.batch(model)
+        self._windows = eb.batch(model, sizes=eb.Sizes(headroom=2.0))
+        self._rng = np.random.default_rng(settings.seed)
+        self.expected: list[bytes] = []
+
+    def start(self, name: str) -> System:
+        """Starts a system.
+
+        Args:
+            name: Its name.
+
+        Returns:
+            The system, warm.
+        """
+        if name == ONE_BY_ONE:
+            return OneByOne(self.served)
+        if name == CONTINUOUS:
+            return Continuous(
+                self._continuous,
+                self.served.params,
+                max_waiting=10**6,
+                max_in_flight=self.settings.max_in_flight,
+            )
+        [length] = [
+            each for each in self.settings.windows_ms if window_name(each) == name
+        ]
+        most = self.settings.window_requests
+        return Window(self._windows, self.served, length, most)
+
+    def warm_up(self) -> None:
+        """Compiles all, until passes over the instances compile nothing."""
+        start = time.monotonic()
+        with jitted_cells():
+            self.expected = [
+                answer_alone(self.served, Ticket(each, _ignore))
+                for each in self.served.instances
+            ]
+        self._report("the jitted cells", start)
+        tickets = [Ticket(each, _ignore) for each in self.served.instances]
+        server = self.start(CONTINUOUS)
+        assert isinstance(server, Continuous), "it is the server"
+        server.server.warm_up(tickets)
+        server.close()
+        self._settle("the server", self._all_at_once)
+        most = self.settings.window_requests
+        sizes = [2**k for k in range(most.bit_length())]
+        self._windows.warm_up(tickets, sizes, params=self.served.params)
+        self._settle("windows", self._all_sizes)
+        gc.collect()
+        gc.freeze()  # what lives for ever need not be looked through
+
+    def _settle(self, what: str, run: Callable[[], None]) -> None:
+        start, clean = time.monotonic(), 0
+        for _ in range(_PASSES):
+            before = self.compilations.count
+            run()
+            clean = clean + 1 if self.compilations.count == before else 0
+            if clean == _CLEAN:
+                break
+        self._report(what, start)
+
+    def _report(self, what: str, start: float) -> None:
+        seconds = time.monotonic() - start
+        self._say(
+            f"{what}: warm after {seconds:.0f} s,"
+            f" {self.compilations.count} compilations so far"
+        )
+
+    def _all_at_once(self) -> None:
+        """Keeps the server full, with requests at all stages, and with large ones."""
+        system = self.start(CONTINUOUS)
+        left = threading.Semaphore(0)
+        most = 2 * self.settings.max_in_flight
+        instances = [*self._draw(most), *self._draw(most, large=True)]
+        for each in instances:
+            system.submit(Ticket(each, lambda *_: left.release()))
+        for _ in instances:
+            left.acquire()
+        system.close()
+
+    def _all_sizes(self) -> None:
+        """Runs minibatches of all sizes up to the largest, and of large requests."""
+        most = self.settings.window_requests
+        for large in (True, False):
+            for size in range(most, 0, -3 if large else -1):
+                tickets = [Ticket(each, _ignore) for each in self._draw(size, large)]
+                jax.block_until_ready(self._windows(self.served.params, tickets))
+
+    def _draw(self, count: int, large: bool = False) -> list[Any]:
+        """Draws instances, of all or of the large ones."""
+        own = self.served.by_size
+        if large:
+            own = own[-max(1, len(own) // _LARGE) :]
+        return [own[k] for k in self._rng.integers(len(own), size=count)]
+
+
+def _ignore(ticket: Ticket, found: bytes | BaseException) -> None:
+    """Takes answers of warm-up."""
+
+
+def serve_run(system: System, served: ServedModel, connection: socket.socket) -> None:
+    """Lets a system serve a connection until that is closed.
+
+    Args:
+        system: The system.
+        served: The model, for its instances.
+        connection: The connection.
+    """
+    sending = threading.Lock()
+
+    def answer(number: int, ticket: Ticket, found: bytes | BaseException) -> None:
+        failed = isinstance(found, BaseException)
+        content = repr(found).encode() if isinstance(found, BaseException) else found
+        status = FAILED if failed else ANSWERED
+        message = pack_answer(Answer(number, status, ticket.first_value, content))
+        with suppress(OSError), sending:  # if nobody waits for it any more
+            connection.sendall(message)
+
+    reader = Reader(connection)
+    while (requests := reader.requests()) is not None:
+        for number, instance in requests:
+            ticket = Ticket(served.instances[instance], partial(answer, number))
+            system.submit(ticket)
+
+
+def main(settings: ServerSettings, control: Connection) -> None:
+    """Serves what the other end of a pipe asks for, until it sends None.
+
+    Args:
+        settings: What is served.
+        control: The pipe. It is sent a dict of facts once all is warm, and after each
+            run one of what it took.
+    """
+    say = partial(print, f"  {settings.workload} {settings.hidden}:", flush=True)
+    note_first_values()
+    with eb.use_tiers("fine"), socket.create_server(("127.0.0.1", 0)) as door:
+        systems = Systems(settings, say)
+        systems.warm_up()
+        control.send(
+            {
+                "address": door.getsockname(),
+                "data": systems.served.data,
+                "expected": systems.expected,
+                "asks": systems.served.asks,
+            }
+        )
+        while (name := control.recv()) is not None:
+            control.send(_run(systems, name, door))
+
+
+def _run(systems: Systems, name: str, door: socket.socket) -> dict[str, Any]:
+    """Makes one run; returns what it took."""
+    compiled, cpu_s = systems.compilations.count, time.process_time()
+    system = systems.start(name)
+    connection, _ = door.accept()
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(ConnectionError):  # the test hangs up, with answers on the way
+            serve_run(system, systems.served, connection)
+    system.close()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    found = {
+        "compilations": systems.compilations.count - compiled,
+        "cpu_s": time.process_time() - cpu_s,
+        "largest_rss_bytes": usage.ru_maxrss * 1024,
+    }
+    if isinstance(system, Continuous):
+        stats = asdict(system.server.stats())
+        found["server"] = {
+            key: stats[key] for key in ("waves", "nodes", "batches", "rows", "width")
+        }
+    return found

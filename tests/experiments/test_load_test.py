@@ -1,0 +1,254 @@
+"""The load test compares systems that answer rightly, and charges them for stalls."""
+
+import json
+import socket
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import edbatch as eb
+
+
+@pytest.fixture
+def served(experiment):
+    from load_models import load_model
+
+    return load_model("lstm-nmt", 4, 6, seed=1)
+
+
+def test_a_tiny_run_writes_all_files(experiment, tmp_path, capfd):
+    experiment.main(
+        [
+            *("--workloads", "tree-lstm", "--hidden", "4", "--instances", "8"),
+            *("--windows", "2", "--shares", "50", "--seconds", "0.3", "--steps", "1"),
+            *("--max-requests", "60", "--max-in-flight", "8", "--window-requests", "4"),
+            *("--data", str(tmp_path / "none"), "--out", str(tmp_path)),
+        ]
+    )
+    found = json.loads((tmp_path / "tree-lstm-4.json").read_text())
+    systems = {"continuous", "window 2 ms", "one by one"}
+    assert set(found["capacity"]) == systems and min(found["capacity"].values()) > 0
+    assert {each["system"] for each in found["points"]} == systems
+    for point in found["points"]:
+        assert point["answered"] == point["requests"] > 0
+        assert point["wrong"] == point["facts"]["compilations"] == 0
+        assert point["latency_ms"]["p50"] >= point["first_value_ms"]["p50"] > 0
+    assert (tmp_path / "tree-lstm-4.png").stat().st_size > 10_000
+    tables = (tmp_path / "tables.md").read_text()
+    assert "| window 2 ms |" in tables and "sampled" in tables
+    assert tables in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["tree-lstm", "lstm-nmt"])
+def test_models_are_served_as_they_are_alone(experiment, name):
+    from load_models import encode_answer, load_model, same_answer
+
+    served = load_model(name, 4, 3)
+    with eb.Server(eb.batch(served.model), served.params) as server:
+        futures = [server.submit_nowait(each) for each in served.instances]
+        answers = [encode_answer(each.result(120)) for each in futures]
+    expected = [
+        encode_answer(served.model(served.params, each)) for each in served.instances
+    ]
+    for found, other in zip(answers, expected, strict=True):
+        assert same_answer(found, other, asks=served.asks)
+    assert not same_answer(b"", expected[0], asks=served.asks)
+
+
+def test_instances_are_the_same_in_every_process(experiment):
+    from load_models import load_model
+
+    one, other = (load_model("tree-lstm", 2, 5, seed=3) for _ in range(2))
+    assert [*map(str, one.instances)] == [*map(str, other.instances)]
+    sizes = [len([*each.words()]) for each in one.by_size]
+    assert sizes == sorted(sizes) and len(sizes) == 5
+
+
+class Collected:
+    """Counts answers as they come."""
+
+    def __init__(self, served, count):
+        from load_systems import Ticket
+
+        self.answers = {}
+        self._left = threading.Semaphore(0)
+        self._count = count
+        self.tickets = [
+            Ticket(served.instances[k % len(served.instances)], self._take)
+            for k in range(count)
+        ]
+
+    def _take(self, ticket, found):
+        self.answers[id(ticket)] = found
+        self._left.release()
+
+    def of(self, system):
+        for each in self.tickets:
+            system.submit(each)
+        for _ in range(self._count):
+            assert self._left.acquire(timeout=120), "every ticket gets an answer"
+        system.close()
+        return [self.answers[id(each)] for each in self.tickets]
+
+
+def make_systems(served):
+    from load_systems import Continuous, OneByOne, Window, of_tickets
+
+    batched = eb.batch(of_tickets(served))
+    return [
+        lambda: Continuous(batched, served.params, max_in_flight=3),
+        lambda: Window(batched, served, 2.0, most=4),
+        lambda: OneByOne(served),
+    ]
+
+
+def test_all_systems_answer_as_the_model_alone(experiment, served):
+    from load_models import encode_answer
+
+    expected = [
+        encode_answer(served.model(served.params, each)) for each in served.instances
+    ]
+    for make in make_systems(served):
+        assert Collected(served, 6).of(make()) == expected
+
+
+def test_all_systems_hand_out_what_the_model_raises(experiment, served):
+    served.instances[:] = [None] * 6  # no pair
+    for make in make_systems(served):
+        for answer in Collected(served, 6).of(make()):
+            assert isinstance(answer, AttributeError)
+
+
+def test_windows_collect_until_they_are_full(experiment, served, monkeypatch):
+    from load_systems import Window
+
+    sizes, started, go_on = [], threading.Event(), threading.Event()
+
+    def run(self, tickets):
+        sizes.append(len(tickets))
+        started.set()
+        go_on.wait(60)
+        for each in tickets:
+            each.done(b"")
+
+    monkeypatch.setattr(Window, "_run", run)
+    window = Window(None, served, 0.0, most=4)
+    first, rest = Collected(served, 1), Collected(served, 10)
+    window.submit(first.tickets[0])
+    assert started.wait(60)
+    threading.Timer(0.05, go_on.set).start()
+    rest.of(window)
+    assert sizes == [1, 4, 4, 2]
+
+
+def test_first_values_are_noted_per_request(experiment, served, monkeypatch):
+    from load_systems import Ticket, note_first_values, of_tickets
+
+    monkeypatch.setattr(eb, "value", eb.value)  # puts it back
+    note_first_values()
+    tickets = [Ticket(each, lambda *_: None) for each in served.instances]
+    begun = time.monotonic()
+    eb.batch(of_tickets(served))(served.params, tickets)
+    firsts = [each.first_value for each in tickets]
+    assert all(begun < each < time.monotonic() for each in firsts)
+    assert len(set(firsts)) == len(firsts)
+
+
+def test_messages_are_cut_where_they_end(experiment):
+    from load_wire import REQUEST, Answer, Reader, pack_answer
+
+    one, other = socket.socketpair()
+    answers = [Answer(k, 0, 0.5, bytes(k)) for k in range(3)]
+    data = b"".join(map(pack_answer, answers))
+    reader, found = Reader(other), []
+    for part in (data[:20], data[20:25], data[25:]):
+        one.sendall(part)
+        found += reader.answers()
+    assert found == answers
+    one.sendall(REQUEST.pack(1, 2) + REQUEST.pack(3, 4)[:5])
+    assert Reader(other).requests() == [(1, 2)]
+    one.close()
+    with pytest.raises(ConnectionError, match="hung up"):
+        reader.answers()
+    other.close()
+
+
+def stalling_server(door, stall_s):
+    """Answers everything, but nothing before it has slept."""
+    from load_wire import Answer, Reader, pack_answer
+
+    connection, _ = door.accept()
+    reader, slept = Reader(connection), False
+    with connection:
+        while (requests := reader.requests()) is not None:
+            if not slept:
+                time.sleep(stall_s)
+            slept = True
+            for number, _ in requests:
+                now = time.monotonic()
+                connection.sendall(
+                    pack_answer(Answer(number, number % 7 == 6, now, b""))
+                )
+
+
+def test_a_stall_is_charged_to_all_requests_that_came_meanwhile(experiment):
+    from load_generator import Generator
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = threading.Thread(target=stalling_server, args=(door, 0.4))
+        thread.start()
+        with Generator(door.getsockname(), 5, np.random.default_rng(0)) as generator:
+            run = generator.open_loop(rate=200, count=60, limit_s=30)
+        thread.join(60)
+    failed = np.arange(60) % 7 == 6
+    assert np.isinf(run.latency_ms[failed]).all()
+    latency, intended = run.latency_ms[~failed], run.intended[~failed]
+    charged = 400 - 1e3 * (intended - intended[0])
+    assert (latency >= charged).all() and (charged > 100).sum() > 20
+    assert (np.diff(run.intended) > 0).all() and set(run.instance) <= set(range(5))
+
+
+class Slope:
+    """A bench whose systems answer in a time that grows with the load."""
+
+    def __init__(self):
+        self.rates = []
+
+    def point(self, system, rate):
+        from load_bench import Point
+
+        self.rates.append(rate)
+        p99 = 10.0 * rate / 100 if rate < 900 else None
+        latency = {"p50": 1.0, "p95": 1.0, "p99": p99}
+        return Point(system, rate, 1, 1, 0, rate, rate, latency, latency, 0.0, {})
+
+
+def test_the_highest_load_is_found_between_what_keeps_a_limit_and_what_does_not(
+    experiment, parse
+):
+    bench = Slope()
+    own = parse(["--steps", "12"])
+    test = experiment.Test(bench, own, time.monotonic() + 60)
+    found = test.search("any", 50.0, {"any": 1000.0})
+    assert 500 / 1.06 < found <= 500 and len(bench.rates) < 12
+    assert test.search("any", 1.0, {"any": 1000.0}) <= 10
+    late = experiment.Test(bench, own, time.monotonic() - 1)
+    assert late.search("any", 50.0, {"any": 1000.0}) is None
+
+
+def test_answers_that_never_came_make_a_percentile_infinite(experiment):
+    from load_bench import percentiles
+
+    found = percentiles(np.array([1.0] * 98 + [np.inf] * 2))
+    assert found == {"p50": 1.0, "p95": 1.0, "p99": None}
+
+
+def test_what_is_compiled_is_counted(experiment):
+    from load_server import Compilations
+
+    counted = Compilations()
+    jax.jit(lambda x: 3 * x + counted.count)(2.0).block_until_ready()
+    assert counted.count > 0
