@@ -252,7 +252,7 @@ def test_parameters_are_swapped_without_a_stop():
     with eb.Server(eb.batch(walk), first) as server:
         server.submit_nowait((3, None)).result(60)
         long = server.submit_nowait((60, None))
-        while server.stats().in_flight == 0:
+        while server.stats().in_flight == 0 and not long.done():
             time.sleep(0.001)
         server.swap_params(second)
         assert_same(server.submit_nowait((4, None)).result(60), walk(second, (4, None)))
@@ -330,6 +330,7 @@ def test_a_wave_that_fails_ends_its_requests_and_not_the_server(monkeypatch):
 def test_a_thread_that_dies_leaves_no_client_waiting(monkeypatch):
     server = eb.Server(eb.batch(walk), make_params())
     server.submit_nowait((2, None)).result(60)
+    assert server.is_running
 
     def broken(self):
         raise RuntimeError("the thread dies")
@@ -338,6 +339,7 @@ def test_a_thread_that_dies_leaves_no_client_waiting(monkeypatch):
     with pytest.raises(eb.ServerClosedError, match="before it answered"):
         server.submit_nowait((3, None)).result(60)
     server.drain(60)
+    assert not server.is_running
     with pytest.raises(eb.ServerClosedError):
         server.submit_nowait((3, None))
 
