@@ -195,32 +195,27 @@ def serve(
     from edbatch.serving import Server
 
     limits = Limits(max_body_bytes, max_depth, deadline_ms)
-    socket = listen(host, port)
-    service, values = _load(model, workload, params, hidden, seed)
-    batched = guarded_batch(service.model, policy)
-    log_as_json(log_level)
-    server = Server(
-        batched,
-        values,
-        max_waiting=max_waiting,
-        max_in_flight=max_in_flight,
-        max_nodes=max_nodes,
-    )
-    try:
-        app = create_app(server, service, limits)
-        process = Process(app, socket, drain_s)
-        address, number = socket.getsockname()[:2]
-        shown = f"[{address}]" if ":" in address else address
-        print_out(f"Serving {service.name} at http://{shown}:{number}/")
-        code = process.run()
-    except BaseException:
-        server.close()
-        raise
-    if process.error is not None:
-        raise CommandError(
-            f"the warm-up by the examples failed: {first_line(process.error)}"
-        ) from process.error
-    end_now(code)
+    with listen(host, port) as socket:  # before all that takes long
+        service, values = _load(model, workload, params, hidden, seed)
+        batched = guarded_batch(service.model, policy)
+        log_as_json(log_level)
+        with Server(
+            batched,
+            values,
+            max_waiting=max_waiting,
+            max_in_flight=max_in_flight,
+            max_nodes=max_nodes,
+        ) as server:
+            process = Process(create_app(server, service, limits), socket, drain_s)
+            address, number = socket.getsockname()[:2]
+            shown = f"[{address}]" if ":" in address else address
+            print_out(f"Serving {service.name} at http://{shown}:{number}/")
+            code = process.run()
+            if process.error is None:
+                end_now(code)
+            raise CommandError(
+                f"the warm-up by the examples failed: {first_line(process.error)}"
+            ) from process.error
 
 
 def _require_extra() -> None:
