@@ -221,10 +221,19 @@ class PendingNodes:
             schedule.batch_start,
             schedule.batch_type,
             self.nodes,
-            self.operand_node,
+            self._unready(),
             room,
         )
         return replace(schedule, order=order, batch_start=start)
+
+    def _unready(self) -> np.ndarray:
+        """As `operand_node`, but not negative for operands of nodes behind, too."""
+        found = self.operand_node
+        if self._behind:
+            outputs = self._types.counts[2]
+            behind = nodes_of_values(self._behind.nodes, outputs, self.nodes.operands)
+            found = np.maximum(found, behind)
+        return found
 
     def runs(self, values: np.ndarray, order: np.ndarray) -> bool:
         """Tells whether nodes compute values.
