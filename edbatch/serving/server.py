@@ -276,7 +276,6 @@ class Server:
         """Runs waves until the queue is closed and empty."""
         queue = self._queue
         while not self._stopped:
-            self._take_params()
             self._admit()
             for each in tuple(self._generations):
                 self._step(each)
@@ -297,7 +296,9 @@ class Server:
         ] + self._generations[-1:]
 
     def _admit(self) -> None:
-        for request in self._queue.take(self._max_in_flight - self._in_flight()):
+        requests = self._queue.take(self._max_in_flight - self._in_flight())
+        self._take_params()  # those that were swapped in before a request came, too
+        for request in requests:
             self._generations[-1].start(request)
 
     def _step(self, generation: Generation) -> None:

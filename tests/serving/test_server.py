@@ -261,6 +261,23 @@ def test_parameters_are_swapped_without_a_stop():
             server.swap_params({"other": second["table"]})
 
 
+def test_what_comes_after_a_swap_runs_with_the_new_parameters(monkeypatch):
+    """Even if both happen while the server looks for new parameters."""
+    first, second = make_params(0), make_params(1)
+    take, futures = eb.Server._take_params, []
+
+    def take_and_swap(self):
+        take(self)
+        if not futures:
+            self.swap_params(second)
+            futures.append(self.submit_nowait((3, None)))
+
+    with eb.Server(eb.batch(walk), first) as server:
+        monkeypatch.setattr(eb.Server, "_take_params", take_and_swap)
+        server.submit_nowait((1, None)).result(60)
+        assert_same(futures[0].result(60), walk(second, (3, None)))
+
+
 @pytest.mark.usefixtures("parts")
 def test_draining_answers_all_and_closing_does_not():
     params = make_params()
