@@ -211,11 +211,11 @@ def serve(
             shown = f"[{address}]" if ":" in address else address
             print_out(f"Serving {service.name} at http://{shown}:{number}/")
             code = process.run()
-            if process.error is None:
-                end_now(code)
-            raise CommandError(
-                f"the warm-up by the examples failed: {first_line(process.error)}"
-            ) from process.error
+            if process.error is not None:
+                raise CommandError(
+                    f"the warm-up by the examples failed: {first_line(process.error)}"
+                ) from process.error
+            end_now(code)
 
 
 def _require_extra() -> None:
