@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from edbatch.errors import RecordingError
@@ -41,16 +40,17 @@ class Generation:
     ) -> None:
         self.runner, self._model = runner, model
         self._max_nodes, self._counts = max_nodes, counts
+        self._requests: dict[int, Request] = {}
         self._waiting: list[Request] = []  # for a wave
         self._launched: deque[tuple[list[Request], Asked]] = deque()
 
     def __len__(self) -> int:
-        return len(self._waiting) + sum(len(own) for own, _ in self._launched)
+        return len(self._requests)
 
     @property
     def requests(self) -> list[Request]:
         """All requests in flight."""
-        return [*chain.from_iterable(own for own, _ in self._launched), *self._waiting]
+        return list(self._requests.values())
 
     def start(self, request: Request) -> None:
         """Runs a request until it asks for values, ends or fails.
@@ -66,6 +66,7 @@ class Generation:
             request,
             lambda: self._start_run(request),
         ):
+            self._requests[id(request)] = request
             self._waiting.append(request)
 
     def _start_run(self, request: Request) -> None:
@@ -189,6 +190,7 @@ class Generation:
 
     def _end(self, request: Request) -> None:
         """Frees the rows of a request, and what its instance holds."""
+        self._requests.pop(id(request), None)
         run = request.run
         if run is None:
             return

@@ -251,12 +251,12 @@ def test_parameters_are_swapped_without_a_stop():
     first, second = make_params(0), make_params(1)
     with eb.Server(eb.batch(walk), first) as server:
         server.submit_nowait((3, None)).result(60)
-        long = server.submit_nowait((60, None))
+        long = server.submit_nowait((200, None))
         while server.stats().in_flight == 0 and not long.done():
             time.sleep(0.001)
         server.swap_params(second)
         assert_same(server.submit_nowait((4, None)).result(60), walk(second, (4, None)))
-        assert_same(long.result(120), walk(first, (60, None)))
+        assert_same(long.result(120), walk(first, (200, None)))
         with pytest.raises(eb.PlanError):
             server.swap_params({"other": second["table"]})
 
