@@ -157,6 +157,7 @@ def application(*, max_in_flight: int = 32, **options: Any) -> serve.Application
         "max_queued_requests": 16 * max_in_flight,
         "health_check_period_s": 2,
         "graceful_shutdown_timeout_s": 30,
+        "logging_config": {"enable_access_log": False},  # a line for each request
     }
     if "autoscaling_config" not in options:
         own["num_replicas"] = 2
