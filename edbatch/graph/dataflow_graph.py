@@ -134,7 +134,7 @@ class DataflowGraph:
         )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def slot_starts(
     node_type: np.ndarray,
     num_operands: np.ndarray,

@@ -106,7 +106,7 @@ def _same_length(lists: tuple[Widths, ...], overhead: float) -> np.ndarray:
     return np.stack(rows).astype(np.int32)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def cut_batches(
     batch_start: np.ndarray, batch_type: np.ndarray, tables: LoopTables
 ) -> WaveChunks:
@@ -152,7 +152,7 @@ def cut_batches(
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def write_wave(
     chunks: WaveChunks,
     order: np.ndarray,
@@ -223,7 +223,7 @@ def write_wave(
         at += fields[-1]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def rows_needed(
     chunks: WaveChunks,
     order: np.ndarray,
@@ -256,7 +256,7 @@ def rows_needed(
     return needed
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def _rows_taken(tables, t, slot, size, width):
     """Rows that an output of a chunk takes.
 
@@ -270,7 +270,7 @@ def _rows_taken(tables, t, slot, size, width):
     return size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def empty_lanes(
     batch_start: np.ndarray, batch_type: np.ndarray, tables: LoopTables
 ) -> np.ndarray:

@@ -172,7 +172,7 @@ def external_kinds(node_type: np.ndarray, types: TypeTable) -> np.ndarray:
     return np.array(found, np.int32)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def nodes_of_values(
     nodes: WaveNodes, num_outputs: np.ndarray, values: np.ndarray
 ) -> np.ndarray:
@@ -192,7 +192,7 @@ def nodes_of_values(
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def _node_of(value, nodes, num_outputs):
     first = nodes.first_value
     if not len(first) or value < first[0]:
@@ -202,7 +202,7 @@ def _node_of(value, nodes, num_outputs):
     return v if value < first[v] + num_outputs[nodes.node_type[v]] else -1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def find_needed(
     nodes: WaveNodes,
     num_outputs: np.ndarray,
@@ -233,7 +233,7 @@ def find_needed(
     return needed
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def take_slots(
     chosen: np.ndarray, start: np.ndarray, slots: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -256,7 +256,7 @@ def take_slots(
     return own, found
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def renumber(numbers: np.ndarray, chosen: np.ndarray, count: int) -> None:
     """Replaces nodes by their places among chosen ones, in compiled code.
 
@@ -273,7 +273,7 @@ def renumber(numbers: np.ndarray, chosen: np.ndarray, count: int) -> None:
             numbers[e] = place[numbers[e]]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def take_along(
     order: np.ndarray,
     batch_start: np.ndarray,
@@ -333,7 +333,7 @@ def take_along(
     return longer, start
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def reads_others(
     nodes: WaveNodes,
     chosen: np.ndarray,
@@ -366,7 +366,7 @@ def reads_others(
     return False
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def count_ready(
     nodes: WaveNodes, num_outputs: np.ndarray, num_types: int
 ) -> np.ndarray:
@@ -389,7 +389,7 @@ def count_ready(
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True)
 def find_company(room: np.ndarray, batch_type: np.ndarray, ready: np.ndarray) -> bool:
     """Tells whether a batch with empty lanes has nodes of its type to fill them.
 

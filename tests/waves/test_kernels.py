@@ -1,0 +1,17 @@
+"""Compiled code of waves keeps Python's lock, as it takes microseconds.
+
+Where it gives the lock up, a thread that is busy in Python keeps it for 5 ms.
+"""
+
+import pytest
+from numba.core.dispatcher import Dispatcher
+
+from edbatch.waves import encoding, wave_nodes
+
+
+@pytest.mark.parametrize("module", [encoding, wave_nodes])
+def test_compiled_code_keeps_the_lock(module):
+    kernels = [each for each in vars(module).values() if isinstance(each, Dispatcher)]
+    assert kernels
+    for each in kernels:
+        assert not each.targetoptions.get("nogil"), each
