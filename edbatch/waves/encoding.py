@@ -164,7 +164,7 @@ def write_wave(
     next_row: np.ndarray,
     records: np.ndarray,
     trips: np.ndarray,
-) -> None:
+) -> int:
     """Gives each value a row and writes the records, in compiled code.
 
     Args:
@@ -178,7 +178,11 @@ def write_wave(
         next_row: Next free row by array kind, updated; ``[K] int64``.
         records: Written; as long as `WaveChunks.length` at least.
         trips: Written; ``[steps or more, P] int32``, zeros before.
+
+    Returns:
+        A node that reads a value that no node has computed before, or -1.
     """
+    early = -1
     at = 0
     step = -1
     last = trips.shape[1]
@@ -218,9 +222,12 @@ def write_wave(
                 v = order[begin + min(k, size - 1)]
                 value = nodes.operands[nodes.operand_start[v] + slot]
                 found = row[value - first_value] if value >= 0 else 0
+                if found < 0:
+                    early = v
                 records[at + fields[field] + k] = found
             field += 1
         at += fields[-1]
+    return early
 
 
 @njit(cache=True)

@@ -18,6 +18,7 @@ from jax import Array
 
 from edbatch.cell.jaxpr import is_tracing
 from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.errors import PolicyError
 from edbatch.graph.handle import Handle
 from edbatch.graph.node_keys import typed_key
 from edbatch.graph.tape import Tape, TapeMark
@@ -458,7 +459,7 @@ class WaveRunner:
     ) -> np.ndarray:
         integers, records, trips = program.new_wave()
         own = self._values.rows
-        write_wave(
+        early = write_wave(
             chunks,
             schedule.order,
             self.pending.nodes,
@@ -469,6 +470,13 @@ class WaveRunner:
             records,
             trips,
         )
+        if early >= 0:
+            name = self._state.types.types[self.pending.nodes.node_type[early]].key.cell
+            raise PolicyError(
+                f"the schedule of a wave runs a call of cell {name!r} before what it"
+                " reads; a policy may run nodes whose operands have run, in this wave"
+                " or before"
+            )
         return integers
 
     def _free_ended(self) -> None:

@@ -14,6 +14,7 @@ from asking_models import (
     sample_words,
     score,
     shift_reduce,
+    total,
     turn,
     wander,
 )
@@ -93,8 +94,34 @@ def test_what_is_ready_takes_empty_lanes():
     assert runner.counts.nodes == runner.counts.recorded
 
 
+def lag_behind(params, steps):
+    """A chain that nobody asks for: a turn reads a total that waits, and so on."""
+    state = tail = embed(params, steps)[0]
+    for k in range(steps):
+        state = turn(params, state, float(eb.value(score(params, state))[0] > 0))
+        tail = turn(params, tail, 0.7) if k % 2 else total([tail, tail])
+    return state, tail
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 6, 7])
+def test_nodes_that_read_waiting_ones_are_not_ready(count):
+    steps = [5 + k % 3 for k in range(count)]
+    check(eb.batch(lag_behind).rollout(PARAMS, steps).outputs, lag_behind, steps)
+
+
+def test_a_schedule_without_what_it_reads_is_refused():
+    runner, model = eb.batch(late).wave_runner(PARAMS)
+    run = runner.start(0, lambda: model(3))
+    runner.take()
+    (score_type,) = runner.pending.nodes.node_type[-1:]
+    order, start = np.array([1], np.int32), np.array([0, 1], np.int32)
+    schedule = Schedule(order, start, np.array([score_type], np.int32))
+    with pytest.raises(eb.PolicyError, match="before what it reads"):
+        runner.launch([run], schedule=schedule)
+
+
 @pytest.mark.parametrize("most", [0, 3, 1000])
-@pytest.mark.parametrize("model", [wander, grow_tree, hypotheses, late])
+@pytest.mark.parametrize("model", [wander, grow_tree, hypotheses, late, lag_behind])
 def test_a_bound_of_what_waits_changes_no_result(model, most, monkeypatch):
     monkeypatch.setattr(runner, "_MOST_WAITING", most)
     instances = list(range(9))
@@ -186,7 +213,9 @@ class RandomWaves:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("model", [shift_reduce, wander, grow_tree, hypotheses, late])
+@pytest.mark.parametrize(
+    "model", [shift_reduce, wander, grow_tree, hypotheses, late, lag_behind]
+)
 def test_any_schedule_of_pending_nodes_gives_the_same(model, seed):
     instances = sample_words(7) if model is shift_reduce else list(range(7))
     check(RandomWaves(model, seed).run(instances), model, instances)
