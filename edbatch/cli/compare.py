@@ -118,6 +118,7 @@ def compare(
     requests: serving.Requests = 2000,
     max_rows: serving.MaxRows = 256,
     deadline_ms: serving.Deadline = 50.0,
+    beside: serving.Beside = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -171,7 +172,9 @@ def compare(
         given = serving.ServingOptions(
             rates, burst, overhead_us, requests, max_rows, costs, seed
         )
-        serving.compare_for_serving(task_options, given, policy, deadline_ms, json)
+        serving.compare_for_serving(
+            task_options, given, policy, beside, deadline_ms, json
+        )
         return
     if plot is not None:
         from edbatch.cli.pictures import check_suffix

@@ -1,6 +1,8 @@
 """`train-policy --serving` and `edbatch compare --serving`."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +18,19 @@ from edbatch.cli.console import (
     stage,
 )
 from edbatch.cli.one_sentence import CommandError
+from edbatch.errors import nearest, shown
 
 if TYPE_CHECKING:
     import numpy as np
 
     from edbatch.cli.task import Task
-    from edbatch.policies.serving import ServingHeuristic, ServingRule, ServingScore
+    from edbatch.policies.serving import Objective as Goal
+    from edbatch.policies.serving import (
+        ServingHeuristic,
+        ServingMachine,
+        ServingRule,
+        ServingScore,
+    )
     from edbatch.schedule.serving import Arrivals, InstanceLibrary, ServingConfig
 
 _PANEL = "Serving"
@@ -101,10 +110,34 @@ Generations = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Generations of each of three searches.",
+        help=(
+            "Generations of each of three searches by the cross-entropy method; of"
+            " Q-learning, twentieths of the episodes."
+        ),
         rich_help_panel=_PANEL,
     ),
 ]
+Method = Annotated[
+    str,
+    typer.Option(
+        metavar="cross-entropy|q-learning",
+        help=(
+            "What to learn: the weights of a rule, by the cross-entropy method, or a"
+            " state machine, by Q-learning."
+        ),
+        rich_help_panel=_PANEL,
+    ),
+]
+Beside = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Another policy of train-policy --serving, to compare as well.",
+        rich_help_panel=_PANEL,
+    ),
+]
+EPISODES = 20  # per generation
+METHODS = ("cross-entropy", "q-learning")
 Deadline = Annotated[
     float,
     typer.Option(
@@ -146,6 +179,7 @@ def train_serving(
     task_options: options.TaskOptions,
     given: ServingOptions,
     objective: str,
+    method: str,
     generations: int,
     out: Path | None,
     json: bool,
@@ -153,28 +187,23 @@ def train_serving(
     """Trains a policy for serving, and writes it."""
     from edbatch.cli.output_file import check_writable
     from edbatch.policies.serving import Objective as Goal
-    from edbatch.policies.serving import train_serving_policy
 
     goal = Goal.parse(objective)
+    if method not in METHODS:
+        raise CommandError(
+            f"--method is {' or '.join(METHODS)} but is {shown(method)};"
+            f" {nearest(method, METHODS)}"
+        )
     check_writable("--out", out)
     server = _server(task_options, given, held_out=False)
     with progress_bar("{task.fields[found]}") as bar:
-        shown = bar.add_task("Training", total=3 * generations, found="")
+        row = bar.add_task("Training", total=3 * generations, found="")
 
-        def progress(generation: int, generations: int, loss: float) -> None:
-            bar.update(shown, completed=generation, found=f"loss {loss:+.3f}")
+        def progress(done: int, total: int, loss: float) -> None:
+            bar.update(row, completed=done, total=total, found=f"loss {loss:+.3f}")
 
-        rule = train_serving_policy(
-            server.library,
-            server.config,
-            server.arrivals,
-            goal,
-            generations=generations,
-            requests=given.requests,
-            seed=given.seed,
-            workload=server.task.description,
-            costs=server.costs,
-            progress=progress,
+        rule = _train(
+            server, goal, method, generations, given.requests, given.seed, progress
         )
     if out is not None:
         rule.save(out)
@@ -204,20 +233,51 @@ def train_serving(
     )
 
 
+def _train(
+    server: _Server,
+    goal: "Goal",
+    method: str,
+    generations: int,
+    requests: int,
+    seed: int,
+    progress: Callable[[int, int, float], None],
+) -> "ServingRule | ServingMachine":
+    from edbatch.policies.serving import train_serving_machine, train_serving_policy
+
+    if method == METHODS[0]:
+        train: Any = partial(train_serving_policy, generations=generations)
+    else:
+        train = partial(train_serving_machine, episodes=EPISODES * generations)
+    found: ServingRule | ServingMachine = train(
+        server.library,
+        server.config,
+        server.arrivals,
+        goal,
+        requests=requests,
+        seed=seed,
+        workload=server.task.description,
+        costs=server.costs,
+        progress=progress,
+    )
+    return found
+
+
 def compare_for_serving(
     task_options: options.TaskOptions,
     given: ServingOptions,
     policy: str,
+    beside: Path | None,
     deadline_ms: float,
     json: bool,
 ) -> None:
-    """Compares a policy for serving with the heuristics."""
+    """Compares policies for serving with the heuristics."""
     from edbatch.policies.serving import compare_serving, load_serving_policy
 
-    learned = load_serving_policy(policy)
+    files = [policy] if beside is None else [policy, beside]
+    learned = [load_serving_policy(each) for each in files]
     server = _server(task_options, given, held_out=True)
-    bound: list[ServingRule | ServingHeuristic] = [
-        learned.for_types(server.library.type_keys),
+    bound: list[ServingRule | ServingMachine | ServingHeuristic] = [
+        *(each.for_types(server.library.type_keys) for each in learned),
         *server.heuristics,
     ]
     with stage(f"Serving by {len(bound)} policies at {len(server.arrivals)} rates"):
@@ -242,11 +302,14 @@ def compare_for_serving(
             _print_rate(rows, process.rate, server.capacity, deadline_ms)
     say(f"Costs are {server.costs}; a wave costs {given.overhead_us:g} µs more.")
     for process in server.arrivals:
-        say(outcome([row for row in rows if row.rate == process.rate]))
+        at_rate = [row for row in rows if row.rate == process.rate]
+        others = at_rate[len(learned) :]
+        for row in at_rate[: len(learned)]:
+            say(outcome([row, *others]))
 
 
 def outcome(rows: "list[ServingScore]") -> str:
-    """Says at one rate how the learned policy stands to the best heuristics.
+    """Says at one rate how a learned policy stands to the best heuristics.
 
     Args:
         rows: Of the learned policy first, then of the heuristics.
@@ -261,7 +324,12 @@ def outcome(rows: "list[ServingScore]") -> str:
         change = getattr(learned, name) / getattr(best, name) - 1
         way = "below" if change < 0 else "above"
         parts.append(f"{what} {abs(change):.1%} {way} that of {best.policy}")
-    return f"At {learned.rate:,.0f} requests/s: learned has {' and '.join(parts)}."
+    best = min(others, key=lambda row: row.late)
+    if best.late or learned.late:
+        parts.append(f"{learned.late:.1%} late, {best.policy} {best.late:.1%}")
+    return (
+        f"At {learned.rate:,.0f} requests/s: {learned.policy} has {', '.join(parts)}."
+    )
 
 
 def _server(
@@ -353,12 +421,13 @@ def _print_rate(
     rows: "list[ServingScore]", rate: float, capacity: float, deadline_ms: float
 ) -> None:
     print_table(
-        ("policy", "mean", "p50", "p95", "p99", "goodput", "rows", "wave"),
+        ("policy", "mean", "p50", "p95", "p99", "goodput", "late %", "rows", "wave"),
         [
             (
                 row.policy,
                 *map(_brief, (row.mean_ms, row.p50_ms, row.p95_ms, row.p99_ms)),
                 round(row.goodput),
+                round(100 * row.late, 1),
                 round(row.rows_per_batch),
                 round(row.batches_per_wave),
             )

@@ -99,6 +99,7 @@ def train_policy(
     serving_: serving.Serving = False,
     rate: serving.Rates = serving.DEFAULT_RATES,
     objective: serving.Objective = "p99",
+    method: serving.Method = "cross-entropy",
     burst: serving.Burst = 1.0,
     overhead_us: serving.Overhead = 200.0,
     requests: serving.Requests = 1000,
@@ -144,7 +145,9 @@ def train_policy(
         given = serving.ServingOptions(
             rate, burst, overhead_us, requests, max_rows, costs, seed
         )
-        serving.train_serving(task_options, given, objective, generations, out, json)
+        serving.train_serving(
+            task_options, given, objective, method, generations, out, json
+        )
         return
     encoding_id(encoding)
     measured = None if costs is None else load_costs(costs)

@@ -3,10 +3,16 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from edbatch.errors import RecordingError
+from edbatch.schedule.schedule import Schedule
+from edbatch.serving.decisions import WaveDecider
+from edbatch.serving.flight_nodes import flight_nodes
 from edbatch.serving.request import Request, late
 from edbatch.serving.stats import Counts
 from edbatch.waves.runner import Asked, WaveRunner
@@ -19,13 +25,15 @@ class Generation:
     """Requests in flight, run by one runner. All of it happens in one thread.
 
     Where there are many they run in two parts: while the device computes the values of
-    one, the other runs in Python.
+    one, the other runs in Python. Where a serving policy decides, it is one wave after
+    the other, since the policy goes by what is there.
 
     Args:
         runner: A new runner.
         model: Runs one instance, with handles.
         max_nodes: How many nodes an instance may record between two values.
         counts: The server's counts.
+        decider: Decides what waves run; None for all that is needed.
 
     Attributes:
         runner: The runner.
@@ -37,8 +45,10 @@ class Generation:
         model: Callable[[Any], Any],
         max_nodes: int,
         counts: Counts,
+        decider: WaveDecider | None = None,
     ) -> None:
         self.runner, self._model = runner, model
+        self._decider, self._start_s = decider, time.perf_counter()
         self._max_nodes, self._counts = max_nodes, counts
         self._requests: dict[int, Request] = {}
         self._waiting: list[Request] = []  # for a wave
@@ -104,17 +114,77 @@ class Generation:
             return False
         return True
 
-    def step(self) -> None:
+    def step(self, arrived: int = 0, *, may_wait: bool = True) -> bool:
         """Launches a wave if there is room for one, or else waits for the oldest one.
 
         In the end, after several steps, all requests have their values.
+
+        Args:
+            arrived: Requests that wait outside, for a serving policy to know.
+            may_wait: Whether the policy may decide to wait; else all runs then.
+
+        Returns:
+            Whether something was done: False if the policy decided to wait.
+
+        Raises:
+            PolicyError: The policy decided for something that is not allowed.
+            Exception: What the policy raised.
         """
         room = (2 if len(self) >= _TWO_PARTS else 1) - len(self._launched)
         self._drop()
+        if self._decider is not None:
+            return self._run_decided(self._decider, arrived, may_wait)
         if self._waiting and room > 0:
             self._launch(self._take_part())
         elif self._launched:
             self._resume(*self._launched.popleft())
+        return True
+
+    def _run_decided(self, decider: WaveDecider, arrived: int, may_wait: bool) -> bool:
+        """Runs the wave that the policy decides, to its end."""
+        if not self._waiting:
+            return True
+        decided = self._decide(decider, arrived)
+        if isinstance(decided, int):
+            if may_wait:
+                return False
+            decided = None
+        began_ms = self._now_ms()
+        requests, self._waiting = self._waiting, []
+        self._launch(requests, decided)
+        requests, asked = self._launched.popleft()
+        if not asked.places:
+            self.runner.wait()  # no answer tells that the wave has run
+        self._resume(requests, asked)
+        self._waiting.sort(key=lambda each: each.submitted)
+        decider.ran(began_ms, self._now_ms())
+        return True
+
+    def _decide(self, decider: WaveDecider, arrived: int) -> Schedule | int | None:
+        """Asks the policy; returns None where it is not asked, or overruled."""
+        nodes, chosen = flight_nodes(self.runner, self._waiting, self._start_s)
+        if not len(chosen):
+            return None  # all that was asked for is there
+        decided = decider.decide(nodes, self._now_ms(), arrived)
+        if isinstance(decided, Schedule):
+            return replace(decided, order=chosen[decided.order])
+        if decided is None:
+            self._counts.add(overruled=1)
+        elif self._has_answer():
+            nothing = np.zeros(0, np.int32)
+            return Schedule(nothing, np.zeros(1, np.int32), nothing)
+        return decided
+
+    def _has_answer(self) -> bool:
+        """Whether the values of some request are there already."""
+        return any(
+            bool((self.runner.rows_of([h._value for h in each.run.asked]) >= 0).all())
+            for each in self._waiting
+            if each.run is not None
+        )
+
+    def _now_ms(self) -> float:
+        return 1e3 * (time.perf_counter() - self._start_s)
 
     def _take_part(self) -> list[Request]:
         """Takes the requests of the next wave: half of all, if there are many."""
@@ -122,13 +192,22 @@ class Generation:
         own, self._waiting = self._waiting[:count], self._waiting[count:]
         return own
 
-    def _launch(self, requests: list[Request]) -> None:
+    def _launch(
+        self, requests: list[Request], schedule: Schedule | None = None
+    ) -> None:
+        """Launches a wave; those that it does not serve wait for another one."""
         runner, before = self.runner, self.runner.counts.copy()
         try:
-            asked = runner.launch([each.run for each in requests if each.run])
+            runs = [each.run for each in requests if each.run]
+            decided = {} if schedule is None else {"schedule": schedule}
+            asked = runner.launch(runs, **decided)
         except Exception:
             self._waiting += requests
             raise
+        if schedule is not None:
+            served = {id(run) for run, _ in asked.places}
+            self._waiting += [r for r in requests if id(r.run) not in served]
+            requests = [each for each in requests if id(each.run) in served]
         self._launched.append((requests, asked))
         after = runner.counts
         self._counts.add(

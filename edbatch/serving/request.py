@@ -1,5 +1,6 @@
 """A request to a server, from its submission to its answer."""
 
+import math
 import threading
 import time
 from concurrent.futures import Future, InvalidStateError
@@ -140,6 +141,11 @@ class Queue:
         with self.changed:
             count = min(most, len(self._requests))
             return [heappop(self._requests) for _ in range(count)]
+
+    def oldest(self) -> float:
+        """When the first of those that wait was submitted; infinite if none waits."""
+        with self.changed:
+            return min((each.submitted for each in self._requests), default=math.inf)
 
     def close(self) -> None:
         """Takes no more; what waits stays."""

@@ -12,9 +12,11 @@ thread; requests may come from any thread or event loop.
 import asyncio
 import atexit
 import threading
+import time
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
+from os import PathLike
 from typing import Any
 
 from edbatch.arguments import check_number, list_of
@@ -24,6 +26,9 @@ from edbatch.compilation.warm_up import warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import EdbatchError, ServerClosedError, shown
 from edbatch.graph.parameters import abstract, check_params
+from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
+from edbatch.schedule.serving.simulation import QUANTUM_MS
+from edbatch.serving.decisions import WaveDecider, as_serving_policy
 from edbatch.serving.generation import Generation
 from edbatch.serving.request import Queue, Request
 from edbatch.serving.stats import Counts, ServerStats
@@ -37,6 +42,13 @@ class Server:
     Args:
         batched: The batched function, of one device.
         params: The model's parameters.
+        policy: What decides which batches the next wave runs, whether to wait for
+            requests, and when they join: a file of ``train-policy --serving``, or a
+            `edbatch.schedule.serving.ServingPolicy`. Default: requests join at the next
+            wave, and a wave runs all that they need, by the batched function's policy.
+        max_rows: The policy's batches have at most so many rows.
+        patience_ms: Where the policy lets something that could run wait for longer,
+            the next wave runs all that is needed.
         max_waiting: Requests that may wait to be run; more are refused at once.
         max_in_flight: Requests that run at the same time.
         max_nodes: Calls of cells that an instance may make between two values; a
@@ -62,6 +74,9 @@ class Server:
         batched: Batched,
         params: Any,
         *,
+        policy: ServingPolicy | str | PathLike[str] | None = None,
+        max_rows: int = 256,
+        patience_ms: float = 1000.0,
         max_waiting: int = 1024,
         max_in_flight: int = 256,
         max_nodes: int = 100_000,
@@ -74,11 +89,19 @@ class Server:
                 f" {type(batched).__name__}"
             )
         for name, value in (
+            ("max_rows", max_rows),
             ("max_waiting", max_waiting),
             ("max_in_flight", max_in_flight),
             ("max_nodes", max_nodes),
         ):
             check_number(EdbatchError, f"{name} of eb.Server", value, 1, whole=True)
+        check_number(EdbatchError, "patience_ms of eb.Server", patience_ms, 0)
+        self._policy = None if policy is None else as_serving_policy(policy)
+        self._admission = JOIN_AT_ONCE
+        if self._policy is not None:
+            self._admission = self._policy.admission
+            max_in_flight = min(max_in_flight, self._admission.max_requests)
+        self._max_rows, self._patience_ms = max_rows, float(patience_ms)
         self._batched, self._rng = batched, rng
         self._max_in_flight, self._max_nodes = max_in_flight, max_nodes
         self._queue = Queue(max_waiting)
@@ -87,7 +110,7 @@ class Server:
         self._settings = settings()
         self._stopped = self._swapped = False
         self._params = params
-        self._generations.append(self._new_generation(params, self._counts))
+        self._generations.append(self._new(params))
         self._thread = threading.Thread(
             target=self._serve, name="edbatch server", daemon=True
         )
@@ -112,14 +135,16 @@ class Server:
         """
         instances = list_of(EdbatchError, "a sample", sample)
         calls: list[Any] = []
-        for _ in range(2):  # sizes grow in the first round
-            own = self._new_generation(self._params, Counts())
+        # Sizes grow in the first rounds.
+        rounds = (None, None) if self._policy is None else (None, *2 * [self._policy])
+        for policy in rounds:
+            own = self._new_generation(self._params, Counts(), policy)
             requests = [Request(each, k, 0, None) for k, each in enumerate(instances)]
             for first in range(0, len(requests), self._max_in_flight):
                 for each in requests[first : first + self._max_in_flight]:
                     own.start(each)
                 while len(own):
-                    own.step()
+                    own.step(may_wait=False)
             for each in requests:
                 each.future.result(0)
             calls = own.runner.calls()
@@ -259,9 +284,17 @@ class Server:
     def _in_flight(self) -> int:
         return sum(map(len, self._generations))
 
-    def _new_generation(self, params: Any, counts: Counts) -> Generation:
+    def _new(self, params: Any) -> Generation:
+        return self._new_generation(params, self._counts, self._policy)
+
+    def _new_generation(
+        self, params: Any, counts: Counts, policy: ServingPolicy | None
+    ) -> Generation:
         runner, model = self._batched.wave_runner(params, self._rng)
-        return Generation(runner, model, self._max_nodes, counts)
+        decider = None
+        if policy is not None:
+            decider = WaveDecider(policy, self._max_rows, self._patience_ms)
+        return Generation(runner, model, self._max_nodes, counts, decider)
 
     def _serve(self) -> None:
         """The server's thread; however it ends, no client is left waiting."""
@@ -277,38 +310,69 @@ class Server:
         queue = self._queue
         while not self._stopped:
             self._admit()
-            for each in tuple(self._generations):
-                self._step(each)
+            did = [self._step(each) for each in tuple(self._generations)]
             with queue.changed:
-                while not (len(queue) or self._in_flight() or queue.closed):
-                    queue.changed.wait()
+                if not any(did):
+                    self._wait()
                 if queue.closed and not len(queue) and not self._in_flight():
                     return
+
+    def _wait(self) -> None:
+        """Waits, as nothing runs: for a request, a window, or a moment."""
+        queue = self._queue
+        while not (len(queue) or self._in_flight() or queue.closed):
+            queue.changed.wait()
+        if not self._joining():
+            wait_s = 1e-3 * QUANTUM_MS
+            if not self._in_flight():
+                opens = queue.oldest() + 1e-3 * (self._admission.window_ms or 0.0)
+                wait_s = min(opens - time.perf_counter(), threading.TIMEOUT_MAX)
+            if not queue.closed or self._in_flight():
+                queue.changed.wait(max(0.0, wait_s))
+
+    def _joining(self) -> int:
+        """How many of the requests that wait may join; see `Admission`."""
+        queue, flight, window_ms = self._queue, self._in_flight(), None
+        if not queue.closed:
+            window_ms = self._admission.window_ms
+        if window_ms is not None and len(queue):
+            is_full = len(queue) >= self._max_in_flight
+            is_over = time.perf_counter() >= queue.oldest() + 1e-3 * window_ms
+            if flight or not (is_full or is_over):
+                return 0
+        return min(len(queue), self._max_in_flight - flight)
 
     def _take_params(self) -> None:
         with self._queue.changed:
             swapped, params = self._swapped, self._params
             self._swapped = False
         if swapped:
-            self._generations.append(self._new_generation(params, self._counts))
+            self._generations.append(self._new(params))
         self._generations = [
             each for each in self._generations[:-1] if len(each)
         ] + self._generations[-1:]
 
     def _admit(self) -> None:
-        requests = self._queue.take(self._max_in_flight - self._in_flight())
+        requests = self._queue.take(self._joining())
         self._take_params()  # those that were swapped in before a request came, too
         for request in requests:
             self._generations[-1].start(request)
 
-    def _step(self, generation: Generation) -> None:
-        """Goes on; if a wave fails, so do its requests, and the server goes on."""
+    def _step(self, generation: Generation) -> bool:
+        """Goes on; if a wave fails, so do its requests, and the server goes on.
+
+        Returns whether something was done.
+        """
+        if not len(generation):
+            return False
         try:
-            generation.step()
+            waits = not self._queue.closed  # else nobody comes
+            return generation.step(len(self._queue), may_wait=waits)
         except Exception as error:
             generation.fail_all(error)
             self._generations.remove(generation)
-            self._generations.append(self._new_generation(self._params, self._counts))
+            self._generations.append(self._new(self._params))
+            return True
 
     def _end_all(self) -> None:
         error = ServerClosedError(

@@ -24,6 +24,8 @@ class ServerStats:
         nodes: Nodes that ran.
         batches: Batches of their schedules.
         rows: Rows that were computed, padding included.
+        overruled: Waves in which all ran that was needed, since the serving policy
+            had let something wait for too long.
         width: Nodes per batch, on average.
         latency: From submission to the answer.
         first_value: From submission to the first value that a request looked at, or its
@@ -44,6 +46,7 @@ class ServerStats:
     nodes: int
     batches: int
     rows: int
+    overruled: int
     width: float
     latency: Latency
     first_value: Latency
@@ -65,6 +68,7 @@ class Counts:
     nodes: int = 0
     batches: int = 0
     rows: int = 0
+    overruled: int = 0
     latency: Durations = field(default_factory=Durations)
     first_value: Durations = field(default_factory=Durations)
     lock: threading.Lock = field(default_factory=threading.Lock)

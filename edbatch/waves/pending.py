@@ -235,18 +235,21 @@ class PendingNodes:
             found = np.maximum(found, behind)
         return found
 
-    def runs(self, values: np.ndarray, order: np.ndarray) -> bool:
-        """Tells whether nodes compute values.
+    def computes(self, values: np.ndarray, order: np.ndarray) -> np.ndarray:
+        """Tells which values nodes compute.
 
         Args:
             values: Numbers of values that have not been computed; ``[n] int64``.
             order: The nodes; ``[m] int32``.
 
         Returns:
-            Whether all of the values are computed.
+            Whether each of the values is computed; ``[n] bool``.
         """
         outputs = self._types.counts[2]
-        return bool(np.isin(nodes_of_values(self.nodes, outputs, values), order).all())
+        chosen = np.zeros(len(self.nodes.node_type) + 1, np.bool_)
+        chosen[order] = True
+        found: np.ndarray = chosen[nodes_of_values(self.nodes, outputs, values)]
+        return found
 
     def remove(self, ran: np.ndarray, rows: ValueRows, *, ended: bool) -> None:
         """Removes nodes that ran, and those that nobody needs any more.

@@ -40,6 +40,7 @@ from edbatch.waves.programs import (
     pad_pools,
 )
 from edbatch.waves.resident_values import ResidentValues, Rows
+from edbatch.waves.value_rows import ValueRows
 from edbatch.waves.wave import Wave
 from edbatch.waves.wave_nodes import RecordedNodes
 
@@ -349,14 +350,16 @@ class WaveRunner:
         self, waiting: Sequence[InstanceRun], schedule: Schedule
     ) -> list[InstanceRun]:
         """Returns the instances whose values are all there after a wave."""
-        found = []
-        rows = self._values.rows
-        for run in waiting:
-            values = np.array([each._value for each in run.asked], np.int64)
-            left = values[rows.of(values) < 0]
-            if not len(left) or self.pending.runs(left, schedule.order):
-                found.append(run)
-        return found
+        asked = [[each._value for each in run.asked] for run in waiting]
+        values = np.array([value for own in asked for value in own], np.int64)
+        there = self._values.rows.of(values) >= 0
+        there[~there] = self.pending.computes(values[~there], schedule.order)
+        run_of = np.repeat(np.arange(len(asked)), [len(own) for own in asked])
+        served = np.ones(len(asked), np.bool_)
+        served[run_of[~there]] = False
+        return [
+            run for run, is_served in zip(waiting, served, strict=True) if is_served
+        ]
 
     def _run(self, program: WaveProgram, wave: Wave) -> dict[int, Array]:
         """Runs a wave by its compiled program, which is looked up when it changes."""
@@ -388,6 +391,12 @@ class WaveRunner:
         for run, places in asked.places:
             yield run, [values[kind][row, ...] for kind, row in places]
 
+    def wait(self) -> None:
+        """Waits until the last wave has run."""
+        start = time.perf_counter()
+        jax.block_until_ready(self._values.arenas)
+        self.counts.run_ms += 1e3 * (time.perf_counter() - start)
+
     def collect(self, shape: Any, rows: Any, lengths: Any, pools: Any) -> Any:
         """Gathers results; see `edbatch.waves.wave.collect`."""
         arenas = self._values.arenas
@@ -410,7 +419,12 @@ class WaveRunner:
         """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""
         return self._sizes.result_rows(name, needed)
 
-    def rows_of(self, values: np.ndarray) -> np.ndarray:
+    @property
+    def value_rows(self) -> ValueRows:
+        """Which row holds which value."""
+        return self._values.rows
+
+    def rows_of(self, values: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the rows of values; ``[n] int32``."""
         return self._values.rows.of(values)
 

@@ -281,7 +281,7 @@ SERVING = JsonFormat(
     version=4,
     writer="`train-policy --serving`",
     again="train the policy again",
-    by_line=frozenset({"types", "training"}),
+    by_line=frozenset({"types", "states", "training"}),
 )
 COSTS = JsonFormat(
     what="cost",

@@ -9,14 +9,18 @@ from edbatch.policies.serving.comparison import (
 from edbatch.policies.serving.costs import affine_costs, batch_costs
 from edbatch.policies.serving.file import load_serving_policy
 from edbatch.policies.serving.heuristics import ServingHeuristic, serving_heuristics
+from edbatch.policies.serving.machine import ServingMachine
+from edbatch.policies.serving.machine_training import train_serving_machine
 from edbatch.policies.serving.objective import Objective
-from edbatch.policies.serving.rule import ServingRecord, ServingRule
+from edbatch.policies.serving.record import ServingRecord
+from edbatch.policies.serving.rule import ServingRule
 from edbatch.policies.serving.trace import Trace, draw_trace, serve
 from edbatch.policies.serving.training import train_serving_policy
 
 __all__ = [
     "Objective",
     "ServingHeuristic",
+    "ServingMachine",
     "ServingRecord",
     "ServingRule",
     "ServingScore",
@@ -30,5 +34,6 @@ __all__ = [
     "score",
     "serve",
     "serving_heuristics",
+    "train_serving_machine",
     "train_serving_policy",
 ]

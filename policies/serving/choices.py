@@ -6,15 +6,18 @@ All look at the arrays of `View`. Ties go to the type that was recorded first.
 import numpy as np
 from numba import njit
 
+from edbatch.policies.serving.encoding import encode
 from edbatch.schedule.serving.kernels import View
 from edbatch.schedule.serving.policy import LOOK, WAIT
 
-AGENDA, GREEDY, LARGEST, OLDEST, READY, RULE = range(6)
+AGENDA, GREEDY, LARGEST, OLDEST, READY, RULE, MACHINE = range(7)
 
 # Columns of a rule's weights: what its score of a type is made of.
 FEATURES = ("bias", "width", "share", "ratio", "age", "wait", "urgency", "load")
 # Columns of its last row: scores of waiting, and log2 of the batches in a wave.
 WAITING = ("wait_bias", "wait_load", "wave_bias", "wave_load")
+# Rows of a machine's table before its states: what it is, and mean depths of types.
+HEADER, DEPTHS, STATES = range(3)
 
 
 @njit(cache=True, nogil=True)
@@ -30,11 +33,11 @@ def choose(
     """Chooses what runs next.
 
     Args:
-        kind: The policy, `AGENDA` to `RULE`.
-        weights: Of a rule ``[T + 1, F]``; of `AGENDA` ``[1, T]``, mean depths; else not
-            read.
-        scale_ms: A rule's unit of time.
-        wave: Batches in a wave, except of a rule, which decides that itself.
+        kind: The policy, `AGENDA` to `MACHINE`.
+        weights: Of a rule ``[T + 1, F]``; of a machine as `choose_by_machine` has it;
+            of `AGENDA` ``[1, T]``, mean depths; else not read.
+        scale_ms: The unit of time of a rule or a machine.
+        wave: Batches in a wave of a heuristic.
         view: What is waiting.
         in_flight: Requests in flight.
         batches: Batches of the present wave so far.
@@ -44,6 +47,16 @@ def choose(
     """
     if kind == RULE:
         return choose_by_rule(weights, scale_ms, view, in_flight, batches)
+    if kind == MACHINE:
+        return choose_by_machine(weights, scale_ms, view, in_flight, batches)
+    return choose_by_heuristic(kind, weights, wave, view, batches)
+
+
+@njit(cache=True, nogil=True)
+def choose_by_heuristic(
+    kind: int, depths: np.ndarray, wave: int, view: View, batches: int
+) -> int:
+    """Chooses the first type by what a heuristic goes by; or ends the wave."""
     if batches >= wave:
         return LOOK
     best = WAIT
@@ -52,7 +65,7 @@ def choose(
         if view.waiting[t] == 0:
             continue
         if kind == AGENDA:
-            score = -weights[0, t]
+            score = -depths[0, t]
         elif kind == GREEDY:
             score = view.waiting[t] / max(1, view.heads[t])
         elif kind == LARGEST:
@@ -64,6 +77,51 @@ def choose(
         if score > best_score:
             best, best_score = t, score
     return best
+
+
+@njit(cache=True, nogil=True)
+def choose_by_machine(
+    table: np.ndarray, scale_ms: float, view: View, in_flight: int, batches: int
+) -> int:
+    """Chooses as the table has it for the encoded state; else as its heuristic does.
+
+    Args:
+        table: Encoding, heuristic and its batches in a wave; mean depths of types; then
+            the states, ascending, each with its decision. ``[S + 2, max(3, T)]``.
+        scale_ms: The unit of time.
+        view: What is waiting.
+        in_flight: Requests in flight.
+        batches: Batches of the present wave so far.
+
+    Returns:
+        A type, `WAIT` or `LOOK`.
+    """
+    head = table[HEADER]
+    code = float(encode(int(head[0]), scale_ms, view, in_flight, batches))
+    low, high = STATES, len(table)
+    while low < high:
+        middle = (low + high) // 2
+        if table[middle, 0] < code:
+            low = middle + 1
+        else:
+            high = middle
+    if low < len(table) and table[low, 0] == code:
+        chosen = int(table[low, 1])
+        if is_allowed(chosen, view, batches):
+            return chosen
+    return choose_by_heuristic(
+        int(head[1]), table[DEPTHS:STATES], int(head[2]), view, batches
+    )
+
+
+@njit(cache=True, nogil=True)
+def is_allowed(chosen: int, view: View, batches: int) -> bool:
+    """Whether a decision is one that a server takes; see `ServingPolicy`."""
+    if chosen == WAIT:
+        return batches == 0
+    if chosen == LOOK:
+        return batches > 0
+    return 0 <= chosen < len(view.waiting) and view.waiting[chosen] > 0
 
 
 @njit(cache=True, nogil=True)

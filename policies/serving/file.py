@@ -10,11 +10,16 @@ from typing import Any
 
 from edbatch.policies.files.json_file import SERVING, read_entry, read_types
 from edbatch.policies.serving.choices import FEATURES, WAITING
-from edbatch.policies.serving.rule import ServingRecord, ServingRule
+from edbatch.policies.serving.encoding import MachineState
+from edbatch.policies.serving.machine import ServingMachine
+from edbatch.policies.serving.record import ServingRecord
+from edbatch.policies.serving.rule import ServingRule
 from edbatch.schedule.serving.policy import Admission
 
+Learned = ServingRule | ServingMachine
 
-def load_serving_policy(path: str | PathLike[str]) -> ServingRule:
+
+def load_serving_policy(path: str | PathLike[str]) -> Learned:
     """Reads a file of ``train-policy --serving``.
 
     Args:
@@ -31,7 +36,7 @@ def load_serving_policy(path: str | PathLike[str]) -> ServingRule:
     return SERVING.parse(SERVING.read(path), str(path), _build)
 
 
-def parse_serving_policy(text: str, source: str = "this text") -> ServingRule:
+def parse_serving_policy(text: str, source: str = "this text") -> Learned:
     """Reads the content of such a file.
 
     Raises:
@@ -40,26 +45,76 @@ def parse_serving_policy(text: str, source: str = "this text") -> ServingRule:
     return SERVING.parse(text, source, _build)
 
 
-def _build(content: dict[str, Any], _version: int) -> ServingRule:
-    """Builds the rule; raises `ValueError` with a clause that says what is wrong."""
+def _build(content: dict[str, Any], _version: int) -> Learned:
+    """Builds the policy; raises `ValueError` with a clause that says what is wrong."""
     if content.get("kind") != "serving":
         raise ValueError("'kind' is not 'serving': it is a policy for minibatches")
-    entries = read_entry(content, "the file", "types", list)
-    waiting = read_entry(content, "the file", "waiting", dict)
     training = content.get("training")
     window = content.get("window_ms")
     if window is not None:
         window = read_entry(content, "the file", "window_ms", float)
+    common = {
+        "scale_ms": read_entry(content, "the file", "scale_ms", float),
+        "admission": Admission(
+            window, read_entry(content, "the file", "max_requests", int)
+        ),
+        "training": None if training is None else _record(training),
+    }
+    entries = read_entry(content, "the file", "types", list)
+    form = read_entry(content, "the file", "form", str)
+    if form not in _FORMS:
+        raise ValueError(f"'form' of the file is {form!r} and not 'rule' or 'machine'")
+    found: Learned = _FORMS[form](content, entries, common)
+    return found
+
+
+def _build_rule(
+    content: dict[str, Any], entries: list[Any], common: dict[str, Any]
+) -> ServingRule:
+    waiting = read_entry(content, "the file", "waiting", dict)
     return ServingRule(
         types=read_types(entries),
         weights=tuple(_numbers(each, f"type {k}") for k, each in enumerate(entries)),
         waiting=tuple(read_entry(waiting, "'waiting'", n, float) for n in WAITING),
-        scale_ms=read_entry(content, "the file", "scale_ms", float),
-        admission=Admission(
-            window, read_entry(content, "the file", "max_requests", int)
-        ),
-        training=None if training is None else _record(training),
+        **common,
     )
+
+
+def _build_machine(
+    content: dict[str, Any], entries: list[Any], common: dict[str, Any]
+) -> ServingMachine:
+    types = read_types(entries)
+    states = dict(
+        _state(each, f"state {k}")
+        for k, each in enumerate(read_entry(content, "the file", "states", list))
+    )
+    return ServingMachine(
+        types=types,
+        encoding=read_entry(content, "the file", "encoding", str),
+        states=states,
+        heuristic=read_entry(content, "the file", "heuristic", str),
+        wave=read_entry(content, "the file", "wave", int),
+        depths=tuple(
+            read_entry(each, f"type {k}", "depth", float)
+            for k, each in enumerate(entries)
+        ),
+        **common,
+    )
+
+
+_FORMS: dict[str, Any] = {"rule": _build_rule, "machine": _build_machine}
+
+
+def _state(entry: Any, where: str) -> tuple[MachineState, int]:
+    sees = [
+        read_entry({"sees": each}, where, "sees", int)
+        for each in read_entry(entry, where, "sees", list)
+    ]
+    load, batches = (read_entry(entry, where, n, int) for n in ("load", "batches"))
+    if min(load, batches, *sees, 0) < 0:
+        raise ValueError(f"a number of {where} is negative")
+    state = MachineState(load, batches, tuple(sees))
+    return state, read_entry(entry, where, "decides", int)
 
 
 def _numbers(entry: Any, where: str) -> tuple[float, ...]:
@@ -85,6 +140,7 @@ def _record(values: Any) -> ServingRecord:
 
 
 _RECORD: dict[str, type] = {
+    "method": str,
     "workload": str,
     "objective": str,
     "rates": list,

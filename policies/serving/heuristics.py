@@ -68,6 +68,11 @@ class ServingHeuristic:
     num_types: int = 0
     depth_of: Mapping[TypeKey, float] | None = None
 
+    @property
+    def needs_heads(self) -> bool:
+        """Whether it goes by the heads of each type."""
+        return self.kind == GREEDY
+
     def for_types(self, type_keys: tuple[TypeKey, ...]) -> "ServingHeuristic":
         """Returns the heuristic for a model's types; see `ServingPolicy`."""
         known = self.depth_of or {}

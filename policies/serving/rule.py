@@ -10,7 +10,7 @@ after ``2 ** (wave_bias + wave_load * load)`` batches. Numbers and times count b
 logarithms, so equal ratios are equal steps.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -23,50 +23,10 @@ from edbatch.graph.node_type import TypeKey
 from edbatch.policies.files.json_file import SERVING, type_entry
 from edbatch.policies.serving.choices import FEATURES, RULE, WAITING
 from edbatch.policies.serving.deciding import Choice, check_types, decide_by
+from edbatch.policies.serving.record import ServingRecord
 from edbatch.schedule.serving.policy import JOIN_AT_ONCE, Admission, ServingState
 
 _MOST = 1e6
-
-
-@dataclass(frozen=True)
-class ServingRecord:
-    """How a serving policy was trained.
-
-    Attributes:
-        workload: On what, in the user's words.
-        objective: As `Objective` reads it.
-        rates: Requests per second.
-        burst: Of the arrivals; 1 for Poisson.
-        overhead_ms: Of a wave.
-        costs: Where the costs of batches come from.
-        seed: Seed of the search and of the arrivals.
-        generations: Generations of each search by the cross-entropy method.
-        validation: Objective on arrivals that were not trained on, in terms of the
-            best heuristic; below 1 is better. One per rate.
-        best_heuristics: The best heuristic at each rate.
-        elapsed_s: Seconds that it took.
-        versions: Versions of the packages that could change the outcome.
-    """
-
-    workload: str
-    objective: str
-    rates: tuple[float, ...]
-    burst: float
-    overhead_ms: float
-    costs: str
-    seed: int
-    generations: int
-    validation: tuple[float, ...]
-    best_heuristics: tuple[str, ...]
-    elapsed_s: float
-    versions: tuple[tuple[str, str], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the record as JSON values, in the order of the attributes."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        for name in ("rates", "validation", "best_heuristics"):
-            values[name] = list(values[name])
-        return values | {"versions": dict(self.versions)}
 
 
 @dataclass(frozen=True)
@@ -141,6 +101,11 @@ class ServingRule:
         """Short name for tables."""
         return "learned"
 
+    @property
+    def needs_heads(self) -> bool:
+        """Whether it goes by the heads of each type."""
+        return bool(self._array[:-1, FEATURES.index("ratio")].any())
+
     def for_types(self, type_keys: tuple[TypeKey, ...]) -> "ServingRule":
         """Returns the rule for a model's types; see `ServingPolicy`.
 
@@ -194,6 +159,7 @@ class ServingRule:
         """Returns the policy as JSON values."""
         return {
             "kind": "serving",
+            "form": "rule",
             "scale_ms": self.scale_ms,
             "window_ms": self.admission.window_ms,
             "max_requests": self.admission.max_requests,

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from edbatch.policies.serving.choices import GREEDY, RULE
+from edbatch.policies.serving.choices import GREEDY, MACHINE, RULE
 from edbatch.policies.serving.compiled_run import serve_all
 from edbatch.policies.serving.deciding import UNLIMITED, Choice
 from edbatch.schedule.interrupt import keyboard_interrupts
@@ -102,7 +102,7 @@ def serve(
         trace.instance,
         trace.arrival_ms,
         deadline_ms,
-        track_heads=kind in (GREEDY, RULE),
+        track_heads=kind in (GREEDY, RULE, MACHINE),
     )
     most = UNLIMITED if policy.max_rows is None else policy.max_rows
     give_up = np.inf if patience_ms is None else trace.arrival_ms[-1] + patience_ms

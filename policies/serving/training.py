@@ -6,25 +6,15 @@ same requests with all of them, and moves mean and spread to those of the best. 
 are drawn anew for each generation, and a constant added to the spread keeps the search
 alive. There are three searches, one from the rule that decides as the best heuristic
 does, and the rule that is best on validation requests is taken.
-
-What a rule is worth is the mean, over the rates, of the logarithm of its objective in
-terms of the best heuristic's at that rate (of deadlines, the difference), so that high
-loads, whose latencies are larger, count no more than others.
-
-Tabular Q-learning over buckets of the same features has more states than a training
-meets for three types, and credit for a latency is due hundreds of decisions earlier;
-the rule has 8 weights per type and its neighbours behave alike.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from edbatch.arguments import check_number, list_of
+from edbatch.arguments import check_number
 from edbatch.errors import PolicyError
-from edbatch.policies.fsm.training_record import package_versions
 from edbatch.policies.serving.choices import (
     AGENDA,
     FEATURES,
@@ -34,24 +24,24 @@ from edbatch.policies.serving.choices import (
     READY,
     WAITING,
 )
-from edbatch.policies.serving.heuristics import (
-    WAVES,
-    ServingHeuristic,
-    serving_heuristics,
+from edbatch.policies.serving.heuristics import WAVES, ServingHeuristic
+from edbatch.policies.serving.judging import (
+    Progress,
+    Task,
+    Validation,
+    best_of,
+    best_values,
+    checked_rates,
 )
 from edbatch.policies.serving.objective import Objective
-from edbatch.policies.serving.rule import ServingRecord, ServingRule
-from edbatch.policies.serving.trace import CompiledPolicy, Trace, draw_trace, serve
+from edbatch.policies.serving.rule import ServingRule
 from edbatch.schedule.serving.arrivals import Arrivals
 from edbatch.schedule.serving.library import InstanceLibrary
 from edbatch.schedule.serving.simulation import ServingConfig
 
 _ELITE = 8
-_FEW = 2  # heuristics that are kept per trace
 _NOISE = 0.25  # of the first spreads
 _STEP = 0.7  # share of the elite's mean and spread in the next generation's
-_VALIDATION_SEEDS = (1_000_001, 1_000_002, 1_000_003)
-_PATIENCE = 1.0  # time for what is left after the last arrival, in that of the arrivals
 # The weight of a heuristic's feature; the agenda is a bias. To wait needs a reason.
 _FEATURE = {GREEDY: "ratio", LARGEST: "width", OLDEST: "age", READY: "wait"}
 _FEATURE_WEIGHT = {GREEDY: 4.0, LARGEST: 1.0, OLDEST: 1.0, READY: 1.0}
@@ -60,44 +50,6 @@ _LONGEST_WAVE = 8.0  # log2 of batches: to the end
 # Spreads of the first generation; of weights of the load, which is up to 8, less.
 _NARROW = {"load": 0.15, "wait_load": 0.1, "wave_load": 0.15, "wait_bias": 3.0}
 _NEAR, _WIDE = 0.4, 1.0
-
-Progress = Callable[[int, int, float], None]
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """What rules are judged by."""
-
-    library: InstanceLibrary
-    config: ServingConfig
-    arrivals: tuple[Arrivals, ...]
-    objective: Objective
-    requests: int
-
-    def traces(self, seed: int) -> list[Trace]:
-        """One trace per rate."""
-        return [
-            draw_trace(self.library, each, self.requests, seed)
-            for each in self.arrivals
-        ]
-
-    def values(
-        self, policy: CompiledPolicy, traces: Sequence[Trace], patient: bool = False
-    ) -> np.ndarray:
-        """The objective on each trace."""
-        return np.array([self._value(policy, each, patient) for each in traces])
-
-    def _value(self, policy: CompiledPolicy, trace: Trace, patient: bool) -> float:
-        patience = None if patient else _PATIENCE * float(trace.arrival_ms[-1])
-        deadline = self.objective.deadline_ms
-        args = policy, self.library, self.config, trace, deadline, patience
-        return self.objective.value(serve(*args), patience or np.inf)
-
-    def loss(self, values: np.ndarray, best: np.ndarray) -> float:
-        """The mean over rates, in terms of the best heuristic."""
-        if self.objective.deadline_ms is not None:
-            return float(np.mean(values - best))
-        return float(np.mean(np.log(values / best)))
 
 
 def train_serving_policy(
@@ -138,77 +90,35 @@ def train_serving_policy(
     Raises:
         PolicyError: A number is out of range, or there is no rate.
     """
-    began = time.perf_counter()
-    rates = tuple(list_of(PolicyError, "arrivals of a training", arrivals, "Arrivals"))
-    if not rates:
-        raise PolicyError(
-            "a serving policy is trained at one rate or more but there is none; give"
-            " for example [Arrivals(rate=100)]"
-        )
+    rates = checked_rates(arrivals)
     check_number(PolicyError, "generations", generations, 1, whole=True)
     check_number(PolicyError, "population", population, 2, whole=True)
     check_number(PolicyError, "requests", requests, 1, whole=True)
-    task = _Task(library, config, rates, objective, requests)
-    validation = [each for s in _VALIDATION_SEEDS for each in task.traces(s)]
-    heuristics = _best_few(task, serving_heuristics(library), validation)
-    names, best_validation = _best(task, heuristics, validation)
-    scale_ms = float(np.median(best_validation))
-    if objective.deadline_ms is not None:
-        scale_ms = objective.deadline_ms / 4
-    judge = _Judge(task, heuristics, validation, best_validation, scale_ms)
+    task = Task(library, config, rates, objective, requests)
+    validation = Validation(task)
     rng = np.random.default_rng(seed)
-    starts = _starts(library, _best_of(task, heuristics, validation))
+    best = best_of(task, validation.heuristics, validation.traces)
+    starts = _starts(library, best)
     found, least = starts[0][0], np.inf
     for k, start in enumerate(starts):
         for generation, mean in enumerate(
-            _search(judge, start, generations, population, seed, rng)
+            _search(validation, start, generations, population, seed, rng)
         ):
-            loss = judge.loss(mean, validation, best_validation)
+            loss = validation.loss(_rule(library, mean, validation.scale_ms))
             if loss < least:
                 found, least = mean, loss
             if progress is not None and generation:
                 done = k * generations + generation
                 progress(done, len(starts) * generations, least)
-    values = task.values(_rule(library, found, scale_ms), validation)
-    shape = len(_VALIDATION_SEEDS), len(rates)
-    ratios = (values / best_validation).reshape(shape).mean(axis=0)
-    record = ServingRecord(
-        workload=workload,
-        objective=str(objective),
-        rates=tuple(float(each.rate) for each in rates),
-        burst=float(rates[0].burst),
-        overhead_ms=float(config.overhead_ms),
-        costs=costs,
-        seed=seed,
-        generations=generations,
-        validation=tuple(round(float(each), 4) for each in ratios),
-        best_heuristics=tuple(names[: len(rates)]),
-        elapsed_s=round(time.perf_counter() - began, 2),
-        versions=package_versions(),
+    rule = _rule(library, found, validation.scale_ms)
+    record = validation.record(
+        rule, "cross-entropy", workload, costs, seed, generations
     )
-    return _rule(library, found, scale_ms, record)
-
-
-@dataclass(frozen=True, eq=False)
-class _Judge:
-    """Rules as flat weights, judged against the best heuristics."""
-
-    task: _Task
-    heuristics: Sequence[ServingHeuristic]
-    validation: Sequence[Trace]
-    best_validation: np.ndarray
-    scale_ms: float
-
-    def loss(
-        self, flat: np.ndarray, traces: Sequence[Trace], best: np.ndarray
-    ) -> float:
-        """The loss of a rule on some traces."""
-        rule = _rule(self.task.library, flat, self.scale_ms)
-        return self.task.loss(self.task.values(rule, traces), best)
+    return replace(rule, training=record)
 
 
 def _search(
-    judge: _Judge,
+    validation: Validation,
     start: tuple[np.ndarray, np.ndarray],
     generations: int,
     population: int,
@@ -216,15 +126,17 @@ def _search(
     rng: np.random.Generator,
 ) -> Iterator[np.ndarray]:
     """Yields the mean of each generation, that of the start first."""
+    task, scale_ms = validation.task, validation.scale_ms
     mean, spread = start[0].copy(), start[1].copy()
     noise = _NOISE * spread
     yield mean.copy()
     for generation in range(generations):
-        traces = judge.task.traces(seed + 1 + generation)
-        _, best = _best(judge.task, judge.heuristics, traces)
+        traces = task.traces(seed + 1 + generation)
+        _, best = best_values(task, validation.heuristics, traces)
         drawn = mean + spread * rng.standard_normal((population, len(mean)))
         drawn[0] = mean
-        losses = [judge.loss(each, traces, best) for each in drawn]
+        rules = [_rule(task.library, each, scale_ms) for each in drawn]
+        losses = [task.loss(task.values(each, traces), best) for each in rules]
         elite = drawn[np.argsort(losses)[: min(_ELITE, population)]]
         mean += _STEP * (elite.mean(axis=0) - mean)
         spread += _STEP * (elite.std(axis=0) - spread)
@@ -232,34 +144,6 @@ def _search(
         falling = max(0.0, 1 - 1.5 * generation / generations)
         spread = np.sqrt(spread**2 + (falling * noise) ** 2)
         yield mean.copy()
-
-
-def _best_few(
-    task: _Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
-) -> list[ServingHeuristic]:
-    """The heuristics that are among the best on some trace; the rest takes long."""
-    values = np.array([task.values(each, traces) for each in heuristics])
-    kept = np.unique(np.argsort(values, axis=0)[:_FEW])
-    return [heuristics[k] for k in kept]
-
-
-def _best(
-    task: _Task, heuristics: Sequence[CompiledPolicy], traces: Sequence[Trace]
-) -> tuple[list[str], np.ndarray]:
-    """Name and objective of the best heuristic on each trace."""
-    values = np.array([task.values(each, traces) for each in heuristics])
-    place = values.argmin(axis=0)
-    return [heuristics[k].name for k in place], values.min(axis=0)
-
-
-def _best_of(
-    task: _Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
-) -> ServingHeuristic:
-    """The heuristic that is best over all traces."""
-    values = [task.values(each, traces) for each in heuristics]
-    _, best = _best(task, heuristics, traces)
-    losses = [task.loss(each, best) for each in values]
-    return heuristics[int(np.argmin(losses))]
 
 
 def _starts(
@@ -305,7 +189,6 @@ def _rule(
     library: InstanceLibrary,
     flat: np.ndarray,
     scale_ms: float,
-    record: ServingRecord | None = None,
 ) -> ServingRule:
     rows = flat[: -len(WAITING)].reshape(library.num_types, len(FEATURES))
     return ServingRule(
@@ -313,5 +196,4 @@ def _rule(
         weights=tuple(tuple(round(float(w), 6) for w in row) for row in rows),
         waiting=tuple(round(float(w), 6) for w in flat[-len(WAITING) :]),
         scale_ms=round(scale_ms, 6),
-        training=record,
     )

@@ -6,7 +6,6 @@ import threading
 import time
 
 import jax
-import numpy as np
 import pytest
 from asking_models import (
     embed,
@@ -18,6 +17,7 @@ from asking_models import (
     shift_reduce,
     turn,
 )
+from compared_answers import assert_same
 
 import edbatch as eb
 from edbatch.serving import generation
@@ -35,17 +35,6 @@ def parts(request, monkeypatch):
     """Requests run all together, or in two parts."""
     if request.param == "in parts":
         monkeypatch.setattr(generation, "_TWO_PARTS", 2)
-
-
-def assert_same(found, expected):
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for one, other in zip(
-        jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
-    ):
-        if isinstance(other, str):
-            assert one == other
-        else:
-            np.testing.assert_allclose(one, np.asarray(other), rtol=1e-4, atol=1e-5)
 
 
 def walk(params, instance):

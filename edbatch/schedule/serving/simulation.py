@@ -28,6 +28,7 @@ from edbatch.schedule.serving.policy import (
     deadline_or_never,
 )
 
+QUANTUM_MS = 0.5  # how long a server waits whose policy decides to wait
 _CONTINUOUS = -1.0  # a window of `kernels.Rules` that is none
 
 
@@ -49,7 +50,7 @@ class ServingConfig:
     cost_ms: np.ndarray  # [T, W + 1] float64
     overhead_ms: float = 0.2
     admission: Admission = JOIN_AT_ONCE
-    quantum_ms: float = 0.5
+    quantum_ms: float = QUANTUM_MS
 
     def __post_init__(self) -> None:
         costs = np.ascontiguousarray(self.cost_ms, np.float64)

@@ -160,7 +160,8 @@ def changed(rule, **entries):
         ({"max_requests": 0}, "max_requests of an admission"),
         ({"window_ms": "a"}, "'window_ms' of the file is not a JSON number"),
         ({"training": 3}, "'training' is not an object"),
-        ({"training": {}}, "'training' has no 'workload'"),
+        ({"training": {}}, "'training' has no 'method'"),
+        ({"form": "table"}, "'form' of the file is 'table' and not 'rule' or 'mac"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(rule, entries, message):

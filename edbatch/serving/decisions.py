@@ -1,0 +1,244 @@
+"""A serving policy decides what runs in the next wave of a server.
+
+It is shown the same state as in simulation (`edbatch.schedule.serving`): what is ready
+among the nodes that requests in flight need, since when, and for whom. It decides batch
+after batch until it looks, waits, or nothing is left; these batches run as one wave.
+
+What a policy cannot do is stop the server: where a node has been ready for longer than
+the server's patience, the wave runs all that is needed.
+"""
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from edbatch.errors import EdbatchError, shown
+from edbatch.graph.node_type import TypeKey
+from edbatch.policies.serving import load_serving_policy
+from edbatch.policies.serving.compiled_wave import decide_wave
+from edbatch.schedule.schedule import Schedule
+from edbatch.schedule.serving.kernels import View
+from edbatch.schedule.serving.policy import (
+    LOOK,
+    WAIT,
+    ServingPolicy,
+    ServingState,
+    check_decision,
+)
+from edbatch.schedule.serving.simulation import new_view
+from edbatch.schedule.serving.wave_frontier import (
+    BATCHES,
+    BEFORE,
+    RANK,
+    ROWS,
+    WaveFrontier,
+    add_batch,
+    describe,
+    start_wave,
+)
+from edbatch.serving.flight_nodes import FlightNodes
+
+
+def as_serving_policy(policy: Any) -> ServingPolicy:
+    """Returns the serving policy that a user names or gives.
+
+    Args:
+        policy: The path of a file of ``train-policy --serving``, or the policy.
+
+    Returns:
+        The policy.
+
+    Raises:
+        EdbatchError: It is something else.
+        PolicyError: The file cannot be read.
+    """
+    if isinstance(policy, str | PathLike):
+        return load_serving_policy(policy)
+    if not isinstance(policy, ServingPolicy):
+        raise EdbatchError(
+            "policy of eb.Server is a serving policy, or the path of a file of"
+            f" train-policy --serving, but is {shown(policy)}, of type"
+            f" {type(policy).__name__}; a policy for minibatches belongs to eb.batch"
+        )
+    return policy
+
+
+class WaveDecider:
+    """Asks a serving policy about the waves of one runner.
+
+    Args:
+        policy: The policy.
+        max_rows: No batch is wider, in rows.
+        patience_ms: For how long a node may be ready before the server overrules.
+
+    Attributes:
+        policy: The policy, for the types that were met last.
+    """
+
+    def __init__(
+        self, policy: ServingPolicy, max_rows: int, patience_ms: float
+    ) -> None:
+        self.policy = policy
+        self._types: tuple[TypeKey, ...] | None = None
+        own = policy.max_rows
+        self._max_rows = max_rows if own is None else min(own, max_rows)
+        self._patience_ms = patience_ms
+        self._view: View | None = None
+        self._rank = 0
+        # Of nodes that were ready and did not run, ascending by key.
+        self._key = np.zeros(0, np.int64)
+        self._ready_ms = np.zeros(0)
+        self._kept_rank = np.zeros(0, np.int64)
+        self._ready_in = np.zeros(0, np.int32)
+        self._batches = 0
+
+    def decide(
+        self, nodes: FlightNodes, now_ms: float, arrived: int
+    ) -> Schedule | int | None:
+        """Decides a wave.
+
+        Args:
+            nodes: What can run; one node at least.
+            now_ms: The server's clock.
+            arrived: Requests that have arrived and not joined.
+
+        Returns:
+            The schedule of the wave, of places in `nodes`; `WAIT`; or None where the
+            server overrules the policy, and everything runs.
+
+        Raises:
+            PolicyError: The policy has decided for something that is not allowed.
+            Exception: What the policy raised.
+        """
+        self._bind(nodes.type_keys)
+        frontier = self._frontier(nodes, now_ms)
+        is_ready = frontier.rank >= 0
+        if now_ms - frontier.ready_ms[is_ready].min() > self._patience_ms:
+            self._batches = 0
+            return None
+        in_flight = len(nodes.arrival_ms)
+        assert self._view is not None, "it was made for the types"
+        choice = getattr(self.policy, "choice", None)
+        if choice is None:
+            decided = self._ask(frontier, now_ms, in_flight, arrived)
+        else:
+            kind, weights, scale_ms, wave = choice
+            decided = decide_wave(
+                frontier,
+                kind,
+                weights,
+                scale_ms,
+                wave,
+                self._view,
+                in_flight,
+                self._max_rows,
+                now_ms,
+            )
+        self._keep(nodes, frontier)
+        return WAIT if decided == WAIT else schedule_of(frontier)
+
+    def ran(self, began_ms: float, ended_ms: float) -> None:
+        """Notes when the wave that was decided last began and ended.
+
+        Its batches are taken to be equally long: what became ready in one of them is
+        ready since its end.
+
+        Args:
+            began_ms: When it began, on the server's clock.
+            ended_ms: When it ended.
+        """
+        batch_ms = (ended_ms - began_ms) / max(1, self._batches)
+        self.ran_until(began_ms + batch_ms * np.arange(1, self._batches + 1))
+
+    def ran_until(self, end_ms: np.ndarray) -> None:
+        """Notes when each batch of the wave that was decided last ended.
+
+        Args:
+            end_ms: The times, ``[S] float64``.
+        """
+        fresh = self._ready_in != BEFORE
+        self._ready_ms[fresh] = end_ms[self._ready_in[fresh]]
+        self._ready_in[:] = BEFORE
+
+    def state(
+        self, frontier: WaveFrontier, now_ms: float, in_flight: int, arrived: int
+    ) -> ServingState:
+        """Returns what the policy is shown."""
+        assert self._view is not None, "it was made for the types"
+        describe(frontier, now_ms, self._view)
+        waiting, remaining, oldest, waited, slack, heads = map(np.copy, self._view)
+        return ServingState(
+            waiting=waiting,
+            remaining=remaining,
+            oldest_ms=oldest,
+            waited_ms=waited,
+            slack_ms=slack,
+            in_flight=in_flight,
+            arrived=arrived,
+            batches=int(frontier.counts[BATCHES]),
+            now_ms=now_ms,
+            heads=heads if frontier.blocked.shape[1] else None,
+        )
+
+    def _bind(self, type_keys: tuple[TypeKey, ...]) -> None:
+        if self._types is not type_keys and self._types != type_keys:
+            self.policy = self.policy.for_types(type_keys)
+            self._view = new_view(len(type_keys))
+        self._types = type_keys
+
+    def _frontier(self, nodes: FlightNodes, now_ms: float) -> WaveFrontier:
+        count = len(nodes.key)
+        ready_ms, rank = np.zeros(count), np.full(count, -1, np.int64)
+        if len(self._key):
+            place = np.searchsorted(self._key, nodes.key)
+            place[place == len(self._key)] = 0
+            known = self._key[place] == nodes.key
+            ready_ms[known] = self._ready_ms[place[known]]
+            rank[known] = self._kept_rank[place[known]]
+        return start_wave(
+            nodes.node_type,
+            nodes.owner,
+            nodes.readers,
+            (ready_ms, rank, self._rank),
+            (nodes.arrival_ms, nodes.deadline_ms),
+            len(nodes.type_keys),
+            now_ms,
+            bool(getattr(self.policy, "needs_heads", True)),
+        )
+
+    def _ask(
+        self, frontier: WaveFrontier, now_ms: float, in_flight: int, arrived: int
+    ) -> int:
+        """Asks about one batch after the other; returns the last decision."""
+        policy = self.policy
+        while True:
+            state = self.state(frontier, now_ms, in_flight, arrived)
+            if not state.waiting.any():
+                return LOOK
+            decision = policy.decide(state)
+            check_decision(policy, state, decision)
+            if decision in (WAIT, LOOK):
+                return decision
+            add_batch(frontier, int(decision), self._max_rows, now_ms)
+
+    def _keep(self, nodes: FlightNodes, frontier: WaveFrontier) -> None:
+        """Remembers what is ready and does not run in this wave."""
+        left = frontier.rank >= 0
+        left[frontier.order[: frontier.counts[ROWS]]] = False
+        kept = np.flatnonzero(left)
+        kept = kept[np.argsort(nodes.key[kept], kind="stable")]
+        self._key, self._ready_ms = nodes.key[kept], frontier.ready_ms[kept]
+        self._kept_rank, self._ready_in = frontier.rank[kept], frontier.ready_in[kept]
+        self._batches = int(frontier.counts[BATCHES])
+        self._rank = int(frontier.counts[RANK])
+
+
+def schedule_of(frontier: WaveFrontier) -> Schedule:
+    """Returns the batches that were decided."""
+    batches, rows = frontier.counts[BATCHES], frontier.counts[ROWS]
+    return Schedule(
+        frontier.order[:rows].copy(),
+        frontier.batch_start[: batches + 1].copy(),
+        frontier.batch_type[:batches].copy(),
+    )

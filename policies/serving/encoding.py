@@ -1,0 +1,173 @@
+"""What a serving state machine sees of a server's state, as one number, compiled.
+
+States are made of *leaders*: the type with the most waiting nodes, the one with the
+oldest request, the one with the best ratio of waiting nodes to heads. Which type a
+heuristic would run is a leader, so any of them is a machine over these states, whatever
+the number of types. Or of the width of each type's batch, or of the set of types that
+wait; all with the number of requests in flight and of batches in the wave. Numbers and
+times count by their logarithms. A state fits into 53 bits, so that it can stand beside
+weights in an array of floats.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.schedule.serving.kernels import View
+
+LEADERS, WIDTHS, SETS = range(3)
+ENCODINGS = ("leaders", "widths", "sets")
+# The most types that each can tell apart; types beyond are not seen.
+MOST_TYPES = (4095, 14, 38)
+
+_LOAD_BITS, _WAVE_BITS, _AGE_BITS = 4, 3, 3
+# Bits of each number after load and wave.
+_BITS = (12, 3, 1)
+
+
+class MachineState(NamedTuple):
+    """An encoded state, taken apart.
+
+    Attributes:
+        load: log2 of one more than the requests in flight, rounded down.
+        batches: Of the wave: 0 of none, else one more than their log2, rounded down.
+        sees: `leaders`: the types of the three leaders. `widths`: for each type 0, or
+            one more than half of the log2 of its waiting nodes, rounded down. `sets`:
+            twice the log2 of one more than the age of the oldest request, in units of
+            time, rounded down; and for each type whether it has a waiting node.
+    """
+
+    load: int
+    batches: int
+    sees: tuple[int, ...]
+
+
+@njit(cache=True, nogil=True)
+def encode(
+    encoding: int, scale_ms: float, view: View, in_flight: int, batches: int
+) -> int:
+    """Encodes a state.
+
+    Args:
+        encoding: `LEADERS`, `WIDTHS` or `SETS`.
+        scale_ms: The unit of time.
+        view: What is waiting; something is.
+        in_flight: Requests in flight.
+        batches: Batches of the present wave so far.
+
+    Returns:
+        A number from 0 to 2⁵³ − 1.
+    """
+    code = min(2**_LOAD_BITS - 1, int(np.log2(1.0 + in_flight)))
+    wave = 0 if batches == 0 else 1 + int(np.log2(float(batches)))
+    code = code * 2**_WAVE_BITS + min(2**_WAVE_BITS - 1, wave)
+    if encoding == LEADERS:
+        for each in leaders(view):
+            code = code * 2**12 + each
+    elif encoding == WIDTHS:
+        for t in range(min(len(view.waiting), 14)):
+            code = code * 8 + _width_bucket(view.waiting[t])
+    else:
+        age = int(2.0 * np.log2(1.0 + view.oldest_ms.max() / scale_ms))
+        code = code * 2**_AGE_BITS + min(2**_AGE_BITS - 1, age)
+        for t in range(min(len(view.waiting), 38)):
+            code = code * 2 + (view.waiting[t] > 0)
+    return code
+
+
+@njit(cache=True, nogil=True)
+def leaders(view: View) -> tuple[int, int, int]:
+    """Returns the widest, the oldest and the type of the best ratio.
+
+    Ties go to the first.
+    """
+    widest, oldest, best = -1, -1, -1
+    best_ratio = -1.0
+    for t in range(len(view.waiting)):
+        waiting = view.waiting[t]
+        if waiting == 0:
+            continue
+        if widest < 0 or waiting > view.waiting[widest]:
+            widest = t
+        if oldest < 0 or view.oldest_ms[t] > view.oldest_ms[oldest]:
+            oldest = t
+        # As a rule has it: the share of what remains, where nobody counts heads.
+        among = view.heads[t] if view.heads[t] else max(waiting, view.remaining[t])
+        if waiting / among > best_ratio:
+            best, best_ratio = t, waiting / among
+    return min(widest, 4095), min(oldest, 4095), min(best, 4095)
+
+
+@njit(cache=True, nogil=True)
+def _width_bucket(waiting):
+    """0 of none; then up to 3, 15, 63 and 255, and more."""
+    if waiting == 0:
+        return 0
+    return min(5, 1 + int(np.log2(float(waiting))) // 2)
+
+
+def pack(encoding: str, state: MachineState) -> int:
+    """Returns a state as `encode` does."""
+    kind = ENCODINGS.index(encoding)
+    code = state.load * 2**_WAVE_BITS + state.batches
+    for k, each in enumerate(state.sees):
+        bits = _AGE_BITS if kind == SETS and k == 0 else _BITS[kind]
+        code = code * 2**bits + each
+    return code
+
+
+def unpack(encoding: str, num_types: int, code: int) -> MachineState:
+    """Takes a state apart that `encode` returned."""
+    kind = ENCODINGS.index(encoding)
+    bits = [_BITS[kind]] * min(num_types, MOST_TYPES[kind])
+    if kind == LEADERS:
+        bits = [_BITS[kind]] * 3
+    elif kind == SETS:
+        bits = [_AGE_BITS, *bits]
+    sees = []
+    for width in reversed(bits):
+        code, each = divmod(code, 2**width)
+        sees.append(each)
+    load, batches = divmod(code, 2**_WAVE_BITS)
+    return MachineState(load, batches, tuple(reversed(sees)))
+
+
+def is_state(encoding: str, num_types: int, state: MachineState) -> bool:
+    """Whether something is a state that an encoding can have."""
+    if not all(0 <= each < 2**12 for each in (*state[:2], *state.sees)):
+        return False
+    if encoding == ENCODINGS[LEADERS] and max(state.sees, default=0) >= num_types:
+        return False
+    code = pack(encoding, state)
+    return code < 2**53 and unpack(encoding, num_types, code) == state
+
+
+def renumber(
+    encoding: str, state: MachineState, moved: Sequence[int], num_types: int
+) -> MachineState | None:
+    """Returns a state for other types.
+
+    Args:
+        encoding: What the state is made of.
+        state: The state.
+        moved: The new number of each type, negative for none.
+        num_types: How many types there are now.
+
+    Returns:
+        The state; None if it has types that are gone, or that are too many to see.
+    """
+    kind = ENCODINGS.index(encoding)
+    if kind == LEADERS:
+        if any(each >= len(moved) or moved[each] < 0 for each in state.sees):
+            return None
+        return state._replace(sees=tuple(moved[each] for each in state.sees))
+    first = 1 if kind == SETS else 0
+    of_types = [0] * min(num_types, MOST_TYPES[kind])
+    for old, each in enumerate(state.sees[first:]):
+        if each and not 0 <= moved[old] < len(of_types):
+            return None
+        if each:
+            of_types[moved[old]] = each
+    return state._replace(sees=(*state.sees[:first], *of_types))

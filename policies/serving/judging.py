@@ -1,0 +1,176 @@
+"""How serving policies are judged while they are trained.
+
+What a policy is worth is the mean, over the rates, of the logarithm of its objective in
+terms of the best heuristic's at that rate (of deadlines, the difference), so that high
+loads, whose latencies are larger, count no more than others.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edbatch.arguments import list_of
+from edbatch.errors import PolicyError
+from edbatch.policies.fsm.training_record import package_versions
+from edbatch.policies.serving.heuristics import ServingHeuristic, serving_heuristics
+from edbatch.policies.serving.objective import Objective
+from edbatch.policies.serving.record import ServingRecord
+from edbatch.policies.serving.trace import CompiledPolicy, Trace, draw_trace, serve
+from edbatch.schedule.serving.arrivals import Arrivals
+from edbatch.schedule.serving.library import InstanceLibrary
+from edbatch.schedule.serving.simulation import ServingConfig
+
+_FEW = 2  # heuristics that are kept per trace
+_VALIDATION_SEEDS = (1_000_001, 1_000_002, 1_000_003)
+_PATIENCE = 1.0  # time for what is left after the last arrival, in that of the arrivals
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What policies are trained for.
+
+    Attributes:
+        library: The instances.
+        config: The server.
+        arrivals: One process per rate.
+        objective: What to minimize.
+        requests: Requests of a trace.
+    """
+
+    library: InstanceLibrary
+    config: ServingConfig
+    arrivals: tuple[Arrivals, ...]
+    objective: Objective
+    requests: int
+
+    def traces(self, seed: int) -> list[Trace]:
+        """One trace per rate."""
+        return [
+            draw_trace(self.library, each, self.requests, seed)
+            for each in self.arrivals
+        ]
+
+    def values(
+        self, policy: CompiledPolicy, traces: Sequence[Trace], patient: bool = False
+    ) -> np.ndarray:
+        """The objective on each trace."""
+        return np.array([self._value(policy, each, patient) for each in traces])
+
+    def _value(self, policy: CompiledPolicy, trace: Trace, patient: bool) -> float:
+        patience = None if patient else _PATIENCE * float(trace.arrival_ms[-1])
+        deadline = self.objective.deadline_ms
+        args = policy, self.library, self.config, trace, deadline, patience
+        return self.objective.value(serve(*args), patience or np.inf)
+
+    def loss(self, values: np.ndarray, best: np.ndarray) -> float:
+        """The mean over rates, in terms of the best heuristic."""
+        if self.objective.deadline_ms is not None:
+            return float(np.mean(values - best))
+        return float(np.mean(np.log(values / best)))
+
+
+def best_few(
+    task: Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
+) -> list[ServingHeuristic]:
+    """The heuristics that are among the best on some trace; the rest takes long."""
+    values = np.array([task.values(each, traces) for each in heuristics])
+    kept = np.unique(np.argsort(values, axis=0)[:_FEW])
+    return [heuristics[k] for k in kept]
+
+
+def best_values(
+    task: Task, heuristics: Sequence[CompiledPolicy], traces: Sequence[Trace]
+) -> tuple[list[str], np.ndarray]:
+    """Name and objective of the best heuristic on each trace."""
+    values = np.array([task.values(each, traces) for each in heuristics])
+    place = values.argmin(axis=0)
+    return [heuristics[k].name for k in place], values.min(axis=0)
+
+
+def best_of(
+    task: Task, heuristics: Sequence[ServingHeuristic], traces: Sequence[Trace]
+) -> ServingHeuristic:
+    """The heuristic that is best over all traces."""
+    values = [task.values(each, traces) for each in heuristics]
+    _, best = best_values(task, heuristics, traces)
+    losses = [task.loss(each, best) for each in values]
+    return heuristics[int(np.argmin(losses))]
+
+
+class Validation:
+    """Requests that nothing is trained on, and how heuristics serve them.
+
+    Args:
+        task: What is trained for.
+
+    Attributes:
+        task: What is trained for.
+        traces: The requests.
+        everyone: All heuristics.
+        heuristics: Those that are among the best somewhere.
+        best: The objective of the best of them, on each trace.
+        scale_ms: The unit of time of policies: about a latency.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._began = time.perf_counter()
+        self.task = task
+        self.traces = [each for s in _VALIDATION_SEEDS for each in task.traces(s)]
+        self.everyone = serving_heuristics(task.library)
+        self.heuristics = best_few(task, self.everyone, self.traces)
+        self._names, self.best = best_values(task, self.heuristics, self.traces)
+        deadline_ms = task.objective.deadline_ms
+        latency_ms = float(np.median(self.best))
+        self.scale_ms = latency_ms if deadline_ms is None else deadline_ms / 4
+
+    def loss(self, policy: CompiledPolicy) -> float:
+        """The loss of a policy on these requests."""
+        return self.task.loss(self.task.values(policy, self.traces), self.best)
+
+    def record(
+        self,
+        policy: CompiledPolicy,
+        method: str,
+        workload: str,
+        costs: str,
+        seed: int,
+        generations: int,
+    ) -> ServingRecord:
+        """Returns the record of a training that ends now."""
+        task, rates = self.task, self.task.arrivals
+        ratios = task.values(policy, self.traces) / self.best
+        means = ratios.reshape(len(_VALIDATION_SEEDS), len(rates)).mean(axis=0)
+        return ServingRecord(
+            method=method,
+            workload=workload,
+            objective=str(task.objective),
+            rates=tuple(float(each.rate) for each in rates),
+            burst=float(rates[0].burst),
+            overhead_ms=float(task.config.overhead_ms),
+            costs=costs,
+            seed=seed,
+            generations=generations,
+            validation=tuple(round(float(each), 4) for each in means),
+            best_heuristics=tuple(self._names[: len(rates)]),
+            elapsed_s=round(time.perf_counter() - self._began, 2),
+            versions=package_versions(),
+        )
+
+
+def checked_rates(arrivals: Sequence[Arrivals]) -> tuple[Arrivals, ...]:
+    """Returns the rates to train at.
+
+    Raises:
+        PolicyError: There is none.
+    """
+    rates = tuple(list_of(PolicyError, "arrivals of a training", arrivals, "Arrivals"))
+    if not rates:
+        raise PolicyError(
+            "a serving policy is trained at one rate or more but there is none; give"
+            " for example [Arrivals(rate=100)]"
+        )
+    return rates

@@ -1,0 +1,345 @@
+"""Tabular Q-learning of serving machines, in simulation.
+
+Watkins 1989, over a semi-Markov process (Bradtke, Duff, Reinforcement Learning Methods
+for Continuous-Time Markov Decision Problems, 1994): a decision costs what requests
+suffer until the next one, and later costs count by ``exp(-time / horizon)``. After an
+episode its decisions are learned from last to first, by Watkins's Q(lambda): a return
+goes on through decisions that were the table's own, and is estimated where one was made
+by chance.
+
+In a state where too little is known the machine follows a heuristic, and a decision has
+to be better than that of the heuristic, by so many standard errors, to take its place
+(as in safe policy improvement with baseline bootstrapping: Laroche, Trichelair, Tachet
+des Combes, ICML 2019). States leave out most of what a server knows, so returns of one
+state vary, and without this the table follows noise.
+
+What requests suffer: for `mean`, time; for `p99`, the growth of the square of their
+latency, so that a millisecond of an old request counts more; for deadlines, an answer
+that comes too late, and a little time.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbatch.policies.fsm.random_stream import next_uniform
+from edbatch.policies.serving.choices import choose_by_heuristic, is_allowed
+from edbatch.policies.serving.encoding import encode
+from edbatch.schedule.serving.kernels import (
+    ARRIVED,
+    DONE,
+    INTEGRAL,
+    JOINED,
+    MISSED,
+    NOW,
+    SINCE,
+    Library,
+    Requests,
+    Rules,
+    View,
+    look,
+    look_at_door,
+    run_batch,
+    settle,
+    wait,
+)
+from edbatch.schedule.serving.policy import LOOK, WAIT
+
+MEAN, P99, DEADLINE = range(3)
+CAPACITY = 2**16  # states; a power of two
+_MOST_STATES = CAPACITY // 2
+_TIME_OF_DEADLINES = 0.02  # weight of a deadline's length, in terms of a late answer
+_NONE = -1
+
+
+class QTable(NamedTuple):
+    """What is known of states; actions are types, then `WAIT`, then `LOOK`.
+
+    Attributes:
+        code: The states, by open addressing; -1 where there is none.
+        value: Mean cost that followed each action.
+        square: Sum of squared deviations of what followed.
+        visits: How often each was learned from.
+        usual: The heuristic's action in the state when it was met last.
+        size: Number of states, in one entry.
+    """
+
+    code: np.ndarray  # [CAPACITY] int64
+    value: np.ndarray  # [CAPACITY, T + 2] float64
+    square: np.ndarray  # [CAPACITY, T + 2] float64
+    visits: np.ndarray  # [CAPACITY, T + 2] int64
+    usual: np.ndarray  # [CAPACITY] int64
+    size: np.ndarray  # [1] int64
+
+
+class Learning(NamedTuple):
+    """How an episode is played and learned from.
+
+    Attributes:
+        encoding: What states are made of.
+        scale_ms: The unit of time of states.
+        heuristic: Kind of the heuristic.
+        depths: Mean depths of types; ``[1, T] float64``.
+        wave: Batches in a wave of the heuristic.
+        objective: `MEAN`, `P99` or `DEADLINE`.
+        cost_ms: The unit of time of costs.
+        horizon_ms: After this time costs count 1/e.
+        epsilon: Probability of a decision by chance.
+        trace: The lambda of Q(lambda).
+        rate: Least share of a new return in a mean.
+        trusted: Visits of an action from which on its value is compared.
+        errors: Standard errors by which it has to be better than the heuristic's.
+        give_up_ms: When an episode stops, on the clock.
+    """
+
+    encoding: int
+    scale_ms: float
+    heuristic: int
+    depths: np.ndarray
+    wave: int
+    objective: int
+    cost_ms: float
+    horizon_ms: float
+    epsilon: float
+    trace: float
+    rate: float
+    trusted: int
+    errors: float
+    give_up_ms: float
+
+
+class Episode(NamedTuple):
+    """The decisions of an episode, ``S`` at most."""
+
+    state: np.ndarray  # [S] int64, row of the table
+    action: np.ndarray  # [S] int64
+    cost: np.ndarray  # [S] float64, until the next decision
+    weight: np.ndarray  # [S] float64, of costs after it
+    own: np.ndarray  # [S] bool, not made by chance
+
+
+def new_table(num_types: int) -> QTable:
+    """Makes a table without states."""
+    shape = CAPACITY, num_types + 2
+    return QTable(
+        np.full(CAPACITY, _NONE, np.int64),
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(shape, np.int64),
+        np.zeros(CAPACITY, np.int64),
+        np.zeros(1, np.int64),
+    )
+
+
+def new_episode(steps: int) -> Episode:
+    """Makes room for an episode's decisions."""
+    return Episode(
+        np.zeros(steps, np.int64),
+        np.zeros(steps, np.int64),
+        np.zeros(steps),
+        np.zeros(steps),
+        np.zeros(steps, np.bool_),
+    )
+
+
+@njit(cache=True, nogil=True)
+def find(table: QTable, code: int) -> int:
+    """Returns a state's row, which it gets if it is new; -1 if the table is full."""
+    hashed = np.uint64(code) * np.uint64(0x9E3779B97F4A7C15)
+    row = int(hashed >> np.uint64(48))
+    while table.code[row] != code:
+        if table.code[row] == _NONE:
+            if table.size[0] >= _MOST_STATES:
+                return _NONE
+            table.code[row] = code
+            table.size[0] += 1
+            break
+        row = (row + 1) % CAPACITY
+    return row
+
+
+@njit(cache=True, nogil=True)
+def best_action(table: QTable, row: int, trusted: int, errors: float) -> int:
+    """Returns the action to take in a state: the heuristic's, or a better one."""
+    usual = table.usual[row]
+    best = usual
+    if table.visits[row, usual] < trusted:
+        return best
+    for action in range(table.value.shape[1]):
+        if table.visits[row, action] < trusted:
+            continue
+        gain = table.value[row, usual] - table.value[row, action]
+        doubt = errors * np.sqrt(
+            _variance(table, row, action) + _variance(table, row, usual)
+        )
+        if gain > doubt and table.value[row, action] < table.value[row, best]:
+            best = action
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _variance(table, row, action):
+    """Of the mean of what followed an action."""
+    visits = table.visits[row, action]
+    return table.square[row, action] / (visits * max(1, visits - 1))
+
+
+@njit(cache=True, nogil=True)
+def play(
+    library: Library,
+    rules: Rules,
+    requests: Requests,
+    view: View,
+    table: QTable,
+    learning: Learning,
+    episode: Episode,
+    stream: np.ndarray,
+) -> int:
+    """Serves requests by the table, partly by chance.
+
+    Args:
+        library: The instances.
+        rules: Costs and limits.
+        requests: The requests; updated.
+        view: Scratch.
+        table: What is known; states are added.
+        learning: How to play.
+        episode: Written.
+        stream: Random numbers; updated.
+
+    Returns:
+        How many decisions were made.
+    """
+    num_types = len(view.waiting)
+    count, clock = requests.counts, requests.clock
+    sums = np.zeros(5)
+    steps = 0
+    before, then = 0.0, 0.0
+    while settle(library, rules, requests):
+        suffered = _suffered(requests, learning, sums)
+        if steps:
+            _note(episode, steps - 1, suffered - before, clock[NOW] - then, learning)
+        if clock[NOW] > learning.give_up_ms or steps == len(episode.state):
+            return steps
+        before, then = suffered, clock[NOW]
+        look(requests, view)
+        in_flight, batches = count[JOINED] - count[DONE], count[SINCE]
+        code = encode(learning.encoding, learning.scale_ms, view, in_flight, batches)
+        row = find(table, code)
+        chosen = choose_by_heuristic(
+            learning.heuristic, learning.depths, learning.wave, view, batches
+        )
+        own = True
+        if row >= 0:
+            table.usual[row] = _action(chosen, num_types)
+            if next_uniform(stream) < learning.epsilon:
+                chosen = _by_chance(view, batches, stream)
+                own = False
+            else:
+                best = best_action(table, row, learning.trusted, learning.errors)
+                decided = _decision(best, num_types)
+                if is_allowed(decided, view, batches):
+                    chosen = decided
+        episode.state[steps] = row
+        episode.action[steps] = _action(chosen, num_types)
+        episode.own[steps] = own
+        steps += 1
+        if chosen == WAIT:
+            wait(library, rules, requests)
+        elif chosen == LOOK:
+            look_at_door(library, rules, requests)
+        else:
+            run_batch(library, rules, requests, chosen, rules.cost_ms.shape[1] - 1)
+    if steps:
+        suffered = _suffered(requests, learning, sums)
+        _note(episode, steps - 1, suffered - before, clock[NOW] - then, learning)
+    return steps
+
+
+@njit(cache=True, nogil=True)
+def _note(episode, step, cost, took_ms, learning):
+    """Notes what followed a decision."""
+    episode.cost[step] = cost
+    episode.weight[step] = np.exp(-took_ms / learning.horizon_ms)
+
+
+@njit(cache=True, nogil=True)
+def _action(decision, num_types):
+    return decision if decision >= 0 else num_types - 1 - decision
+
+
+@njit(cache=True, nogil=True)
+def _decision(action, num_types):
+    return action if action < num_types else num_types - 1 - action
+
+
+@njit(cache=True, nogil=True)
+def _by_chance(view, batches, stream):
+    """One of the types that wait, or the end of the wave."""
+    allowed = 1
+    for t in range(len(view.waiting)):
+        allowed += view.waiting[t] > 0
+    left = int(next_uniform(stream) * allowed)
+    for t in range(len(view.waiting)):
+        if view.waiting[t] > 0:
+            if left == 0:
+                return t
+            left -= 1
+    return LOOK if batches else WAIT
+
+
+@njit(cache=True, nogil=True)
+def _suffered(requests, learning, sums):
+    """What all requests have suffered so far.
+
+    `sums` holds how many arrivals and answers it has seen; of requests here the sum of
+    arrivals and of their squares; and of answers the sum of squared latencies.
+    """
+    count, clock = requests.counts, requests.clock
+    unit = learning.cost_ms
+    if learning.objective == MEAN:
+        return clock[INTEGRAL] / unit
+    if learning.objective == DEADLINE:
+        return count[MISSED] + _TIME_OF_DEADLINES * clock[INTEGRAL] / unit
+    for r in range(int(sums[0]), count[ARRIVED]):
+        sums[2] += requests.arrival_ms[r]
+        sums[3] += requests.arrival_ms[r] ** 2
+    for k in range(int(sums[1]), count[DONE]):
+        r = requests.ended[k]
+        sums[2] -= requests.arrival_ms[r]
+        sums[3] -= requests.arrival_ms[r] ** 2
+        sums[4] += (requests.finish_ms[r] - requests.arrival_ms[r]) ** 2
+    sums[0], sums[1] = count[ARRIVED], count[DONE]
+    now = clock[NOW]
+    here = (sums[0] - sums[1]) * now**2 - 2 * now * sums[2] + sums[3]
+    return (here + sums[4]) / unit**2
+
+
+@njit(cache=True, nogil=True)
+def learn(table: QTable, episode: Episode, steps: int, learning: Learning) -> None:
+    """Learns from an episode, from its last decision to its first.
+
+    Args:
+        table: Updated.
+        episode: The episode.
+        steps: How many decisions it has.
+        learning: How to learn.
+    """
+    follows = 0.0
+    for step in range(steps - 1, -1, -1):
+        row, action = episode.state[step], episode.action[step]
+        found = episode.cost[step] + episode.weight[step] * follows
+        follows = found
+        if row < 0:
+            continue
+        table.visits[row, action] += 1
+        rate = max(learning.rate, 1.0 / table.visits[row, action])
+        off = found - table.value[row, action]
+        table.value[row, action] += rate * off
+        table.square[row, action] += off * (found - table.value[row, action])
+        best = best_action(table, row, learning.trusted, learning.errors)
+        known = table.visits[row, best] > 0
+        estimate = table.value[row, best] if known else found
+        kept = learning.trace if episode.own[step] else 0.0
+        follows = kept * found + (1 - kept) * estimate

@@ -1,0 +1,48 @@
+"""How serving policies were trained."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ServingRecord:
+    """How a serving policy was trained.
+
+    Attributes:
+        method: `"cross-entropy"` or `"q-learning"`.
+        workload: On what, in the user's words.
+        objective: As `Objective` reads it.
+        rates: Requests per second.
+        burst: Of the arrivals; 1 for Poisson.
+        overhead_ms: Of a wave.
+        costs: Where the costs of batches come from.
+        seed: Seed of the search and of the arrivals.
+        generations: Generations of each search by the cross-entropy method; of
+            Q-learning, episodes per encoding.
+        validation: Objective on arrivals that were not trained on, in terms of the
+            best heuristic; below 1 is better. One per rate.
+        best_heuristics: The best heuristic at each rate.
+        elapsed_s: Seconds that it took.
+        versions: Versions of the packages that could change the outcome.
+    """
+
+    method: str
+    workload: str
+    objective: str
+    rates: tuple[float, ...]
+    burst: float
+    overhead_ms: float
+    costs: str
+    seed: int
+    generations: int
+    validation: tuple[float, ...]
+    best_heuristics: tuple[str, ...]
+    elapsed_s: float
+    versions: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the record as JSON values, in the order of the attributes."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("rates", "validation", "best_heuristics"):
+            values[name] = list(values[name])
+        return values | {"versions": dict(self.versions)}
