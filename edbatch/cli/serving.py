@@ -273,7 +273,7 @@ def compare_for_serving(
     """Compares policies for serving with the heuristics."""
     from edbatch.policies.serving import compare_serving, load_serving_policy
 
-    files = [policy] if beside is None else [policy, beside]
+    files: list[str | Path] = [policy] if beside is None else [policy, beside]
     learned = [load_serving_policy(each) for each in files]
     server = _server(task_options, given, held_out=True)
     bound: list[ServingRule | ServingMachine | ServingHeuristic] = [
@@ -324,12 +324,11 @@ def outcome(rows: "list[ServingScore]") -> str:
         change = getattr(learned, name) / getattr(best, name) - 1
         way = "below" if change < 0 else "above"
         parts.append(f"{what} {abs(change):.1%} {way} that of {best.policy}")
+    said = f"{learned.policy} has {' and '.join(parts)}"
     best = min(others, key=lambda row: row.late)
     if best.late or learned.late:
-        parts.append(f"{learned.late:.1%} late, {best.policy} {best.late:.1%}")
-    return (
-        f"At {learned.rate:,.0f} requests/s: {learned.policy} has {', '.join(parts)}."
-    )
+        said += f", {learned.late:.1%} late where {best.policy} has {best.late:.1%}"
+    return f"At {learned.rate:,.0f} requests/s: {said}."
 
 
 def _server(
