@@ -1,11 +1,12 @@
 """Tables and pictures of a load test."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from load_server import CONTINUOUS, ONE_BY_ONE
+from load_server import CONTINUOUS, ONE_BY_ONE, SERVERS
 
 from edbatch.errors import MissingMatplotlibError
 from edbatch.plot.figure import legend_below, new_figure
@@ -103,6 +104,8 @@ def table(found: dict[str, Any]) -> str:
         "",
         *_limits(found),
         "",
+        *_beside_windows(found),
+        "",
         *_loads(found),
         "",
     ]
@@ -135,12 +138,38 @@ def _ratios(highest: dict[str, float | None]) -> str:
     windows = [
         each
         for name, each in highest.items()
-        if name not in (CONTINUOUS, ONE_BY_ONE) and each is not None
+        if name not in (*SERVERS, ONE_BY_ONE) and each is not None
     ]
     found = [max(windows, default=None), highest[ONE_BY_ONE]]
     return ", ".join(
         "-" if own is None or each is None else f"{own / each:.2f}" for each in found
     )
+
+
+def _beside_windows(found: dict[str, Any]) -> list[str]:
+    """A row per load at which both were measured: p99 of continuous and of windows."""
+    lines = [
+        "| load, of the windows' capacity | p99 continuous | p99 of the best window"
+        " | ratio |",
+        "| --- | --- | --- | --- |",
+    ]
+    at: dict[float, dict[str, float]] = defaultdict(dict)
+    for each in found["points"]:
+        p99 = each["latency_ms"]["p99"]
+        at[each["rate"]][each["system"]] = math.inf if p99 is None else p99
+    for rate, own in sorted(at.items()):
+        windows = [
+            p99 for name, p99 in own.items() if name not in (*SERVERS, ONE_BY_ONE)
+        ]
+        if CONTINUOUS not in own or not windows:
+            continue
+        best = min(windows)
+        ratio = own[CONTINUOUS] / best if math.isfinite(best) else math.nan
+        share = 100 * rate / found["standard_capacity"]
+        lines.append(
+            f"| {share:.0f}% | {own[CONTINUOUS]:.1f} | {best:.1f} | {ratio:.2f} |"
+        )
+    return lines
 
 
 def _loads(found: dict[str, Any]) -> list[str]:

@@ -36,6 +36,9 @@ import edbatch as eb
 from edbatch.graph.context import jitted_cells
 
 CONTINUOUS, ONE_BY_ONE = "continuous", "one by one"
+# Ways to run `edbatch.Server`, by name: the options that each adds. What decides about
+# waves, such as batches of the cells that came first, has its place here.
+SERVERS: dict[str, dict[str, Any]] = {CONTINUOUS: {}}
 _PASSES = 12  # of warm-up, at most
 _CLEAN = 2  # passes in a row that compile nothing end it
 _LARGE = 10  # one instance of so many is large
@@ -67,7 +70,7 @@ class ServerSettings:
 
     def system_names(self) -> list[str]:
         """Lists the systems."""
-        return [CONTINUOUS, *map(window_name, self.windows_ms), ONE_BY_ONE]
+        return [*SERVERS, *map(window_name, self.windows_ms), ONE_BY_ONE]
 
 
 def window_name(window_ms: float) -> str:
@@ -122,12 +125,13 @@ class Systems:
         """
         if name == ONE_BY_ONE:
             return OneByOne(self.served)
-        if name == CONTINUOUS:
+        if name in SERVERS:
             return Continuous(
                 self._continuous,
                 self.served.params,
                 max_waiting=10**6,
                 max_in_flight=self.settings.max_in_flight,
+                **SERVERS[name],
             )
         [length] = [
             each for each in self.settings.windows_ms if window_name(each) == name
@@ -149,7 +153,8 @@ class Systems:
         assert isinstance(server, Continuous), "it is the server"
         server.server.warm_up(tickets)
         server.close()
-        self._settle("the server", self._all_at_once)
+        for name in SERVERS:
+            self._settle(name, partial(self._all_at_once, name))
         most = self.settings.window_requests
         sizes = [2**k for k in range(most.bit_length())]
         self._windows.warm_up(tickets, sizes, params=self.served.params)
@@ -174,9 +179,9 @@ class Systems:
             f" {self.compilations.count} compilations so far"
         )
 
-    def _all_at_once(self) -> None:
-        """Keeps the server full, with requests at all stages, and with large ones."""
-        system = self.start(CONTINUOUS)
+    def _all_at_once(self, name: str) -> None:
+        """Keeps a server full, with requests at all stages, and with large ones."""
+        system = self.start(name)
         left = threading.Semaphore(0)
         most = 2 * self.settings.max_in_flight
         instances = [*self._draw(most), *self._draw(most, large=True)]

@@ -29,7 +29,7 @@ from typing import Any
 
 from load_bench import Bench, Point
 from load_report import draw, write_tables
-from load_server import CONTINUOUS, ONE_BY_ONE, ServerSettings
+from load_server import CONTINUOUS, ONE_BY_ONE, SERVERS, ServerSettings
 
 from arguments import option, parse_arguments
 
@@ -82,7 +82,7 @@ class Test:
         alone = {name: bench.alone_ms(name) for name in (CONTINUOUS, ONE_BY_ONE)}
         capacity = {name: bench.capacity(name) for name in names}
         rates = {name: found for name, (found, _) in capacity.items()}
-        windows = [each for each in names if each not in (CONTINUOUS, ONE_BY_ONE)]
+        windows = [each for each in names if each not in (*SERVERS, ONE_BY_ONE)]
         standard = max(rates[each] for each in windows)
         for share in map(float, own.shares.split(",")):
             for name in names:

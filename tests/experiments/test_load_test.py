@@ -38,7 +38,7 @@ def test_a_tiny_run_writes_all_files(experiment, tmp_path, capfd):
         assert point["latency_ms"]["p50"] >= point["first_value_ms"]["p50"] > 0
     assert (tmp_path / "tree-lstm-4.png").stat().st_size > 10_000
     tables = (tmp_path / "tables.md").read_text()
-    assert "| window 2 ms |" in tables and "sampled" in tables
+    assert "| 50% | " in tables and "| window 2 ms |" in tables and "sampled" in tables
     assert tables in capfd.readouterr().out
 
 
@@ -244,6 +244,36 @@ def test_answers_that_never_came_make_a_percentile_infinite(experiment):
 
     found = percentiles(np.array([1.0] * 98 + [np.inf] * 2))
     assert found == {"p50": 1.0, "p95": 1.0, "p99": None}
+
+
+def test_the_table_puts_p99_beside_that_of_the_best_window(experiment):
+    from load_report import table
+
+    def point(system, rate, p99):
+        latency = {"p50": 1.0, "p95": 2.0, "p99": p99}
+        facts = {"compilations": 0, "cpu_s": 0.1}
+        counts = {"requests": 9, "answered": 9, "wrong": 0, "reached": 1, "goodput": 1}
+        own = {"latency_ms": latency, "first_value_ms": latency, "facts": facts}
+        return {"system": system, "rate": rate, **counts, **own}
+
+    names = ("continuous", "window 2 ms", "window 5 ms", "one by one")
+    highest, p99s = (90.0, 40.0, 60.0, None), (9.0, None, 30.0, 1.0)
+    found = {
+        **{"workload": "any", "hidden": 4, "data": "none", "discarded_runs": 0},
+        "alone_ms": {"continuous": 1.0},
+        "capacity": dict.fromkeys(names, 100.0),
+        "standard_capacity": 100.0,
+        "highest_load": {"50.0": dict(zip(names, highest, strict=True))},
+        "points": [
+            *(point(name, 70.0, p99s[k]) for k, name in enumerate(names)),
+            point("continuous", 80.0, None),
+        ],
+    }
+    text = table(found)
+    assert "| 70% | 9.0 | 30.0 | 0.30 |" in text
+    assert "| 80% | ∞ |" not in text  # no window was measured there
+    assert "| continuous, by the best window and one by one | | 1.50, - |" in text
+    assert "| continuous | 80 | 80% | 1.0 | 2.0 | ∞ |" in text
 
 
 def test_what_is_compiled_is_counted(experiment):
