@@ -37,7 +37,9 @@ def create_app(
     starts and is ready once that is done; whoever made the server closes it.
 
     Args:
-        server: The server, of ``service.model``.
+        server: The server, of ``guarded_batch(service.model, None)``
+            (`edbatch.http.model_error`), by which what the model raises for an input is
+            told from what goes wrong in the server.
         service: What requests and answers look like.
         limits: Limits on requests.
 

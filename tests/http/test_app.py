@@ -1,0 +1,193 @@
+"""The application without a process around it, as another ASGI server runs it."""
+
+import asyncio
+import json
+import threading
+from dataclasses import dataclass
+
+import pytest
+from asking_models import make_params
+from served_jobs import cold, model, service
+
+import edbatch as eb
+from edbatch.http import Service, body
+from edbatch.http.app import create_app
+from edbatch.http.body import read_body
+from edbatch.http.contract import Contract
+from edbatch.http.daemon_thread import in_daemon_thread
+from edbatch.http.limits import Limits
+from edbatch.http.model_error import guarded_batch
+from edbatch.http.refusal import Refusal
+from edbatch.waves.runner import WaveRunner
+
+HEADERS = [(b"content-type", b"application/json")]
+
+
+@pytest.fixture(autouse=True)
+def coarse():
+    with eb.use_tiers("coarse"):
+        yield
+
+
+async def ask(app, method, path, *pieces, headers=HEADERS):
+    """Status and JSON of the answer to a request in so many pieces."""
+    sent, left = [], list(pieces) or [b""]
+
+    async def receive():
+        if not left:
+            await asyncio.Event().wait()
+        piece = left.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(left)}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        **{"type": "http", "method": method, "path": path, "headers": headers},
+        **{"query_string": b"", "client": ("test", 1), "http_version": "1.1"},
+    }
+    await app(scope, receive, send)
+    text = b"".join(each.get("body", b"") for each in sent)
+    return sent[0]["status"], json.loads(text)
+
+
+async def run(app, job):
+    return await ask(app, "POST", "/v1/run", json.dumps({"input": job}).encode())
+
+
+def test_it_is_ready_once_it_is_warm(monkeypatch):
+    go_on = threading.Event()
+    warm_up = eb.Server.warm_up
+
+    def slow(self, sample):
+        go_on.wait(60)
+        return warm_up(self, sample)
+
+    monkeypatch.setattr(eb.Server, "warm_up", slow)
+
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0.05)
+            early = await ask(app, "GET", "/readyz")
+            refused = await run(app, {"words": [1]})
+            alive = await ask(app, "GET", "/healthz")
+            go_on.set()
+            while (await ask(app, "GET", "/readyz"))[0] != 200:
+                await asyncio.sleep(0.01)
+            return early, refused, alive, await run(app, {"words": [1]})
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        early, refused, alive, late = asyncio.run(main(create_app(server, service)))
+    assert early == (503, {"phase": "warming up"}) and alive[0] == 200
+    assert (refused[0], refused[1]["error"]["code"]) == (503, "warming_up")
+    assert late[0] == 200 and late[1]["output"]["name"] == "0 steps"
+
+
+def test_a_wave_that_fails_is_the_servers_fault(monkeypatch):
+    launch, failures = WaveRunner.launch, [MemoryError("SECRET")]
+
+    def once(self, *arguments, **options):
+        if failures:
+            raise failures.pop()
+        return launch(self, *arguments, **options)
+
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            monkeypatch.setattr(WaveRunner, "launch", once)
+            first = await run(app, {"words": [1], "steps": 2})
+            return first, await run(app, {"words": [1], "steps": 2})
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        first, second = asyncio.run(main(create_app(server, cold)))
+    assert first[0] == 500 and "SECRET" not in json.dumps(first)
+    assert second[0] == 200
+
+
+def test_a_server_whose_thread_has_ended_is_not_healthy():
+    async def main(app, server):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            server.close()
+            paths = ("/healthz", "/readyz")
+            found = [await ask(app, "GET", path) for path in paths]
+            return found, await run(app, {"words": [1]})
+
+    server = eb.Server(guarded_batch(model, None), make_params())
+    found, refused = asyncio.run(main(create_app(server, cold), server))
+    assert [status for status, _ in found] == [503, 503]
+    assert (refused[0], refused[1]["error"]["code"]) == (503, "shutting_down")
+
+
+def test_a_body_that_comes_too_slowly(monkeypatch):
+    monkeypatch.setattr(body, "_READ_S", 0.05)
+
+    class Slow:
+        async def stream(self):
+            yield b'{"input": '
+            await asyncio.sleep(60)
+
+    with pytest.raises(Refusal, match=r"within 0\.05 seconds") as caught:
+        asyncio.run(read_body(Slow(), 1000))
+    assert caught.value.status == 408
+
+
+def test_the_default_deadline_is_for_requests_that_name_none():
+    limits = Limits(deadline_ms=30)
+    endless = {"words": [1], "steps": 10**9}
+
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            late = await run(app, endless)
+            own = {"input": {"words": [1]}, "deadline_ms": 60_000}
+            return late, await ask(app, "POST", "/v1/run", json.dumps(own).encode())
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        late, own = asyncio.run(main(create_app(server, cold, limits)))
+    assert late[0] == 504 and own[0] == 200
+
+
+def test_large_bodies_are_read_beside_the_event_loop():
+    filler = [b" " * 10_000] * 5
+    text = b'{"input": {"words": [1]}', *filler, b"}"
+
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            return await ask(app, "POST", "/v1/run", *text)
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        assert asyncio.run(main(create_app(server, cold)))[0] == 200
+
+
+@dataclass(frozen=True)
+class Node:
+    below: tuple["Node", ...] = ()
+
+
+def test_trees_as_deep_as_may_be():
+    contract = Contract(Service(model, input=Node), 190)
+
+    def text(depth):  # each node opens two brackets
+        inner = '{"below": [' * depth + "{}" + "]}" * depth
+        return f'{{"input": {inner}}}'.encode()
+
+    found, depth = contract.read(text(94)).instance, 0
+    while found.below:
+        found, depth = found.below[0], depth + 1
+    assert depth == 94
+    with pytest.raises(Refusal, match="192 deep but may be 190"):
+        contract.read(text(95))
+
+
+def test_work_in_a_daemon_thread():
+    def fail():
+        raise KeyError("a")
+
+    async def main():
+        assert await in_daemon_thread(lambda: threading.current_thread().daemon)
+        with pytest.raises(KeyError):
+            await in_daemon_thread(fail)
+
+    asyncio.run(main())
