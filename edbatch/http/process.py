@@ -44,10 +44,12 @@ def listen(host: str, port: int) -> socket.socket:
         ServiceError: It cannot be bound.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol: by it asyncio knows that connections are of TCP, and has
+        # them send an answer's body without waiting 40 ms for the head's receipt.
+        found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind(address)

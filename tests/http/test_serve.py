@@ -5,6 +5,7 @@ import random
 import re
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -210,6 +211,19 @@ def test_bodies_that_are_cut_short_hold_nothing(server):
         raw.sendall(b"\x16\x03\x01 no HTTP at all\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 400")
     assert server.run({"words": [1]})[0] == 200
+
+
+def test_answers_do_not_wait_for_receipts(server):
+    """Where small packets wait for the receipt of others, each answer takes 40 ms."""
+    connection = server.connect()
+    times = []
+    for _ in range(80):
+        began = time.perf_counter()
+        connection.request("POST", "/v1/run", b'{"input": {"words": [1]}}', JSON)
+        assert connection.getresponse().read()
+        times.append(time.perf_counter() - began)
+    connection.close()
+    assert min(times[40:]) < 0.035
 
 
 def test_health_readiness_and_schema(server):
