@@ -199,7 +199,7 @@ class Generation:
         runner, before = self.runner, self.runner.counts.copy()
         try:
             runs = [each.run for each in requests if each.run]
-            decided = {} if schedule is None else {"schedule": schedule}
+            decided: dict[str, Any] = {} if schedule is None else {"schedule": schedule}
             asked = runner.launch(runs, **decided)
         except Exception:
             self._waiting += requests
