@@ -34,11 +34,14 @@ from load_wire import ANSWERED, FAILED, Answer, Reader, pack_answer
 
 import edbatch as eb
 from edbatch.graph.context import jitted_cells
+from edbatch.policies.serving.heuristics import CELL_ROWS, READY, ServingHeuristic
 
 CONTINUOUS, ONE_BY_ONE = "continuous", "one by one"
-# Ways to run `edbatch.Server`, by name: the options that each adds. What decides about
-# waves, such as batches of the cells that came first, has its place here.
-SERVERS: dict[str, dict[str, Any]] = {CONTINUOUS: {}}
+# BatchMaker's idea, for chains: batches of the cell whose nodes are ready longest.
+CELLS_FIRST_COME = "cells first come"
+LEARNED = "learned"
+SERVERS = (CONTINUOUS, CELLS_FIRST_COME, LEARNED)  # ways to run `edbatch.Server`
+_CHAINS = ("lstm-nmt",)
 _PASSES = 12  # of warm-up, at most
 _CLEAN = 2  # passes in a row that compile nothing end it
 _LARGE = 10  # one instance of so many is large
@@ -55,6 +58,7 @@ class ServerSettings:
         windows_ms: How long windows are.
         window_requests: How many requests fit into one.
         max_in_flight: Of `edbatch.Server`.
+        policy: A file of a serving policy, which runs beside the default; or None.
         data: The folder of public data, or None.
         seed: Seed of parameters and instances.
     """
@@ -65,12 +69,23 @@ class ServerSettings:
     windows_ms: tuple[float, ...]
     window_requests: int
     max_in_flight: int
+    policy: Path | None
     data: Path | None
     seed: int
 
     def system_names(self) -> list[str]:
         """Lists the systems."""
-        return [*SERVERS, *map(window_name, self.windows_ms), ONE_BY_ONE]
+        return [*self.servers(), *map(window_name, self.windows_ms), ONE_BY_ONE]
+
+    def servers(self) -> dict[str, dict[str, Any]]:
+        """Returns the options of each way to run the server, by its name."""
+        found: dict[str, dict[str, Any]] = {CONTINUOUS: {}}
+        if self.workload in _CHAINS:
+            policy = ServingHeuristic(CELLS_FIRST_COME, READY, max_rows=CELL_ROWS)
+            found[CELLS_FIRST_COME] = {"policy": policy}
+        if self.policy is not None:
+            found[LEARNED] = {"policy": self.policy}
+        return found
 
 
 def window_name(window_ms: float) -> str:
@@ -125,13 +140,13 @@ class Systems:
         """
         if name == ONE_BY_ONE:
             return OneByOne(self.served)
-        if name in SERVERS:
+        if name in (servers := self.settings.servers()):
             return Continuous(
                 self._continuous,
                 self.served.params,
                 max_waiting=10**6,
                 max_in_flight=self.settings.max_in_flight,
-                **SERVERS[name],
+                **servers[name],
             )
         [length] = [
             each for each in self.settings.windows_ms if window_name(each) == name
@@ -153,7 +168,7 @@ class Systems:
         assert isinstance(server, Continuous), "it is the server"
         server.server.warm_up(tickets)
         server.close()
-        for name in SERVERS:
+        for name in self.settings.servers():
             self._settle(name, partial(self._all_at_once, name))
         most = self.settings.window_requests
         sizes = [2**k for k in range(most.bit_length())]
@@ -192,10 +207,10 @@ class Systems:
         system.close()
 
     def _all_sizes(self) -> None:
-        """Runs minibatches of all sizes up to the largest, and of large requests."""
+        """Runs minibatches of many sizes up to the largest, and of large requests."""
         most = self.settings.window_requests
         for large in (True, False):
-            for size in range(most, 0, -3 if large else -1):
+            for size in range(most, 0, -8 if large else -4):
                 tickets = [Ticket(each, _ignore) for each in self._draw(size, large)]
                 jax.block_until_ready(self._windows(self.served.params, tickets))
 

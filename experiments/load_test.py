@@ -55,6 +55,9 @@ class Arguments:
     instances: int = option(512, "Different requests.")
     max_in_flight: int = option(256, "Requests that eb.Server runs at once.")
     budget_min: float = option(40.0, "Minutes for all; later searches are left out.")
+    policies: str = option(
+        "", "Serving policies to measure, such as tree-lstm=a.json,lstm-nmt=b.json."
+    )
     seed: int = option(0, "Seed of parameters, instances and times.")
 
 
@@ -150,6 +153,12 @@ class Test:
         self.points.append(self._bench.point(name, rate))
 
 
+def _policy_of(policies: str, workload: str) -> Path | None:
+    """Returns the file that is named for a workload."""
+    named = dict(each.split("=", 1) for each in policies.split(",") if each)
+    return Path(named[workload]) if workload in named else None
+
+
 def measure(own: Arguments, workload: str, hidden: int, end: float) -> dict[str, Any]:
     """Measures one model.
 
@@ -170,6 +179,7 @@ def measure(own: Arguments, workload: str, hidden: int, end: float) -> dict[str,
         windows_ms=tuple(map(float, own.windows.split(","))),
         window_requests=own.window_requests,
         max_in_flight=own.max_in_flight,
+        policy=_policy_of(own.policies, workload),
         data=own.data if own.data.is_dir() else None,
         seed=own.seed,
     )

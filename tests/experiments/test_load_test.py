@@ -239,6 +239,29 @@ def test_the_highest_load_is_found_between_what_keeps_a_limit_and_what_does_not(
     assert late.search("any", 50.0, {"any": 1000.0}) is None
 
 
+def test_ways_to_run_the_server_go_by_the_workload(experiment, tmp_path):
+    from load_models import encode_answer, load_model
+    from load_server import CELLS_FIRST_COME, CONTINUOUS, LEARNED, ServerSettings
+    from load_systems import Continuous, of_tickets
+
+    def settings(workload, policies=""):
+        policy = experiment._policy_of(policies, workload)
+        return ServerSettings(workload, 4, 6, (2.0,), 4, 8, policy, None, 1)
+
+    names = [CONTINUOUS, "window 2 ms", "one by one"]
+    assert settings("tree-lstm").system_names() == names
+    own = settings("lstm-nmt", "tree-lstm=a.json,lstm-nmt=b.json")
+    assert own.system_names() == [CONTINUOUS, CELLS_FIRST_COME, LEARNED, *names[1:]]
+    assert own.servers()[LEARNED]["policy"].name == "b.json"
+    served = load_model("lstm-nmt", 4, 6, seed=1)
+    expected = [
+        encode_answer(served.model(served.params, each)) for each in served.instances
+    ]
+    options = own.servers()[CELLS_FIRST_COME]
+    system = Continuous(eb.batch(of_tickets(served)), served.params, **options)
+    assert Collected(served, 6).of(system) == expected
+
+
 def test_answers_that_never_came_make_a_percentile_infinite(experiment):
     from load_bench import percentiles
 
