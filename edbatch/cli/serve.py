@@ -79,6 +79,18 @@ def serve(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    serving_policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=(
+                "What decides which batches the next wave runs, and whether to wait"
+                " for requests: a file of train-policy --serving. Without it, a wave"
+                " runs all that there is."
+            ),
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     host: Annotated[
         str,
         typer.Option(
@@ -198,15 +210,16 @@ def serve(
     with listen(host, port) as socket:  # before all that takes long
         service, values = _load(model, workload, params, hidden, seed)
         batched = guarded_batch(service.model, policy)
-        log_as_json(log_level)
         with Server(
             batched,
             values,
+            policy=serving_policy,
             max_waiting=max_waiting,
             max_in_flight=max_in_flight,
             max_nodes=max_nodes,
         ) as server:
             process = Process(create_app(server, service, limits), socket, drain_s)
+            log_as_json(log_level)
             address, number = socket.getsockname()[:2]
             shown = f"[{address}]" if ":" in address else address
             print_out(f"Serving {service.name} at http://{shown}:{number}/")

@@ -178,6 +178,8 @@ def test_options_that_do_not_fit(assert_fails, tmp_path, monkeypatch):
     assert_fails("did you mean 'tree-lstm'", "serve", "--workload", "tree-lstn", *free)
     assert_fails("an .npz file", *tree, "--params", tmp_path / "p.msgpack", *free)
     assert_fails("unknown|known are|did you mean", *tree, "--policy", "agendaa", *free)
+    for policy, text in (("none.json", "none.json"), (tmp_path, "cannot be|directory")):
+        assert_fails(text, *tree, *free, "--hidden", 4, "--serving-policy", policy)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert_fails(f"port {port} of 127.0.0.1 cannot be used", *tree, "--port", port)
