@@ -112,7 +112,7 @@ def _input_of(kind: type) -> tuple[Any, Callable[[Any], Any]]:
     """The type of an input's JSON, and what makes an instance of it."""
     assert is_dataclass(kind), "instances are data classes"
     own = {each.name: each.type for each in fields(kind)}
-    arrays = [name for name, each in own.items() if "ndarray" in str(each)]
+    arrays = [name for name, each in own.items() if "ndarray" in str(each).lower()]
     if not arrays:
         return kind, lambda found: found
     given: dict[str, Any] = {name: (each, ...) for name, each in own.items()}
