@@ -17,7 +17,7 @@ _BURST = 96  # requests before each run: arenas and pages are then there
 _WARM_UP_S = 1800.0  # until a server is ready, at most
 _OUTSTANDING = 512  # requests of a closed loop, more than any system runs at once
 _LEAST = 100  # requests of a run, for a percentile of 99
-_LONGER = 3.0  # times a run, at most, for so many
+_LONGER = 2.0  # times a run, at most, for so many
 _AGAIN = 3  # how often a run is made in which something was compiled
 
 

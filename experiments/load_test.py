@@ -48,7 +48,7 @@ class Arguments:
     windows: str = option("2,5,10", "Lengths of windows, in milliseconds.")
     window_requests: int = option(64, "Requests that fit into a window.")
     shares: str = option("30,50,70,90", "Loads, in percent of a capacity.")
-    seconds: float = option(6.0, "Length of a run.")
+    seconds: float = option(5.0, "Length of a run.")
     max_requests: int = option(30_000, "Requests of a run at most.")
     steps: int = option(5, "Runs to search for the load at a limit.")
     limit_ms: float = option(50.0, "Limit of the 99th percentile.")
