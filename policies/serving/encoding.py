@@ -136,7 +136,9 @@ def unpack(encoding: str, num_types: int, code: int) -> MachineState:
 
 def is_state(encoding: str, num_types: int, state: MachineState) -> bool:
     """Whether something is a state that an encoding can have."""
-    if not all(0 <= each < 2**12 for each in (*state[:2], *state.sees)):
+    if not all(0 <= each < 2**12 for each in (state.batches, *state.sees)):
+        return False
+    if not 0 <= state.load < 2**_LOAD_BITS:
         return False
     if encoding == ENCODINGS[LEADERS] and max(state.sees, default=0) >= num_types:
         return False

@@ -147,7 +147,7 @@ def new_episode(steps: int) -> Episode:
 def find(table: QTable, code: int) -> int:
     """Returns a state's row, which it gets if it is new; -1 if the table is full."""
     hashed = np.uint64(code) * np.uint64(0x9E3779B97F4A7C15)
-    row = int(hashed >> np.uint64(48))
+    row = np.int64(hashed >> np.uint64(48))
     while table.code[row] != code:
         if table.code[row] == _NONE:
             if table.size[0] >= _MOST_STATES:
@@ -156,7 +156,7 @@ def find(table: QTable, code: int) -> int:
             table.size[0] += 1
             break
         row = (row + 1) % CAPACITY
-    return row
+    return int(row)
 
 
 @njit(cache=True, nogil=True)
