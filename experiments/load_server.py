@@ -171,8 +171,9 @@ class Systems:
         for name in self.settings.servers():
             self._settle(name, partial(self._all_at_once, name))
         most = self.settings.window_requests
-        sizes = [2**k for k in range(most.bit_length())]
-        self._windows.warm_up(tickets, sizes, params=self.served.params)
+        # Waves have one program for minibatches of all sizes.
+        sizes = [most] if self.served.asks else [2**k for k in range(most.bit_length())]
+        self._windows.warm_up(tickets[: 2 * most], sizes, params=self.served.params)
         self._settle("windows", self._all_sizes)
         gc.collect()
         gc.freeze()  # what lives for ever need not be looked through
