@@ -275,27 +275,3 @@ def _rows_taken(tables, t, slot, size, width):
         if tables.output_kind[other] == tables.output_kind[first + slot]:
             return width
     return size
-
-
-@njit(cache=True)
-def empty_lanes(
-    batch_start: np.ndarray, batch_type: np.ndarray, tables: LoopTables
-) -> np.ndarray:
-    """Counts the lanes of chunks that batches leave empty, in compiled code.
-
-    Args:
-        batch_start: First position of each batch, and the end; ``[S + 1] int32``.
-        batch_type: Type of each batch; ``[S] int32``. All have loops.
-        tables: The program's tables.
-
-    Returns:
-        Empty lanes of each batch; ``[S] int32``.
-    """
-    empty = np.zeros(len(batch_type), np.int32)
-    limit = tables.cut.shape[1] - 1
-    for b in range(len(batch_type)):
-        rows = batch_start[b + 1] - batch_start[b]
-        while rows > 0:
-            rows -= tables.cut[batch_type[b], min(rows, limit)]
-        empty[b] = -rows
-    return empty

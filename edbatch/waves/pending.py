@@ -1,9 +1,9 @@
 """Nodes that were recorded and have not run, and those of them that a wave runs.
 
 What an instance asks for has to run in the next wave, with all that it depends on. What
-nobody has asked for yet waits for company: once it is ready, it takes a lane that a
-batch of its type would leave empty. What is not needed by the end of its instance, such
-as a hypothesis that a beam search drops, never runs.
+nobody has asked for yet waits for company: it runs, in wide batches, when it is needed
+or when much waits. What is not needed by the end of its instance, such as a hypothesis
+that a beam search drops, never runs.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,11 @@ from edbatch.graph.tape import Tape
 from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.policy import Policy, needs_check, reject_invalid
 from edbatch.schedule.schedule import Schedule
-from edbatch.waves.encoding import LoopTables, empty_lanes
 from edbatch.waves.value_rows import ValueRows
 from edbatch.waves.wave_nodes import (
     Pools,
     RecordedNodes,
     WaveNodes,
-    count_ready,
-    find_company,
     find_needed,
     join_nodes,
     no_nodes,
@@ -32,9 +29,10 @@ from edbatch.waves.wave_nodes import (
     reads_others,
     renumber,
     select_nodes,
-    take_along,
     take_slots,
 )
+
+_MOST_PARTS = 64  # waves of which nodes wait apart
 
 
 class PendingNodes:
@@ -49,13 +47,14 @@ class PendingNodes:
 
     def __init__(self, types: TypeTable) -> None:
         self._types = types
-        self._front = self._behind = no_nodes()
+        self._front = no_nodes()
+        self._behind: list[tuple[RecordedNodes, np.ndarray]] = []  # which of them wait
+        self._num_behind = 0
         self._operand_node: np.ndarray | None = None
-        self._ready = np.zeros(0, np.int32)  # nodes behind that can run, by type
         self._in_parts = False  # whether an instance's nodes may stand apart in front
 
     def __len__(self) -> int:
-        return len(self._front) + len(self._behind)
+        return len(self._front) + self._num_behind
 
     @property
     def nodes(self) -> WaveNodes:
@@ -89,30 +88,34 @@ class PendingNodes:
             What was added.
         """
         new = nodes_of(tape, parts)
-        if self._front:
-            self._set_behind(join_nodes(self._behind, self._front, self._types))
-        self._front, self._operand_node, self._in_parts = new, None, False
+        self._put_behind(np.arange(len(self._front), dtype=np.int32))
+        self._front = new
         return new
 
-    def merge(self) -> int:
-        """Moves all nodes to the front.
+    def merge(self, rows: ValueRows) -> None:
+        """Moves all nodes to the front, but for those that nobody needs any more.
 
-        Returns:
-            By how much the numbers of nodes in front have grown.
+        Args:
+            rows: Which values are in use.
         """
-        moved = len(self._behind)
-        if moved:
-            self._front = join_nodes(self._behind, self._front, self._types)
-            self._set_behind(no_nodes())
-            self._operand_node, self._in_parts = None, True
-        return moved
+        if not self._behind:
+            return
+        self._put_behind(np.arange(len(self._front), dtype=np.int32))
+        parts = []
+        for found, kept in self._behind:
+            used = kept[rows.are_used(found.nodes.first_value[kept])]
+            parts.append(select_nodes(found, used, self._types))
+        self._front = join_nodes(parts, self._types)
+        self._behind, self._num_behind = [], 0
+        self._in_parts = True
 
-    def _set_behind(self, found: RecordedNodes) -> None:
-        self._behind = found
-        if found:
-            self._ready = count_ready(
-                found.nodes, self._types.counts[2], len(self._types)
-            )
+    def _put_behind(self, kept: np.ndarray) -> None:
+        """Lets nodes in front wait behind; there is nothing in front then."""
+        if len(kept):
+            self._behind.append((self._front, kept))
+            self._num_behind += len(kept)
+        self._front, self._operand_node = no_nodes(), None
+        self._in_parts = False
 
     def needed_for(self, values: np.ndarray, rows: ValueRows) -> np.ndarray:
         """Finds the nodes that have to run before values are there, and merges them.
@@ -129,7 +132,7 @@ class PendingNodes:
         if self._behind:
             table = rows.tables()[0]
             if reads_others(self.nodes, needed, values, rows.first, table):
-                self.merge()
+                self.merge(rows)
                 needed = self._needed_in_front(values)
         if needed.all():
             return self.all()
@@ -200,41 +203,6 @@ class PendingNodes:
             np.diff(ends, prepend=0).astype(np.int32),
         )
 
-    def with_company(self, schedule: Schedule, tables: LoopTables) -> Schedule:
-        """Lets nodes that wait take the empty lanes of batches.
-
-        Args:
-            schedule: A schedule of some of the nodes, whose types have loops.
-            tables: The tables of the program that runs it.
-
-        Returns:
-            The schedule with other nodes that are ready before the wave, in the last
-            batch of their type.
-        """
-        if len(schedule.order) == len(self):
-            return schedule
-        room = empty_lanes(schedule.batch_start, schedule.batch_type, tables)
-        if self._behind and find_company(room, schedule.batch_type, self._ready):
-            schedule = replace(schedule, order=schedule.order + np.int32(self.merge()))
-        order, start = take_along(
-            schedule.order,
-            schedule.batch_start,
-            schedule.batch_type,
-            self.nodes,
-            self._unready(),
-            room,
-        )
-        return replace(schedule, order=order, batch_start=start)
-
-    def _unready(self) -> np.ndarray:
-        """As `operand_node`, but not negative for operands of nodes behind, too."""
-        found = self.operand_node
-        if self._behind:
-            outputs = self._types.counts[2]
-            behind = nodes_of_values(self._behind.nodes, outputs, self.nodes.operands)
-            found = np.maximum(found, behind)
-        return found
-
     def computes(self, values: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Tells which values nodes compute.
 
@@ -251,27 +219,16 @@ class PendingNodes:
         found: np.ndarray = chosen[nodes_of_values(self.nodes, outputs, values)]
         return found
 
-    def remove(self, ran: np.ndarray, rows: ValueRows, *, ended: bool) -> None:
-        """Removes nodes that ran, and those that nobody needs any more.
+    def remove(self, ran: np.ndarray, rows: ValueRows) -> None:
+        """Removes nodes that ran; the others in front wait behind.
 
         Args:
             ran: The nodes that ran; ``[n] int32``.
             rows: Which values are in use.
-            ended: Whether instances have ended since.
         """
-        if len(ran) < len(self._front):
-            keep = rows.are_used(self.nodes.first_value)
-            keep[ran] = False
-            left = self._select(self._front, keep)
-            if left or ended:
-                self._set_behind(join_nodes(self._behind, left, self._types))
-        if ended and self._behind:
-            used = rows.are_used(self._behind.nodes.first_value)
-            if not used.all():
-                self._set_behind(self._select(self._behind, used))
-        self._front, self._operand_node = no_nodes(), None
-        self._in_parts = False
-
-    def _select(self, found: RecordedNodes, keep: np.ndarray) -> RecordedNodes:
-        kept = np.flatnonzero(keep).astype(np.int32)
-        return select_nodes(found, kept, self._types) if len(kept) else no_nodes()
+        left = np.ones(len(self._front), np.bool_)
+        left[ran] = False
+        self._put_behind(np.flatnonzero(left).astype(np.int32))
+        if len(self._behind) > _MOST_PARTS:
+            self.merge(rows)
+            self._put_behind(np.arange(len(self._front), dtype=np.int32))

@@ -2,9 +2,9 @@
 
 Instances in flight share one tape. What they have recorded is pending until it runs: a
 small dataflow graph, some of whose operands are values of earlier waves that stay on
-the device. A wave runs what was asked for and all that it depends on, and takes along
-what waits for company (`edbatch.waves.pending`). The policy schedules it, one program
-runs it, and only what was asked for comes back to the host.
+the device. A wave runs what was asked for and all that it depends on; the rest waits
+(`edbatch.waves.pending`). The policy schedules it, one program runs it, and only what
+was asked for comes back to the host.
 """
 
 import time
@@ -245,7 +245,7 @@ class WaveRunner:
     def take(self) -> None:
         """Takes what was recorded off the tape; it is pending, in front, then."""
         self._take()
-        self.pending.merge()
+        self.pending.merge(self._values.rows)
 
     def _take(self) -> None:
         tape, rows = self.tape, self._values.rows
@@ -305,9 +305,8 @@ class WaveRunner:
         pools = pad_pools(self._state, self._sizes, program, self.pending.pools)
         wave = self._wave = Wave(program.shape, integers, pools)
         values = self._run(program, wave)
-        ended = bool(self._ended)
         self._free_ended()
-        self.pending.remove(schedule.order, self._values.rows, ended=ended)
+        self.pending.remove(schedule.order, self._values.rows)
         self._count(schedule, chunks)
         self.counts.host_ms += 1e3 * (time.perf_counter() - start)
         self.counts.host_ms -= self.counts.run_ms - run_ms
@@ -326,25 +325,19 @@ class WaveRunner:
     def _schedule(
         self, asked: dict[int, list[int]], results: Sequence[int]
     ) -> Schedule:
-        """Schedules what is needed, and what can run with it at no cost.
-
-        Where too much waits, all of it runs.
-        """
+        """Schedules what is needed; where too much waits, all of it."""
         pending, policy = self.pending, self._options.policy
         values = [value for each in asked.values() for value in each]
         wanted = np.array([*values, *results], np.int64)
         needed = pending.needed_for(wanted, self._values.rows)
-        if len(pending) - len(needed) > _MOST_WAITING:
-            pending.merge()
+        all_run = len(pending) - len(needed) > _MOST_WAITING
+        if all_run:
+            pending.merge(self._values.rows)
             needed = pending.all()
-        found = pending.schedule(needed, policy)
-        program = self._program
-        if program is not None and program.knows(found.batch_type):
-            found = pending.with_company(found, program.tables)
-        if results or len(found.order) > len(needed) or len(needed) == len(pending):
-            self._ended += self._held  # some of their results are computed, perhaps
+        if results or all_run:
+            self._ended += self._held  # their results are computed now
             self._held = []
-        return found
+        return pending.schedule(needed, policy)
 
     def _served(
         self, waiting: Sequence[InstanceRun], schedule: Schedule

@@ -52,7 +52,8 @@ class ValueRows:
 
     def are_used(self, values: np.ndarray) -> np.ndarray:
         """Tells which values are in use, rows or no rows; ``[n] bool``."""
-        found: np.ndarray = self._used[values - self.first]
+        at = values - self.first
+        found: np.ndarray = self._used[np.maximum(at, 0)] & (at >= 0)
         return found
 
     def tables(self) -> tuple[np.ndarray, np.ndarray]:

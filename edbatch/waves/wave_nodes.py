@@ -87,40 +87,43 @@ def nodes_of(tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
     return RecordedNodes(nodes, tape.pools())
 
 
-def join_nodes(
-    first: RecordedNodes, second: RecordedNodes, types: TypeTable
-) -> RecordedNodes:
-    """Joins nodes that wait and nodes that were recorded after them.
+def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> RecordedNodes:
+    """Joins nodes that were recorded one after the other.
 
     Args:
-        first: The nodes that wait.
-        second: Later ones.
+        parts: Nodes.
         types: The model's types.
 
     Returns:
         All nodes and external inputs.
     """
-    if not first or not second:
-        return first or second
-    old, new = first.nodes, second.nodes
-    rows, pools = new.external_rows.copy(), dict(second.pools)
-    kinds = external_kinds(new.node_type, types)
-    for kind, pool in first.pools.items():
-        rows[(kinds == kind) & (rows >= 0)] += len(pool)
-        more = second.pools.get(kind)
-        pools[kind] = pool if more is None else np.concatenate([pool, more])
-    operand = new.operand_start + old.operand_start[-1]
-    external = new.external_start + old.external_start[-1]
+    pools: dict[int, list[np.ndarray]] = {}
+    external_rows = []
+    for part in parts:
+        rows = part.nodes.external_rows.copy()
+        kinds = external_kinds(part.nodes.node_type, types)
+        for kind, pool in part.pools.items():
+            before = pools.setdefault(kind, [])
+            rows[(kinds == kind) & (rows >= 0)] += sum(map(len, before))
+            before.append(pool)
+        external_rows.append(rows)
+    every = [part.nodes for part in parts]
     nodes = WaveNodes(
-        np.concatenate([old.node_type, new.node_type]),
-        np.concatenate([old.operand_start[:-1], operand]),
-        np.concatenate([old.operands, new.operands]),
-        np.concatenate([old.external_start[:-1], external]),
-        np.concatenate([old.external_rows, rows]),
-        np.concatenate([old.first_value, new.first_value]),
-        np.concatenate([old.owner, new.owner]),
+        np.concatenate([each.node_type for each in every]),
+        _join_starts([each.operand_start for each in every]),
+        np.concatenate([each.operands for each in every]),
+        _join_starts([each.external_start for each in every]),
+        np.concatenate(external_rows),
+        np.concatenate([each.first_value for each in every]),
+        np.concatenate([each.owner for each in every]),
     )
-    return RecordedNodes(nodes, pools)
+    joined = {kind: np.concatenate(found) for kind, found in pools.items()}
+    return RecordedNodes(nodes, joined)
+
+
+def _join_starts(starts: Sequence[np.ndarray]) -> np.ndarray:
+    sizes = np.concatenate([np.diff(each) for each in starts])
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
 
 
 def select_nodes(
@@ -274,66 +277,6 @@ def renumber(numbers: np.ndarray, chosen: np.ndarray, count: int) -> None:
 
 
 @njit(cache=True)
-def take_along(
-    order: np.ndarray,
-    batch_start: np.ndarray,
-    batch_type: np.ndarray,
-    nodes: WaveNodes,
-    operand_node: np.ndarray,
-    room: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Adds other nodes that are ready to the last batch of their type.
-
-    Args:
-        order: The order in which nodes run; ``[n] int32``.
-        batch_start: First position of each batch, and the end; ``[S + 1] int32``.
-        batch_type: Type of each batch; ``[S] int32``.
-        nodes: ``N`` nodes, some of them in `order`.
-        operand_node: The node that each operand slot reads, or -1; ``[E] int32``.
-        room: How many each batch takes, nonzero for the last one of a type at most;
-            ``[S] int32``.
-
-    Returns:
-        Order and batch starts with them.
-    """
-    count = len(nodes.node_type)
-    joins = np.full(count, -1, np.int32)  # the batch of each node that is added
-    left = room.copy()
-    chosen = np.zeros(count, np.bool_)
-    chosen[order] = True
-    joined = 0
-    for v in range(count):
-        ready = not chosen[v]
-        for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
-            ready &= operand_node[e] < 0
-        if not ready:
-            continue
-        for b in range(len(batch_type) - 1, -1, -1):
-            if batch_type[b] == nodes.node_type[v]:
-                if left[b]:
-                    left[b] -= 1
-                    joins[v] = b
-                    joined += 1
-                break
-    if not joined:
-        return order, batch_start
-    longer = np.empty(len(order) + joined, np.int32)
-    start = np.zeros(len(batch_start), np.int32)
-    at = 0
-    for b in range(len(batch_type)):
-        for k in range(batch_start[b], batch_start[b + 1]):
-            longer[at] = order[k]
-            at += 1
-        if left[b] < room[b]:
-            for v in range(count):
-                if joins[v] == b:
-                    longer[at] = v
-                    at += 1
-        start[b + 1] = at
-    return longer, start
-
-
-@njit(cache=True)
 def reads_others(
     nodes: WaveNodes,
     chosen: np.ndarray,
@@ -363,45 +306,4 @@ def reads_others(
                 value = nodes.operands[e]
                 if 0 <= value < end and row[value - first] < 0:
                     return True
-    return False
-
-
-@njit(cache=True)
-def count_ready(
-    nodes: WaveNodes, num_outputs: np.ndarray, num_types: int
-) -> np.ndarray:
-    """Counts the nodes that depend on none of the others, by type.
-
-    Args:
-        nodes: ``N`` nodes.
-        num_outputs: Outputs of each type; ``[T] int32``.
-        num_types: Number of types, T.
-
-    Returns:
-        ``[T] int32``.
-    """
-    found = np.zeros(num_types, np.int32)
-    for v in range(len(nodes.node_type)):
-        ready = True
-        for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
-            ready &= _node_of(nodes.operands[e], nodes, num_outputs) < 0
-        found[nodes.node_type[v]] += ready
-    return found
-
-
-@njit(cache=True)
-def find_company(room: np.ndarray, batch_type: np.ndarray, ready: np.ndarray) -> bool:
-    """Tells whether a batch with empty lanes has nodes of its type to fill them.
-
-    Args:
-        room: Empty lanes of each batch; ``[S] int32``.
-        batch_type: Type of each batch; ``[S] int32``.
-        ready: Nodes that are ready, by type; types may be missing at the end.
-
-    Returns:
-        Whether one has.
-    """
-    for b in range(len(room)):
-        if room[b] and batch_type[b] < len(ready) and ready[batch_type[b]]:
-            return True
     return False

@@ -1,4 +1,4 @@
-"""Recorded nodes wait until they are needed, or find company, or too many wait."""
+"""Recorded nodes wait until they are needed, or too many wait."""
 
 import itertools
 from functools import partial
@@ -62,8 +62,7 @@ def test_what_nobody_needs_never_runs():
     check(found.outputs, hypotheses, steps)
     report = found.report
     assert report.recorded == 4 + 8 * sum(steps)
-    # Of the tail that is dropped, the second turn is never ready and never needed.
-    assert report.nodes <= 4 + 7 * sum(steps)
+    assert report.nodes == 4 + 6 * sum(steps)  # of two tails, one is dropped
     (path,) = eb.batch(hypotheses).rollout(PARAMS, [5]).recordings
     assert path.num_nodes == 1 + 5 * 8  # replays compute all that was recorded
 
@@ -78,20 +77,21 @@ def late(params, steps):
     return turn(params, state, 1.0), early
 
 
-def test_what_is_ready_takes_empty_lanes():
-    """Three instances leave a lane of four empty, which the early turns take."""
+def test_what_nobody_asks_for_runs_in_one_wave():
+    """Three instances of differing length: all that waits runs at the end."""
     runner, model = eb.batch(late).wave_runner(PARAMS)
-    runs = [runner.start(k, lambda: model(9)) for k in range(3)]
-
+    runs = [runner.start(k, partial(model, 6 + k)) for k in range(3)]
     seen = []
-    while not all(run.ended for run in runs):
-        for run, answers in runner.answers(runner.launch(runs)):
+    while waiting := [run for run in runs if not run.ended]:
+        for run, answers in runner.answers(runner.launch(waiting)):
             runner.resume(run, answers)
         seen.append(len(runner.pending))
-    # The first wave with turns has no program yet that could tell.
-    assert seen == [0, 3, 3, 2, 1, 0, 0, 0, 0, 0]
-    check(rollout.collect_results(runner, runs, 3), late, [9] * 3)
+    assert seen == [0, 3, 3, 3, 3, 3, 3, 5, 7]  # and two last turns of each that ended
+    before = runner.counts.copy()
+    check(rollout.collect_results(runner, runs, 3), late, [6, 7, 8])
     assert runner.counts.nodes == runner.counts.recorded
+    assert runner.counts.waves == before.waves + 1
+    assert runner.counts.nodes == before.nodes + 9
 
 
 def lag_behind(params, steps):
@@ -230,7 +230,8 @@ def test_pending_nodes_are_dropped_with_their_instance():
     runner.close(first)
     runner.release(first)
     runner.launch([second])
-    assert len(runner.pending) == 4
+    runner.take()
+    assert len(runner.pending) == 8 + 4 - 4  # those of the second that ran stay out
     assert (runner.pending.nodes.owner == 1).all()
     runner.close(second)
     runner.release(second)
