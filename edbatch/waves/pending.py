@@ -26,10 +26,8 @@ from edbatch.waves.wave_nodes import (
     no_nodes,
     nodes_of,
     nodes_of_values,
-    reads_others,
-    renumber,
+    part_structure,
     select_nodes,
-    take_slots,
 )
 
 _MOST_PARTS = 64  # waves of which nodes wait apart
@@ -128,19 +126,20 @@ class PendingNodes:
             The nodes, those of an instance together and in the order in which they were
             recorded; ``[m] int32``.
         """
-        needed = self._needed_in_front(values)
-        if self._behind:
-            table = rows.tables()[0]
-            if reads_others(self.nodes, needed, values, rows.first, table):
-                self.merge(rows)
-                needed = self._needed_in_front(values)
-        if needed.all():
-            return self.all()
-        return self._by_instance(np.flatnonzero(needed))
+        needed, reads = self._needed_in_front(values, rows)
+        if reads:
+            self.merge(rows)
+            needed, _ = self._needed_in_front(values, rows)
+        return self._by_instance(needed)
 
-    def _needed_in_front(self, values: np.ndarray) -> np.ndarray:
-        outputs = self._types.counts[2]
-        return find_needed(self.nodes, outputs, self.operand_node, values)
+    def _needed_in_front(
+        self, values: np.ndarray, rows: ValueRows
+    ) -> tuple[np.ndarray, bool]:
+        """Finds needed nodes in front, and whether they read ones behind."""
+        needed, self._operand_node, reads = find_needed(
+            self.nodes, self._types.counts[2], values, rows.first, rows.tables()[0]
+        )
+        return needed, bool(self._behind) and reads
 
     def all(self) -> np.ndarray:
         """Returns all nodes in front, those of an instance together; ``[N] int32``."""
@@ -148,9 +147,10 @@ class PendingNodes:
 
     def _by_instance(self, chosen: np.ndarray) -> np.ndarray:
         if not self._in_parts:
-            return chosen.astype(np.int32)
+            return chosen
         own = np.argsort(self.nodes.owner[chosen], kind="stable")
-        return chosen[own].astype(np.int32)
+        found: np.ndarray = chosen[own]
+        return found
 
     def schedule(self, chosen: np.ndarray, policy: Policy) -> Schedule:
         """Schedules nodes.
@@ -187,20 +187,8 @@ class PendingNodes:
         Returns:
             The structure of these nodes.
         """
-        nodes = self.nodes
-        node_type, owner = nodes.node_type, nodes.owner
-        start, operand_node = nodes.operand_start, self.operand_node
-        if len(chosen) < len(self._front) or self._in_parts:
-            start, operand_node = take_slots(chosen, start, operand_node)
-            renumber(operand_node, chosen, len(self._front))
-            node_type, owner = node_type[chosen], owner[chosen]
-        ends = np.flatnonzero(np.diff(owner, append=-1)) + 1
         return GraphStructure(
-            self._types.keys,
-            node_type,
-            start,
-            operand_node,
-            np.diff(ends, prepend=0).astype(np.int32),
+            self._types.keys, *part_structure(chosen, self.nodes, self.operand_node)
         )
 
     def computes(self, values: np.ndarray, order: np.ndarray) -> np.ndarray:

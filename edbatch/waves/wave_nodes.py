@@ -206,37 +206,6 @@ def _node_of(value, nodes, num_outputs):
 
 
 @njit(cache=True)
-def find_needed(
-    nodes: WaveNodes,
-    num_outputs: np.ndarray,
-    operand_node: np.ndarray,
-    values: np.ndarray,
-) -> np.ndarray:
-    """Finds the nodes that values depend on, in compiled code.
-
-    Args:
-        nodes: ``N`` nodes.
-        num_outputs: Outputs of each type; ``[T] int32``.
-        operand_node: The node that each operand slot reads, or -1; ``[E] int32``.
-        values: Numbers of values; ``[n] int64``. Those of other nodes are left out.
-
-    Returns:
-        Whether each node is needed; ``[N] bool``.
-    """
-    needed = np.zeros(len(nodes.node_type), np.bool_)
-    for value in values:
-        v = _node_of(value, nodes, num_outputs)
-        if v >= 0:
-            needed[v] = True
-    for v in range(len(needed) - 1, -1, -1):
-        if needed[v]:
-            for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
-                if operand_node[e] >= 0:
-                    needed[operand_node[e]] = True
-    return needed
-
-
-@njit(cache=True)
 def take_slots(
     chosen: np.ndarray, start: np.ndarray, slots: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -260,50 +229,88 @@ def take_slots(
 
 
 @njit(cache=True)
-def renumber(numbers: np.ndarray, chosen: np.ndarray, count: int) -> None:
-    """Replaces nodes by their places among chosen ones, in compiled code.
-
-    Args:
-        numbers: Nodes, all chosen, or -1; changed. ``[E] int32``.
-        chosen: The chosen nodes; ``[n] int32``.
-        count: Number of all nodes.
-    """
-    place = np.full(count, -1, np.int32)
-    for k in range(len(chosen)):
-        place[chosen[k]] = k
-    for e in range(len(numbers)):
-        if numbers[e] >= 0:
-            numbers[e] = place[numbers[e]]
-
-
-@njit(cache=True)
-def reads_others(
+def find_needed(
     nodes: WaveNodes,
-    chosen: np.ndarray,
+    num_outputs: np.ndarray,
     values: np.ndarray,
     first: int,
     row: np.ndarray,
-) -> bool:
-    """Tells whether nodes or callers read values that other nodes have yet to compute.
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Finds the nodes that values depend on, in compiled code.
 
     Args:
-        nodes: ``N`` nodes, recorded after all others.
-        chosen: Those that count; ``[N] bool``.
-        values: Numbers of values that a caller reads; ``[n] int64``.
+        nodes: ``N`` nodes.
+        num_outputs: Outputs of each type; ``[T] int32``.
+        values: Numbers of values; ``[n] int64``.
         first: Number of the first value in `row`.
         row: Row of each value, -1 where it has none; ``[V] int32``.
 
     Returns:
-        Whether one of them does.
+        The nodes that are needed, ascending, ``[m] int32``; the node that each operand
+        slot reads, or -1, ``[E] int32``; and whether needed nodes or callers read
+        values without rows of nodes recorded earlier.
     """
-    end = nodes.first_value[0] if len(chosen) else first + len(row)
+    count = len(nodes.node_type)
+    begin = nodes.first_value[0] if count else first + len(row)
+    operand_node = nodes_of_values(nodes, num_outputs, nodes.operands)
+    needed = np.zeros(count, np.bool_)
+    reads = False
+    total = 0
     for value in values:
-        if value < end and row[value - first] < 0:
-            return True
-    for v in range(len(chosen)):
-        if chosen[v]:
-            for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
-                value = nodes.operands[e]
-                if 0 <= value < end and row[value - first] < 0:
-                    return True
-    return False
+        v = _node_of(value, nodes, num_outputs)
+        if v >= 0:
+            needed[v] = True
+        elif value < begin and row[value - first] < 0:
+            reads = True
+    for v in range(count - 1, -1, -1):
+        if not needed[v]:
+            continue
+        total += 1
+        for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
+            value = nodes.operands[e]
+            if operand_node[e] >= 0:
+                needed[operand_node[e]] = True
+            elif 0 <= value < begin and row[value - first] < 0:
+                reads = True
+    chosen = np.empty(total, np.int32)
+    at = 0
+    for v in range(count):
+        if needed[v]:
+            chosen[at] = v
+            at += 1
+    return chosen, operand_node, reads
+
+
+@njit(cache=True)
+def part_structure(
+    chosen: np.ndarray, nodes: WaveNodes, operand_node: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Makes the structure of some nodes, in compiled code.
+
+    Args:
+        chosen: The nodes, in a topological order; ``[n] int32``.
+        nodes: All nodes.
+        operand_node: The node that each operand slot reads, or -1; ``[E] int32``.
+
+    Returns:
+        Their types, first operands, operands' nodes among them, and how many nodes of
+        one instance stand together; as in `GraphStructure`.
+    """
+    place = np.full(len(nodes.node_type), -1, np.int32)
+    node_type = np.empty(len(chosen), np.int32)
+    together = np.zeros(len(chosen), np.int32)
+    groups = 0
+    last = -1
+    for k in range(len(chosen)):
+        v = chosen[k]
+        place[v] = k
+        node_type[k] = nodes.node_type[v]
+        if nodes.owner[v] != last:
+            last = nodes.owner[v]
+            groups += 1
+        together[groups - 1] += 1
+    start, slots = take_slots(chosen, nodes.operand_start, operand_node)
+    for e in range(len(slots)):
+        if slots[e] >= 0:
+            slots[e] = place[slots[e]]
+    return node_type, start, slots, together[:groups].copy()
