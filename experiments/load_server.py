@@ -34,16 +34,21 @@ from load_wire import ANSWERED, FAILED, Answer, Reader, pack_answer
 
 import edbatch as eb
 from edbatch.graph.context import jitted_cells
-from edbatch.policies.serving.heuristics import CELL_ROWS, READY, ServingHeuristic
+from edbatch.policies.serving.choices import GREEDY, LARGEST, OLDEST, READY
+from edbatch.policies.serving.heuristics import CELL_ROWS, ServingHeuristic
 
 CONTINUOUS, ONE_BY_ONE = "continuous", "one by one"
 # BatchMaker's idea, for chains: batches of the cell whose nodes are ready longest.
 CELLS_FIRST_COME = "cells first come"
 LEARNED = "learned"
-SERVERS = (CONTINUOUS, CELLS_FIRST_COME, LEARNED)  # ways to run `edbatch.Server`
+# Heuristics of serving, in waves of eight batches.
+HEURISTICS = {"greedy": GREEDY, "largest": LARGEST, "oldest": OLDEST}
+# Ways to run `edbatch.Server`.
+SERVERS = (CONTINUOUS, CELLS_FIRST_COME, LEARNED, *HEURISTICS)
 _CHAINS = ("lstm-nmt",)
 _PASSES = 12  # of warm-up, at most
 _CLEAN = 2  # passes in a row that compile nothing end it
+_WAVE = 8
 _LARGE = 10  # one instance of so many is large
 
 
@@ -59,6 +64,7 @@ class ServerSettings:
         window_requests: How many requests fit into one.
         max_in_flight: Of `edbatch.Server`.
         policy: A file of a serving policy, which runs beside the default; or None.
+        heuristics: Serving policies that run beside it, of `HEURISTICS`.
         data: The folder of public data, or None.
         seed: Seed of parameters and instances.
     """
@@ -70,6 +76,7 @@ class ServerSettings:
     window_requests: int
     max_in_flight: int
     policy: Path | None
+    heuristics: tuple[str, ...]
     data: Path | None
     seed: int
 
@@ -85,6 +92,9 @@ class ServerSettings:
             found[CELLS_FIRST_COME] = {"policy": policy}
         if self.policy is not None:
             found[LEARNED] = {"policy": self.policy}
+        for name in self.heuristics:
+            policy = ServingHeuristic(name, HEURISTICS[name], wave=_WAVE)
+            found[name] = {"policy": policy}
         return found
 
 

@@ -58,6 +58,9 @@ class Arguments:
     policies: str = option(
         "", "Serving policies to measure, such as tree-lstm=a.json,lstm-nmt=b.json."
     )
+    heuristics: str = option(
+        "", "Policies to measure as well: any of greedy, largest, oldest."
+    )
     seed: int = option(0, "Seed of parameters, instances and times.")
 
 
@@ -180,6 +183,7 @@ def measure(own: Arguments, workload: str, hidden: int, end: float) -> dict[str,
         window_requests=own.window_requests,
         max_in_flight=own.max_in_flight,
         policy=_policy_of(own.policies, workload),
+        heuristics=tuple(each for each in own.heuristics.split(",") if each),
         data=own.data if own.data.is_dir() else None,
         seed=own.seed,
     )

@@ -244,9 +244,9 @@ def test_ways_to_run_the_server_go_by_the_workload(experiment, tmp_path):
     from load_server import CELLS_FIRST_COME, CONTINUOUS, LEARNED, ServerSettings
     from load_systems import Continuous, of_tickets
 
-    def settings(workload, policies=""):
+    def settings(workload, policies="", heuristics=()):
         policy = experiment._policy_of(policies, workload)
-        return ServerSettings(workload, 4, 6, (2.0,), 4, 8, policy, None, 1)
+        return ServerSettings(workload, 4, 6, (2.0,), 4, 8, policy, heuristics, None, 1)
 
     names = [CONTINUOUS, "window 2 ms", "one by one"]
     assert settings("tree-lstm").system_names() == names
@@ -257,9 +257,11 @@ def test_ways_to_run_the_server_go_by_the_workload(experiment, tmp_path):
     expected = [
         encode_answer(served.model(served.params, each)) for each in served.instances
     ]
-    options = own.servers()[CELLS_FIRST_COME]
-    system = Continuous(eb.batch(of_tickets(served)), served.params, **options)
-    assert Collected(served, 6).of(system) == expected
+    own = settings("lstm-nmt", heuristics=("greedy", "largest", "oldest"))
+    batched = eb.batch(of_tickets(served))
+    for name in (CELLS_FIRST_COME, "greedy", "largest", "oldest"):
+        system = Continuous(batched, served.params, **own.servers()[name])
+        assert Collected(served, 6).of(system) == expected
 
 
 def test_answers_that_never_came_make_a_percentile_infinite(experiment):
