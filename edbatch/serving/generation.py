@@ -232,6 +232,8 @@ class Generation:
                     self._waiting.append(request)
         finally:
             self._waiting += left.values()
+        if not self._requests:
+            runner.tidy()
 
     def fail_all(self, error: BaseException) -> None:
         """Ends all requests with an exception."""

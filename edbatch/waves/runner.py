@@ -312,6 +312,12 @@ class WaveRunner:
         self.counts.host_ms -= self.counts.run_ms - run_ms
         return Asked({kind: values[kind] for kind in asked}, places)
 
+    def tidy(self) -> None:
+        """Forgets what instances that have ended have left behind."""
+        self._take()
+        self._free_ended()
+        self.pending.merge(self._values.rows)
+
     def compute(self, results: Sequence[int]) -> None:
         """Computes values that nobody has asked for, unless they are there.
 
