@@ -49,8 +49,8 @@ def test_faults_happen_and_end_as_they_should(short):
 def test_memory_is_back_when_all_is_answered(short):
     _, found, _ = short
     half, whole = found["traced_bytes"]
-    # Percentiles keep the latencies of all requests, 64 bytes each. The largest crowd so
-    # far may come late: it leaves call stacks and a longer table of rows, for the next.
+    # Percentiles keep the latencies of all requests, 64 bytes each. The largest crowd
+    # may come late: it leaves call stacks and a longer table of rows for the next one.
     assert whole - half < 250_000 + 100 * sum(found["sent"].values())
 
 
