@@ -21,7 +21,7 @@ from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, Needs
 from edbatch.stream.wave_sizes import WaveSizes
 from edbatch.waves.encoding import LoopTables, loop_tables
-from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave
+from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave, shift_rows
 
 Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
 
@@ -38,6 +38,11 @@ class WaveFunctions:
             run_wave, options={"donate_argnums": (1,)}, name=f"{name} (waves)"
         )
         self.move = TieredFunction(move_rows, name=f"{name} (rows moved)")
+        self.shift = TieredFunction(
+            shift_rows,
+            options={"donate_argnums": (0,)},
+            name=f"{name} (few rows moved)",
+        )
         self.collect = TieredFunction(
             collect, StaticArguments.of(collect, 2, None), name=f"{name} (results)"
         )

@@ -15,12 +15,25 @@ _FULL = 0.75  # of an arena in use from which on a larger one takes its place
 Rows = dict[int, int]  # array kind -> rows of its arena
 
 
+def few_rows(size: int) -> int:
+    """Returns up to how many rows of an arena move within it, its zero row included.
+
+    Args:
+        size: Rows of the arena.
+
+    Returns:
+        An eighth of them; one at least.
+    """
+    return max(1, size // 8)
+
+
 class ResidentValues:
     """Arenas, and which row of them holds which value.
 
     Args:
         types: The model's types.
-        move: The compiled function that moves rows.
+        move: The compiled function that moves rows into other arenas.
+        shift: The one that moves few rows within theirs.
 
     Attributes:
         rows: Which row holds which value.
@@ -28,11 +41,13 @@ class ResidentValues:
         moves: How often rows were moved to make room.
     """
 
-    def __init__(self, types: TypeTable, move: TieredFunction) -> None:
+    def __init__(
+        self, types: TypeTable, move: TieredFunction, shift: TieredFunction
+    ) -> None:
         self.rows = ValueRows()
         self.arenas: Arenas = {}
         self.moves = 0
-        self._types, self._move = types, move
+        self._types, self._move, self._shift = types, move, shift
 
     def make_room(self, needed: Callable[[], Rows]) -> Rows:
         """Moves the rows in use together, if a wave does not fit otherwise.
@@ -48,7 +63,11 @@ class ResidentValues:
         sizes = {kind: len(arena) for kind, arena in self.arenas.items()}
         if all(rows.get(kind, 0) <= size for kind, size in sizes.items()):
             return rows
-        self._take_over(self.rows.compact(), sizes)
+        moved = self.rows.compact()
+        if all(len(own) < few_rows(sizes.get(kind, 0)) for kind, own in moved.items()):
+            self._shift_few(moved, sizes)
+        else:
+            self._take_over(moved, sizes)
         compact = needed()
         for kind, size in sizes.items():
             if compact.get(kind, 0) > _FULL * size:
@@ -69,6 +88,19 @@ class ResidentValues:
             if kind not in self.arenas:
                 aval = self._types.avals[kind]
                 self.arenas[kind] = jnp.zeros((size, *aval.shape), aval.dtype)
+
+    def _shift_few(
+        self, moved: Mapping[int, np.ndarray], sizes: Mapping[int, int]
+    ) -> None:
+        """Moves rows within their arenas, which copies only these."""
+        self.moves += 1
+        if not any(map(len, moved.values())):
+            return
+        rows = {}
+        for kind, size in sizes.items():
+            rows[kind] = np.zeros(few_rows(size), np.int32)
+            rows[kind][1 : len(moved[kind]) + 1] = moved[kind]
+        self.arenas = self._shift(self.arenas, rows)
 
     def _take_over(
         self, moved: Mapping[int, np.ndarray], sizes: Mapping[int, int]

@@ -39,7 +39,7 @@ from edbatch.waves.programs import (
     make_program,
     pad_pools,
 )
-from edbatch.waves.resident_values import ResidentValues, Rows
+from edbatch.waves.resident_values import ResidentValues, Rows, few_rows
 from edbatch.waves.value_rows import ValueRows
 from edbatch.waves.wave import Wave
 from edbatch.waves.wave_nodes import RecordedNodes
@@ -131,7 +131,7 @@ class WaveRunner:
         self._options = options
         self._params = params
         self._key = None if rng is None else typed_key(rng)
-        self._values = ResidentValues(state.types, functions.move)
+        self._values = ResidentValues(state.types, functions.move, functions.shift)
         self._program: WaveProgram | None = None
         self._wave: Wave | None = None  # the last one
         self._ready: Callable[..., Any] | None = None  # a compiled program
@@ -233,7 +233,7 @@ class WaveRunner:
             self.tape.cut_back(mark)
 
     def release(self, run: InstanceRun, kept: Iterable[int] = ()) -> None:
-        """Frees the rows of an instance that has ended, once the next wave has run.
+        """Frees the rows of an instance that has ended, before the next wave.
 
         Args:
             run: The instance.
@@ -292,6 +292,7 @@ class WaveRunner:
             self._take()
         else:
             waiting = self._served(waiting, schedule)
+        self._free_ended()
         asked, places = _find_asked(waiting)
         if schedule is None:
             schedule = self._schedule(asked, results)
@@ -305,7 +306,6 @@ class WaveRunner:
         pools = pad_pools(self._state, self._sizes, program, self.pending.pools)
         wave = self._wave = Wave(program.shape, integers, pools)
         values = self._run(program, wave)
-        self._free_ended()
         self.pending.remove(schedule.order, self._values.rows)
         self._count(schedule, chunks)
         self.counts.host_ms += 1e3 * (time.perf_counter() - start)
@@ -412,7 +412,12 @@ class WaveRunner:
         arenas, functions = self._values.arenas, self._functions
         rows = {kind: np.zeros(len(each), np.int32) for kind, each in arenas.items()}
         run = (self._program.packed, arenas, self._wave, self._key)
-        return [(functions.run, run), (functions.move, (arenas, rows))]
+        few = {kind: own[: few_rows(len(own))] for kind, own in rows.items()}
+        return [
+            (functions.run, run),
+            (functions.move, (arenas, rows)),
+            (functions.shift, (arenas, few)),
+        ]
 
     def result_rows(self, name: Hashable, needed: int) -> int:
         """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""

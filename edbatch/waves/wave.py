@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jax import Array
+from jax import Array, lax
 
 from edbatch.cell.rows import take_rows
 from edbatch.executor.arenas import Arenas
@@ -137,6 +137,22 @@ def move_rows(arenas: Arenas, rows: dict[int, Array]) -> Arenas:
         The new arenas, ``[n, ...]`` each.
     """
     return {kind: take_rows(arenas[kind], own) for kind, own in rows.items()}
+
+
+def shift_rows(arenas: Arenas, rows: dict[int, Array]) -> Arenas:
+    """Moves few rows to the beginning of their arenas.
+
+    Args:
+        arenas: Values by array kind; to be donated.
+        rows: By array kind, which row each of the first rows takes over; ``[n] int32``.
+
+    Returns:
+        The arenas.
+    """
+    return {
+        kind: lax.dynamic_update_slice_in_dim(arena, take_rows(arena, rows[kind]), 0, 0)
+        for kind, arena in arenas.items()
+    }
 
 
 def collect(

@@ -7,6 +7,7 @@ from asking_models import embed, make_params, score, turn
 
 import edbatch as eb
 from edbatch.stream import wave_sizes
+from edbatch.waves.runner import handles_in
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +122,37 @@ def test_deep_recursion():
     for one, depth in zip(found, depths, strict=True):
         expected = jax.tree.map(np.asarray, model(params, depth))
         np.testing.assert_allclose(one, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_few_rows_move_within_their_arenas():
+    """A long walk among many short ones: what is in use is an eighth at most."""
+    params, batched = make_params(), eb.batch(walk)
+    runner, model = batched.wave_runner(params)
+    shifted = []
+    shift = runner._values._shift
+    runner._values._shift = lambda *args: shifted.append(1) or shift(*args)
+    long = runner.start(0, lambda: model((1, 5)))
+    for k in range(60):
+        crowd = sample(60 if k == 0 else 3, 1, seed=k)
+        runs = [runner.start(1 + i, lambda e=e: model(e)) for i, e in enumerate(crowd)]
+        own = [handles_in(run.result) for run in runs]
+        for run, handles in zip(runs, own, strict=True):
+            run.asked = handles
+        for run, values in runner.answers(
+            runner.launch([*[long][: k % 15 == 0], *runs])
+        ):
+            if run is long:
+                runner.resume(run, values)
+                continue
+            expected = jax.tree.leaves(walk(params, crowd[run.index - 1]))
+            for found, other in zip(values, expected, strict=True):
+                np.testing.assert_allclose(found, other, rtol=1e-4, atol=1e-5)
+            runner.release(run)
+    assert shifted
+    while not long.ended:
+        for run, values in runner.answers(runner.launch([long])):
+            runner.resume(run, values)
+    long.asked = handles_in(long.result)
+    for _, values in runner.answers(runner.launch([long])):
+        for found, other in zip(values, walk(params, (1, 5)), strict=True):
+            np.testing.assert_allclose(found, other, rtol=1e-4, atol=1e-5)
