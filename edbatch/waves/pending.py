@@ -28,6 +28,7 @@ from edbatch.waves.wave_nodes import (
     nodes_of_values,
     part_structure,
     select_nodes,
+    take_slots,
 )
 
 _MOST_PARTS = 64  # waves of which nodes wait apart
@@ -206,6 +207,24 @@ class PendingNodes:
         chosen[order] = True
         found: np.ndarray = chosen[nodes_of_values(self.nodes, outputs, values)]
         return found
+
+    def find_read(self, rows: ValueRows) -> np.ndarray:
+        """Finds the values that pending nodes read.
+
+        Args:
+            rows: Which values are in use.
+
+        Returns:
+            For each value from ``rows.first`` on, whether one does; ``[V] bool``.
+        """
+        read = np.zeros(len(rows), np.bool_)
+        operands = [self.nodes.operands]
+        for found, kept in self._behind:
+            own = found.nodes
+            operands.append(take_slots(kept, own.operand_start, own.operands)[1])
+        for each in operands:
+            read[each[each >= rows.first] - rows.first] = True
+        return read
 
     def remove(self, ran: np.ndarray, rows: ValueRows) -> None:
         """Removes nodes that ran; the others in front wait behind.

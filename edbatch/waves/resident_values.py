@@ -49,11 +49,12 @@ class ResidentValues:
         self.moves = 0
         self._types, self._move, self._shift = types, move, shift
 
-    def make_room(self, needed: Callable[[], Rows]) -> Rows:
+    def make_room(self, needed: Callable[[], Rows], free: Callable[[], None]) -> Rows:
         """Moves the rows in use together, if a wave does not fit otherwise.
 
         Args:
             needed: Returns the rows that arenas need for the wave, as things are.
+            free: Frees rows that nobody can reach any more.
 
         Returns:
             The rows that arenas need then. Where the rows in use would nearly fill an
@@ -63,6 +64,7 @@ class ResidentValues:
         sizes = {kind: len(arena) for kind, arena in self.arenas.items()}
         if all(rows.get(kind, 0) <= size for kind, size in sizes.items()):
             return rows
+        free()
         moved = self.rows.compact()
         if all(len(own) < few_rows(sizes.get(kind, 0)) for kind, own in moved.items()):
             self._shift_few(moved, sizes)

@@ -30,6 +30,7 @@ from edbatch.stream.wave_sizes import WaveSizes
 from edbatch.waves.call_stacks import CallStack
 from edbatch.waves.encoding import WaveChunks, cut_batches, rows_needed, write_wave
 from edbatch.waves.instance_run import InstanceRun
+from edbatch.waves.long_run import LONG, LongRun, free_unreachable, watch
 from edbatch.waves.pending import PendingNodes
 from edbatch.waves.programs import (
     WaveFunctions,
@@ -143,6 +144,7 @@ class WaveRunner:
         self._keep_values = keep_values
         self._ended: list[tuple[InstanceRun, list[int]]] = []
         self._held: list[tuple[InstanceRun, list[int]]] = []  # until results are there
+        self._long: list[LongRun] = []  # those that have not been freed
 
     def start(self, index: int, call: Callable[[], Any]) -> InstanceRun:
         """Runs an instance until it asks for values or ends.
@@ -190,7 +192,12 @@ class WaveRunner:
             assert run is not None, "an instance has recorded"
             run.parts.pop()
             self._parts.pop()
+        self._cut_tape(run, mark)
+
+    def _cut_tape(self, run: InstanceRun | None, mark: TapeMark) -> None:
         self.tape.cut_back(mark)
+        if isinstance(run, LongRun):
+            run.forget_from(mark.num_values)
 
     def resume(self, run: InstanceRun, answers: list[np.ndarray]) -> None:
         """Runs a suspended instance until it asks again or ends.
@@ -216,6 +223,17 @@ class WaveRunner:
             part = (self._takes, node, last, value, self.tape.num_values)
             run.parts.append(part)
             self._parts.append((run.number, last - node))
+            if len(run.parts) >= LONG:
+                self._note_long(run)
+
+    def _note_long(self, run: InstanceRun) -> None:
+        """Watches the handles of an instance that has run in many parts."""
+        if not isinstance(run, LongRun):
+            self._long.append(watch(run))
+            return
+        if self.recorded is None and len(run.parts) > LONG + 1:
+            del run.parts[-2]  # its values are those of the handles
+        run.look_if_many()
 
     def close(self, run: InstanceRun) -> None:
         """Ends an instance where it is suspended; what it does then is not recorded.
@@ -230,7 +248,7 @@ class WaveRunner:
         try:
             run.close()
         finally:
-            self.tape.cut_back(mark)
+            self._cut_tape(run, mark)
 
     def release(self, run: InstanceRun, kept: Iterable[int] = ()) -> None:
         """Frees the rows of an instance that has ended, before the next wave.
@@ -457,7 +475,7 @@ class WaveRunner:
                 )
                 return {kind: n for kind, n in enumerate(rows.tolist()) if n}
 
-            rows = self._values.make_room(needed)
+            rows = self._values.make_room(needed, self._free_unreachable)
             needs |= {f"arena {kind}": size for kind, size in rows.items()}
             if program.holds(needs):
                 self._values.grow(program.arenas)
@@ -505,9 +523,18 @@ class WaveRunner:
                 continue
             for _, _, _, first, last in run.parts:
                 rows.free(first, last)
+            if isinstance(run, LongRun):
+                rows.free_some(run.unfreed())
+                self._long.remove(run)
             if kept:
                 rows.keep(np.array(kept, np.int64))
         self._ended.clear()
+
+    def _free_unreachable(self) -> None:
+        """Frees values of instances that run whose handles are gone."""
+        assert not self.tape.node_type, "what reads values is pending"
+        if self._long:
+            free_unreachable(self._long, self.pending, self._values.rows)
 
     def _count(self, schedule: Schedule, chunks: WaveChunks) -> None:
         counts = self.counts

@@ -1,10 +1,11 @@
 """Where the values of instances in flight live: a row of an arena each.
 
-New values take the next rows of their arena. Rows whose instances have ended are used
-again when an arena is full: the rows in use move to its beginning, as a copying garbage
-collector moves objects (Cheney, 1970; here between two arenas of one program). So rows
-of a wave stay contiguous, which its chunks need, and a row costs O(1) moves on average,
-since arenas hold twice what is in use.
+New values take the next rows of their arena. Rows whose instances have ended, or that
+nobody can reach any more (`edbatch.waves.long_run`), are used again when an arena is
+full: the rows in use move to its beginning, as a copying garbage collector moves
+objects (Cheney, 1970; here between two arenas of one program). So rows of a wave stay
+contiguous, which its chunks need, and a row costs O(1) moves on average, since arenas
+hold twice what is in use.
 
 Values are numbered in the order in which they were recorded, forever; the table of
 their rows begins at the oldest one that is in use.
@@ -86,6 +87,15 @@ class ValueRows:
     def free(self, first: int, last: int) -> None:
         """Frees the rows of consecutive values, from a first one up to a last one."""
         self._used[max(0, first - self.first) : max(0, last - self.first)] = False
+
+    def free_some(self, values: np.ndarray) -> None:
+        """Frees the rows of some values that are in use; ``[n] int64``."""
+        self._used[values - self.first] = False
+
+    def forget(self, values: np.ndarray) -> None:
+        """Frees the rows of some values, which must not be read any more."""
+        self.free_some(values)
+        self._row[values - self.first] = -1
 
     def keep(self, values: np.ndarray) -> None:
         """Keeps the rows of some values that were freed just before."""
