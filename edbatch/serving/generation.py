@@ -208,6 +208,9 @@ class Generation:
             served = {id(run) for run, _ in asked.places}
             self._waiting += [r for r in requests if id(r.run) not in served]
             requests = [each for each in requests if id(each.run) in served]
+        for each in requests:
+            if each.run is not None and each.run.ended:
+                runner.release(each.run)  # its result has left the arenas
         self._launched.append((requests, asked))
         after = runner.counts
         self._counts.add(

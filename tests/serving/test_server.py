@@ -22,6 +22,7 @@ from compared_answers import assert_same
 import edbatch as eb
 from edbatch.serving import generation
 from edbatch.waves.runner import WaveRunner
+from edbatch.waves.value_rows import ValueRows
 
 
 @pytest.fixture(autouse=True)
@@ -374,6 +375,34 @@ def test_memory_stays_flat():
             load()
         gc.collect()
         assert len(gc.get_objects()) - before < 1000
+
+
+@pytest.mark.usefixtures("parts")
+def test_results_on_their_way_hold_no_rows(monkeypatch):
+    """Room is made without a copy while the other half is on the device."""
+    moved, compact = [], ValueRows.compact
+
+    def noted(rows):
+        found = compact(rows)
+        moved.append(sum(map(len, found.values())))
+        return found
+
+    monkeypatch.setattr(ValueRows, "compact", noted)
+    params = make_params()
+
+    def model(params, steps):
+        state = embed(params, steps % 12)[0]
+        for _ in range(steps):
+            state = turn(params, state, 0.5)
+        return state
+
+    with eb.Server(eb.batch(model), params, max_in_flight=8) as server:
+        futures = [server.submit_nowait(k % 12) for k in range(600)]
+        for k, future in enumerate(futures):
+            if k % 29 == 0:
+                assert_same(future.result(60), model(params, k % 12))
+    assert len(moved) > 1
+    assert not any(moved)
 
 
 def test_arguments_are_checked():
