@@ -66,4 +66,6 @@ class ArrayKinds:
 
 def is_plain(dtype: Any) -> bool:
     """Tells whether a dtype is one of numbers, and not of keys."""
+    if isinstance(dtype, np.dtype):  # as nearly always
+        return True
     return not jnp.issubdtype(dtype, jax.dtypes.extended)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from edbatch.graph.flat_graph import flatten
 from edbatch.graph.output_tree import Outputs
 from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import TypeTable
@@ -121,6 +122,11 @@ class DataflowGraph:
             self.external_rows,
             self.value_start,
         )
+
+    @cached_property
+    def flat(self) -> np.ndarray:
+        """All integers of a recording, to be joined with others'; ``[n] int32``."""
+        return flatten(self)
 
     @cached_property
     def structure(self) -> GraphStructure:

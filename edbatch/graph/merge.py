@@ -1,15 +1,16 @@
 """Merging recordings into one minibatch, from arrays, with no Python per node."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numba import njit
 
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.flat_graph import join_flat
 from edbatch.graph.node_keys import is_key
-from edbatch.graph.output_tree import align, join
+from edbatch.graph.output_tree import Outputs, align
 from edbatch.graph.type_checks import require_same
 from edbatch.graph.type_table import TypeTable
 
@@ -38,35 +39,44 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         )
     if len(graphs) == 1:
         return graphs[0]
-    types = graphs[0].types
-    for graph in graphs[1:]:
-        require_same(types, graph.types, "a recording")
-    outputs = align([each.outputs for each in graphs])
+    types, tree = graphs[0].types, graphs[0].outputs.tree
+    for graph in graphs:
+        if graph.types is not types:
+            require_same(types, graph.types, "a recording")
+        if graph.outputs.tree is not tree:
+            return merge(_aligned(graphs))
     num_operands, num_externals, _ = types.counts
-    node_type = np.concatenate([each.node_type for each in graphs])
-    nodes = np.array([each.num_nodes for each in graphs], np.int64)
-    values = np.array([each.num_values for each in graphs], np.int64)
-    check_rows(int(values.sum()), "values")
-    kinds = sorted({kind for each in graphs for kind in each.externals})
-    externals, first_row = _merge_externals(graphs, types, kinds)
-    operands = np.concatenate([each.operands for each in graphs])
-    rows = np.concatenate([each.external_rows for each in graphs])
-    first_value = np.concatenate([[0], np.cumsum(values)])
-    slot_start, slot_kind = _external_slots(types)
-    _shift(
-        nodes, node_type, num_operands, num_externals, first_value,
-        first_row, slot_start, slot_kind, operands, rows,
-    )  # fmt: skip
+    part_kind = [kind if source == "external" else -1 for source, kind in tree.leaves]
+    joined = join_flat(
+        np.concatenate([each.flat for each in graphs]),
+        len(graphs),
+        len(types.avals),
+        np.array(part_kind + [-2] * len(tree.lists), np.int64),
+        num_operands,
+        num_externals,
+        _external_slots(types),
+    )
+    check_rows(joined.num_values, "values")
+    check_rows(int(joined.pool_rows.max(initial=0)), "external inputs")
+    ends = joined.part_start.tolist()
+    parts = [joined.parts[a:b] for a, b in itertools.pairwise(ends)]
+    columns = len(tree.leaves)
     return DataflowGraph(
         types=types,
-        node_type=node_type,
-        operands=operands,
-        external_rows=rows,
-        externals=externals,
-        outputs=join(outputs, first_value[:-1], first_row),
-        instance_nodes=np.concatenate([each.instance_nodes for each in graphs]),
-        num_values=int(values.sum()),
+        node_type=joined.node_type,
+        operands=joined.operands,
+        external_rows=joined.external_rows,
+        externals=_join_pools(graphs, types, joined.pool_rows),
+        outputs=Outputs(tree, tuple(parts[:columns]), tuple(parts[columns:])),
+        instance_nodes=joined.instance_nodes,
+        num_values=joined.num_values,
     )
+
+
+def _aligned(graphs: Sequence[DataflowGraph]) -> list[DataflowGraph]:
+    """Gives the outputs of graphs one structure."""
+    outputs = align([each.outputs for each in graphs])
+    return [replace(one, outputs=own) for one, own in zip(graphs, outputs, strict=True)]
 
 
 def at_places(graph: DataflowGraph, places: Sequence[int]) -> DataflowGraph:
@@ -105,50 +115,29 @@ def check_rows(rows: int, what: str) -> None:
         )
 
 
-def _merge_externals(
-    graphs: Sequence[DataflowGraph], types: TypeTable, kinds: list[int]
-) -> tuple[dict[int, np.ndarray], np.ndarray]:
-    """Joins pools; also returns the first row of each graph and kind."""
-    first_row = np.zeros((len(graphs), len(types.avals)), np.int64)
-    instances = np.cumsum([0] + [each.num_instances for each in graphs[:-1]])
-    first_instance = instances.astype(np.uint32)
+def _join_pools(
+    graphs: Sequence[DataflowGraph], types: TypeTable, rows: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Joins the external inputs of each kind."""
+    pools = [each.externals for each in graphs]
     externals = {}
-    for kind in kinds:
-        pools = [each.externals.get(kind) for each in graphs]
-        lengths = [0 if pool is None else len(pool) for pool in pools]
-        first_row[1:, kind] = np.cumsum(lengths)[:-1]
-        check_rows(sum(lengths), "external inputs")
-        externals[kind] = np.concatenate([p for p in pools if p is not None])
+    for kind in np.flatnonzero(rows >= 0).tolist():
+        own = [each[kind] for each in pools if kind in each]
+        externals[kind] = np.concatenate(own)
         if is_key(types.avals[kind].dtype):
-            externals[kind][:, 0] += np.repeat(first_instance, lengths)
-    return externals, first_row
+            lengths = [len(each.get(kind, ())) for each in pools]
+            instances = np.cumsum([0, *(each.num_instances for each in graphs[:-1])])
+            externals[kind][:, 0] += np.repeat(instances.astype(np.uint32), lengths)
+    return externals
 
 
 def _external_slots(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
-    kinds = [each.external_kinds for each in types.types]
-    starts = np.concatenate([[0], np.cumsum([len(each) for each in kinds])])
-    flat = np.array([kind for each in kinds for kind in each], np.int64)
-    return starts.astype(np.int64), flat
+    """Returns the first external slot of each type, and the array kind of each slot."""
 
+    def make() -> tuple[np.ndarray, np.ndarray]:
+        kinds = [each.external_kinds for each in types.types]
+        starts = np.cumsum([0, *map(len, kinds)])
+        flat = np.array([kind for each in kinds for kind in each], np.int64)
+        return starts.astype(np.int64), flat
 
-@njit(cache=True, nogil=True)
-def _shift(
-    nodes, node_type, num_operands, num_externals, first_value,
-    first_row, slot_start, slot_kind, operands, rows,
-):  # fmt: skip
-    """Renumbers operands and external rows of each graph in place."""
-    node = 0
-    operand = 0
-    row = 0
-    for graph in range(len(nodes)):
-        for _ in range(nodes[graph]):
-            t = node_type[node]
-            node += 1
-            for _ in range(num_operands[t]):
-                if operands[operand] >= 0:
-                    operands[operand] += first_value[graph]
-                operand += 1
-            for slot in range(slot_start[t], slot_start[t] + num_externals[t]):
-                if rows[row] >= 0:
-                    rows[row] += first_row[graph, slot_kind[slot]]
-                row += 1
+    return types.derived(("external slots", len(types)), make)

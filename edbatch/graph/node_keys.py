@@ -38,6 +38,8 @@ def is_key(dtype: Any) -> bool:
         >>> is_key(jax.random.key(0).dtype), is_key(jax.random.PRNGKey(0).dtype)
         (True, False)
     """
+    if isinstance(dtype, np.dtype):  # as nearly always
+        return False
     return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
 
 

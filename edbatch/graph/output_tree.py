@@ -308,31 +308,19 @@ def align(outputs: Sequence[Outputs]) -> list[Outputs]:
     return [each.widen(tree) for each in outputs]
 
 
-def join(
-    outputs: Sequence[Outputs],
-    first_value: np.ndarray | None = None,
-    first_row: np.ndarray | None = None,
-) -> Outputs:
-    """Joins the outputs of graphs, one graph's after the other's.
+def join(outputs: Sequence[Outputs]) -> Outputs:
+    """Joins outputs, one graph's after the other's.
 
     Args:
-        outputs: Aligned outputs of ``G`` graphs.
-        first_value: What to add to the value ids of each graph; ``[G]``.
-        first_row: What to add to its rows of each kind's external inputs; ``[G, K]``.
+        outputs: Outputs of one structure, each with its values or rows of its own.
 
     Returns:
         The outputs of all of them.
     """
-    columns = []
-    for k, (source, kind) in enumerate(outputs[0].tree.leaves):
-        parts = [each.columns[k] for each in outputs]
-        column = np.concatenate(parts)
-        if first_value is not None and first_row is not None:
-            shift = first_value if source == "value" else first_row[:, kind]
-            column = column + np.repeat(shift, [len(each) for each in parts])
-        columns.append(column.astype(np.int32, copy=False))
+    columns = zip(*(each.columns for each in outputs), strict=True)
     lengths = zip(*(each.lengths for each in outputs), strict=True)
-    return Outputs(outputs[0].tree, tuple(columns), tuple(map(np.concatenate, lengths)))
+    joined = [tuple(map(np.concatenate, each)) for each in (columns, lengths)]
+    return Outputs(outputs[0].tree, *joined)
 
 
 @dataclass(frozen=True, eq=False)

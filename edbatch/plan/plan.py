@@ -349,8 +349,9 @@ def _needs(graph: DataflowGraph, layout: Layout, stream: UnpaddedStream) -> Need
             needs[f"arena {kind}"] = rows
     chunk_type = graph.node_type[layout.order[layout.chunk_start]]
     computed = np.bincount(chunk_type, layout.chunk_width)
-    for type_id in np.flatnonzero(computed):
-        needs[f"rows {type_id}"] = int(computed[type_id])
+    for type_id, rows in enumerate(computed.tolist()):
+        if rows:
+            needs[f"rows {type_id}"] = int(rows)
     for kind, pool in graph.externals.items():
         needs[f"pool {kind}"] = len(pool) + 1
     return needs

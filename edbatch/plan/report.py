@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import Layout
@@ -67,24 +68,61 @@ def make_report(
         number of chunks.
     """
     types = graph.types
+    slot_bytes, kind_bytes = types.derived(
+        ("bytes of slots and kinds", len(types), len(types.avals)),
+        lambda: (
+            bytes_per_slot(types),
+            np.array([each.num_bytes for each in types.avals], np.int64),
+        ),
+    )
     nodes = int(graph.instance_nodes.sum())
-    kind_bytes = np.array([each.num_bytes for each in types.avals], np.int64)
-    chunk_type = graph.node_type[layout.order[layout.chunk_start]]
-    read = (
-        bytes_per_slot(types)[chunk_type] * layout.chunk_size.astype(np.int64)[:, None]
+    batches, padding, operands, in_place, read_bytes, in_place_bytes = _count(
+        nodes,
+        graph.node_type,
+        schedule.order,
+        schedule.batch_start,
+        layout.order,
+        layout.chunk_start,
+        layout.chunk_size,
+        layout.chunk_width,
+        layout.in_place,
+        types.counts[0],
+        slot_bytes,
     )
     return PlanReport(
         policy=schedule.policy,
         nodes=nodes,
-        batches=int((schedule.order[schedule.batch_start[:-1]] < nodes).sum()),
+        batches=batches,
         hoisted=graph.num_nodes - nodes,
         unseen_states=schedule.unseen_states,
         chunks=len(layout.chunk_start),
-        padding_rows=int((layout.chunk_width - layout.chunk_size).sum()),
-        operands=int(types.counts[0][chunk_type].sum()),
-        operands_in_place=int(layout.in_place.sum()),
-        operand_bytes=int(read.sum()),
-        in_place_bytes=int(read[layout.in_place].sum()),
+        padding_rows=padding,
+        operands=operands,
+        operands_in_place=in_place,
+        operand_bytes=read_bytes,
+        in_place_bytes=in_place_bytes,
         sliced_bytes=sliced_bytes,
-        arena_bytes=int((layout.arena_rows * kind_bytes).sum()),
+        arena_bytes=int(layout.arena_rows @ kind_bytes[: len(layout.arena_rows)]),
     )
+
+
+@njit(cache=True, nogil=True)
+def _count(
+    nodes, node_type, schedule_order, batch_start, order, chunk_start, chunk_size,
+    chunk_width, in_place, num_operands, slot_bytes,
+):  # fmt: skip
+    """Counts batches of recorded nodes, rows of padding, operands and their bytes."""
+    batches = padding = operands = slots_in_place = read = read_in_place = 0
+    for b in range(len(batch_start) - 1):
+        batches += schedule_order[batch_start[b]] < nodes
+    for c in range(len(chunk_start)):
+        padding += chunk_width[c] - chunk_size[c]
+        t = node_type[order[chunk_start[c]]]
+        operands += num_operands[t]
+        for slot in range(num_operands[t]):
+            own = slot_bytes[t, slot] * chunk_size[c]
+            read += own
+            if in_place[c, slot]:
+                slots_in_place += 1
+                read_in_place += own
+    return batches, padding, operands, slots_in_place, read, read_in_place

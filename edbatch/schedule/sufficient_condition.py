@@ -16,14 +16,15 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from edbatch.schedule.frontier import FrontierState
+from edbatch.schedule.frontier import FrontierState, frontier_size, remaining_size
 
 
 class HeadState(NamedTuple):
     """Heads of each of ``T`` types among ``N`` nodes; updated in place.
 
     Attributes:
-        blocked: Operands of each node that are not clear of each type.
+        blocked: Operands of each node that are not clear of each type; not kept of a
+            type all of whose remaining nodes are on the frontier.
         heads: Number of heads of each type.
         stack: Scratch.
     """
@@ -56,8 +57,10 @@ def new_heads(state: FrontierState) -> HeadState:
         np.empty(n, np.int32),
     )
     for a in range(num_types):
-        if state.type_start[a + 1] - state.type_start[a] == state.head[a]:
-            continue  # nothing of this type remains
+        remaining = remaining_size(state, a)
+        if remaining == frontier_size(state, a):
+            heads.heads[a] = remaining  # they run together, and then none remains
+            continue
         for v in range(n):
             if ran[v]:
                 continue
@@ -101,6 +104,9 @@ def update_heads(
         first: First place of the batch in ``state.queue``.
         last: Its end.
     """
+    if remaining_size(state, chosen) == 0:
+        heads.heads[chosen] = 0
+        return
     heads.heads[chosen] -= last - first
     for place in range(first, last):
         heads.stack[0] = state.queue[place]

@@ -19,9 +19,10 @@ from numba import njit
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.memory_planner.layout import Layout
-from edbatch.stream.format import field_starts, record_formats
-from edbatch.stream.loop import Loop, order_loops
+from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
+
+_WIDEST = 0xFFFFFFFF  # of chunks, more than can be
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,48 +68,45 @@ def encode(
     """
     if chunk_variant is None:
         chunk_variant = np.zeros(len(layout.chunk_start), np.int32)
-    types = graph.node_type[layout.order[layout.chunk_start]]
-    loops, chunk_loop = _find_loops(types, layout.chunk_width, variants, chunk_variant)
-    batch = np.searchsorted(layout.batch_start, layout.chunk_start, side="right")
-    order = np.lexsort((chunk_loop, batch))
-    formats = record_formats(graph.types.types, loops)
-    starts = field_starts(formats)
-    has_member = np.array([each.has_member for each in formats], np.bool_)
+    types, slices = graph.types, sorted(variants)
+    chunks = _Chunks(
+        layout.order,
+        layout.batch_start,
+        layout.chunk_start,
+        layout.chunk_size,
+        layout.chunk_width,
+        np.array([slices.index(each) for each in variants], np.int32)[chunk_variant],
+    )
+    has_member = types.derived(
+        ("types with members", len(types)),  # a table of types only grows
+        lambda: np.array([each.family is not None for each in types.types], np.bool_),
+    )
+    codes, chunk_loop, starts, length = _find_loops(
+        chunks,
+        graph.node_type,
+        *types.counts,
+        has_member,
+        np.array([sum(1 << slot for slot in each) for each in slices], np.int64),
+    )
+    check_rows(length, "operands of padded batches")
     member = graph.node_member
     if member is None:
         member = np.zeros(graph.num_nodes if has_member.any() else 0, np.int32)
-    length = int(starts[chunk_loop, -1].sum())
-    check_rows(length, "operands of padded batches")
-    chunks = _Chunks(layout.order, layout.chunk_start, layout.chunk_size, chunk_loop)
-    records = _write(
-        order,
+    records, ran = _write(
         chunks,
-        _Formats(starts, has_member),
+        chunk_loop,
+        starts,
+        has_member,
         member,
         layout.value_row,
         graph.arrays,
         length,
     )
-    return UnpaddedStream(records, loops, chunk_loop[order])
-
-
-def _find_loops(
-    types: np.ndarray,
-    widths: np.ndarray,
-    variants: tuple[tuple[int, ...], ...],
-    chunk_variant: np.ndarray,
-) -> tuple[tuple[Loop, ...], np.ndarray]:
-    """Returns the loops in use, in order, and the position of each chunk's."""
-    codes = (types.astype(np.int64) << 32 | widths) * len(variants) + chunk_variant
-    used, inverse = np.unique(codes, return_inverse=True)
-    found = []
-    for code in used.tolist():
-        pair, variant = divmod(code, len(variants))
-        found.append(Loop(pair >> 32, pair & 0xFFFFFFFF, variants[variant]))
-    loops = order_loops(found)
-    place = {loop: k for k, loop in enumerate(loops)}
-    rank = np.array([place[loop] for loop in found], np.int32)
-    return loops, rank[inverse]
+    loops = tuple(
+        Loop(code >> 48, _WIDEST - (code & _WIDEST), slices[code >> 32 & 0xFFFF])
+        for code in codes.tolist()
+    )
+    return UnpaddedStream(records, loops, ran)
 
 
 def count_trips(
@@ -152,34 +150,93 @@ def pad_stream(
 
 
 class _Chunks(NamedTuple):
-    """``C`` chunks of ``N`` nodes."""
+    """``C`` chunks of ``N`` nodes in ``S`` batches."""
 
     order: np.ndarray  # [N] int32, the nodes in the order in which they run
-    first: np.ndarray  # [C] int32, the first position of each chunk
+    batch_start: np.ndarray  # [S + 1] int32, the first position of each batch
+    first: np.ndarray  # [C] int32, the first position of each chunk, ascending
     size: np.ndarray  # [C] int32, nodes in each
-    loop: np.ndarray  # [C] int32, the position of its loop
-
-
-class _Formats(NamedTuple):
-    """Formats of the records of ``P`` loops."""
-
-    starts: np.ndarray  # [P, F + 1] int64, where each field starts
-    has_member: np.ndarray  # [P] bool, whether records name a member
+    width: np.ndarray  # [C] int32, rows of each
+    slices: np.ndarray  # [C] int32, the rank of its set of sliced slots
 
 
 @njit(cache=True, nogil=True)
-def _write(chunk_order, chunks, formats, member, value_row, nodes, length):
-    order, chunk_start, chunk_size, chunk_loop = chunks
-    starts, has_member = formats
+def _find_loops(
+    chunks, node_type, num_operands, num_externals, num_outputs, has_member, masks
+):
+    """Returns the loops in use as ascending codes, and the position of each chunk's.
+
+    A code is a type, the rank of its sliced slots (``masks``, a bit for each slot) and
+    its distance from the greatest width: their order is that of `order_loops`. Also
+    returns where the fields of each loop's records start, as from `field_starts`, and
+    the integers of all records.
+    """
+    count = len(chunks.first)
+    code = np.empty(count, np.int64)
+    for c in range(count):
+        t = np.int64(node_type[chunks.order[chunks.first[c]]])
+        rank = np.int64(chunks.slices[c])
+        code[c] = t << 48 | rank << 32 | (_WIDEST - chunks.width[c])
+    used = np.unique(code)
+    fields = 0
+    for each in used:
+        t = each >> 48
+        own = num_outputs[t] + num_externals[t] + num_operands[t] + 1
+        fields = max(fields, own + has_member[t])
+    starts = np.empty((len(used), fields + 1), np.int64)
+    for p in range(len(used)):
+        t = used[p] >> 48
+        width = _WIDEST - (used[p] & _WIDEST)
+        mask = masks[used[p] >> 32 & 0xFFFF]
+        scalars = num_outputs[t] + 1 + has_member[t]
+        first_operand = scalars + num_externals[t]
+        last = first_operand + num_operands[t]
+        at = 0
+        for field in range(fields + 1):
+            starts[p, field] = at
+            if field >= last:
+                continue
+            is_slice = field >= first_operand and mask >> (field - first_operand) & 1
+            at += 1 if field < scalars or is_slice else width
+    chunk_loop = np.empty(count, np.int32)
+    length = 0
+    for c in range(count):
+        chunk_loop[c] = np.searchsorted(used, code[c])
+        length += starts[chunk_loop[c], fields]
+    return used, chunk_loop, starts, length
+
+
+@njit(cache=True, nogil=True)
+def _by_loop(chunks, chunk_loop):
+    """Returns the chunks in the order in which they run: by batch, then by loop."""
+    ran = np.arange(len(chunk_loop)).astype(np.int32)
+    batch = 0
+    begin = 0  # the first chunk of the batch
+    for c in range(len(chunk_loop)):
+        while chunks.first[c] >= chunks.batch_start[batch + 1]:
+            batch += 1
+            begin = c
+        place = c
+        while place > begin and chunk_loop[ran[place - 1]] > chunk_loop[c]:
+            ran[place] = ran[place - 1]
+            place -= 1
+        ran[place] = c
+    return ran
+
+
+@njit(cache=True, nogil=True)
+def _write(chunks, chunk_loop, starts, has_member, member, value_row, nodes, length):
+    """Writes the records; also returns the loop of each."""
     operand_start, operands = nodes.operand_start, nodes.operands
     external_start, external_rows = nodes.external_start, nodes.external_rows
-    value_start = nodes.value_start
+    value_start, order = nodes.value_start, chunks.order
     stream = np.empty(length, np.int32)
+    ran = _by_loop(chunks, chunk_loop)
     at = 0
-    for c in chunk_order:
+    for c in ran:
         fields = at + starts[chunk_loop[c]]
-        first = chunk_start[c]
-        size = chunk_size[c]
+        first = chunks.first[c]
+        size = chunks.size[c]
         node = order[first]
         field = 0
         for value in range(value_start[node], value_start[node + 1]):
@@ -187,7 +244,7 @@ def _write(chunk_order, chunks, formats, member, value_row, nodes, length):
             field += 1
         stream[fields[field]] = size
         field += 1
-        if has_member[chunk_loop[c]]:
+        if has_member[nodes.node_type[node]]:
             stream[fields[field]] = member[node]
             field += 1
         for slot in range(external_start[node + 1] - external_start[node]):
@@ -204,7 +261,7 @@ def _write(chunk_order, chunks, formats, member, value_row, nodes, length):
                 stream[fields[field] + k] = value_row[value] if value >= 0 else 0
             field += 1
         at = fields[-1]
-    return stream
+    return stream, chunk_loop[ran]
 
 
 @njit(cache=True, nogil=True)

@@ -13,6 +13,7 @@ import threading
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import Layout
@@ -24,6 +25,7 @@ GATHER: Variant = ()
 
 _VARIANTS = 2
 _MOST_SLOTS = 32  # of a type, so that a set of slots is a number; others are gathered
+_ANY_SLOT = (1 << _MOST_SLOTS) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +58,8 @@ class SliceVariants(WithoutLock):
     def __init__(self, least_share: float = 0.25) -> None:
         self.least_share = least_share
         self._variants: dict[int, list[Variant]] = {}
-        self._slot_bytes = np.zeros((0, 0), np.int64)
+        # By type and pattern, once the type's variants are decided.
+        self._chosen: dict[int, Variant] = {}
         self._frozen = False
         self.lock = threading.Lock()
 
@@ -80,39 +83,59 @@ class SliceVariants(WithoutLock):
         Returns:
             The variants in use, and what they ask for.
         """
-        chunk_variant = np.zeros(len(layout.chunk_start), np.int32)
-        nothing = Slices((GATHER,), chunk_variant)
         if self.least_share > 1 or not layout.in_place.any():
-            return nothing
-        with self.lock:
-            if len(self._slot_bytes) != len(graph.types):
-                self._slot_bytes = slot_tables(graph.types)[0][:, :_MOST_SLOTS]
-            table = self._slot_bytes
-        chunk_type = graph.node_type[layout.order[layout.chunk_start]]
-        slots = table.shape[1]
-        can = layout.in_place[:, :slots] & (table > 0)[chunk_type]
-        pattern = can @ (1 << np.arange(slots, dtype=np.int64))
-        keys, first, inverse = np.unique(
-            pattern * len(table) + chunk_type, return_index=True, return_inverse=True
+            return Slices((GATHER,), np.zeros(len(layout.chunk_start), np.int32))
+        slot_bytes, slot_kind = graph.types.derived(
+            ("tables of slots", len(graph.types)),  # a table of types only grows
+            lambda: slot_tables(graph.types),
         )
-        weight = np.bincount(inverse, layout.chunk_size, len(keys))
-        key_type = chunk_type[first]
-        variants = [GATHER]
-        num_bytes, rows = 0, dict[int, int]()
-        for type_id in np.unique(key_type[pattern[first] > 0]).tolist():
-            own = np.flatnonzero(key_type == type_id)
-            best = self._cover(type_id, can[first[own]], weight[own], table[type_id])
-            for key, variant in zip(own.tolist(), best, strict=True):
-                if variant == GATHER:
-                    continue
-                if variant not in variants:
-                    variants.append(variant)
-                chunks = np.flatnonzero(inverse == key)
-                chunk_variant[chunks] = variants.index(variant)
-                num_bytes += int(weight[key] * table[type_id][list(variant)].sum())
-                for kind, end in _ends(graph, layout, chunks, type_id, variant):
-                    rows[kind] = max(rows.get(kind, 0), end)
-        return Slices(tuple(variants), chunk_variant, num_bytes, rows)
+        keys, chunk_key, weight = _find_patterns(
+            layout.in_place,
+            layout.chunk_size,
+            graph.node_type[layout.order[layout.chunk_start]],
+            slot_bytes,
+        )
+        of_key = self._variants_of(keys, weight, slot_bytes[:, :_MOST_SLOTS])
+        variants = list(dict.fromkeys([GATHER, *of_key]))
+        key_variant = np.array([variants.index(each) for each in of_key], np.int32)
+        chunk_variant = key_variant[chunk_key]
+        rows, num_bytes = _count_slices(
+            np.array([sum(1 << slot for slot in each) for each in variants], np.int64),
+            chunk_variant,
+            layout.order[layout.chunk_start],
+            layout.chunk_size,
+            layout.chunk_width,
+            layout.value_row,
+            graph.arrays,
+            slot_bytes,
+            slot_kind,
+            np.zeros(len(graph.types.avals), np.int64),
+        )
+        ends = {kind: end for kind, end in enumerate(rows.tolist()) if end}
+        return Slices(tuple(variants), chunk_variant, num_bytes, ends)
+
+    def _variants_of(
+        self, keys: np.ndarray, weight: np.ndarray, slot_bytes: np.ndarray
+    ) -> list[Variant]:
+        """Returns the variant of each pattern; keys ascend, see `_find_patterns`."""
+        listed = keys.tolist()
+        with self.lock:
+            found = [self._chosen.get(key) for key in listed]
+        new = {
+            key >> _MOST_SLOTS
+            for key, variant in zip(listed, found, strict=True)
+            if variant is None and key & _ANY_SLOT
+        }
+        slots = np.arange(slot_bytes.shape[1])
+        for type_id in sorted(new):
+            own = np.flatnonzero(keys >> _MOST_SLOTS == type_id)
+            can = (keys[own, None] >> slots & 1).astype(np.bool_)
+            best = self._cover(type_id, can, weight[own], slot_bytes[type_id])
+            for place, variant in zip(own.tolist(), best, strict=True):
+                found[place] = variant
+            with self.lock:
+                self._chosen |= zip(keys[own].tolist(), best, strict=True)
+        return [each or GATHER for each in found]
 
     def _cover(
         self, type_id: int, can: np.ndarray, weight: np.ndarray, row_bytes: np.ndarray
@@ -139,23 +162,6 @@ class SliceVariants(WithoutLock):
             return best
 
 
-def _ends(
-    graph: DataflowGraph,
-    layout: Layout,
-    chunks: np.ndarray,
-    type_id: int,
-    variant: Variant,
-) -> list[tuple[int, int]]:
-    """Array kind and end of the last slice, for each slot of a variant."""
-    start = graph.operand_start[layout.order[layout.chunk_start[chunks]]]
-    kinds = graph.types.types[type_id].operand_kinds
-    found = []
-    for slot in variant:
-        first = layout.value_row[graph.operands[start + slot]]
-        found.append((kinds[slot], int((first + layout.chunk_width[chunks]).max())))
-    return found
-
-
 def _read(can: np.ndarray, variant: Variant, row_bytes: np.ndarray) -> np.ndarray:
     """Bytes that a node of each pattern reads in place by a variant; 0 if it cannot."""
     slots = list(variant)
@@ -174,3 +180,50 @@ def _best(
             best[k] = variant
         most = np.maximum(most, read)
     return best, most
+
+
+@njit(cache=True, nogil=True)
+def _find_patterns(in_place, chunk_size, chunk_type, slot_bytes):
+    """Finds which slots chunks could read as slices.
+
+    Returns ascending keys, each a type and, in its lower bits, a set of slots; the
+    position of each chunk's key; and how many nodes have each key.
+    """
+    count, slots = in_place.shape
+    slots = min(slots, _MOST_SLOTS)
+    key = np.empty(count, np.int64)
+    for c in range(count):
+        t = np.int64(chunk_type[c])
+        key[c] = t << _MOST_SLOTS
+        for slot in range(slots):
+            if in_place[c, slot] and slot_bytes[t, slot] > 0:
+                key[c] |= np.int64(1) << slot
+    keys = np.unique(key)
+    chunk_key = np.searchsorted(keys, key)
+    weight = np.zeros(len(keys), np.float64)
+    for c in range(count):
+        weight[chunk_key[c]] += chunk_size[c]
+    return keys, chunk_key, weight
+
+
+@njit(cache=True, nogil=True)
+def _count_slices(
+    masks, chunk_variant, first_node, chunk_size, chunk_width, value_row, nodes,
+    slot_bytes, slot_kind, rows,
+):  # fmt: skip
+    """Returns rows that arenas need for slices, by kind, and bytes read by them."""
+    num_bytes = 0
+    for c in range(len(chunk_variant)):
+        mask = masks[chunk_variant[c]]
+        node = first_node[c]
+        t = nodes.node_type[node]
+        start = nodes.operand_start[node]
+        slot = 0
+        while mask >> slot:
+            if mask >> slot & 1:
+                end = value_row[nodes.operands[start + slot]] + chunk_width[c]
+                kind = slot_kind[t, slot]
+                rows[kind] = max(rows[kind], end)
+                num_bytes += chunk_size[c] * slot_bytes[t, slot]
+            slot += 1
+    return rows, num_bytes

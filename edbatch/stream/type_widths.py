@@ -118,8 +118,8 @@ class TypeWidths(WithoutLock):
             return None
         count = len(graph.types)
         with self.lock:
-            used = np.unique(schedule.batch_type).tolist()
-            new = [t for t in used if t not in self._widths]
+            used = set(schedule.batch_type.tolist())
+            new = sorted(t for t in used if t not in self._widths)
             if new and self._frozen:
                 self._widths |= dict.fromkeys(new, self._without_sample())
             elif new:

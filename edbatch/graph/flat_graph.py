@@ -1,0 +1,189 @@
+"""Graphs as one array of integers each, so that many are joined in one pass.
+
+A minibatch of kept recordings has dozens of graphs with a handful of arrays each; what
+Python and NumPy spend on every one of these arrays is more than to join them costs.
+
+The array begins with eight counts: nodes, operands, external rows, values, instances,
+array kinds of external inputs, columns and lists of the outputs. Then come, for each of
+these kinds, its number and the rows of its pool; the length of each column and of each
+list; and the types of nodes, operands, external rows, nodes of each instance, columns
+and lists themselves.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from edbatch.graph.dataflow_graph import DataflowGraph
+
+_COUNTS = 8
+
+
+class Joined(NamedTuple):
+    """Graphs, one after the other: ``N`` nodes, ``B`` instances, ``K`` array kinds.
+
+    Attributes:
+        node_type: As of `DataflowGraph`.
+        operands: As of `DataflowGraph`.
+        external_rows: As of `DataflowGraph`.
+        instance_nodes: As of `DataflowGraph`.
+        parts: Columns and then lists of the outputs, one after the other.
+        part_start: First element of each of them, and the end.
+        num_values: Number of values, perhaps more than int32 can count.
+        pool_rows: External inputs of each kind, perhaps more than that; those of its
+            pools that are there, even if they are empty; -1 where there is none.
+    """
+
+    node_type: np.ndarray  # [N] int32
+    operands: np.ndarray  # [E] int32
+    external_rows: np.ndarray  # [X] int32
+    instance_nodes: np.ndarray  # [B] int32
+    parts: np.ndarray  # [all parts] int32
+    part_start: np.ndarray  # [parts + 1] int64
+    num_values: int
+    pool_rows: np.ndarray  # [K] int64
+
+
+def flatten(graph: "DataflowGraph") -> np.ndarray:
+    """Writes the integers of a graph into one array.
+
+    Args:
+        graph: The graph, as it was recorded.
+
+    Returns:
+        The array, ``[n] int32``.
+    """
+    outputs = graph.outputs
+    parts = (*outputs.columns, *outputs.lengths)
+    head = [
+        graph.num_nodes,
+        len(graph.operands),
+        len(graph.external_rows),
+        graph.num_values,
+        graph.num_instances,
+        len(graph.externals),
+        len(outputs.columns),
+        len(outputs.lengths),
+    ]
+    for kind, pool in graph.externals.items():
+        head += kind, len(pool)
+    head += map(len, parts)
+    nodes = (graph.node_type, graph.operands, graph.external_rows, graph.instance_nodes)
+    return np.concatenate([np.array(head, np.int32), *nodes, *parts], dtype=np.int32)
+
+
+def join_flat(
+    flat: np.ndarray,
+    count: int,
+    num_kinds: int,
+    part_kind: np.ndarray,
+    num_operands: np.ndarray,
+    num_externals: np.ndarray,
+    external_slots: tuple[np.ndarray, np.ndarray],
+) -> Joined:
+    """Joins graphs whose outputs have the same structure.
+
+    Args:
+        flat: Their arrays, one after the other; ``[n] int32``.
+        count: How many there are; at least one.
+        num_kinds: Array kinds of the model, K.
+        part_kind: For each column and list of the outputs: -1 for values, -2 for
+            lengths, else the array kind whose rows it names; ``[parts] int64``.
+        num_operands: Operands of each type; ``[T] int32``.
+        num_externals: External slots of each type; ``[T] int32``.
+        external_slots: First external slot of each type, and the array kind of each.
+
+    Returns:
+        All of them, numbered anew.
+    """
+    slots = (num_externals, *external_slots)
+    return Joined(*_join(flat, count, num_kinds, part_kind, num_operands, *slots))
+
+
+@njit(cache=True, nogil=True)
+def _join(
+    flat, count, num_kinds, part_kind, num_operands, num_externals, slot_start,
+    slot_kind,
+):  # fmt: skip
+    """Returns what a `Joined` holds; arguments as of `join_flat`."""
+    num_parts = len(part_kind)
+    totals = np.zeros(_COUNTS, np.int64)
+    part_start = np.zeros(num_parts + 1, np.int64)
+    at = 0
+    for _ in range(count):
+        size = at + _COUNTS + 2 * flat[at + 5]
+        own = np.int64(0)
+        for part in range(num_parts):
+            part_start[part + 1] += flat[size + part]
+            own += flat[size + part]
+        for k in range(_COUNTS):
+            totals[k] += flat[at + k]
+        own += flat[at] + flat[at + 1] + flat[at + 2] + flat[at + 4]
+        at = size + num_parts + own
+    for part in range(num_parts):
+        part_start[part + 1] += part_start[part]
+    node_type = np.empty(totals[0], np.int32)
+    operands = np.empty(totals[1], np.int32)
+    external_rows = np.empty(totals[2], np.int32)
+    instance_nodes = np.empty(totals[4], np.int32)
+    parts = np.empty(part_start[num_parts], np.int32)
+    pool_rows = np.full(num_kinds, -1, np.int64)
+    first_row = np.zeros(num_kinds, np.int64)
+    part_at = part_start[:num_parts].copy()
+    first_value = np.int64(0)
+    node = operand = row = instance = 0
+    at = 0
+    for _ in range(count):
+        head = at
+        lengths = at + _COUNTS + 2 * flat[head + 5]
+        own_types = lengths + num_parts
+        own_operands = own_types + flat[head]
+        own_rows = own_operands + flat[head + 1]
+        own_instances = own_rows + flat[head + 2]
+        at = own_instances + flat[head + 4]
+        e = own_operands
+        x = own_rows
+        for v in range(own_types, own_operands):
+            t = flat[v]
+            node_type[node] = t
+            node += 1
+            for _ in range(num_operands[t]):
+                value = flat[e]
+                operands[operand] = value + first_value if value >= 0 else value
+                e += 1
+                operand += 1
+            for slot in range(slot_start[t], slot_start[t] + num_externals[t]):
+                own = flat[x]
+                shifted = own + first_row[slot_kind[slot]] if own >= 0 else own
+                external_rows[row] = shifted
+                x += 1
+                row += 1
+        for place in range(own_instances, at):
+            instance_nodes[instance] = flat[place]
+            instance += 1
+        for part in range(num_parts):
+            shift = np.int64(0)
+            if part_kind[part] == -1:
+                shift = first_value
+            elif part_kind[part] >= 0:
+                shift = first_row[part_kind[part]]
+            for place in range(at, at + flat[lengths + part]):
+                parts[part_at[part]] = flat[place] + shift
+                part_at[part] += 1
+            at += flat[lengths + part]
+        first_value += flat[head + 3]
+        for place in range(head + _COUNTS, lengths, 2):
+            first_row[flat[place]] += flat[place + 1]
+            pool_rows[flat[place]] = first_row[flat[place]]
+    return (
+        node_type,
+        operands,
+        external_rows,
+        instance_nodes,
+        parts,
+        part_start,
+        first_value,
+        pool_rows,
+    )
