@@ -1,0 +1,143 @@
+"""Programs compiled for GPUs without one: what they do there, counted."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+
+
+def missing_plugin():
+    return not any(importlib.util.find_spec(each) for each in PLUGINS)
+
+
+@pytest.fixture(scope="module")
+def gpu_module(experiment):
+    import gpu_module
+
+    return gpu_module
+
+
+THUNKS = """
+000: kCommandBuffer [source | next=001 (1)]
+    001: kCopy         [source | sink] kCopy
+002: kWhile         [prev=000 (1) | sink]
+condition:
+    003: kCustomKernel [source | sink] compare grid: [1, 1, 1]
+  body:
+    000: kCommandBuffer [source | next=004 (1)]
+        004: kConditional [source | sink]
+          branch_0:
+            005: kCustomKernel [source | sink] first grid: [1, 1, 1]
+          branch_1:
+            006: kCustomKernel [source | sink] second grid: [1, 1, 1]
+            007: kCustomKernel [source | sink] third grid: [1, 1, 1]
+    008: kWhile [prev=000 (1) | sink]
+condition:
+        009: kCustomKernel [source | sink] compare_1 grid: [1, 1, 1]
+      body:
+        010: kCustomKernel [source | sink] inner grid: [1, 1, 1]
+    011: kCustomKernel [prev=008 (1) | sink] last grid: [1, 1, 1]
+"""
+
+
+def alternating(x, count):
+    def step(carry):
+        k, x = carry
+        x = jax.lax.cond(k % 2 == 0, lambda x: x + 1, lambda x: x * 2, x)
+        return k + 1, jax.lax.fori_loop(0, k, lambda _, x: x + 3, x)
+
+    return jax.lax.while_loop(lambda carry: carry[0] < count, step, (0, x))[1]
+
+
+def test_loops_and_branches_are_counted_as_they_run(experiment):
+    [found], [loop] = experiment.run_counted(alternating, jnp.float32(1), 5)
+    assert found == alternating(jnp.float32(1), 5)
+    assert (loop.kind, loop.runs, loop.turns) == ("while", 1, 5)
+    conditional, inner = loop.inner[1]
+    assert (conditional.runs, sum(conditional.branches)) == (5, 5)
+    assert sorted(conditional.branches) == [2, 3]
+    assert (inner.runs, inner.turns) == (5, 0 + 1 + 2 + 3 + 4)
+
+
+def test_what_runs_is_counted_in_the_tree_of_thunks(experiment, gpu_module):
+    thunks = gpu_module.read_thunks(THUNKS)
+    assert [each.kind for each in thunks] == ["kCommandBuffer", "kWhile"]
+    _, places = experiment.run_counted(alternating, jnp.float32(1), 5)
+    conditional = places[0].inner[1][0]
+    names = {2: "while.1", 8: "while.2"}
+    module = gpu_module.Module(thunks, names, "", 0.0, 0, None)
+    done = gpu_module.executed(module, places)
+    # Conditions: 6 of the outer loop, 5 indices, 10 + 5 of the inner loop.
+    assert done.conditions == 6 + 5 + 15
+    # The conditional is in a command buffer, where the device decides.
+    assert done.round_trips == 6 + 15
+    first, second = conditional.branches
+    assert done.kernels == 6 + first + 2 * second + 15 + 10 + 5
+    assert done.copies == 1
+    assert done.launches == 1 + 6 + 5 + 15 + 10 + 5
+    # A loop whose iterations the host knows is not asked for.
+    text = '%while.2 = f32[] while(%x), backend_config={"known_trip_count":{"n":"2"}}'
+    module = gpu_module.Module(thunks, names, text, 0.0, 0, None)
+    assert gpu_module.executed(module, places).round_trips == 6
+
+
+def test_loops_that_xla_made_are_no_match(experiment, gpu_module):
+    _, places = experiment.run_counted(alternating, jnp.float32(1), 5)
+    module = gpu_module.Module(gpu_module.read_thunks(THUNKS), {}, "", 0.0, 0, None)
+    with pytest.raises(ValueError, match="it made some"):
+        gpu_module.executed(module, places[:0])
+
+
+def test_twenty_types_are_twenty(experiment):
+    model, params, instances = experiment.load("twenty-types", 8, 16)
+    batched = experiment.eb.batch(model, params=params)
+    plan = batched.plan(instances)
+    assert len({loop.type_id for loop in plan.shape.program.loops}) == 20
+    for one, instance in zip(batched(params, instances), instances, strict=True):
+        np.testing.assert_allclose(one, model(params, instance), rtol=1e-5, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def counted(script):
+    """Counts of a model on a device, both passes."""
+    if missing_plugin():
+        pytest.skip("needs JAX's plugin for CUDA: pip install edbatch[gpu-aot]")
+
+    def count(model, device, *words):
+        command = [sys.executable, "-P", script, "--json", "--models", model]
+        command += ["--devices", device, "--hidden", "32", "--batch-size", "8", *words]
+        environment = os.environ | {"PYTHONPATH": str(script.parent)}
+        for name in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
+            environment.pop(name, None)
+        found = subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=False
+        )
+        assert found.returncode == 0, found.stderr
+        return [json.loads(line) for line in found.stdout.splitlines()]
+
+    return count
+
+
+@pytest.mark.gpu_aot
+@pytest.mark.parametrize(
+    ("model", "device"),
+    [
+        ("tree-lstm", "H200"),
+        ("tree-lstm", "A100"),
+        ("lattice-lstm", "H200"),
+        ("twenty-types", "H200"),
+    ],
+)
+def test_no_arena_is_copied(counted, model, device):
+    for each in counted(model, device):
+        assert each["arena_copies"] == 0, each
+        assert each["kernels_per_chunk"] <= 60, each
+        assert each["error"] < 1e-4, each
