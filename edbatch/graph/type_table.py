@@ -73,6 +73,7 @@ class TypeTable:
         self._variants: dict[TypeKey, int] = {}
         self._list_lengths = ListLengths()
         self._counts: tuple[np.ndarray, ...] | None = None
+        self._external_kinds = (np.zeros(1, np.int32), np.zeros(0, np.int32))
         self._keys: tuple[TypeKey, ...] = ()
         self._functions: dict[Any, set[Callable[..., Any]]] = {}
         self._structures = PartStructures(params_spec)
@@ -241,6 +242,20 @@ class TypeTable:
                     for name in ("operand_kinds", "external_kinds", "output_kinds")
                 )
             return self._counts  # type: ignore[return-value]
+
+    @property
+    def external_kinds(self) -> tuple[np.ndarray, np.ndarray]:
+        """First external slot of each type and the end, and the slots' array kinds.
+
+        ``[T + 1] int32`` and ``[X] int32``.
+        """
+        with self.lock:
+            if len(self._external_kinds[0]) != len(self.types) + 1:
+                own = [each.external_kinds for each in self.types]
+                starts = np.cumsum([0, *map(len, own)], dtype=np.int32)
+                kinds = np.array([kind for each in own for kind in each], np.int32)
+                self._external_kinds = starts, kinds
+            return self._external_kinds
 
     def intern(
         self,

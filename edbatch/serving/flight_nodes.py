@@ -55,6 +55,7 @@ def flight_nodes(
     rows = runner.value_rows
     chosen = pending.needed_for(np.array(values, np.int64), rows)
     if len(pending) - len(chosen) > _MOST_WAITING:
+        pending.merge(rows)
         chosen = pending.all()
     owner = request_places(pending.nodes.owner[chosen], [run.number for run in runs])
     if (owner < 0).any():  # of requests that have ended

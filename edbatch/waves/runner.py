@@ -261,11 +261,7 @@ class WaveRunner:
         self._ended.append((run, list(kept)))
 
     def take(self) -> None:
-        """Takes what was recorded off the tape; it is pending, in front, then."""
-        self._take()
-        self.pending.merge(self._values.rows)
-
-    def _take(self) -> None:
+        """Takes what was recorded off the tape; it is pending then, in front."""
         tape, rows = self.tape, self._values.rows
         if not tape.node_type:
             return
@@ -307,7 +303,7 @@ class WaveRunner:
         if not self.counts.waves:
             self._params = as_arrays(self._params)
         if schedule is None:
-            self._take()
+            self.take()
         else:
             waiting = self._served(waiting, schedule)
         self._free_ended()
@@ -332,7 +328,7 @@ class WaveRunner:
 
     def tidy(self) -> None:
         """Forgets what instances that have ended have left behind."""
-        self._take()
+        self.take()
         self._free_ended()
         self.pending.merge(self._values.rows)
 
@@ -342,7 +338,7 @@ class WaveRunner:
         Args:
             results: Numbers of values.
         """
-        self._take()
+        self.take()
         if (self._values.rows.of(results) < 0).any():
             self.launch([], results=results)
 

@@ -97,16 +97,18 @@ def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> RecordedNode
     Returns:
         All nodes and external inputs.
     """
+    if len(parts) == 1:
+        return parts[0]
     pools: dict[int, list[np.ndarray]] = {}
     external_rows = []
+    before = np.zeros(len(types.avals), np.int32)  # rows of each pool
     for part in parts:
-        rows = part.nodes.external_rows.copy()
-        kinds = external_kinds(part.nodes.node_type, types)
+        nodes = part.nodes
+        kinds = external_kinds(nodes.node_type, types)
+        external_rows.append(_shift_rows(nodes.external_rows, kinds, before))
         for kind, pool in part.pools.items():
-            before = pools.setdefault(kind, [])
-            rows[(kinds == kind) & (rows >= 0)] += sum(map(len, before))
-            before.append(pool)
-        external_rows.append(rows)
+            pools.setdefault(kind, []).append(pool)
+            before[kind] += len(pool)
     every = [part.nodes for part in parts]
     nodes = WaveNodes(
         np.concatenate([each.node_type for each in every]),
@@ -119,6 +121,16 @@ def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> RecordedNode
     )
     joined = {kind: np.concatenate(found) for kind, found in pools.items()}
     return RecordedNodes(nodes, joined)
+
+
+@njit(cache=True)
+def _shift_rows(rows, kinds, before):
+    """Rows of a pool, counted behind other rows of the same kind."""
+    found = rows.copy()
+    for e in range(len(rows)):
+        if rows[e] >= 0:
+            found[e] += before[kinds[e]]
+    return found
 
 
 def _join_starts(starts: Sequence[np.ndarray]) -> np.ndarray:
@@ -152,13 +164,45 @@ def select_nodes(
         nodes.owner[kept],
     )
     kinds = external_kinds(part.node_type, types)
-    own_pools = {}
-    for kind in np.unique(kinds).tolist():
-        own = np.flatnonzero((kinds == kind) & (rows >= 0))
-        if len(own):
-            read, rows[own] = np.unique(rows[own], return_inverse=True)
-            own_pools[kind] = pools[kind][read]
+    start = np.zeros(len(types.avals) + 1, np.int32)
+    for kind, pool in pools.items():
+        start[kind + 1] = len(pool)
+    read, first = _renumber_rows(rows, kinds, np.cumsum(start))
+    own_pools = {
+        kind: pool[read[first[kind] : first[kind + 1]]]
+        for kind, pool in pools.items()
+        if first[kind + 1] > first[kind]
+    }
     return RecordedNodes(part, own_pools)
+
+
+@njit(cache=True)
+def _renumber_rows(rows, kinds, start):
+    """Counts the rows that are read, of each pool for itself, and changes `rows` so.
+
+    Pools stand one after the other, from `start` on. Returns the rows that are read, in
+    ascending order, of one kind after the other, and where those of each kind begin.
+    """
+    is_read = np.zeros(start[-1], np.bool_)
+    for e in range(len(rows)):
+        if rows[e] >= 0:
+            is_read[start[kinds[e]] + rows[e]] = True
+    number = np.empty(start[-1], np.int32)
+    read = np.empty(start[-1], np.int32)
+    first = np.zeros(len(start), np.int32)
+    count = 0
+    for kind in range(len(start) - 1):
+        first[kind] = count
+        for place in range(start[kind], start[kind + 1]):
+            if is_read[place]:
+                number[place] = count - first[kind]
+                read[count] = place - start[kind]
+                count += 1
+    first[-1] = count
+    for e in range(len(rows)):
+        if rows[e] >= 0:
+            rows[e] = number[start[kinds[e]] + rows[e]]
+    return read, first
 
 
 def external_kinds(node_type: np.ndarray, types: TypeTable) -> np.ndarray:
@@ -171,8 +215,22 @@ def external_kinds(node_type: np.ndarray, types: TypeTable) -> np.ndarray:
     Returns:
         ``[X] int32``.
     """
-    found = [k for t in node_type.tolist() for k in types.types[t].external_kinds]
-    return np.array(found, np.int32)
+    found: np.ndarray = _kinds_of(node_type, *types.external_kinds)
+    return found
+
+
+@njit(cache=True)
+def _kinds_of(node_type, starts, kinds):
+    count = 0
+    for t in node_type:
+        count += starts[t + 1] - starts[t]
+    found = np.empty(count, np.int32)
+    at = 0
+    for t in node_type:
+        for slot in range(starts[t], starts[t + 1]):
+            found[at] = kinds[slot]
+            at += 1
+    return found
 
 
 @njit(cache=True)

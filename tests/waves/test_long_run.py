@@ -223,6 +223,7 @@ def suspended():
         for each, values in runner.answers(runner.launch([run])):
             runner.resume(each, values)
     runner.take()
+    runner.pending.merge(runner.value_rows)
     return run, held, runner
 
 

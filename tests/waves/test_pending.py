@@ -113,6 +113,7 @@ def test_a_schedule_without_what_it_reads_is_refused():
     runner, model = eb.batch(late).wave_runner(PARAMS)
     run = runner.start(0, lambda: model(3))
     runner.take()
+    runner.pending.merge(runner.value_rows)
     (score_type,) = runner.pending.nodes.node_type[-1:]
     order, start = np.array([1], np.int32), np.array([0, 1], np.int32)
     schedule = Schedule(order, start, np.array([score_type], np.int32))
@@ -199,6 +200,7 @@ class RandomWaves:
                 runs.append(runner.start(len(runs), partial(self.model, todo.pop(0))))
                 waiting += [] if runs[-1].ended else runs[-1:]
             runner.take()
+            runner.pending.merge(runner.value_rows)
             if not len(runner.pending):
                 continue
             asked = runner.launch(waiting, schedule=self.random_schedule())
@@ -231,11 +233,13 @@ def test_pending_nodes_are_dropped_with_their_instance():
     runner.release(first)
     runner.launch([second])
     runner.take()
+    runner.pending.merge(runner.value_rows)
     assert len(runner.pending) == 4
     assert (runner.pending.nodes.owner == 1).all()
     runner.close(second)
     runner.release(second)
     runner.launch([])
     runner.take()
+    runner.pending.merge(runner.value_rows)
     assert len(runner.pending) == 0
     assert runner._values.rows.in_use == 0
