@@ -15,8 +15,10 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
-# Newer than pyproject.toml when what that file asks for is installed.
+# Newer than pyproject.toml when what that file asks for is installed, and than the
+# sources of extension modules when they are built.
 STAMP := $(VENV)/.edbatch-installed
+EXTENSIONS := setup.py $(wildcard edbatch/*/*.pyx)
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
 TYPING := build/typing
 
@@ -78,7 +80,7 @@ typing-tree:
 	@ln -s "$(CURDIR)"/edbatch/* "$(CURDIR)/envs" "$(CURDIR)/memory_planner" \
 	    "$(CURDIR)/policies" $(TYPING)/edbatch/
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(EXTENSIONS)
 	@found=; if [ ! -x "$(BIN)/python" ]; then \
 	    for candidate in $(CANDIDATES); do \
 	        if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -98,5 +100,6 @@ $(STAMP): pyproject.toml
 	@touch "$@"
 
 clean:
+	rm -f edbatch/*/*.so $(patsubst %.pyx,%.c,$(wildcard edbatch/*/*.pyx))
 	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

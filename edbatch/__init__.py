@@ -40,7 +40,16 @@ from edbatch.errors import (
 )
 from edbatch.executor.kept_memory import keep_memory
 from edbatch.front_door import batch
-from edbatch.graph import Cell, DataflowGraph, Handle, TypeKey, cell, cell_keys, value
+from edbatch.graph import (
+    Cell,
+    DataflowGraph,
+    Handle,
+    TypeKey,
+    cell,
+    cell_keys,
+    recording_is_compiled,
+    value,
+)
 from edbatch.lazy import __getattr__ as __getattr__
 from edbatch.loader import Loader, LoaderReport, Minibatch
 from edbatch.memory_planner import Planner, Sizes
@@ -115,6 +124,7 @@ __all__ = [
     "jit",
     "keep_memory",
     "load_policy",
+    "recording_is_compiled",
     "set_stance",
     "use_compilation_cache",
     "use_cpu_devices",

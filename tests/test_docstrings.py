@@ -14,6 +14,7 @@ import pytest
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+EXTENSIONS = (".compiled_recording",)  # no source of Python
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -24,7 +25,7 @@ def installed_modules() -> Iterator[str]:
         yield package
         path = importlib.import_module(package).__path__
         for info in pkgutil.iter_modules(path, f"{package}."):
-            if not info.ispkg:
+            if not info.ispkg and not info.name.endswith(EXTENSIONS):
                 yield info.name
 
 

@@ -8,6 +8,7 @@ from edbatch.graph.node_keys import cell_keys
 from edbatch.graph.node_type import Aval, CallTemplate, NodeType, TypeKey
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recorder import Recorder, record
+from edbatch.graph.recording_bases import recording_is_compiled
 from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import TypeTable
 from edbatch.graph.value import value
@@ -29,5 +30,6 @@ __all__ = [
     "cell_keys",
     "merge",
     "record",
+    "recording_is_compiled",
     "value",
 ]

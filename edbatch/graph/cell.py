@@ -13,12 +13,13 @@ from edbatch.arguments import check_number, check_type, list_of
 from edbatch.errors import CellError, PickleError, shown, user_line, user_module
 from edbatch.graph.constants import PYTHON_NUMBERS, as_number, constant_key
 from edbatch.graph.context import context
+from edbatch.graph.recording_bases import CellCall
 from edbatch.graph.reference import find, full_name, reference
 
 RNG = "rng"  # the argument by which a cell asks for a key
 
 
-class Cell:
+class Cell(CellCall):
     """A function of one instance, recorded as a node while a model is recorded.
 
     Called with arrays it runs at once, as the specification of what the batched
@@ -123,11 +124,7 @@ class Cell:
                 return bucket
         return -(-length // self._lengths[-1]) * self._lengths[-1]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function, or records a node while a model is recorded."""
-        recorder = context.recorder
-        if recorder is not None:
-            return recorder.call(self, args, kwargs)
+    def _run_now(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.lacks_rng(args, kwargs):
             kwargs = kwargs | self._next_key()
         return self._run(args, kwargs)

@@ -5,24 +5,20 @@ from typing import Any, NoReturn
 import numpy as np
 
 from edbatch.errors import PickleError, RecordingError, user_line
+from edbatch.graph.recording_bases import HandleSlots
 from edbatch.graph.stand_in import stand_in
 from edbatch.graph.tape import InstanceTape
 
 
 @stand_in
-class Handle:
+class Handle(HandleSlots):
     """One output array of one recorded node.
 
     A handle can be passed to cells and returned from the model, nothing else: it has
     a shape and a dtype but no value.
     """
 
-    __slots__ = ("_kind", "_recorder", "_value")
-
-    # No __init__: `new_handle` and the recorder set the slots, twice as fast.
-    _kind: int
-    _recorder: InstanceTape
-    _value: int
+    __slots__ = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

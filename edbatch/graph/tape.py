@@ -1,6 +1,5 @@
 """The tape: growing lists of integers to which recording appends nodes."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from edbatch.errors import RecordingError
 from edbatch.graph.dataflow_graph import MISSING
 from edbatch.graph.external_input import ABSENT, NUMBERS, stack_inputs, too_wide
 from edbatch.graph.node_keys import NODE_KEY
+from edbatch.graph.recording_bases import TapeColumns, TapeWriter
 from edbatch.graph.type_table import TypeTable
 
 _NOT_SHARED = (None, MISSING, MISSING)
@@ -33,8 +33,8 @@ class TapeMark(NamedTuple):
     num_values: int
 
 
-class Tape:
-    """Growing lists that the recordings of one call of `record` share.
+class Tape(TapeColumns):
+    """Growing columns that the recordings of one call of `record` share.
 
     Attributes:
         types: The model's table of types.
@@ -48,17 +48,13 @@ class Tape:
 
     def __init__(self, types: TypeTable) -> None:
         self.types = types
-        self.node_type: list[int] = []
-        self.operands: list[int] = []
-        self.external_rows: list[int] = []
-        self.externals: defaultdict[int, list[Any]] = defaultdict(list)
-        self.shared_rows: dict[int, tuple[Any, int, int]] = {}
         self.num_values = 0
+        self.clear()
 
     def clear(self) -> None:
         """Removes what was recorded; values are counted on."""
-        self.node_type, self.operands, self.external_rows = [], [], []
-        self.externals, self.shared_rows = defaultdict(list), {}
+        self.clear_columns()
+        self.shared_rows: dict[int, tuple[Any, int, int]] = {}
 
     def mark(self) -> TapeMark:
         """Returns the present end."""
@@ -137,7 +133,7 @@ class Tape:
         return "the model returns"
 
 
-class InstanceTape:
+class InstanceTape(TapeWriter):
     """The part of a tape that one instance writes.
 
     Attributes:
