@@ -26,6 +26,10 @@ class BatchedFunction(Protocol):
         """The node types met so far with the bound parameter shapes."""
 
     @property
+    def takes_merged(self) -> bool:
+        """Whether `plan` takes a recording of several instances."""
+
+    @property
     def cache_info(self) -> CacheInfo:
         """Hits, misses and memory of the cache of plans."""
 

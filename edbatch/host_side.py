@@ -84,6 +84,11 @@ class HostSide:
         return self.states.default().types
 
     @property
+    def takes_merged(self) -> bool:
+        """Whether `plan` takes a recording of several instances, as `graph` makes."""
+        return True
+
+    @property
     def cache_info(self) -> CacheInfo:
         """Hits, misses and memory of the cache of plans."""
         return self.states.cache_info

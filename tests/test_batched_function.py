@@ -14,7 +14,16 @@ from edbatch.policies import Agenda, Depth
 SIZES = eb.Sizes(widths=(4, 16))
 TREES = sample_trees(3, 5)
 MEMBERS = [
-    *("model", "types", "cache_info", "compiles", "bind", "fit", "record"),
+    *(
+        "model",
+        "types",
+        "takes_merged",
+        "cache_info",
+        "compiles",
+        "bind",
+        "fit",
+        "record",
+    ),
     *("record_all", "graph", "plan", "apply", "loader", "__call__"),
 ]
 

@@ -144,8 +144,11 @@ def test_old_names_of_batch(name: str, value: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "right"),
     [
-        *((name, (bool,)) for name in ("shuffle", "group_by_size", "drop_last")),
-        *((name, (int,)) for name in ("seed", "prefetch", "workers")),
+        *(
+            (name, (bool,))
+            for name in ("shuffle", "group_by_size", "drop_last", "keep")
+        ),
+        *((name, (int,)) for name in ("seed", "prefetch", "threads", "workers")),
         ("state", (None,)),
     ],
 )

@@ -9,7 +9,7 @@ model run on one instance at a time can be given the very same keys.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -46,7 +46,8 @@ def is_key(dtype: Any) -> bool:
 @cache
 def key_dtype() -> Any:
     """Returns the dtype of the keys that cells get."""
-    return jax.random.key(0, impl=GENERATOR).dtype
+    # Its shape alone: a process that only records starts no client of XLA.
+    return jax.eval_shape(partial(jax.random.key, impl=GENERATOR), 0).dtype
 
 
 def typed_key(rng: Any) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from edbatch.errors import PickleError
 from edbatch.graph.cell import Cell
-from edbatch.graph.node_type import CallTemplate, NodeType
+from edbatch.graph.node_type import Aval, CallTemplate, NodeType
 from edbatch.graph.parameters import part_of
 from edbatch.graph.reference import find, reference
 
@@ -28,6 +28,43 @@ class StoredType(NamedTuple):
     external_kinds: tuple[int, ...]
     output_kinds: tuple[int, ...]
     output_tree: Any
+
+
+class PortableType(NamedTuple):
+    """A type that needs no table: shapes and dtypes stand in place of array kinds.
+
+    Fields as of `StoredType`.
+    """
+
+    cell: Cell
+    template: CallTemplate
+    operands: tuple[Aval, ...]
+    externals: tuple[Aval, ...]
+    outputs: tuple[Aval, ...]
+    output_tree: Any
+
+
+def portable(node_type: NodeType, avals: Sequence[Aval]) -> PortableType:
+    """Describes a type for a process that has another table.
+
+    Args:
+        node_type: The type.
+        avals: The array kinds of its table.
+
+    Returns:
+        The description.
+
+    Raises:
+        PickleError: As `store`.
+    """
+    stored = store(node_type)
+    operands, externals, outputs = (
+        tuple([avals[kind] for kind in kinds])
+        for kinds in (stored.operand_kinds, stored.external_kinds, stored.output_kinds)
+    )
+    return PortableType(
+        stored.cell, stored.template, operands, externals, outputs, stored.output_tree
+    )
 
 
 def store(node_type: NodeType) -> StoredType:

@@ -28,7 +28,13 @@ from edbatch.graph.output_tree import OutputTree
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.part_structure import PartStructures
 from edbatch.graph.reference import full_name
-from edbatch.graph.stored_type import StoredType, moved, store, template_for
+from edbatch.graph.stored_type import (
+    PortableType,
+    StoredType,
+    moved,
+    store,
+    template_for,
+)
 
 Made = TypeVar("Made")
 
@@ -192,16 +198,42 @@ class TypeTable:
         )
         template = moved(other.template, self.params)
         facts = (other.cell, template, operand_kinds, external_kinds)
+        return self._take_facts(facts, (output_kinds, other.output_tree))
+
+    def take_portable(self, found: PortableType) -> int:
+        """Adds a type that another process recorded, if it is new.
+
+        Its array kinds are numbered in the order in which recording would meet them.
+
+        Args:
+            found: The type.
+
+        Returns:
+            Its position in this table.
+
+        Raises:
+            PickleError: A constant cannot be imported here, or the cell gave something
+                else where it was recorded.
+        """
+        externals, outputs, operands = (
+            tuple([self.kinds.number(each.shape, each.dtype) for each in avals])
+            for avals in (found.externals, found.outputs, found.operands)
+        )
+        leaves = template_for(self.params, found.template.leaves)
+        template = replace(found.template, leaves=leaves)
+        facts = (found.cell, template, operands, externals)
+        return self._take_facts(facts, (outputs, found.output_tree))
+
+    def _take_facts(
+        self,
+        facts: tuple[Cell, CallTemplate, tuple[int, ...], tuple[int, ...]],
+        output: tuple[tuple[int, ...], Any],
+    ) -> int:
         with self.lock:
             found = self._by_facts.get(_identity(*facts))
             if found is None:
-                found = self._add(
-                    *facts, output_kinds, other.output_tree, is_stored=True
-                )
-            if (output_kinds, other.output_tree) != (
-                found.output_kinds,
-                found.output_tree,
-            ):
+                found = self._add(*facts, *output, is_stored=True)
+            if output != (found.output_kinds, found.output_tree):
                 raise changed_cell(found)
             return found.id
 

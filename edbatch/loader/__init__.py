@@ -4,7 +4,8 @@
 the loop that consumes them.
 """
 
-from edbatch.loader.loader import Loader, Minibatch
+from edbatch.loader.loader import Loader
+from edbatch.loader.minibatch import Minibatch
 from edbatch.loader.order import epoch_order
 from edbatch.loader.report import LoaderReport
 

@@ -2,68 +2,33 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 
-from edbatch.arguments import check_flag, check_number, list_of
+from edbatch.arguments import check_flag, check_number
 from edbatch.batched_function import BatchedFunction
 from edbatch.errors import LoaderError, shown
 from edbatch.graph.type_table import x64_enabled
+from edbatch.loader.fresh import Transform
+from edbatch.loader.instances import FreshInstances, KeptInstances, data_set
+from edbatch.loader.minibatch import Minibatch
 from edbatch.loader.order import epoch_order
 from edbatch.loader.prefetch import map_ahead
+from edbatch.loader.processes import Stopped, Ticket
 from edbatch.loader.report import LoaderReport, WaitClock
-from edbatch.loader.state import LoaderState, digest
-from edbatch.plan.padding import first_rows
-
-_Task = tuple[int, int, np.ndarray]  # epoch, step, instances
+from edbatch.loader.state import LoaderState
 
 
-@dataclass(frozen=True, eq=False)
-class Minibatch:
-    """A minibatch that is ready to run.
+class _Task(NamedTuple):
+    """A minibatch to be planned."""
 
-    Attributes:
-        plan: Its plan, for ``batched.apply``. The result has ``N`` rows: the loader's
-            ``batch_size``, if it pads.
-        index: Which instances it holds, ``[B] int64``; B is less than N in the last
-            minibatch of an epoch.
-        epoch: Number of its epoch, from 0.
-        step: Its place in the epoch, from 0.
-    """
-
-    plan: Any
-    index: np.ndarray
     epoch: int
     step: int
-
-    @property
-    def mask(self) -> Any:
-        """True for instances, False for rows of padding; ``[N] bool``."""
-        return self.plan.instance_mask
-
-    @property
-    def padded_index(self) -> np.ndarray:
-        """An instance for every row of the result; ``[N] int64``.
-
-        ``targets[padded_index]`` are the targets of all rows; those of padding are the
-        targets of the first instance, which a loss that uses `mask` ignores.
-        """
-        padding = self.plan.shape.result.instances - len(self.index)
-        return np.concatenate([self.index, np.repeat(self.index[:1], padding)])
-
-    def drop_padding(self, result: Any) -> Any:
-        """Returns the results of the instances alone.
-
-        Args:
-            result: What ``batched.apply(params, plan)`` returned, outside of traces.
-
-        Returns:
-            The same pytree with B rows, those of `index`.
-        """
-        return first_rows(result, len(self.index))
+    instances: np.ndarray  # [B] int64
+    ticket: Ticket | None  # of its recording by a worker
 
 
 class Loader:
@@ -75,6 +40,19 @@ class Loader:
     the settings alone, whatever the threads do. A loop that was left goes on where it
     stopped; its threads end with it.
 
+    With ``keep=False`` an instance is read and recorded each time that a minibatch has
+    it: for data sets whose recordings would not fit into memory, and for a `transform`
+    that changes instances at random.
+
+    With ``workers=N``, N processes read and record instances: while the loader is made,
+    if recordings are kept, else from the first loop until the loader is closed, as by
+    ``with eb.Loader(...) as loader``. Minibatches, types and plans are those that there
+    would be without workers. The model, the data set and the transform are pickled, so
+    their functions and classes stand at the top level of a module; a script starts its
+    work below ``if __name__ == "__main__":``, since workers import it. Workers use no
+    GPU. A data set with a length and an index that is no list, tuple or array, is read
+    by the workers and not here.
+
     A last minibatch that is not full is padded to ``batch_size`` instances, so that it
     needs no program of its own: a loss has to leave out its rows of padding, as in
     ``jnp.mean(losses, where=plan.instance_mask)``, and takes the targets of
@@ -82,24 +60,31 @@ class Loader:
     elements of a `Ragged` needs nothing. With ``pad=False`` (or without a last
     minibatch, ``drop_last=True``) there are no such rows.
 
-    With one worker the plans, too, are the same in every run, unless a search within
+    With one thread the plans, too, are the same in every run, unless a search within
     milliseconds makes them. With several, those of new sizes may be padded differently
     from run to run, which changes no result beyond rounding.
 
     Args:
         batched: The batched function; the shapes of its parameters are known to it
             (``params=`` of `edbatch.batch`, or ``bind``).
-        instances: Instances, or recordings of them by this function.
+        instances: Instances, or recordings of them by this function: a sequence, or
+            anything to iterate over, which is made a list.
         batch_size: Instances per minibatch.
-        seed: Seed of the order.
+        seed: Seed of the order, and of a transform's random numbers.
         shuffle: Whether the order is random.
         group_by_size: Whether a minibatch holds instances with similar numbers of
             nodes, see `edbatch.loader.epoch_order`.
         drop_last: Whether to leave out a last minibatch that is not full.
         pad: Whether to pad it.
         prefetch: Minibatches planned ahead of the one in use; 0 for none, and no
-            threads.
-        workers: Number of threads.
+            threads. For each worker, if there are any during loops.
+        threads: Number of threads that plan.
+        workers: Number of processes that record; 0 to record here.
+        keep: Whether each instance is recorded once, and its recording kept.
+        transform: Called as ``transform(instance, rng)`` for each instance that is
+            read, with a ``numpy.random.Generator`` that depends on the seed, the epoch
+            and the instance's number; returns the instance to record. Takes
+            ``keep=False``.
         state: What `state` gave in an earlier run, to go on from there.
 
     Attributes:
@@ -108,7 +93,8 @@ class Loader:
 
     Raises:
         LoaderError: A setting is out of range or of another type, there is no
-            instance, or the state is of another run.
+            instance, the state is of another run, or something cannot be sent to
+            workers.
         EdbatchError: As for `edbatch.Batched.record`; a note names the instance.
 
     Example:
@@ -144,7 +130,10 @@ class Loader:
         drop_last: bool = False,
         pad: bool = True,
         prefetch: int = 2,
-        workers: int = 1,
+        threads: int = 1,
+        workers: int = 0,
+        keep: bool = True,
+        transform: Transform | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         if not all(hasattr(batched, name) for name in ("record_all", "plan", "apply")):
@@ -154,24 +143,31 @@ class Loader:
                 f" {type(batched).__name__}; usually the model itself; write"
                 " eb.Loader(eb.batch(model), instances, batch_size)"
             )
-        instances = list_of(LoaderError, "the data of a loader", instances)
+        data = data_set(instances)
         for name, flag in (
             ("shuffle", shuffle),
             ("group_by_size", group_by_size),
             ("drop_last", drop_last),
             ("pad", pad),
+            ("keep", keep),
         ):
             check_flag(LoaderError, f"{name} of a loader", flag)
         self.batched = batched
         self.batch_size = _count("batch_size", batch_size, 1)
         self._pad_to = self.batch_size if pad else None
         self._prefetch = _count("prefetch", prefetch, 0)
-        self._workers = _count("workers", workers, 1)
+        self._threads = _count("threads", threads, 1)
+        workers = _count("workers", workers, 0)
         seed = _count("seed", seed, 0)
-        _check_instances(len(instances), self.batch_size, drop_last)
+        _check_instances(len(data), self.batch_size, drop_last)
         self._x64 = x64_enabled()
-        self._recordings = batched.record_all(instances)
-        self._sizes = np.array([each.num_nodes for each in self._recordings])
+        self._data: KeptInstances | FreshInstances
+        if keep:
+            _check_kept(transform)
+            self._data = KeptInstances(batched, data, workers)
+        else:
+            _check_fresh(group_by_size, workers, self._prefetch)
+            self._data = FreshInstances(batched, data, transform, seed, workers)
         self._clock = WaitClock()
         self._loop = object()  # the loop that may hand out minibatches
         self._state = LoaderState(
@@ -182,8 +178,8 @@ class Loader:
             shuffle=bool(shuffle),
             group_by_size=bool(group_by_size),
             drop_last=bool(drop_last),
-            instances=len(instances),
-            data=digest(self._recordings),
+            instances=len(data),
+            data=self._data.digest(),
         )
         if state is not None:
             self.restore(state)
@@ -216,10 +212,11 @@ class Loader:
             until = self._state.epoch + _count("count", count, 0)
         loop = self._loop = object()
         self._clock.begin()
+        ahead = self._prefetch * max(self._data.workers, 1)
         tasks = self._tasks(until)
         # Closing, so that a loop that is left does not leave threads behind.
         with closing(
-            map_ahead(self._plan, tasks, self._prefetch, self._workers)
+            map_ahead(self._plan, tasks, ahead, self._threads, self._data.begin())
         ) as items:
             while True:
                 self._clock.ask()
@@ -230,6 +227,19 @@ class Loader:
                 self._advance(item)
                 yield item
                 self._check_loop(loop)
+
+    def close(self) -> None:
+        """Ends the worker processes, if there are any; a later loop starts new ones."""
+        self._loop = object()
+        self._data.close()
+
+    def __enter__(self) -> Self:
+        """Returns the loader."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Closes the loader."""
+        self.close()
 
     @property
     def epoch(self) -> int:
@@ -278,11 +288,11 @@ class Loader:
                 seed=start.seed,
                 epoch=epoch,
                 shuffle=start.shuffle,
-                sizes=self._sizes if start.group_by_size else None,
+                sizes=self._data.sizes if start.group_by_size else None,
                 drop_last=start.drop_last,
             )
             for k in range(step, len(order)):
-                yield epoch, k, order[k]
+                yield _Task(epoch, k, order[k], self._data.ask(order[k], epoch))
             epoch, step = epoch + 1, 0
 
     def _plan(self, task: _Task) -> Minibatch:
@@ -291,22 +301,26 @@ class Loader:
             return self._plan_task(task)
 
     def _plan_task(self, task: _Task) -> Minibatch:
-        epoch, step, index = task
-        chosen = [self._recordings[k] for k in index.tolist()]
+        epoch, step, index, ticket = task
+        what = f"minibatch {step} of epoch {epoch}"
+        try:
+            chosen = self._data.recordings(index, epoch, ticket)
+        except Stopped:
+            raise
+        except Exception as error:
+            error.add_note(f"for {what}")
+            raise
         try:
             plan = self.batched.plan(chosen, pad_to=self._pad_to)
         except Exception as error:
-            error.add_note(
-                f"while planning minibatch {step} of epoch {epoch}:"
-                f" {self._blame(index)}"
-            )
+            error.add_note(f"while planning {what}: {self._blame(index, epoch)}")
             raise
         return Minibatch(plan, index, epoch, step)
 
-    def _blame(self, index: np.ndarray) -> str:
+    def _blame(self, index: np.ndarray, epoch: int) -> str:
         for k in index.tolist():
             try:
-                self.batched.plan([self._recordings[k]])
+                self.batched.plan(self._data.recordings(np.array([k]), epoch, None))
             except Exception:
                 return f"instance {k} cannot be planned by itself either"
         return f"instances {index.tolist()}, each of which can be planned by itself"
@@ -343,4 +357,26 @@ def _check_instances(count: int, batch_size: int, drop_last: bool) -> None:
             f"with drop_last every minibatch is full, but batch_size is {batch_size}"
             f" and there are {count} instances, so none would be left; use smaller"
             " minibatches, or keep the last one"
+        )
+
+
+def _check_kept(transform: Transform | None) -> None:
+    if transform is not None:
+        raise LoaderError(
+            "a transform changes an instance each time that it is read, but this loader"
+            " keeps recordings and reads each instance once; add keep=False, or change"
+            " the data before"
+        )
+
+
+def _check_fresh(group_by_size: bool, workers: int, prefetch: int) -> None:
+    if group_by_size:
+        raise LoaderError(
+            "group_by_size sorts by the sizes of recordings, which a loader with"
+            " keep=False does not have beforehand; leave one of the two out"
+        )
+    if workers and not prefetch:
+        raise LoaderError(
+            "workers record minibatches ahead of the one in use, but prefetch is 0;"
+            " leave it out, or leave workers out"
         )

@@ -17,7 +17,8 @@ def map_ahead(
     function: Callable[[Task], Result],
     tasks: Iterable[Task],
     ahead: int,
-    workers: int = 1,
+    threads: int = 1,
+    ended: Callable[[], None] = lambda: None,
 ) -> Generator[Result, None, None]:
     """Applies a function to tasks in background threads, some tasks ahead.
 
@@ -30,7 +31,9 @@ def map_ahead(
         tasks: Its arguments; read in the thread that asks for results.
         ahead: How many tasks are begun beyond the one whose result is in use; 0 to
             call the function only when its result is asked for, without threads.
-        workers: Number of threads.
+        threads: Number of threads.
+        ended: Called when no more results will be asked for, before the threads are
+            waited for: lets a function return that waits for something else.
 
     Yields:
         The results, in the order of the tasks; an exception of the function arrives in
@@ -41,11 +44,14 @@ def map_ahead(
         [3, 4, 5]
     """
     if not ahead:
-        yield from map(function, tasks)
+        try:
+            yield from map(function, tasks)
+        finally:
+            ended()
         return
     remaining = iter(tasks)
     begun: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix=THREAD_NAME)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=THREAD_NAME)
     # A local name: modules may be gone when a forgotten iterator is collected.
     python_ends = sys.is_finalizing
     try:
@@ -55,5 +61,6 @@ def map_ahead(
             begun.extend(pool.submit(function, each) for each in islice(remaining, 1))
             yield begun.popleft().result()
     finally:
+        ended()
         if not python_ends():  # else Python has ended the threads itself
             pool.shutdown(wait=True, cancel_futures=True)

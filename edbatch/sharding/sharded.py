@@ -261,6 +261,11 @@ class Sharded(HostSide):
         return run_sharded(params, plan, rng)
 
     @property
+    def takes_merged(self) -> bool:
+        """False: the instances of a minibatch are divided among devices."""
+        return False
+
+    @property
     def compiles(self) -> int:
         """How many programs were compiled so far; each serves all devices."""
         return self._compiles

@@ -107,8 +107,8 @@ def test_neither_threads_nor_work_ahead_change_the_order(batched, recordings, gr
 
     expected = order(prefetch=0)
     assert len(expected) == 12
-    for prefetch, workers in ((1, 1), (2, 1), (5, 3)):
-        assert order(prefetch=prefetch, workers=workers) == expected
+    for prefetch, threads in ((1, 1), (2, 1), (5, 3)):
+        assert order(prefetch=prefetch, threads=threads) == expected
 
 
 def test_the_seed_decides(batched, recordings):
@@ -129,7 +129,7 @@ def test_settings_reach_the_order(batched, recordings):
 
 @pytest.mark.parametrize("stop", range(8))
 def test_a_saved_state_goes_on_with_what_would_have_come(batched, recordings, stop):
-    settings = {"seed": 3, "group_by_size": True, "workers": 2}
+    settings = {"seed": 3, "group_by_size": True, "threads": 2}
     expected = places(eb.Loader(batched, recordings, 4, **settings).epochs(3))
     loader = eb.Loader(batched, recordings, 4, **settings)
     before = places(islice(loader.epochs(), stop))
@@ -228,7 +228,7 @@ def test_an_instance_that_cannot_be_planned_is_named(params):
 
     batched = eb.batch(model, Hooked(refuse), params=params, sizes=SIZES)
     data = [((1, 2), False), (3, False), ((4, (5, 6)), True), (7, False), (8, False)]
-    loader = eb.Loader(batched, data, 3, shuffle=False, workers=2)
+    loader = eb.Loader(batched, data, 3, shuffle=False, threads=2)
     with pytest.raises(eb.PolicyError, match="no tree has an even number") as caught:
         list(loader)
     (note,) = caught.value.__notes__
@@ -266,7 +266,7 @@ def test_ctrl_c_ends_the_loop_and_its_threads(params):
         go_on.wait(LIMIT_S)
 
     batched = eb.batch(encode, Hooked(wait), params=params, sizes=SIZES)
-    loader = eb.Loader(batched, sample_trees(0, 12), 2, workers=2)
+    loader = eb.Loader(batched, sample_trees(0, 12), 2, threads=2)
     main = threading.main_thread().ident
 
     def press():
@@ -290,7 +290,7 @@ def test_a_script_may_end_in_the_midst_of_a_loop():
 import edbatch as eb, jax.numpy as jnp
 double = eb.cell(lambda params, x: params * x)
 batched = eb.batch(lambda params, x: double(params, x), params=jnp.float32(2.0))
-items = eb.Loader(batched, [1.0, 2.0, 3.0, 4.0], 1, workers=2).epochs()
+items = eb.Loader(batched, [1.0, 2.0, 3.0, 4.0], 1, threads=2).epochs()
 print(next(items).index.shape)
 """
     done = subprocess.run(
@@ -330,7 +330,7 @@ def test_a_restored_state_ends_the_loop(batched, recordings):
         ({"batch_size": -2}, "but this is -2; give another"),
         ({"batch_size": 2.5}, r"1 or more, but this is 2\.5"),
         ({"prefetch": -1}, "prefetch of a loader is a whole number, 0 or more"),
-        ({"workers": 0}, "workers of a loader is a whole number, 1 or more"),
+        ({"threads": 0}, "threads of a loader is a whole number, 1 or more"),
         ({"seed": -1}, "seed of a loader is a whole number, 0 or more"),
         ({"seed": "a"}, "but this is 'a'"),
         ({"instances": []}, "needs at least one instance but there is none; usually"),

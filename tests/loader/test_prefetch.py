@@ -15,13 +15,13 @@ def own_threads():
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 50])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_results_come_in_the_order_of_the_tasks(ahead, workers):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_results_come_in_the_order_of_the_tasks(ahead, threads):
     def work(k):
         threading.Event().wait(0.01 * (k % 3 == 0))  # later tasks may be done first
         return k * k
 
-    assert list(map_ahead(work, range(9), ahead, workers)) == [k * k for k in range(9)]
+    assert list(map_ahead(work, range(9), ahead, threads)) == [k * k for k in range(9)]
     assert not own_threads()
 
 
@@ -44,7 +44,7 @@ def test_an_exception_arrives_in_its_place():
     def work(k):
         return 1 // (3 - k)
 
-    items = map_ahead(work, range(10), ahead=4, workers=2)
+    items = map_ahead(work, range(10), ahead=4, threads=2)
     assert [next(items) for _ in range(3)] == [0, 0, 1]
     with pytest.raises(ZeroDivisionError):
         next(items)
@@ -63,7 +63,7 @@ def test_an_exception_of_the_tasks_ends_the_threads():
 
 
 def test_a_loop_that_is_left_ends_its_threads():
-    for _ in map_ahead(abs, range(10), ahead=2, workers=3):
+    for _ in map_ahead(abs, range(10), ahead=2, threads=3):
         assert own_threads()
         break
     assert not own_threads()

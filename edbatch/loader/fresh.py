@@ -1,0 +1,103 @@
+"""Instances that are read and recorded anew, here or in a worker process."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edbatch.graph.call_memory import CallMemory
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.recorder import record
+from edbatch.graph.type_table import TypeTable
+from edbatch.recording import check_calls
+
+Transform = Callable[[Any, np.random.Generator], Any]
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A data set that is read by number.
+
+    Attributes:
+        instances: The data set: ``instances[k]`` is an instance.
+        transform: Changes an instance, with random numbers of its own; None for none.
+        seed: Seed of these numbers.
+    """
+
+    instances: Any
+    transform: Transform | None
+    seed: int
+
+    def read(self, number: int, epoch: int) -> Any:
+        """Reads an instance.
+
+        Args:
+            number: Its number in the data set.
+            epoch: The epoch, on which the transform's random numbers depend as well.
+
+        Returns:
+            The instance.
+        """
+        instance = self.instances[number]
+        if self.transform is None:
+            return instance
+        rng = np.random.default_rng([self.seed, epoch, number])
+        return self.transform(instance, rng)
+
+
+class InstanceRecorder:
+    """Records instances as they are read.
+
+    Args:
+        types: The model's table of types.
+        whole: Whether a minibatch becomes one recording, or one per instance.
+    """
+
+    def __init__(self, types: TypeTable, whole: bool) -> None:
+        assert types.model is not None, "a recorder's types know their model"
+        self._model = types.model
+        self._types = types
+        self._whole = whole
+        self._memory = CallMemory()
+
+    def record(
+        self, numbers: Sequence[int], read: Callable[[int], Any]
+    ) -> list[DataflowGraph]:
+        """Records some instances.
+
+        Args:
+            numbers: Their numbers in the data set.
+            read: Reads the instance of a number.
+
+        Returns:
+            One recording of all, or one of each.
+
+        Raises:
+            Exception: What reading or recording raised, with a note that names the
+                instance.
+        """
+        current = numbers[0]
+
+        def instances() -> Iterator[Any]:
+            nonlocal current
+            for current in numbers:
+                yield read(current)
+
+        try:
+            if not self._whole:
+                return [self._record_one(each) for each in instances()]
+            graph = record(self._model, self._types, instances(), self._memory)
+            nodes = graph.instance_nodes.tolist()
+            if 0 in nodes:
+                current = numbers[nodes.index(0)]
+            check_calls(nodes)
+            return [graph]
+        except Exception as error:
+            error.add_note(f"while recording instance {current} of the data set")
+            raise
+
+    def _record_one(self, instance: Any) -> DataflowGraph:
+        graph = record(self._model, self._types, [instance], self._memory)
+        check_calls(graph.instance_nodes.tolist())
+        return graph

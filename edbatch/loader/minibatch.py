@@ -1,0 +1,53 @@
+"""What a loader hands out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edbatch.plan.padding import first_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Minibatch:
+    """A minibatch that is ready to run.
+
+    Attributes:
+        plan: Its plan, for ``batched.apply``. The result has ``N`` rows: the loader's
+            ``batch_size``, if it pads.
+        index: Which instances it holds, ``[B] int64``; B is less than N in the last
+            minibatch of an epoch.
+        epoch: Number of its epoch, from 0.
+        step: Its place in the epoch, from 0.
+    """
+
+    plan: Any
+    index: np.ndarray
+    epoch: int
+    step: int
+
+    @property
+    def mask(self) -> Any:
+        """True for instances, False for rows of padding; ``[N] bool``."""
+        return self.plan.instance_mask
+
+    @property
+    def padded_index(self) -> np.ndarray:
+        """An instance for every row of the result; ``[N] int64``.
+
+        ``targets[padded_index]`` are the targets of all rows; those of padding are the
+        targets of the first instance, which a loss that uses `mask` ignores.
+        """
+        padding = self.plan.shape.result.instances - len(self.index)
+        return np.concatenate([self.index, np.repeat(self.index[:1], padding)])
+
+    def drop_padding(self, result: Any) -> Any:
+        """Returns the results of the instances alone.
+
+        Args:
+            result: What ``batched.apply(params, plan)`` returned, outside of traces.
+
+        Returns:
+            The same pytree with B rows, those of `index`.
+        """
+        return first_rows(result, len(self.index))

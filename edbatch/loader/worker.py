@@ -1,0 +1,142 @@
+"""What a worker process of a loader does: it reads instances and records them.
+
+A worker traces the cells of types that are new, and compiles and runs nothing. So it
+starts no client of XLA, and holds no memory of a GPU.
+"""
+
+import pickle
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import jax
+
+from edbatch.errors import LoaderError
+from edbatch.graph.portable_graph import GraphPacker, PackedGraph
+from edbatch.graph.type_table import TypeTable
+from edbatch.loader.fresh import DataSource, InstanceRecorder
+
+# Settings of JAX on which shapes and dtypes depend, whoever has set them.
+SETTINGS = (
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_default_prng_impl",
+)
+PROTOCOL = 5
+
+
+class Setup(NamedTuple):
+    """What a worker gets once.
+
+    Attributes:
+        model: The model.
+        types: The model's types, as far as they are known.
+        source: The data set; None if instances come with the tasks.
+        whole: As of `InstanceRecorder`.
+        settings: Values of `SETTINGS`.
+    """
+
+    model: Any
+    types: TypeTable
+    source: DataSource | None
+    whole: bool
+    settings: dict[str, Any]
+
+
+class Task(NamedTuple):
+    """Instances to record.
+
+    Attributes:
+        numbers: Their numbers in the data set.
+        epoch: The epoch in which they are read.
+        instances: The instances; None if the worker reads them.
+    """
+
+    numbers: list[int]
+    epoch: int
+    instances: list[Any] | None = None
+
+
+class Failure(NamedTuple):
+    """An exception on its way to the process of the loader.
+
+    Attributes:
+        error: The exception, without its traceback.
+        text: Its traceback, as Python would print it.
+    """
+
+    error: Exception
+    text: str
+
+
+class WorkerTraceback(Exception):
+    """Where an exception was raised in a worker process; its cause."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+class _Worker:
+    """The recorder of one process, made when the first task comes."""
+
+    def __init__(self, setup: bytes) -> None:
+        found: Setup = pickle.loads(setup)
+        for name, value in found.settings.items():
+            jax.config.update(name, value)
+        found.types.model = found.model
+        self._recorder = InstanceRecorder(found.types, found.whole)
+        self._packer = GraphPacker(found.types)
+        self._source = found.source
+
+    def record(self, task: Task) -> list[PackedGraph]:
+        given = task.instances
+        if given is not None:
+            known = dict(zip(task.numbers, given, strict=True))
+            graphs = self._recorder.record(task.numbers, known.__getitem__)
+        else:
+            source = self._source
+            assert source is not None, "a task without instances has a data set"
+            graphs = self._recorder.record(
+                task.numbers, lambda number: source.read(number, task.epoch)
+            )
+        return [self._packer.pack(each) for each in graphs]
+
+
+def serve(connection: Connection, setup: bytes) -> None:
+    """Answers tasks until the other end of the connection is closed.
+
+    Args:
+        connection: Brings a serial number and a `Task`; takes the number and a list of
+            `PackedGraph`, or a `Failure`.
+        setup: A pickled `Setup`.
+    """
+    worker = None
+    while True:
+        try:
+            serial, task = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        answer: list[PackedGraph] | Failure
+        try:
+            if worker is None:
+                worker = _Worker(setup)
+            answer = worker.record(task)
+            message = pickle.dumps((serial, answer), PROTOCOL)
+        except Exception as error:
+            message = pickle.dumps((serial, _failure(error)), PROTOCOL)
+        try:
+            connection.send_bytes(message)
+        except OSError:  # nobody waits for it any more
+            return
+
+
+def _failure(error: Exception) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error, PROTOCOL))
+    except Exception:  # it cannot travel; what it says can
+        error = LoaderError(
+            f"a worker process of a loader met {type(error).__name__}: {error}"
+        )
+    return Failure(error, text)

@@ -1,0 +1,91 @@
+"""Data sets and transforms that worker processes of a loader read."""
+
+import os
+import signal
+import time
+
+import jax
+import numpy as np
+from jax._src import xla_bridge
+from trees import sample_trees
+
+import edbatch as eb
+
+
+@eb.cell
+def double(params, x):
+    return params * x
+
+
+class Trees:
+    """Trees that are made when they are read."""
+
+    def __init__(self, count, folder=None):
+        self.count = count
+        self.folder = folder  # takes a file for each process that reads
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, k):
+        if self.folder is not None:
+            (self.folder / str(os.getpid())).touch()
+        return sample_trees(k, 1)[0]
+
+
+class Failing(Trees):
+    """One instance cannot be read."""
+
+    def __init__(self, count, bad, error):
+        super().__init__(count)
+        self.bad = bad
+        self.error = error
+
+    def __getitem__(self, k):
+        if k == self.bad:
+            fail(self.error)
+        return super().__getitem__(k)
+
+
+class Unpicklable(Exception):
+    """Cannot be read from a pickle."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
+
+
+def fail(error):
+    if error == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if error == "exits":
+        raise SystemExit(3)
+    if error == "hangs":
+        time.sleep(600)
+    if error == "unpicklable":
+        raise Unpicklable("this", "that")
+    raise KeyError(error)
+
+
+def replace_word(tree, rng):
+    """Changes the leaves of a tree at random."""
+    if isinstance(tree, int):
+        return int(rng.integers(10))
+    return tuple(replace_word(each, rng) for each in tree)
+
+
+class Clients:
+    """How many clients of XLA the process that reads has, and its settings."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, k):
+        platforms = os.environ.get("JAX_PLATFORMS") == "cpu"
+        ignores = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        facts = (
+            len(xla_bridge._backends),
+            platforms,
+            ignores,
+            jax.config.jax_numpy_rank_promotion == "raise",
+        )
+        return np.array(facts, np.int32)
