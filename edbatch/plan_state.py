@@ -18,6 +18,7 @@ from edbatch.memory_planner.sizes import Widths
 from edbatch.options import Options
 from edbatch.plan.cache import PlanCache
 from edbatch.stream.buckets import BucketStore
+from edbatch.stream.layout_choice import LayoutChoice
 from edbatch.stream.slice_variants import SliceVariants, Variant
 from edbatch.stream.type_widths import TypeWidths
 from edbatch.target import Target
@@ -37,12 +38,14 @@ class Decisions:
             minibatch that has a type decides about it.
         hoisted: The types whose products of external inputs run before the rest.
         sliced: By type, the sets of operand slots that compiled loops read as slices.
+        aligned: The types that ``eb.Planner(layout="auto")`` has aligned.
         widths: By type, the widths of chunks that compiled loops have.
     """
 
     sample: int | None
     hoisted: tuple[TypeKey, ...]
     sliced: dict[TypeKey, tuple[Variant, ...]]
+    aligned: tuple[TypeKey, ...]
     widths: dict[TypeKey, Widths]
 
 
@@ -55,6 +58,7 @@ class PlanState:
     Attributes:
         types: The types that were recorded.
         variants: Which operands are read as slices.
+        layouts: Which types have an aligned layout.
         buckets: The buckets of plans for one device.
         plans: Cache of plans by structure.
         widths: The widths of the types' chunks, by kind of device.
@@ -66,6 +70,7 @@ class PlanState:
 
     types: TypeTable
     variants: SliceVariants
+    layouts: LayoutChoice
     buckets: BucketStore
     plans: PlanCache
     hoisted: HoistedTypes | None = None
@@ -98,6 +103,7 @@ class PlanState:
         return cls(
             types,
             SliceVariants(_LEAST_SHARE[compiler.slices]),
+            LayoutChoice(_LEAST_SHARE[compiler.slices]),
             BucketStore(options.sizes),
             PlanCache(options.cache_bytes),
             hoisted,
@@ -135,6 +141,7 @@ class PlanState:
         """
         self.sample = sample
         self.variants.freeze()
+        self.layouts.freeze()
         for each in self.widths.values():
             each.freeze()
         if self.hoisted is not None:
@@ -168,6 +175,7 @@ class PlanState:
             self.sample,
             tuple(known[k].key for k in divided),
             by_key(self.variants.known()),
+            tuple(k for k, own in by_key(self.layouts.known()).items() if own),
             by_key(widths),
         )
 
@@ -187,7 +195,15 @@ class PlanState:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what was decided; see `__setstate__` for the rest."""
-        kept = ("types", "variants", "buckets", "hoisted", "sample", "widths")
+        kept = (
+            "types",
+            "variants",
+            "layouts",
+            "buckets",
+            "hoisted",
+            "sample",
+            "widths",
+        )
         parts = {name: getattr(self, name) for name in kept}
         return copy.deepcopy(parts) | {"cache_bytes": self.plans.max_bytes}
 

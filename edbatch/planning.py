@@ -10,9 +10,12 @@ import time
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_tree import ResultShape
-from edbatch.memory_planner.layout import plan_layout
+from edbatch.memory_planner.layout import Layout, plan_layout
+from edbatch.memory_planner.planner import AUTO
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.plan.cache import structure_key
@@ -153,16 +156,26 @@ def encode_graph(
     if state.hoisted is not None:
         graph, schedule = hoist(graph, schedule, state.hoisted)
     widths = state.widths_on(target)
-    layout = plan_layout(
-        graph,
-        schedule,
-        widths.sizes,
-        widths.choose(graph, schedule),
-        widths.overheads(graph),
-        method=planner.layout,
-        reuse=planner.reuses_rows,
-        effort=planner.effort,
-    )
+    own = widths.choose(graph, schedule), widths.overheads(graph)
+
+    def lay_out(aligned: np.ndarray | None) -> Layout:
+        return plan_layout(
+            graph,
+            schedule,
+            widths.sizes,
+            *own,
+            method="schedule" if aligned is None else "aligned",
+            aligned=aligned,
+            reuse=planner.reuses_rows,
+            effort=planner.effort,
+        )
+
+    if planner.layout == AUTO:
+        layout = state.layouts.lay_out(graph, lay_out, target)
+    elif planner.layout == "aligned":
+        layout = lay_out(np.ones(len(graph.types), np.bool_))
+    else:
+        layout = lay_out(None)
     plan_ms = 1e3 * (time.perf_counter() - start)
     part = encode_unpadded(graph, schedule, layout, result, state.variants)
     return replace(part, report=replace(part.report, plan_ms=plan_ms))

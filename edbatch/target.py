@@ -40,6 +40,8 @@ class Target:
         pretransposed_bytes: Matrices of up to so many bytes are transposed once, before
             the loops, for the backward pass; 0 for none. See
             `edbatch.cell.turned_product`.
+        gather_row_ns: How much longer a row takes to gather than to read in a slice.
+        align_node_ns: How much longer a node takes to lay out aligned, on the host.
         ungrouped_loops: Up to so many loops, the loop around a group of them costs more
             than it saves.
         coarse_options: Options of XLA for coarse programs, which compile fast; those
@@ -59,6 +61,8 @@ class Target:
     line_bytes: int = 64
     padded_bytes: int = 2**20
     pretransposed_bytes: int = 0
+    gather_row_ns: float = 150.0
+    align_node_ns: float = 170.0
     ungrouped_loops: int = 8
 
     coarse_options: tuple[tuple[str, bool | int], ...] = ()

@@ -69,6 +69,7 @@ def plan_layout(
     overheads: tuple[float, ...] | None = None,
     *,
     method: str = "schedule",
+    aligned: np.ndarray | None = None,
     reuse: bool = False,
     effort: int | None = None,
 ) -> Layout:
@@ -83,6 +84,8 @@ def plan_layout(
             None.
         method: ``"schedule"`` keeps the order of the schedule; ``"aligned"`` orders
             nodes and blocks: at least as many contiguous bytes as ``"schedule"``.
+        aligned: The types whose operands ``"aligned"`` looks at; all if None.
+            ``[T] bool``.
         reuse: Whether rows are used again once nobody reads their values any more; the
             model's outputs are kept. There is no gradient then.
         effort: How many operands the search for a better alignment may look at, once
@@ -101,10 +104,14 @@ def plan_layout(
     if method == "aligned":
         if effort is None:
             effort = default_effort(graph.num_nodes)
-        order, aligned, aligned_bytes = best_alignment(problem, effort)
-        if aligned_bytes >= in_place_bytes:
-            blocks = aligned
-            layout, _ = _lay_out(problem, blocks, order, tight=True)
+        read = problem
+        if aligned is not None:
+            only = np.where(aligned[:, None], problem.slot_bytes, 0)
+            read = problem._replace(slot_bytes=only)
+        order, own_blocks, _ = best_alignment(read, effort)
+        own, own_bytes = _lay_out(problem, own_blocks, order, tight=True)
+        if own_bytes >= in_place_bytes:
+            blocks, layout = own_blocks, own
     if reuse:
         placed = place_with_reuse(
             problem, blocks, layout.order, layout.in_place, find_outputs(graph)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from edbatch.arguments import check_number, check_word, renamed
 from edbatch.errors import PlanError
 
-LAYOUTS = ("schedule", "aligned")
+LAYOUTS = ("schedule", "aligned")  # ways to lay out a graph
+AUTO = "auto"  # one of them for each type
 REUSE = ("never", "always")
 
 _EFFORT = 2000
@@ -34,7 +35,9 @@ class Planner:
     Attributes:
         layout: ``"schedule"``: values lie in the order of the schedule. ``"aligned"``:
             nodes are ordered inside their batches, and batches among each other, so
-            that as many operands as possible lie in one slice.
+            that as many operands as possible lie in one slice. ``"auto"``: aligned for
+            the types for which it saves more time than it takes to plan, decided from
+            a sample (`Batched.fit`), or else from the first minibatch that has a type.
         reuse: Use rows of values again that nothing reads any more: ``"never"`` or
             ``"always"``. Less memory, but no gradient.
         effort: How many operands ``"aligned"`` may look at in search of a better
@@ -50,12 +53,12 @@ class Planner:
         'never'
     """
 
-    layout: str = "schedule"
+    layout: str = AUTO
     reuse: str = "never"
     effort: int | None = None
 
     def __post_init__(self) -> None:
-        check_word(PlanError, "layout of Planner", self.layout, LAYOUTS)
+        check_word(PlanError, "layout of Planner", self.layout, (AUTO, *LAYOUTS))
         check_word(PlanError, "reuse of Planner", self.reuse, REUSE)
         if self.effort is not None:
             name = "the effort of a layout"

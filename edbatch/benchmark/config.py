@@ -25,16 +25,18 @@ SYSTEMS = (
 LEARNED = "learned"
 
 # edbatch with parts of its memory planner and its compiler; measured on request.
+_PLAIN = Planner("schedule")
 PLANNERS: dict[str, tuple[Planner, Compiler]] = {
-    "planner-off": (Planner(), OFF),
+    "planner-off": (_PLAIN, OFF),
     "planner-layout": (Planner("aligned"), replace(OFF, slices="auto")),
-    "planner-packing": (Planner(), replace(OFF, packing="auto")),
+    "planner-packing": (_PLAIN, replace(OFF, packing="auto")),
     "planner-both": (
         Planner("aligned"),
         replace(OFF, slices="auto", packing="auto"),
     ),
+    "planner-auto": (Planner(), replace(OFF, slices="auto", packing="auto")),
     "planner-hoisting": (
-        Planner(),
+        _PLAIN,
         replace(OFF, packing="auto", hoisting="always"),
     ),
 }

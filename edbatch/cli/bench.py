@@ -79,7 +79,8 @@ def bench(
                 "What to compare, of: edbatch, agenda, depth, unbatched, scan,"
                 " scan-sorted, levels, exact; all of these by default. And edbatch"
                 " with parts of its memory planner: planner-off, planner-layout,"
-                " planner-packing, planner-both, planner-hoisting (with packing)."
+                " planner-packing, planner-both, planner-auto, planner-hoisting (with"
+                " packing)."
             ),
         ),
     ] = None,

@@ -13,7 +13,8 @@ from edbatch.memory_planner import check_layout, plan_layout, report_memory
 
 SIZES = eb.Sizes(widths=(2, 4), chunk_overhead=1)
 RANDOM = eb.batch(interpret, params=make_params())
-TREES = eb.batch(encode, params=make_tree_params())
+PLAIN = eb.Planner(layout="schedule")
+TREES = eb.batch(encode, params=make_tree_params(), planner=PLAIN)
 
 
 def scheduled(batched, instances, policy="depth"):

@@ -13,7 +13,7 @@ import edbatch as eb
     [
         (
             {"layout": "align"},
-            "one of 'schedule', 'aligned' but this is 'align'; did you mean 'aligned'",
+            "one of 'auto', 'schedule', 'aligned' but this is 'align'; did you",
         ),
         (
             {"reuse": True},

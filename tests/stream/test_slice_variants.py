@@ -13,6 +13,7 @@ from edbatch.memory_planner import plan_layout
 from edbatch.stream.slice_variants import GATHER, SliceVariants
 
 HIDDEN = 6
+PLAIN = eb.Planner(layout="schedule")
 
 
 @eb.cell
@@ -52,7 +53,7 @@ def every_variant(monkeypatch):
 
 
 def test_the_states_of_chains_are_sliced():
-    batched = eb.batch(chain, "depth", params=chain_params())
+    batched = eb.batch(chain, "depth", params=chain_params(), planner=PLAIN)
     words = [[1, 2, 3, 4, 5]] * 4
     plan = batched.plan(words)
     # Words lie sentence by sentence: they are gathered, by the first step as its state.
@@ -110,6 +111,7 @@ def test_slices_copy_no_arena(every_variant):
         chain,
         "depth",
         params=params,
+        planner=PLAIN,
         sizes=eb.Sizes(widths=(4, 8)),
         compiler=eb.Compiler(slices="always"),
     )
@@ -128,9 +130,8 @@ def test_slices_copy_no_arena(every_variant):
 def test_slices_at_the_end_of_an_arena_are_not_shifted():
     # The last slice of width 8 reads past the last of the rows that are written.
     params = chain_params()
-    batched = eb.batch(
-        chain, "depth", params=params, sizes=eb.Sizes(widths=(8,), headroom=1.0)
-    )
+    sizes = eb.Sizes(widths=(8,), headroom=1.0)
+    batched = eb.batch(chain, "depth", params=params, sizes=sizes, planner=PLAIN)
     for length in range(3, 12):
         words = [[k % 10 for k in range(length)]] * 3
         assert sliced_chunks(batched.plan(words))[0] == length - 2

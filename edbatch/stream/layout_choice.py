@@ -1,0 +1,108 @@
+"""Which types are worth an aligned layout, decided from a sample.
+
+An aligned layout takes longer to plan than the order of the schedule, and saves the
+program from gathering rows one by one. For the nodes of chains it saves more than it
+costs: nearly all their operands become slices. For those of trees it does not: less
+than half of them do, and the loops that read these as slices are loops more to compile
+and to pass.
+
+A type is aligned if the rows that its nodes no longer gather take longer than it takes
+to align its nodes, by the numbers of the `Target` (`docs/results-memory.md`).
+"""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.memory_planner.layout import Layout
+from edbatch.stream.slice_variants import Slices, SliceVariants
+from edbatch.target import Target
+from edbatch.without_lock import WithoutLock
+
+# Lays out with some types aligned, ``[T] bool``; in the order of the schedule if None.
+LayOut = Callable[[np.ndarray | None], Layout]
+
+
+class LayoutChoice(WithoutLock):
+    """Which of a model's types are aligned, shared by the threads that plan for it.
+
+    Attributes:
+        least_share: As of the `SliceVariants` of the same model.
+    """
+
+    def __init__(self, least_share: float) -> None:
+        self.least_share = least_share
+        self._aligned: dict[int, bool] = {}
+        self._frozen = False
+        self.lock = threading.Lock()
+
+    def freeze(self) -> None:
+        """Decides no more: types without a sample are not aligned."""
+        with self.lock:
+            self._frozen = True
+
+    def known(self) -> dict[int, bool]:
+        """Returns for each type that was decided about whether it is aligned."""
+        with self.lock:
+            return dict(self._aligned)
+
+    def lay_out(self, graph: DataflowGraph, lay_out: LayOut, target: Target) -> Layout:
+        """Lays out a graph; decides about types that it is the first to have.
+
+        Args:
+            graph: The graph.
+            lay_out: Lays it out.
+            target: The kind of device that will run it.
+
+        Returns:
+            The layout.
+        """
+        used = np.flatnonzero(np.bincount(graph.node_type)).tolist()
+        with self.lock:
+            new = [] if self._frozen else [t for t in used if t not in self._aligned]
+            if new:
+                found = self._decide(graph, new, lay_out, target)
+                self._aligned |= zip(new, found, strict=True)
+            aligned = [t for t in used if self._aligned.get(t)]
+        if not aligned:
+            return lay_out(None)
+        mask = np.zeros(len(graph.types), np.bool_)
+        mask[aligned] = True
+        return lay_out(mask)
+
+    def _decide(
+        self, graph: DataflowGraph, new: list[int], lay_out: LayOut, target: Target
+    ) -> list[bool]:
+        nodes = np.bincount(graph.node_type, minlength=len(graph.types))
+        rows = [
+            self._sliced_rows(graph, lay_out(mask))
+            for mask in (None, np.ones(len(graph.types), np.bool_))
+        ]
+        gain = target.gather_row_ns * (rows[1] - rows[0]) - target.align_node_ns * nodes
+        return (gain[new] > 0).tolist()
+
+    def _sliced_rows(self, graph: DataflowGraph, layout: Layout) -> np.ndarray:
+        """Returns how many rows nodes of each type read through slices; ``[T]``."""
+        slices = SliceVariants(self.least_share).choose(graph, layout)
+        return count_sliced_rows(graph, layout, slices)
+
+
+def count_sliced_rows(
+    graph: DataflowGraph, layout: Layout, slices: Slices
+) -> np.ndarray:
+    """Counts the rows that nodes read through slices.
+
+    Args:
+        graph: The graph.
+        layout: Its layout.
+        slices: What its chunks read as slices.
+
+    Returns:
+        The rows by type, those of padding aside; ``[T] int64``.
+    """
+    slots = np.array([len(each) for each in slices.variants])[slices.chunk_variant]
+    types = graph.node_type[layout.order[layout.chunk_start]]
+    rows = np.bincount(types, slots * layout.chunk_size, len(graph.types))
+    return rows.astype(np.int64)
