@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edbatch.cli import options, serving
+from edbatch.cli import options, serving_options
+from edbatch.cli.compare_serving import compare_for_serving
 from edbatch.cli.console import print_json, say, stage
 
 if TYPE_CHECKING:
@@ -103,9 +104,9 @@ def compare(
             ),
         ),
     ] = None,
-    serving_: serving.Serving = False,
-    rates: serving.Rates = serving.DEFAULT_RATES,
-    burst: serving.Burst = 1.0,
+    serving_: serving_options.Serving = False,
+    rates: serving_options.Rates = serving_options.DEFAULT_RATES,
+    burst: serving_options.Burst = 1.0,
     costs: Annotated[
         Path | None,
         typer.Option(
@@ -114,11 +115,11 @@ def compare(
             rich_help_panel="Serving",
         ),
     ] = None,
-    overhead_us: serving.Overhead = 200.0,
-    requests: serving.Requests = 2000,
-    max_rows: serving.MaxRows = 256,
-    deadline_ms: serving.Deadline = 50.0,
-    beside: serving.Beside = None,
+    overhead_us: serving_options.Overhead = 200.0,
+    requests: serving_options.Requests = 2000,
+    max_rows: serving_options.MaxRows = 256,
+    deadline_ms: serving_options.Deadline = 50.0,
+    beside: serving_options.Beside = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -168,13 +169,11 @@ def compare(
         workload, data, arity, classify, model, instances, params
     )
     if serving_:
-        serving.refuse("compare", plot=plot, exact=exact, memory=memory)
-        given = serving.ServingOptions(
+        serving_options.refuse("compare", plot=plot, exact=exact, memory=memory)
+        given = serving_options.ServingOptions(
             rates, burst, overhead_us, requests, max_rows, costs, seed
         )
-        serving.compare_for_serving(
-            task_options, given, policy, beside, deadline_ms, json
-        )
+        compare_for_serving(task_options, given, policy, beside, deadline_ms, json)
         return
     if plot is not None:
         from edbatch.cli.pictures import check_suffix

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edbatch.cli import options, serving
+from edbatch.cli import options, serving_options
 from edbatch.cli.console import print_json, progress_bar, say, stage
 from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.train_serving import train_serving
 from edbatch.ctrl_c import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -96,15 +97,15 @@ def train_policy(
             ),
         ),
     ] = False,
-    serving_: serving.Serving = False,
-    rate: serving.Rates = serving.DEFAULT_RATES,
-    objective: serving.Objective = "p99",
-    method: serving.Method = "cross-entropy",
-    burst: serving.Burst = 1.0,
-    overhead_us: serving.Overhead = 200.0,
-    requests: serving.Requests = 1000,
-    max_rows: serving.MaxRows = 256,
-    generations: serving.Generations = 20,
+    serving_: serving_options.Serving = False,
+    rate: serving_options.Rates = serving_options.DEFAULT_RATES,
+    objective: serving_options.Objective = "p99",
+    method: serving_options.Method = "cross-entropy",
+    burst: serving_options.Burst = 1.0,
+    overhead_us: serving_options.Overhead = 200.0,
+    requests: serving_options.Requests = 1000,
+    max_rows: serving_options.MaxRows = 256,
+    generations: serving_options.Generations = 20,
     json: options.Json = False,
 ) -> None:
     """Learn in which order to run the operations of a model.
@@ -141,13 +142,11 @@ def train_policy(
         workload, data, arity, classify, model, instances, params
     )
     if serving_:
-        serving.refuse("train-policy", resume=resume, train_anyway=train_anyway)
-        given = serving.ServingOptions(
+        serving_options.refuse("train-policy", resume=resume, train_anyway=train_anyway)
+        given = serving_options.ServingOptions(
             rate, burst, overhead_us, requests, max_rows, costs, seed
         )
-        serving.train_serving(
-            task_options, given, objective, method, generations, out, json
-        )
+        train_serving(task_options, given, objective, method, generations, out, json)
         return
     encoding_id(encoding)
     measured = None if costs is None else load_costs(costs)

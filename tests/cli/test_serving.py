@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from edbatch.cli.compare_serving import outcome, shown_rows
 from edbatch.cli.main import app
-from edbatch.cli.serving import outcome, parse_rates, shown_rows
+from edbatch.cli.serving_options import parse_rates
 from edbatch.policies.serving import ServingScore, load_serving_policy
 
 TREES = ("--serving", "--workload", "tree-lstm")

@@ -1,0 +1,133 @@
+"""`edbatch compare --serving`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edbatch.cli import options
+from edbatch.cli.console import print_json, print_out, print_table, say, stage
+from edbatch.cli.serving_options import ServingOptions
+from edbatch.cli.simulated_server import simulated_server
+
+if TYPE_CHECKING:
+    from edbatch.policies.serving import (
+        ServingHeuristic,
+        ServingMachine,
+        ServingRule,
+        ServingScore,
+    )
+
+# Seeds of the requests that are compared on; those of training begin elsewhere.
+_COMPARED_SEEDS = (2_000_001, 2_000_002, 2_000_003)
+
+
+def compare_for_serving(
+    task_options: options.TaskOptions,
+    given: ServingOptions,
+    policy: str,
+    beside: Path | None,
+    deadline_ms: float,
+    json: bool,
+) -> None:
+    """Compares policies for serving with the heuristics."""
+    from edbatch.policies.serving import compare_serving, load_serving_policy
+
+    files: list[str | Path] = [policy] if beside is None else [policy, beside]
+    learned = [load_serving_policy(each) for each in files]
+    server = simulated_server(task_options, given, held_out=True)
+    bound: list[ServingRule | ServingMachine | ServingHeuristic] = [
+        *(each.for_types(server.library.type_keys) for each in learned),
+        *server.heuristics,
+    ]
+    with stage(f"Serving by {len(bound)} policies at {len(server.arrivals)} rates"):
+        rows = compare_serving(
+            bound,
+            server.library,
+            server.config,
+            server.arrivals,
+            requests=given.requests,
+            seeds=[given.seed + each for each in _COMPARED_SEEDS],
+            deadline_ms=deadline_ms,
+        )
+    if json:
+        print_json([_rounded(row, server.capacity) for row in rows])
+    else:
+        print_out(
+            f"{server.task.description}: {len(_COMPARED_SEEDS)} runs of"
+            f" {given.requests:,} requests, times in ms. The best heuristic can serve"
+            f" {server.capacity:,.0f} requests/s."
+        )
+        for process in server.arrivals:
+            _print_rate(rows, process.rate, server.capacity, deadline_ms)
+    say(f"Costs are {server.costs}; a wave costs {given.overhead_us:g} µs more.")
+    for process in server.arrivals:
+        at_rate = [row for row in rows if row.rate == process.rate]
+        others = at_rate[len(learned) :]
+        for row in at_rate[: len(learned)]:
+            say(outcome([row, *others]))
+
+
+def outcome(rows: "list[ServingScore]") -> str:
+    """Says at one rate how a learned policy stands to the best heuristics.
+
+    Args:
+        rows: Of the learned policy first, then of the heuristics.
+
+    Returns:
+        A sentence.
+    """
+    learned, *others = rows
+    parts = []
+    for what, name in (("mean", "mean_ms"), ("p99", "p99_ms")):
+        best = min(others, key=lambda row: getattr(row, name))
+        change = getattr(learned, name) / getattr(best, name) - 1
+        way = "below" if change < 0 else "above"
+        parts.append(f"{what} {abs(change):.1%} {way} that of {best.policy}")
+    said = f"{learned.policy} has {' and '.join(parts)}"
+    best = min(others, key=lambda row: row.late)
+    if best.late or learned.late:
+        said += f", {learned.late:.1%} late where {best.policy} has {best.late:.1%}"
+    return f"At {learned.rate:,.0f} requests/s: {said}."
+
+
+def _rounded(row: "ServingScore", capacity: float) -> dict[str, Any]:
+    values = {
+        name: round(value, 4) if isinstance(value, float) else value
+        for name, value in asdict(row).items()
+    }
+    return values | {"load": round(row.rate / capacity, 4)}
+
+
+def _print_rate(
+    rows: "list[ServingScore]", rate: float, capacity: float, deadline_ms: float
+) -> None:
+    print_table(
+        ("policy", "mean", "p50", "p95", "p99", "goodput", "late %", "rows", "wave"),
+        [
+            (
+                row.policy,
+                *map(_brief, (row.mean_ms, row.p50_ms, row.p95_ms, row.p99_ms)),
+                round(row.goodput),
+                round(100 * row.late, 1),
+                round(row.rows_per_batch),
+                round(row.batches_per_wave),
+            )
+            for row in shown_rows([each for each in rows if each.rate == rate])
+        ],
+        f"{rate:,.0f} requests/s, {rate / capacity:.0%} of that; goodput: answers/s"
+        f" within {deadline_ms:g} ms",
+    )
+
+
+def shown_rows(rows: "list[ServingScore]") -> "list[ServingScore]":
+    """Keeps of each heuristic the length of waves with the smallest 99th percentile."""
+    best: dict[str, ServingScore] = {}
+    for row in rows:
+        name = row.policy.partition(",")[0]
+        if name not in best or row.p99_ms < best[name].p99_ms:
+            best[name] = row
+    return [*best.values()]
+
+
+def _brief(number: float) -> float | int:
+    return number if number < 100 else round(number)

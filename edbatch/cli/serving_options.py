@@ -1,0 +1,181 @@
+"""Options of `train-policy --serving` and `edbatch compare --serving`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edbatch.cli.one_sentence import CommandError
+
+_PANEL = "Serving"
+DEFAULT_RATES = "30%,50%,70%,90%"
+METHODS = ("cross-entropy", "q-learning")
+
+Serving = Annotated[
+    bool,
+    typer.Option(
+        "--serving",
+        metavar="",
+        help=(
+            "For a server, to which requests come over time, in place of minibatches;"
+            " simulated, with the options of this panel."
+        ),
+        rich_help_panel=_PANEL,
+    ),
+]
+Rates = Annotated[
+    str,
+    typer.Option(
+        "--rate",
+        "--rates",
+        metavar="R,R,…",
+        help=(
+            "Requests per second, several with commas between them; 70% is that share"
+            " of what the best heuristic can serve."
+        ),
+        rich_help_panel=_PANEL,
+    ),
+]
+Burst = Annotated[
+    float,
+    typer.Option(
+        metavar="B",
+        min=1,
+        help="Arrivals in bursts: busy times of B times the rate of quiet ones.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Overhead = Annotated[
+    float,
+    typer.Option(
+        metavar="US",
+        min=0,
+        help="Microseconds that a wave of batches costs beside the batches.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Requests = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=1, help="Requests of a simulation.", rich_help_panel=_PANEL
+    ),
+]
+MaxRows = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=1, help="No batch has more rows.", rich_help_panel=_PANEL
+    ),
+]
+Objective = Annotated[
+    str,
+    typer.Option(
+        metavar="mean|p99|deadline:MS",
+        help=(
+            "What to train for: the mean or the 99th percentile of the time to the"
+            " answer, or few answers later than a deadline."
+        ),
+        rich_help_panel=_PANEL,
+    ),
+]
+Generations = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help=(
+            "Generations of each of three searches by the cross-entropy method; of"
+            " Q-learning, twentieths of the episodes."
+        ),
+        rich_help_panel=_PANEL,
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        metavar="cross-entropy|q-learning",
+        help=(
+            "What to learn: the weights of a rule, by the cross-entropy method, or a"
+            " state machine, by Q-learning."
+        ),
+        rich_help_panel=_PANEL,
+    ),
+]
+Beside = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Another policy of train-policy --serving, to compare as well.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Deadline = Annotated[
+    float,
+    typer.Option(
+        metavar="MS",
+        min=0,
+        help="Goodput counts answers that come within so many milliseconds.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class ServingOptions:
+    """The options above that both commands have."""
+
+    rates: str
+    burst: float
+    overhead_us: float
+    requests: int
+    max_rows: int
+    costs: Path | None
+    seed: int
+
+
+def parse_rates(text: str) -> list[tuple[float, bool]]:
+    """Reads rates.
+
+    Args:
+        text: Numbers with commas between them, some perhaps with a percent sign.
+
+    Returns:
+        Each number, of percents the share, and whether it is a share.
+
+    Raises:
+        CommandError: It is something else.
+
+    Example:
+        >>> parse_rates("70%,1200")
+        [(0.7, True), (1200.0, False)]
+    """
+    found = []
+    for each in text.split(","):
+        word = each.strip()
+        try:
+            number = float(word.removesuffix("%"))
+        except ValueError:
+            number = 0.0
+        if not 0 < number < 1e9:
+            raise CommandError(
+                "--rate takes requests per second above 0, or percents of what the best"
+                f" heuristic can serve, with commas between them, but has {word!r};"
+                " write for example 30%,50%,70%,90%"
+            )
+        is_share = word.endswith("%")
+        found.append((number / 100 if is_share else number, is_share))
+    return found
+
+
+def refuse(command: str, **given: object) -> None:
+    """Refuses options that belong to minibatches.
+
+    Raises:
+        CommandError: One is given.
+    """
+    for name, value in given.items():
+        if value:
+            raise CommandError(
+                f"--{name.replace('_', '-')} belongs to minibatches but --serving was"
+                f" given as well; leave one out of {command}"
+            )
