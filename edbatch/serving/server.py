@@ -12,7 +12,6 @@ thread; requests may come from any thread or event loop.
 import asyncio
 import atexit
 import threading
-import time
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -21,17 +20,16 @@ from typing import Any
 
 from edbatch.arguments import check_number, list_of
 from edbatch.batched import Batched
-from edbatch.compilation.signature import settings, under
 from edbatch.compilation.warm_up import warm_up
 from edbatch.compilation.worker import Pending
-from edbatch.errors import EdbatchError, ServerClosedError, shown
+from edbatch.errors import EdbatchError, shown
 from edbatch.graph.parameters import abstract, check_params
 from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
-from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.decisions import WaveDecider, as_serving_policy
 from edbatch.serving.generation import Generation
 from edbatch.serving.request import Queue, Request
 from edbatch.serving.stats import Counts, ServerStats
+from edbatch.serving.wave_loop import WaveLoop
 
 _servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
 
@@ -106,13 +104,16 @@ class Server:
         self._max_in_flight, self._max_nodes = max_in_flight, max_nodes
         self._queue = Queue(max_waiting)
         self._counts = Counts()
-        self._generations: list[Generation] = []
-        self._settings = settings()
-        self._stopped = self._swapped = False
-        self._params = params
-        self._generations.append(self._new(params))
+        self._loop = WaveLoop(
+            self._queue,
+            self._counts,
+            lambda params: self._new(params, self._counts, self._policy),
+            params,
+            self._admission,
+            max_in_flight,
+        )
         self._thread = threading.Thread(
-            target=self._serve, name="edbatch server", daemon=True
+            target=self._loop.run, name="edbatch server", daemon=True
         )
         self._thread.start()
         _servers.add(self)
@@ -138,7 +139,7 @@ class Server:
         # Sizes grow in the first rounds.
         rounds = (None, None) if self._policy is None else (None, *2 * [self._policy])
         for policy in rounds:
-            own = self._new_generation(self._params, Counts(), policy)
+            own = self._new(self._loop.params, Counts(), policy)
             requests = [Request(each, k, 0, None) for k, each in enumerate(instances)]
             for first in range(0, len(requests), self._max_in_flight):
                 for each in requests[first : first + self._max_in_flight]:
@@ -224,11 +225,8 @@ class Server:
         Raises:
             PlanError: They differ in one of these.
         """
-        spec = abstract(self._params)
-        check_params(params, spec)
-        with self._queue.changed:
-            self._params = params
-            self._swapped = True
+        check_params(params, abstract(self._loop.params))
+        self._loop.swap_params(params)
 
     @property
     def is_running(self) -> bool:
@@ -242,7 +240,7 @@ class Server:
 
     def stats(self) -> ServerStats:
         """Returns what the server has done so far."""
-        return self._counts.summary(len(self._queue), self._in_flight())
+        return self._counts.summary(len(self._queue), self._loop.in_flight)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Takes no more requests, and waits until all are answered.
@@ -260,7 +258,7 @@ class Server:
 
     def close(self) -> None:
         """Ends the server at once: requests without an answer fail."""
-        self._stopped = True
+        self._loop.stopped = True
         self.drain()
 
     def __enter__(self) -> "Server":
@@ -278,16 +276,10 @@ class Server:
         """Says how many requests there are."""
         return (
             f"<eb.Server: {len(self._queue)} requests waiting,"
-            f" {self._in_flight()} in flight>"
+            f" {self._loop.in_flight} in flight>"
         )
 
-    def _in_flight(self) -> int:
-        return sum(map(len, self._generations))
-
-    def _new(self, params: Any) -> Generation:
-        return self._new_generation(params, self._counts, self._policy)
-
-    def _new_generation(
+    def _new(
         self, params: Any, counts: Counts, policy: ServingPolicy | None
     ) -> Generation:
         runner, model = self._batched.wave_runner(params, self._rng)
@@ -295,93 +287,6 @@ class Server:
         if policy is not None:
             decider = WaveDecider(policy, self._max_rows, self._patience_ms)
         return Generation(runner, model, self._max_nodes, counts, decider)
-
-    def _serve(self) -> None:
-        """The server's thread; however it ends, no client is left waiting."""
-        try:
-            with under(self._settings):
-                self._run_waves()
-        finally:
-            self._queue.close()
-            self._end_all()
-
-    def _run_waves(self) -> None:
-        """Runs waves until the queue is closed and empty."""
-        queue = self._queue
-        while not self._stopped:
-            self._admit()
-            did = [self._step(each) for each in tuple(self._generations)]
-            with queue.changed:
-                if not any(did):
-                    self._wait()
-                if queue.closed and not len(queue) and not self._in_flight():
-                    return
-
-    def _wait(self) -> None:
-        """Waits, as nothing runs: for a request, a window, or a moment."""
-        queue = self._queue
-        while not (len(queue) or self._in_flight() or queue.closed):
-            queue.changed.wait()
-        if not self._joining():
-            wait_s = 1e-3 * QUANTUM_MS
-            if not self._in_flight():
-                opens = queue.oldest() + 1e-3 * (self._admission.window_ms or 0.0)
-                wait_s = min(opens - time.perf_counter(), threading.TIMEOUT_MAX)
-            if not queue.closed or self._in_flight():
-                queue.changed.wait(max(0.0, wait_s))
-
-    def _joining(self) -> int:
-        """How many of the requests that wait may join; see `Admission`."""
-        queue, flight, window_ms = self._queue, self._in_flight(), None
-        if not queue.closed:
-            window_ms = self._admission.window_ms
-        if window_ms is not None and len(queue):
-            is_full = len(queue) >= self._max_in_flight
-            is_over = time.perf_counter() >= queue.oldest() + 1e-3 * window_ms
-            if flight or not (is_full or is_over):
-                return 0
-        return min(len(queue), self._max_in_flight - flight)
-
-    def _take_params(self) -> None:
-        with self._queue.changed:
-            swapped, params = self._swapped, self._params
-            self._swapped = False
-        if swapped:
-            self._generations.append(self._new(params))
-        self._generations = [
-            each for each in self._generations[:-1] if len(each)
-        ] + self._generations[-1:]
-
-    def _admit(self) -> None:
-        requests = self._queue.take(self._joining())
-        self._take_params()  # those that were swapped in before a request came, too
-        for request in requests:
-            self._generations[-1].start(request)
-
-    def _step(self, generation: Generation) -> bool:
-        """Goes on; if a wave fails, so do its requests, and the server goes on.
-
-        Returns whether something was done.
-        """
-        if not len(generation):
-            return False
-        try:
-            waits = not self._queue.closed  # else nobody comes
-            return generation.step(len(self._queue), may_wait=waits)
-        except Exception as error:
-            generation.fail_all(error)
-            self._generations.remove(generation)
-            self._generations.append(self._new(self._params))
-            return True
-
-    def _end_all(self) -> None:
-        error = ServerClosedError(
-            "the server was closed before it answered; send the request to another one"
-        )
-        for each in self._generations:
-            each.fail_all(error)
-        for request in self._queue.take(len(self._queue)):
-            self._counts.add(failed=request.fail(error))
 
 
 @atexit.register

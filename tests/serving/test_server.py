@@ -21,6 +21,7 @@ from compared_answers import assert_same
 
 import edbatch as eb
 from edbatch.serving import generation
+from edbatch.serving.wave_loop import WaveLoop
 from edbatch.waves.runner import WaveRunner
 from edbatch.waves.value_rows import ValueRows
 
@@ -254,16 +255,16 @@ def test_parameters_are_swapped_without_a_stop():
 def test_what_comes_after_a_swap_runs_with_the_new_parameters(monkeypatch):
     """Even if both happen while the server looks for new parameters."""
     first, second = make_params(0), make_params(1)
-    take, futures = eb.Server._take_params, []
+    take, futures = WaveLoop._take_params, []
 
     def take_and_swap(self):
         take(self)
         if not futures:
-            self.swap_params(second)
-            futures.append(self.submit_nowait((3, None)))
+            server.swap_params(second)
+            futures.append(server.submit_nowait((3, None)))
 
     with eb.Server(eb.batch(walk), first) as server:
-        monkeypatch.setattr(eb.Server, "_take_params", take_and_swap)
+        monkeypatch.setattr(WaveLoop, "_take_params", take_and_swap)
         server.submit_nowait((1, None)).result(60)
         assert_same(futures[0].result(60), walk(second, (3, None)))
 
@@ -342,7 +343,7 @@ def test_a_thread_that_dies_leaves_no_client_waiting(monkeypatch):
     def broken(self):
         raise RuntimeError("the thread dies")
 
-    monkeypatch.setattr(eb.Server, "_admit", broken)
+    monkeypatch.setattr(WaveLoop, "_admit", broken)
     with pytest.raises(eb.ServerClosedError, match="before it answered"):
         server.submit_nowait((3, None)).result(60)
     server.drain(60)

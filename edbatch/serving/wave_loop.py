@@ -1,0 +1,145 @@
+"""What a server's thread does: it admits requests and runs waves, in turn."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from edbatch.compilation.signature import settings, under
+from edbatch.errors import ServerClosedError
+from edbatch.schedule.serving.policy import Admission
+from edbatch.schedule.serving.simulation import QUANTUM_MS
+from edbatch.serving.generation import Generation
+from edbatch.serving.request import Queue
+from edbatch.serving.stats import Counts
+
+
+class WaveLoop:
+    """Runs the requests of a queue until it is closed and empty.
+
+    Args:
+        queue: The queue, which other threads fill.
+        counts: The server's counts.
+        new: Makes a generation of requests that run with some parameters.
+        params: The first parameters.
+        admission: When requests join.
+        max_in_flight: Requests that run at the same time.
+
+    Attributes:
+        params: The parameters of requests that start from now on.
+        stopped: Whether to end without the requests that have no answer.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        counts: Counts,
+        new: Callable[[Any], Generation],
+        params: Any,
+        admission: Admission,
+        max_in_flight: int,
+    ) -> None:
+        self.params = params
+        self.stopped = self._swapped = False
+        self._queue, self._counts, self._new = queue, counts, new
+        self._admission, self._max_in_flight = admission, max_in_flight
+        self._settings = settings()
+        self._generations = [new(params)]
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests run."""
+        return sum(map(len, self._generations))
+
+    def swap_params(self, params: Any) -> None:
+        """Lets requests that start from now on run with other parameters."""
+        with self._queue.changed:
+            self.params = params
+            self._swapped = True
+
+    def run(self) -> None:
+        """Runs the server's thread; however it ends, no client is left waiting."""
+        try:
+            with under(self._settings):
+                self._run_waves()
+        finally:
+            self._queue.close()
+            self._end_all()
+
+    def _run_waves(self) -> None:
+        """Runs waves until the queue is closed and empty."""
+        queue = self._queue
+        while not self.stopped:
+            self._admit()
+            did = [self._step(each) for each in tuple(self._generations)]
+            with queue.changed:
+                if not any(did):
+                    self._wait()
+                if queue.closed and not len(queue) and not self.in_flight:
+                    return
+
+    def _wait(self) -> None:
+        """Waits, as nothing runs: for a request, a window, or a moment."""
+        queue = self._queue
+        while not (len(queue) or self.in_flight or queue.closed):
+            queue.changed.wait()
+        if not self._joining():
+            wait_s = 1e-3 * QUANTUM_MS
+            if not self.in_flight:
+                opens = queue.oldest() + 1e-3 * (self._admission.window_ms or 0.0)
+                wait_s = min(opens - time.perf_counter(), threading.TIMEOUT_MAX)
+            if not queue.closed or self.in_flight:
+                queue.changed.wait(max(0.0, wait_s))
+
+    def _joining(self) -> int:
+        """How many of the requests that wait may join; see `Admission`."""
+        queue, flight, window_ms = self._queue, self.in_flight, None
+        if not queue.closed:
+            window_ms = self._admission.window_ms
+        if window_ms is not None and len(queue):
+            is_full = len(queue) >= self._max_in_flight
+            is_over = time.perf_counter() >= queue.oldest() + 1e-3 * window_ms
+            if flight or not (is_full or is_over):
+                return 0
+        return min(len(queue), self._max_in_flight - flight)
+
+    def _take_params(self) -> None:
+        with self._queue.changed:
+            swapped, params = self._swapped, self.params
+            self._swapped = False
+        if swapped:
+            self._generations.append(self._new(params))
+        self._generations = [
+            each for each in self._generations[:-1] if len(each)
+        ] + self._generations[-1:]
+
+    def _admit(self) -> None:
+        requests = self._queue.take(self._joining())
+        self._take_params()  # those that were swapped in before a request came, too
+        for request in requests:
+            self._generations[-1].start(request)
+
+    def _step(self, generation: Generation) -> bool:
+        """Goes on; if a wave fails, so do its requests, and the server goes on.
+
+        Returns whether something was done.
+        """
+        if not len(generation):
+            return False
+        try:
+            waits = not self._queue.closed  # else nobody comes
+            return generation.step(len(self._queue), may_wait=waits)
+        except Exception as error:
+            generation.fail_all(error)
+            self._generations.remove(generation)
+            self._generations.append(self._new(self.params))
+            return True
+
+    def _end_all(self) -> None:
+        error = ServerClosedError(
+            "the server was closed before it answered; send the request to another one"
+        )
+        for each in self._generations:
+            each.fail_all(error)
+        for request in self._queue.take(len(self._queue)):
+            self._counts.add(failed=request.fail(error))
