@@ -1,0 +1,158 @@
+"""What does recording cost per node, beside the model's own Python?
+
+A workload is recorded in a loop of its own, and between calls of the batched function
+on instances, which take the caches. Then the model runs with cells that do nothing;
+what it takes then is its own. In a clone, on an idle machine:
+
+    python experiments/recording_speed.py
+    EDBATCH_NO_EXTENSIONS=1 python experiments/recording_speed.py
+
+Microseconds of CPU time per node: the least of all rounds in the loop, the median
+between calls. Inputs are sampled.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.graph.call_memory import CallMemory
+from edbatch.graph.parameters import abstract
+from edbatch.graph.recorder import record
+from edbatch.graph.type_table import TypeTable
+from edbatch.models import get_workload
+
+from arguments import option, parse_arguments
+
+ROW = "{:16} {:>6} {:>10} {:>10} {:>12} {:>12} {:>10}"
+HEAD = ROW.format(
+    "workload", "nodes", "loop ms", "loop", "between ms", "between", "own"
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    workloads: str = option(
+        "tree-lstm,lattice-lstm,bilstm-tagger", "Which ready workloads."
+    )
+    hidden: int = option(64, "Length of the models' states.")
+    batch_size: int = option(64, "Instances per minibatch.")
+    rounds: int = option(25, "How often everything is timed.")
+    seed: int = option(0, "Seed of inputs and parameters.")
+
+
+def find_cells(model: Any) -> Iterator[tuple[Callable[[Any], None], eb.Cell]]:
+    """Finds the cells that a ready model calls, and what replaces each."""
+    seen: set[int] = set()
+    waiting = [model]
+    while waiting:
+        function = getattr(waiting[-1], "func", waiting[-1])
+        waiting.pop()
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        names = function.__globals__
+        if not function.__module__.startswith("edbatch.models"):
+            continue
+        places = [
+            (lambda new, place=each: setattr(place, "cell_contents", new), content)
+            for each in function.__closure__ or ()
+            for content in [each.cell_contents]
+        ]
+        places += [
+            (lambda new, names=names, key=key: names.update({key: new}), content)
+            for key, content in list(names.items())
+        ]
+        for put, content in places:
+            if isinstance(content, eb.Cell):
+                yield put, content
+            else:
+                waiting.append(content)
+
+
+@contextmanager
+def empty_cells(model: Any, outputs: dict[str, Any]) -> Iterator[None]:
+    """Replaces the cells of a model by functions that return the same each time."""
+    found = list(find_cells(model))
+    for put, cell in found:
+        put(lambda *_, result=outputs[cell.name]: result)
+    try:
+        yield
+    finally:
+        for put, cell in found:
+            put(cell)
+
+
+def cpu_us(call: Callable[[], Any]) -> float:
+    start = time.thread_time_ns()
+    call()
+    return (time.thread_time_ns() - start) / 1e3
+
+
+def measure(name: str, arguments: Arguments) -> str:
+    """Times one workload; returns its row."""
+    workload = get_workload(name)
+    rng = np.random.default_rng(arguments.seed)
+    instances = workload.sample(rng, arguments.batch_size)
+    key = jax.random.key(arguments.seed)
+    params = workload.init_params(key, arguments.hidden)
+    model, batched = workload.model, eb.batch(workload.model)
+    types, memory = TypeTable(abstract(params), model), CallMemory()
+    nodes = record(model, types, instances, memory).num_nodes
+    outputs = {
+        each.key.cell: jax.tree.unflatten(
+            each.output_tree, [None] * len(each.output_kinds)
+        )
+        for each in types.types
+    }
+
+    def own() -> None:
+        for each in instances:
+            model(types.params, each)
+
+    def recorded() -> None:
+        record(model, types, instances, memory)
+
+    def run() -> None:
+        jax.block_until_ready(batched(params, instances))
+
+    run()
+    eb.wait_for_compilations()
+    loop = min(cpu_us(recorded) for _ in range(arguments.rounds))
+    between, alone = [], []
+    with empty_cells(model, outputs):
+        own_loop = min(cpu_us(own) for _ in range(arguments.rounds))
+    for _ in range(arguments.rounds):
+        run()
+        between.append(cpu_us(recorded))
+        run()
+        with empty_cells(model, outputs):
+            alone.append(cpu_us(own))
+    cold, own_cold = np.median(between), np.median(alone)
+    return ROW.format(
+        name,
+        nodes,
+        f"{loop / 1e3:.2f}",
+        f"{(loop - own_loop) / nodes:.2f}",
+        f"{cold / 1e3:.2f}",
+        f"{(cold - own_cold) / nodes:.2f}",
+        f"{own_loop / nodes:.2f}",
+    )
+
+
+def main(arguments: Arguments) -> None:
+    """Prints a row per workload; ``loop`` and ``between`` are without the own part."""
+    print("recording is", "compiled" if eb.recording_is_compiled() else "in Python")
+    print(HEAD)
+    for name in arguments.workloads.split(","):
+        print(measure(name, arguments), flush=True)
+
+
+if __name__ == "__main__":
+    main(parse_arguments(Arguments, __doc__))
