@@ -89,3 +89,7 @@ class Clients:
             jax.config.jax_numpy_rank_promotion == "raise",
         )
         return np.array(facts, np.int32)
+
+
+def word_of(element):
+    return element["word"]

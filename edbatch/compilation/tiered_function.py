@@ -346,4 +346,6 @@ class TieredFunction:
 
 def name_of(function: object) -> str:
     """Returns the name of a function in reports; of its type if it has none."""
+    while isinstance(function, functools.partial):
+        function = function.func
     return str(getattr(function, "__qualname__", type(function).__name__))

@@ -52,13 +52,15 @@ class InstanceRecorder:
     Args:
         types: The model's table of types.
         whole: Whether a minibatch becomes one recording, or one per instance.
+        what: What instances are numbered in, for notes.
     """
 
-    def __init__(self, types: TypeTable, whole: bool) -> None:
+    def __init__(self, types: TypeTable, whole: bool, what: str = "data set") -> None:
         assert types.model is not None, "a recorder's types know their model"
         self._model = types.model
         self._types = types
         self._whole = whole
+        self._what = what
         self._memory = CallMemory()
 
     def record(
@@ -94,7 +96,7 @@ class InstanceRecorder:
             check_calls(nodes)
             return [graph]
         except Exception as error:
-            error.add_note(f"while recording instance {current} of the data set")
+            error.add_note(f"while recording instance {current} of the {self._what}")
             raise
 
     def _record_one(self, instance: Any) -> DataflowGraph:

@@ -1,6 +1,7 @@
 """Workloads by name: their options, readers, samplers and errors."""
 
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -34,6 +35,15 @@ def test_a_workload_is_found_by_its_name_and_described(name: str) -> None:
     assert workload.name == name
     assert workload.description.endswith(".")
     assert workload.reads
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_models_can_be_sent_to_worker_processes(name: str) -> None:
+    workload = get_workload(name)
+    for each in (workload.model, workload.decode):
+        found = pickle.loads(pickle.dumps(each))
+        # Equal where it is a function with arguments filled in.
+        assert getattr(found, "func", found) is getattr(each, "func", each)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

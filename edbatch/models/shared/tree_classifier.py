@@ -1,6 +1,7 @@
 """Classifiers of trees and of their nodes, over the cells of any tree network."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from edbatch.data import Tree
@@ -20,12 +21,14 @@ def root_classifier(states: States, classify: Callable[[Any, Any], Any]) -> Mode
     Returns:
         A model that returns ``state``: the root's ``h``, ``[H]``; ``logits``: ``[L]``.
     """
+    return partial(_classify_root, states, classify)
 
-    def classify_root(params: Any, tree: Tree) -> dict[str, Any]:
-        h = states(params, tree)[-1]
-        return {"state": h, "logits": classify(params, h)}
 
-    return classify_root
+def _classify_root(
+    states: States, classify: Callable[[Any, Any], Any], params: Any, tree: Tree
+) -> dict[str, Any]:
+    h = states(params, tree)[-1]
+    return {"state": h, "logits": classify(params, h)}
 
 
 def node_classifier(states: States, classify: Callable[[Any, Any], Any]) -> Model:
@@ -39,9 +42,11 @@ def node_classifier(states: States, classify: Callable[[Any, Any], Any]) -> Mode
         A model that returns ``state``: the root's ``h``, ``[H]``; ``logits``: a list
         with one ``[L]`` per node, children before their parent.
     """
+    return partial(_classify_nodes, states, classify)
 
-    def classify_nodes(params: Any, tree: Tree) -> dict[str, Any]:
-        found = states(params, tree)
-        return {"state": found[-1], "logits": [classify(params, h) for h in found]}
 
-    return classify_nodes
+def _classify_nodes(
+    states: States, classify: Callable[[Any, Any], Any], params: Any, tree: Tree
+) -> dict[str, Any]:
+    found = states(params, tree)
+    return {"state": found[-1], "logits": [classify(params, h) for h in found]}

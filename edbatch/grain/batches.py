@@ -1,0 +1,253 @@
+"""Two functions for a pipeline of Grain: one records a batch, the other plans it.
+
+Grain calls the first in threads, or in processes, in any order. So it records with a
+table of types of its own, and what it returns travels with the definitions of its types
+(`edbatch.graph.portable_graph`). The second is called in the order of the batches, and
+numbers types in that order: plans are the same whoever recorded.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+
+from edbatch.arguments import check_number, list_of
+from edbatch.batched_function import BatchedFunction
+from edbatch.errors import LoaderError, PickleError, shown
+from edbatch.graph.portable_graph import GraphPacker, GraphUnpacker, PackedGraph
+from edbatch.graph.type_table import TypeTable, x64_enabled
+from edbatch.loader.fresh import InstanceRecorder
+from edbatch.loader.worker import SETTINGS
+from edbatch.plan.padding import first_rows
+
+
+class RecordedBatch:
+    """A batch between `RecordBatch` and `PlanBatch`: a leaf for Grain, and picklable.
+
+    Attributes:
+        graphs: Recording of all instances, or of each.
+        instances: How many there are.
+        pad_to: Rows of the result; None for as many as instances.
+        rest: What `RecordBatch` was told to make of the rest of the elements.
+    """
+
+    def __init__(
+        self, graphs: list[PackedGraph], instances: int, pad_to: int | None, rest: Any
+    ) -> None:
+        self.graphs = graphs
+        self.instances = instances
+        self.pad_to = pad_to
+        self.rest = rest
+
+
+class PlannedBatch:
+    """A batch that is ready to run.
+
+    Attributes:
+        plan: Its plan, for ``batched.apply``.
+        instances: How many instances it has, B; its result may have more rows.
+        rest: What `RecordBatch` was told to make of the rest of the elements.
+    """
+
+    def __init__(self, plan: Any, instances: int, rest: Any) -> None:
+        self.plan = plan
+        self.instances = instances
+        self.rest = rest
+
+    @property
+    def mask(self) -> Any:
+        """True for instances, False for rows of padding; ``[N] bool``."""
+        return self.plan.instance_mask
+
+    def drop_padding(self, result: Any) -> Any:
+        """Returns the results of the instances alone, as `edbatch.Minibatch` does."""
+        return first_rows(result, self.instances)
+
+
+class RecordBatch:
+    """Records a batch: the ``batch_fn`` of Grain's ``batch``.
+
+    It is pickled with the model, for Grain's worker processes: the model stands at the
+    top level of a module.
+
+    Args:
+        batched: The batched function; the shapes of its parameters are known to it.
+        pad_to: Rows of each result, Grain's ``batch_size``, so that a last batch that
+            is not full needs no program of its own; None for no padding.
+        instance: Takes the instance out of an element; None if elements are instances.
+        rest: Makes something of the batch's elements, such as an array of targets; gets
+            as many elements as the result has rows, the first one again for padding.
+
+    Raises:
+        LoaderError: An argument is of another type.
+        EdbatchError: Parameters of unknown shapes, as for `edbatch.Batched.record`.
+
+    Example:
+        >>> import numpy as np
+        >>> import edbatch as eb
+        >>> from edbatch.models import get_workload
+        >>> workload = get_workload("tree-lstm", vocabulary_size=10)
+        >>> params = workload.init_params(jax.random.key(0), 8)
+        >>> trees = workload.sample(np.random.default_rng(0), 3)
+        >>> batched = eb.batch(workload.model, params=params)
+        >>> record, plan = eb.grain.RecordBatch(batched, 4), eb.grain.PlanBatch(batched)
+        >>> batch = plan(record(trees))  # Grain calls both
+        >>> batched.apply(params, batch.plan)["state"].shape, batch.mask.tolist()
+        ((4, 8), [True, True, True, False])
+    """
+
+    def __init__(
+        self,
+        batched: BatchedFunction,
+        pad_to: int | None = None,
+        *,
+        instance: Callable[[Any], Any] | None = None,
+        rest: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> None:
+        _check_function("RecordBatch", batched)
+        if pad_to is not None:
+            check_number(LoaderError, "pad_to of RecordBatch", pad_to, 1, whole=True)
+        for name, each in (("instance", instance), ("rest", rest)):
+            if each is not None and not callable(each):
+                raise LoaderError(
+                    f"{name} of RecordBatch is a function but this is {shown(each)}, of"
+                    f" type {type(each).__name__}; usually what it returned; pass the"
+                    " function itself"
+                )
+        self._model = batched.model
+        self._params = batched.types.params_spec
+        self._whole = batched.takes_merged
+        self._settings = {name: getattr(jax.config, name) for name in SETTINGS}
+        self._settings["jax_enable_x64"] = x64_enabled()
+        self.pad_to, self._instance, self._rest = pad_to, instance, rest
+        self._begin()
+
+    def _begin(self) -> None:
+        """Makes what belongs to one process."""
+        self._lock = threading.Lock()
+        self._tools: tuple[InstanceRecorder, GraphPacker] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what belongs to this process."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("_lock", "_tools")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Goes by the settings of JAX where it was made."""
+        vars(self).update(state)
+        for name, value in self._settings.items():
+            jax.config.update(name, value)
+        self._begin()
+
+    def __call__(self, elements: Sequence[Any]) -> RecordedBatch:
+        """Records a batch.
+
+        Args:
+            elements: Elements of a data set, at least one.
+
+        Returns:
+            The recording, for `PlanBatch`.
+
+        Raises:
+            EdbatchError: As for `edbatch.Batched.record`; a note names the element by
+                its place in the batch.
+        """
+        elements = list_of(LoaderError, "a batch", elements, "an element")
+        if not elements:
+            raise LoaderError(
+                "a batch needs at least one element but is empty; leave empty batches"
+                " out"
+            )
+        read = self._instance or (lambda element: element)
+        with self._lock, jax.enable_x64(self._settings["jax_enable_x64"]):
+            recorder, packer = self._tools_here()
+            graphs = recorder.record(
+                range(len(elements)), lambda place: read(elements[place])
+            )
+            packed = [packer.pack(each) for each in graphs]
+        rest = None
+        if self._rest is not None:
+            padding = max((self.pad_to or 0) - len(elements), 0)
+            rest = self._rest([*elements, *elements[:1] * padding])
+        return RecordedBatch(packed, len(elements), self.pad_to, rest)
+
+    def _tools_here(self) -> tuple[InstanceRecorder, GraphPacker]:
+        if self._tools is None:
+            types = TypeTable(self._params, self._model)
+            self._tools = (
+                InstanceRecorder(types, self._whole, "batch"),
+                GraphPacker(types),
+            )
+        return self._tools
+
+
+class PlanBatch:
+    """Plans what `RecordBatch` has recorded: for Grain's ``map``, in this process.
+
+    It stands behind ``mp_prefetch``: programs, and what plans are made by, belong to
+    the process that trains.
+
+    Args:
+        batched: The batched function that `RecordBatch` got.
+
+    Raises:
+        LoaderError: It is no batched function.
+    """
+
+    def __init__(self, batched: BatchedFunction) -> None:
+        _check_function("PlanBatch", batched)
+        self._batched = batched
+        self._unpacker = GraphUnpacker(batched.types)
+        self._lock = threading.Lock()
+
+    def __call__(self, recorded: RecordedBatch) -> PlannedBatch:
+        """Plans a batch.
+
+        Args:
+            recorded: The recording.
+
+        Returns:
+            The plan, with what came with the recording.
+
+        Raises:
+            LoaderError: It is no recording of a batch, or has more instances than rows
+                to pad to.
+            EdbatchError: As for `edbatch.Batched.plan`.
+        """
+        if not isinstance(recorded, RecordedBatch):
+            raise LoaderError(
+                "PlanBatch takes what RecordBatch returned but this is"
+                f" {shown(recorded)}, of type {type(recorded).__name__}; write"
+                " .batch(n, batch_fn=eb.grain.RecordBatch(batched)) before"
+            )
+        count, pad_to = recorded.instances, recorded.pad_to
+        if pad_to is not None and count > pad_to:
+            raise LoaderError(
+                f"RecordBatch pads results to {pad_to} rows but a batch has {count}"
+                " instances; usually Grain's batch_size is another; give both the same"
+            )
+        with self._lock:
+            graphs = [self._unpacker.unpack(each) for each in recorded.graphs]
+        plan = self._batched.plan(graphs, pad_to=pad_to)
+        return PlannedBatch(plan, count, recorded.rest)
+
+    def __reduce__(self) -> NoReturn:
+        """Raises: plans are made in the process that runs them."""
+        raise PickleError(
+            "PlanBatch plans in the process that trains, but this pipeline would send"
+            " it to another one; write .map(eb.grain.PlanBatch(batched)) behind"
+            " .mp_prefetch(...)"
+        )
+
+
+def _check_function(name: str, batched: Any) -> None:
+    if not all(hasattr(batched, each) for each in ("types", "plan", "takes_merged")):
+        raise LoaderError(
+            f"the function of {name} is what eb.batch, or its .sharded(), returned, but"
+            f" this is {shown(batched)}, of type {type(batched).__name__}; usually the"
+            f" model itself; write eb.grain.{name}(eb.batch(model), ...)"
+        )

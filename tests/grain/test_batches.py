@@ -1,0 +1,144 @@
+"""Pipelines of Grain: the same plans whoever records, Grain's order, Grain's state."""
+
+import json
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from loaded_data import Trees, word_of
+from trees import encode, make_params, sample_trees
+
+import edbatch as eb
+
+grain = pytest.importorskip("grain")
+flags = pytest.importorskip("absl.flags")
+
+SIZES = eb.Sizes(widths=(4, 16))
+
+
+@pytest.fixture(autouse=True)
+def parsed_flags():
+    """As for any program without absl's own main: Grain reads flags."""
+    flags.FLAGS.mark_as_parsed()
+
+
+@pytest.fixture(scope="module")
+def params():
+    return make_params()
+
+
+def new_batched(params):
+    return eb.batch(encode, params=params, sizes=SIZES)
+
+
+def pipeline(batched, workers=0, count=11, **options):
+    record = eb.grain.RecordBatch(batched, pad_to=4, **options)
+    data = grain.MapDataset.source(Trees(count)).seed(3).shuffle()
+    data = data.batch(4, batch_fn=record).to_iter_dataset()
+    if workers:
+        data = data.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+    return data.map(eb.grain.PlanBatch(batched))
+
+
+def arrays(batch):
+    return [np.asarray(each).tolist() for each in jax.tree.leaves(batch.plan)]
+
+
+def test_results_are_those_of_the_model_in_the_order_of_grain(params):
+    batched = new_batched(params)
+    order = list(grain.MapDataset.source(range(11)).seed(3).shuffle())
+    assert order != sorted(order)
+    found = list(pipeline(batched))
+    assert [each.instances for each in found] == [4, 4, 3]
+    results = [batched.apply(params, each.plan)[0] for each in found]
+    assert all(len(each) == 4 for each in results)
+    assert not np.asarray(results[-1])[~np.asarray(found[-1].mask)].any()
+    rows = [
+        row
+        for batch, result in zip(found, results, strict=True)
+        for row in batch.drop_padding(result)
+    ]
+    for row, k in zip(rows, order, strict=True):
+        np.testing.assert_allclose(row, encode(params, Trees(11)[k])[0], atol=1e-5)
+
+
+def test_processes_of_grain_change_nothing(params):
+    here, there = new_batched(params), new_batched(params)
+    expected = [arrays(each) for each in pipeline(here)]
+    assert [arrays(each) for each in pipeline(there, workers=2)] == expected
+    assert here.types.keys == there.types.keys
+    assert here.types.avals == there.types.avals
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_checkpoint_in_the_midst_of_an_epoch(params, workers):
+    batched = new_batched(params)
+    items = iter(pipeline(batched, workers))
+    next(items)
+    state = json.loads(json.dumps(items.get_state()))
+    expected = [arrays(each) for each in items]
+    assert len(expected) == 2
+    again = iter(pipeline(batched, workers))
+    again.set_state(state)
+    assert [arrays(each) for each in again] == expected
+
+
+def test_what_else_elements_hold_is_padded_too(params):
+    batched = new_batched(params)
+    elements = [(tree, k) for k, tree in enumerate(sample_trees(0, 3))]
+    record = eb.grain.RecordBatch(
+        batched,
+        4,
+        instance=lambda element: element[0],
+        rest=lambda every: np.array([k for _, k in every]),
+    )
+    batch = eb.grain.PlanBatch(batched)(record(elements))
+    assert batch.rest.tolist() == [0, 1, 2, 0]
+    assert batch.mask.tolist() == [True, True, True, False]
+
+
+def test_a_mesh(params):
+    sharded = new_batched(params).sharded()
+    record, plan = eb.grain.RecordBatch(sharded, 4), eb.grain.PlanBatch(sharded)
+    trees = sample_trees(0, 3)
+    found = sharded.apply(params, plan(record(trees)).plan)[0][:3]
+    np.testing.assert_allclose(found, sharded(params, trees)[0], atol=1e-6)
+
+
+def test_a_recorder_is_pickled_with_its_model(params):
+    batched = new_batched(params)
+    record = eb.grain.RecordBatch(batched, instance=word_of)
+    plan = eb.grain.PlanBatch(batched)
+    elements = [{"word": 1}, {"word": 2}]
+    again = pickle.loads(pickle.dumps(record))
+    assert arrays(plan(again(elements))) == arrays(plan(record(elements)))
+    rule = "plans in the process that trains, .* behind .mp_prefetch"
+    with pytest.raises(eb.PickleError, match=rule):
+        pickle.dumps(plan)
+
+
+def test_an_element_that_cannot_be_recorded_is_named(params):
+    record = eb.grain.RecordBatch(new_batched(params))
+    with pytest.raises(TypeError, match="not iterable") as caught:
+        record([1, (2, None)])
+    assert "while recording instance 1 of the batch" in caught.value.__notes__
+
+
+def test_errors(params):
+    batched = new_batched(params)
+    record, plan = eb.grain.RecordBatch(batched, 1), eb.grain.PlanBatch(batched)
+    for call, message in (
+        (lambda: eb.grain.RecordBatch(encode), "RecordBatch is what eb.batch, or its"),
+        (lambda: eb.grain.PlanBatch(encode), "PlanBatch is what eb.batch, or its"),
+        (lambda: eb.grain.RecordBatch(batched, 0), "pad_to of RecordBatch is a whole"),
+        (lambda: eb.grain.RecordBatch(batched, instance=3), "instance of RecordBatch"),
+        (lambda: record([]), "a batch needs at least one element but is empty"),
+        (lambda: record(5), "a batch is a list, or anything else to iterate over"),
+        (lambda: plan([1, 2]), "PlanBatch takes what RecordBatch returned but this"),
+        (lambda: plan(record([1, 2])), "pads results to 1 rows but a batch has 2 inst"),
+    ):
+        with pytest.raises(eb.LoaderError, match=message):
+            call()
+    with pytest.raises(eb.PlanError, match="recording needs the shapes"):
+        eb.grain.RecordBatch(eb.batch(encode))
