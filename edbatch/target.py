@@ -42,6 +42,9 @@ class Target:
             `edbatch.cell.turned_product`.
         gather_row_ns: How much longer a row takes to gather than to read in a slice.
         align_node_ns: How much longer a node takes to lay out aligned, on the host.
+        control: How a program comes to the code of a chunk: ``"loops"``, nested, one
+            per type, width and set of slices; or ``"switch"``, one loop over chunks.
+            See `edbatch.executor`.
         ungrouped_loops: Up to so many loops, the loop around a group of them costs more
             than it saves.
         coarse_options: Options of XLA for coarse programs, which compile fast; those
@@ -63,6 +66,7 @@ class Target:
     pretransposed_bytes: int = 0
     gather_row_ns: float = 150.0
     align_node_ns: float = 170.0
+    control: Literal["loops", "switch"] = "loops"
     ungrouped_loops: int = 8
 
     coarse_options: tuple[tuple[str, bool | int], ...] = ()
@@ -80,7 +84,7 @@ CPU = Target(
         ("xla_cpu_parallel_codegen_split_count", 1),
     ),
 )
-GPU = Target("gpu")
+GPU = Target("gpu", control="switch")
 TPU = Target("tpu")
 
 _DEFAULT = "jax_default_device"

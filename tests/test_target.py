@@ -215,9 +215,15 @@ def test_results_are_those_of_every_target(monkeypatch):
 
 
 def test_every_field_has_a_test():
-    """Others: `tests/cell`, `tests/stream`; of coarse programs `tests/compilation`."""
+    """Others: `tests/cell`, `stream`, `executor`; of coarse programs `compilation`."""
     here = {"widths", "chunk_overhead", "fence", "fenced_slice", "ungrouped_loops"}
     columns = {"page_bytes", "line_bytes", "padded_bytes"}
     named = {each.name for each in fields(CPU)}
-    elsewhere = {"kind", "pretransposed_bytes", "coarse_options", "member_widths"}
+    elsewhere = {
+        "kind",
+        "control",
+        "pretransposed_bytes",
+        "coarse_options",
+        "member_widths",
+    }
     assert named == elsewhere | here | columns

@@ -283,7 +283,7 @@ class TapedCell:
         site_inputs: Tapes,
         site_outputs_bar: Tapes,
         live_rows: Array | None,
-        used: Array,
+        used: Array | None,
     ) -> dict[int, Array]:
         """Computes the cotangents of the packed arrays from the tapes.
 
@@ -292,7 +292,7 @@ class TapedCell:
             site_inputs: The inputs of each site, one row per batch row; zero elsewhere.
             site_outputs_bar: The cotangents of its outputs, likewise.
             live_rows: Which rows are in use, as `new_mask` made it.
-            used: How many rows are in use, a scalar.
+            used: How many rows are in use, a scalar; None to contract all at once.
 
         Returns:
             Cotangents of packed arrays by position, without what is read directly.

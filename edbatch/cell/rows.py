@@ -1,20 +1,31 @@
-"""Reading, writing and masking rows of arrays, as XLA does it fastest."""
+"""Reading, writing and masking rows of arrays, as XLA does it fastest.
 
-from typing import Any
+Those that read and write take `DeferredRows` in place of an array, too.
+"""
+
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from edbatch.cell.deferred_rows import DeferredRows
+
 
 def take_rows(arena: Array, rows: Array) -> Array:
     """Gathers rows that are known to exist; ``rows.shape + arena.shape[1:]``."""
+    if isinstance(arena, DeferredRows):
+        whole, base = arena.readable()
+        return take_rows(whole, rows + base)
     # Without the promise that none is negative, JAX tests every row for it.
     return arena.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def slice_rows(arena: Array, first: Array, width: int) -> Array:
     """Reads consecutive rows that are known to exist; ``[width, ...]``."""
+    if isinstance(arena, DeferredRows):
+        whole, base = arena.readable()
+        return slice_rows(whole, first + base, width)
     start = (first,) + (jnp.zeros_like(first),) * (arena.ndim - 1)
     shape = (width, *arena.shape[1:])
     return lax.dynamic_slice(arena, start, shape, allow_negative_indices=False)
@@ -71,5 +82,58 @@ def choose_rows(chosen: Array, array: Array, other: Array) -> Array:
 
 def write_rows(arena: Array, first: Array, rows: Array) -> Array:
     """Writes consecutive rows that are known to exist; in place inside a loop."""
+    if isinstance(arena, DeferredRows):
+        return cast(Any, arena.written("set", first, rows))
     start = (first,) + (jnp.int32(0),) * (arena.ndim - 1)
     return lax.dynamic_update_slice(arena, rows, start, allow_negative_indices=False)
+
+
+def add_rows(arena: Array, rows: Array, more: Array) -> Array:
+    """Adds to rows that are known to exist.
+
+    Args:
+        arena: ``[N, ...]``.
+        rows: Which rows, of any shape, some of them perhaps several times; or a scalar,
+            the first of consecutive ones.
+        more: What to add, ``rows.shape + arena.shape[1:]``; ``[R, ...]`` to R
+            consecutive rows.
+
+    Returns:
+        The arena.
+    """
+    if isinstance(arena, DeferredRows):
+        return cast(Any, arena.written("add", rows, more))
+    if rows.ndim == 0:
+        return write_rows(arena, rows, more + slice_rows(arena, rows, len(more)))
+    return arena.at[rows].add(
+        more, mode="promise_in_bounds", wrap_negative_indices=False
+    )
+
+
+def mark_rows(arena: Array, rows: Array, marks: Array) -> Array:
+    """Sets marks of rows that are known to exist, where these are true.
+
+    Args:
+        arena: ``[N] bool``.
+        rows: As for `add_rows`.
+        marks: ``[R] bool``, or an array that broadcasts to the shape of ``rows``.
+
+    Returns:
+        The arena.
+    """
+    if isinstance(arena, DeferredRows):
+        if rows.ndim > 0:
+            marks = jnp.broadcast_to(marks, rows.shape)
+        return cast(Any, arena.written("max", rows, marks))
+    if rows.ndim == 0:
+        return write_rows(arena, rows, slice_rows(arena, rows, len(marks)) | marks)
+    return arena.at[rows].max(
+        marks, mode="promise_in_bounds", wrap_negative_indices=False
+    )
+
+
+def add_all(array: Array, more: Array) -> Array:
+    """Adds to all elements of an array."""
+    if isinstance(array, DeferredRows):
+        return cast(Any, array.written("add", None, more))
+    return array + more

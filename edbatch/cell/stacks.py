@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from edbatch.cell.deferred_rows import DeferredRows
+from edbatch.cell.rows import add_all, add_rows
+
 _CONCATENATED = 128  # arrays; XLA takes long for many more at once
 
 
@@ -35,7 +38,7 @@ class Stacks(NamedTuple):
             more: What to add to each array.
         """
         return [
-            array + own
+            add_all(array, own)
             if not is_stacked or member is None
             else add_to_member(array, member, own)
             for array, is_stacked, own in zip(
@@ -72,6 +75,8 @@ def add_to_member(array: Array, member: Array, more: Array) -> Array:
     Returns:
         ``[G, ...]``.
     """
+    if isinstance(array, DeferredRows):
+        return add_rows(array, member, more[None])
     own = (take_member(array, member) + more)[None]
     start = (member,) + (jnp.int32(0),) * (array.ndim - 1)
     return lax.dynamic_update_slice(array, own, start, allow_negative_indices=False)

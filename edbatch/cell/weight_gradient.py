@@ -194,7 +194,7 @@ class Sites:
         inputs: Tapes,
         outputs_bar: Tapes,
         mask: Array | None,
-        used: Array,
+        used: Array | None,
     ) -> dict[int, Array]:
         """Computes the cotangents of the parameters from the tapes.
 
@@ -204,7 +204,8 @@ class Sites:
             inputs: The inputs of each site; zero in rows not in use.
             outputs_bar: The cotangents of its outputs, likewise.
             mask: Which rows are in use, as `new_mask` made it.
-            used: How many rows are in use, a scalar.
+            used: How many rows are in use, a scalar; None to contract all at once,
+                without a loop whose iterations the host does not know.
 
         Returns:
             Cotangents of parameters by position, without their direct readers' part.
@@ -219,6 +220,11 @@ class Sites:
             bars = pull(self._others, own, outputs_bar)
             found = {k: jnp.where(mask.any(), bar, 0) for k, bar in bars.items()}
         if not self._products:
+            return found
+        if used is None:
+            every = pull(self._products, dict(enumerate(inputs)), outputs_bar)
+            for k, each in every.items():
+                found[k] = found[k] + each if k in found else each
             return found
         sums = {k: jnp.zeros_like(packed[k]) for k in self._parameters(self._products)}
         done = jnp.int32(0)

@@ -24,6 +24,7 @@ from edbatch.executor.base import Prepared
 from edbatch.executor.chunk import Chunk, read_chunk, read_inputs, write_outputs
 from edbatch.executor.coarse import coarse_step
 from edbatch.executor.program import ProgramShape
+from edbatch.executor.switch import run_switch
 from edbatch.executor.touched import joined, part_of, touched
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
@@ -82,6 +83,8 @@ def walk(
     Returns:
         The position in the records after the last chunk visited, and the final state.
     """
+    if program.options.target.control == "switch" and program.options.tier == "fine":
+        return run_switch(program, stream, body_of, state, end=end)
     reverse = end is not None
     make = coarse_step if program.options.tier == "coarse" else fine_step
     run_step = make(program, stream.records, body_of, reverse=reverse)

@@ -53,6 +53,8 @@ class ProgramShape:
         arena_rows: (array kind, rows) of each arena.
         type_rows: (type id, rows that its chunks compute at most).
         options: How it is made.
+        chunks: Chunks of a minibatch at most, for programs of one switch per chunk; 0
+            where that is not known.
     """
 
     types: TypeTable
@@ -60,6 +62,7 @@ class ProgramShape:
     arena_rows: tuple[tuple[int, int], ...]
     type_rows: tuple[tuple[int, int], ...] = ()
     options: CompileOptions = CompileOptions()
+    chunks: int = 0
 
     def __hash__(self) -> int:
         """Returns the hash, kept because every call of a compiled program needs it."""

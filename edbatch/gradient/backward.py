@@ -130,6 +130,7 @@ def differentiate(
         return _body(node_type, loop, cell, stacked, pull_of, pools, run.arenas)
 
     _, end = walk(program, stream, body_of, start, end=run.end)
+    switches = program.options.target.control == "switch"
     prepared_bar = {
         type_id: _collect(
             program,
@@ -137,7 +138,7 @@ def differentiate(
             cell,
             prepared[type_id],
             end,
-            run.next_rows[type_id],
+            None if switches else run.next_rows[type_id],
         )
         for type_id, cell in cells.items()
     }
@@ -381,7 +382,7 @@ def _collect(
     cell: TapedCell,
     packed: Packed,
     end: _State,
-    used: Array,
+    used: Array | None,
 ) -> Packed:
     """Returns the cotangents of packed arrays, from tapes and sums."""
     tapes = end.site_inputs[type_id], end.site_outputs[type_id]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from edbatch.cell.rows import slice_rows, write_rows
+from edbatch.cell.rows import add_rows, mark_rows
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import group_rows
 from edbatch.graph.node_type import Slots
@@ -28,14 +28,7 @@ def add_groups(
         if bar is None:
             continue
         where = group_rows(group, rows)
-        own = arenas_bar[kind]
-        if where.ndim == 0:
-            bar = bar + slice_rows(own, where, bar.shape[0])
-            arenas_bar[kind] = write_rows(own, where, bar)
-        else:
-            arenas_bar[kind] = own.at[where].add(
-                bar, mode="promise_in_bounds", wrap_negative_indices=False
-            )
+        arenas_bar[kind] = add_rows(arenas_bar[kind], where, bar)
     return arenas_bar
 
 
@@ -66,15 +59,8 @@ def mark_groups(
         if not is_linked or kind not in reached:
             continue
         where = group_rows(group, rows)
-        own = reached[kind]
-        if where.ndim == 0:
-            marks = slice_rows(own, where, len(live)) | live
-            reached[kind] = write_rows(own, where, marks)
-        else:
-            marks = live.reshape(-1, *(1,) * (where.ndim - 1))
-            reached[kind] = own.at[where].max(
-                marks, mode="promise_in_bounds", wrap_negative_indices=False
-            )
+        marks = live.reshape(-1, *(1,) * max(0, where.ndim - 1))
+        reached[kind] = mark_rows(reached[kind], where, marks)
     return reached
 
 

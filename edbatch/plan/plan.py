@@ -20,7 +20,7 @@ from edbatch.memory_planner.sizes import Widths
 from edbatch.plan.padding import instance_mask
 from edbatch.plan.report import PlanReport, make_report
 from edbatch.schedule.schedule import Schedule
-from edbatch.stream.buckets import Bucket, BucketStore, Needs
+from edbatch.stream.buckets import CHUNKS, Bucket, BucketStore, Needs
 from edbatch.stream.encode import UnpaddedStream, encode, pad_stream
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
@@ -127,6 +127,8 @@ class Plan:
     def _with_options(self, **options: Any) -> "Plan":
         """Returns the plan with other options, itself where nothing changes."""
         program = self.shape.program.with_options(**options)
+        if program.options.target.control != "switch":
+            program = replace(program, chunks=0)
         if program.options == self.shape.program.options:
             return self
         return replace(self, shape=replace(self.shape, program=program))
@@ -294,6 +296,8 @@ def fit_bucket(
     for part in parts:
         for name, size in part.needs.items():
             needs[name] = max(needs.get(name, 0), size)
+    if target.control == "switch":
+        needs[CHUNKS] = max(len(part.stream.chunk_loop) for part in parts)
     loops = {loop for part in parts for loop in part.stream.loops}
     types = parts[0].types
     return store.fit(
@@ -327,6 +331,7 @@ def pad(
             remat=compiler.remat == ALWAYS,
             reuses_rows=planner.reuses_rows,
         ),
+        sizes.get(CHUNKS, 0),
     )
     stream = pad_stream(part.stream, bucket.loops, sizes["stream"], sizes["steps"])
     rows = part.result.pad(part.rows, lambda name, _: sizes[name])

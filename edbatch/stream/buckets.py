@@ -13,6 +13,7 @@ from edbatch.without_lock import WithoutLock
 Needs = dict[str, int]  # a named dimension -> its size
 
 INSTANCES = "instances"  # the dimension that counts the instances of a minibatch
+CHUNKS = "chunks"  # that which counts chunks, where the target's programs switch
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,163 @@
+"""Programs of one switch per chunk: the executor for GPUs.
+
+A loop whose number of iterations only the device knows costs a GPU a round trip to the
+host per iteration, and nested loops some per chunk. This program is one loop over the
+chunks, as many as its bucket has, so the host knows the number; its body switches to
+what runs the chunk (XLA puts a switch into a CUDA graph, where the device chooses).
+
+A switch copies what its branches return, so they do not return arenas: they return the
+rows that they write, padded to those of the branch that writes most, and where; the
+rows are written in place after the switch (`edbatch.executor.late_writes`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from edbatch.cell.deferred_rows import DeferredRows
+from edbatch.executor.chunk import Chunk, read_chunk
+from edbatch.executor.late_writes import LateWrites, Packed, Written
+from edbatch.executor.program import ProgramShape
+from edbatch.stream.format import record_format
+from edbatch.stream.loop import Loop
+from edbatch.stream.stream import Stream
+
+_State = TypeVar("_State")
+
+
+def run_switch(
+    program: ProgramShape,
+    stream: Stream,
+    body_of: Callable[[Loop], Callable[[Chunk, _State], _State]],
+    state: _State,
+    *,
+    end: Array | None = None,
+) -> tuple[Array, _State]:
+    """Visits the chunks of a stream by one switch each; as `edbatch.executor.walk`.
+
+    Args:
+        program: The program; its ``chunks`` say how many the loop visits, 0 that the
+            stream says it, which costs a round trip per chunk.
+        stream: The stream.
+        body_of: Returns a loop's body, from a chunk and a state to the next state. It
+            reads no row that it has written.
+        state: The initial state: a pytree of arrays and of scalars that count.
+        end: Where the last record ends, a scalar, to visit chunks in reverse.
+
+    Returns:
+        The position in the records after the last chunk visited, and the final state.
+    """
+    reverse = end is not None
+    leaves, treedef = jax.tree.flatten(state)
+    is_counter = [leaf.ndim == 0 for leaf in leaves]
+    arrays = [leaf for leaf in leaves if leaf.ndim > 0]
+    start = jnp.int32(0) if end is None else end
+    counters = [start, *(leaf for leaf in leaves if leaf.ndim == 0)]
+
+    def branch_of(loop: Loop) -> Callable[[Array, list[DeferredRows]], _Done]:
+        node_type, body = program.types.types[loop.type_id], body_of(loop)
+        length = record_format(node_type, loop).length
+        target = program.options.target
+
+        def run(counters: Array, rows: list[DeferredRows]) -> _Done:
+            numbers, own = iter(counters[1:]), iter(rows)
+            before = [next(numbers if each else own) for each in is_counter]
+            at = counters[0] - length if reverse else counters[0]
+            chunk = read_chunk(node_type, loop, target, stream.records, at)
+            after = body(chunk, jax.tree.unflatten(treedef, before))
+            found = jax.tree.leaves(after)
+            kept = [x for x, each in zip(found, is_counter, strict=True) if each]
+            put = [x for x, each in zip(found, is_counter, strict=True) if not each]
+            next_at = at if reverse else at + length
+            return _Done(jnp.stack([next_at, *kept]), put)
+
+        return run
+
+    branches = [branch_of(loop) for loop in program.loops]
+    writes = LateWrites.of([_written(each, counters, arrays) for each in branches])
+    trips = jnp.where(
+        jnp.arange(len(stream.trips))[:, None] < stream.num_steps, stream.trips, 0
+    )
+    ends = jnp.cumsum(trips.ravel(), dtype=jnp.int32)  # chunks, [S P]
+    total = ends[-1]
+
+    def visit(k: Array, carry: Any) -> Any:
+        counters, groups = carry
+        place = total - 1 - k if reverse else k
+        loop = (ends <= place).sum(dtype=jnp.int32) % len(program.loops)
+        loop = jnp.where(k < total, loop, len(program.loops))
+
+        def branch(run: Callable[[Array, list[DeferredRows]], _Done]) -> Any:
+            def call(counters: Array, groups: list[Array]) -> Any:
+                done = run(counters, writes.views(groups))
+                return _with_numbers(done.counters, writes.pack(done.rows))
+
+            return call
+
+        def idle(counters: Array, groups: list[Array]) -> Any:
+            return _with_numbers(counters, writes.pack(writes.views(groups)))
+
+        numbers, packed = lax.switch(
+            loop, [*map(branch, branches), idle], counters, groups
+        )
+        counters, packed = _without_numbers(numbers, len(counters), packed)
+        return counters, writes.write(groups, packed)
+
+    carry = jnp.stack(counters), writes.join(arrays)
+    counts, groups = lax.fori_loop(0, program.chunks or total, visit, carry)
+    numbers, own = iter(counts[1:]), iter(writes.divide(groups))
+    leaves = [next(numbers if each else own) for each in is_counter]
+    return counts[0], jax.tree.unflatten(treedef, leaves)
+
+
+class _Done(NamedTuple):
+    """What a branch did: the next counters, and the rows with its writes."""
+
+    counters: Array
+    rows: list[DeferredRows]
+
+
+def _with_numbers(counters: Array, packed: list[Packed]) -> Any:
+    """Puts all numbers into one array, which costs one kernel."""
+    numbers = [x for each in packed for x in (*each.first, *each.counts)]
+    rest = [each._replace(first=[], counts=[]) for each in packed]
+    if numbers:
+        counters = jnp.concatenate([counters, jnp.stack(numbers)])
+    return counters, rest
+
+
+def _without_numbers(
+    numbers: Array, counters: int, packed: list[Packed]
+) -> tuple[Array, list[Packed]]:
+    """Takes the numbers apart; the inverse of `_with_numbers`."""
+    rest = iter(numbers[k] for k in range(counters, len(numbers)))
+    found = [
+        each._replace(
+            first=[next(rest) for _ in each.values],
+            counts=[next(rest) for _ in each.values],
+        )
+        for each in packed
+    ]
+    return numbers[:counters], found
+
+
+def _written(
+    run: Callable[[Array, list[DeferredRows]], _Done],
+    counters: Sequence[Array],
+    arrays: Sequence[Array],
+) -> list[Written]:
+    """Finds what a branch writes to each array, without running it."""
+    found: list[Written] = []
+
+    def note(counters: Array, arrays: Sequence[Array]) -> None:
+        done = run(counters, [DeferredRows(each) for each in arrays])
+        found.extend(
+            Written.of(array, rows.writes)
+            for array, rows in zip(arrays, done.rows, strict=True)
+        )
+
+    jax.eval_shape(note, jnp.stack(counters), arrays)
+    return found
