@@ -182,6 +182,33 @@ def calls() -> Iterator[tuple[str, Any]]:
         yield name, recorded(model, PARAMS, [1, 2, 3])
 
 
+RESULTS: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "a dict": lambda x, many: {"b": x, "a": many[0]},
+    "a dict in another order": lambda x, many: (
+        {"b": x, "a": x} if len(many) > 2 else {"a": x, "b": x}
+    ),
+    "a dict of keys in vain": lambda x, many: {2: x, 1: many[-1]},
+    "lists": lambda x, many: [many, many[:1], []],
+    "a list of two kinds": lambda x, many: (many[:0], [(x, each) for each in many]),
+    "a dict of lists": lambda x, many: {"x": many, "y": x},
+    "kinds that differ": lambda x, many: {"x": x if len(many) > 2 else three(x)[2]},
+    "keys that differ": lambda x, many: {"x" if len(many) > 2 else "y": x},
+    "a dict of a number": lambda x, many: {"x": x, "n": len(many)},
+}
+
+
+def results() -> Iterator[tuple[str, Any]]:
+    for name, result in RESULTS.items():
+
+        def model(params: Any, count: int, result: Any = result) -> Any:
+            return result(look(count), [look(k) for k in range(count)])
+
+        try:
+            yield f"result: {name}", recorded(model, PARAMS, [1, 2, 3, 2])
+        except eb.RecordingError as error:
+            yield f"result: {name}", str(error)
+
+
 # --- what goes wrong
 
 FAULTS: dict[str, Callable[[Any, Any, Any], Any]] = {
@@ -257,7 +284,8 @@ def noise() -> Iterator[tuple[str, Any]]:
 
 def main() -> None:
     warnings.simplefilter("ignore", ManyTypesWarning)
-    groups = (workloads(), random_programs(40), noise(), calls(), faults(), asking())
+    groups = (workloads(), random_programs(30), noise(), calls(), results())
+    groups += (faults(), asking())
     found = {name: each for group in groups for name, each in group}
     json.dump({"compiled": eb.recording_is_compiled(), "found": found}, sys.stdout)
 

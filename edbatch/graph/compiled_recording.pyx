@@ -61,6 +61,8 @@ cdef enum:
     FLAT_TUPLE = 1
     OTHER = 2
 
+VERSION = 2  # that of `recording_bases`, counted up where the two change together
+
 # Python's side of recording, see `connect`.
 cdef object CONTEXT = None
 cdef object REJECT_FOREIGN = None
@@ -518,6 +520,22 @@ cdef inline HandleSlots new_handle(TapeWriter recorder, int64_t value, int kind)
     handle._value = value
     handle._kind = kind
     return handle
+
+
+def handle_column(recorder, list items):
+    """As `output_recording._handle_column`."""
+    cdef HandleSlots handle
+    cdef int kind = -1
+    cdef list values = []
+    for each in items:
+        if type(each) is not HANDLE:
+            return None
+        handle = <HandleSlots>each
+        if handle._recorder is not recorder or (kind >= 0 and handle._kind != kind):
+            return None
+        kind = handle._kind
+        values.append(handle._value)
+    return (kind, values) if values else None
 
 
 cdef void parts_in(object tree, list found):

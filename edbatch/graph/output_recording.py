@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from edbatch.graph.output_tree import (
     unify_elements,
 )
 from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.recording_bases import recording_is_compiled
 from edbatch.graph.tape import InstanceTape
 
 
@@ -29,6 +30,8 @@ class OutputColumns:
         self._skeleton: Skeleton | None = None
         self._columns: list[list[int]] = []
         self._lengths: list[list[int]] = []
+        # Key and kind of each handle where the last result was a dict of handles alone.
+        self._keys: list[tuple[str, int]] = []
 
     def add(self, recorder: InstanceTape, result: Any) -> None:
         """Appends what the model returned for one instance.
@@ -41,6 +44,8 @@ class OutputColumns:
             RecordingError: A leaf is neither, or its structure differs from that of
                 the instances before.
         """
+        if type(result) is dict and self._add_as_before(recorder, result):
+            return
         flat = _Flat(recorder)
         skeleton = flat.describe(result)
         if skeleton == self._skeleton:
@@ -55,6 +60,23 @@ class OutputColumns:
             column.extend(values)
         for column, values in zip(self._lengths, flat.lengths, strict=True):
             column.extend(values)
+        self._keys = _keys_of_handles(result)
+
+    def _add_as_before(self, recorder: InstanceTape, result: dict[Any, Any]) -> bool:
+        """Adds a dict of handles like the last one, without its description."""
+        if len(result) != len(self._keys) or not result:
+            return False
+        values = []
+        for key, kind in self._keys:
+            each = result.get(key)
+            if type(each) is not Handle or each._kind != kind:
+                return False
+            if each._recorder is not recorder:
+                return False
+            values.append(each._value)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        return True
 
     def _widen(self, flat: "_Flat", skeleton: Skeleton) -> None:
         own = self.finish()
@@ -83,6 +105,33 @@ class OutputColumns:
 
 def _arrays(columns: list[list[int]]) -> tuple[np.ndarray, ...]:
     return tuple(np.array(each, np.int32) for each in columns)
+
+
+def _keys_of_handles(result: Any) -> list[tuple[str, int]]:
+    """Key and kind of each handle of a dict, in JAX's order; empty for all else."""
+    if type(result) is not dict:
+        return []
+    if not all(type(k) is str and type(v) is Handle for k, v in result.items()):
+        return []
+    return [(key, result[key]._kind) for key in sorted(result)]
+
+
+def _handle_column(
+    recorder: InstanceTape, items: list[Any]
+) -> tuple[int, list[int]] | None:
+    """Array kind and values of a list of handles of one kind; None for all else."""
+    if not items or not all(type(each) is Handle for each in items):
+        return None
+    kinds = {each._kind for each in items}
+    if len(kinds) > 1 or any(each._recorder is not recorder for each in items):
+        return None
+    return kinds.pop(), [each._value for each in items]
+
+
+if TYPE_CHECKING or not recording_is_compiled():
+    handle_column = _handle_column
+else:
+    from edbatch.graph.compiled_recording import handle_column
 
 
 _CONTAINERS = (tuple, dict, type(None))
@@ -138,13 +187,10 @@ class _Flat:
 
     def _describe_list(self, result: list[Any]) -> Skeleton:
         self.lengths.append([len(result)])
-        if all(type(each) is Handle for each in result) and result:
-            kinds = {each._kind for each in result}
-            if len(kinds) == 1 and all(
-                each._recorder is self.recorder for each in result
-            ):
-                self.columns.append([each._value for each in result])
-                return ("list", ("value", kinds.pop()))
+        found = handle_column(self.recorder, result)
+        if found is not None:
+            self.columns.append(found[1])
+            return ("list", ("value", found[0]))
         if result and type(result[0]) in NUMBERS and len({*map(type, result)}) == 1:
             return self._describe_numbers(result)
         parts = []

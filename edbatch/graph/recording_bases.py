@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 from edbatch.graph.context import context
 
 _EXTENSION = "edbatch.graph.compiled_recording"
+_VERSION = 2  # of the extension that these sources go with
 
 
 def _has_extension() -> bool:
     if os.environ.get("EDBATCH_NO_EXTENSIONS", "0") not in ("", "0"):
         return False
     try:
-        importlib.import_module(_EXTENSION)
+        extension = importlib.import_module(_EXTENSION)
     except ImportError:
         return False
-    return True
+    # In a clone that was updated it may be an old one, until it is built again.
+    return getattr(extension, "VERSION", None) == _VERSION
 
 
 _IS_COMPILED = _has_extension()

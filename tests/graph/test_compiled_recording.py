@@ -223,6 +223,15 @@ def test_a_cell_is_a_plain_function_where_nothing_is_recorded():
 
 
 @needs_extension
+def test_an_extension_of_other_sources_is_left_out(monkeypatch):
+    from edbatch.graph import compiled_recording, recording_bases
+
+    assert recording_bases._has_extension()
+    monkeypatch.setattr(compiled_recording, "VERSION", 0)
+    assert not recording_bases._has_extension()
+
+
+@needs_extension
 def test_calls_with_more_arguments_than_the_stack_holds():
     @eb.cell
     def total(*parts):
