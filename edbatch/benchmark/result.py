@@ -46,7 +46,10 @@ class Row:
         compiles: Programs compiled over all minibatches.
         max_abs_error: Largest difference from the unbatched model, over all outputs of
             all instances; None if nothing was compared.
-        instances_per_s: By the sum of recording, planning and forward.
+        fresh_ms: Recording, planning and forward: a minibatch of new instances.
+        kept_ms: Planning and forward: one of recordings that are kept.
+        limit_ms: The arithmetic of the cells' matrix products at the peak.
+        instances_per_s: By ``fresh_ms``.
         percent_of_peak: Speed of the cells' matrix products, by the forward pass,
             relative to the fastest product measured.
         host_percent: ``plan_ms`` in percent of ``forward_ms``.
@@ -67,6 +70,9 @@ class Row:
     compile_s: float
     compiles: int
     max_abs_error: float | None
+    fresh_ms: float
+    kept_ms: float
+    limit_ms: float | None
     instances_per_s: float
     percent_of_peak: float | None
     host_percent: float

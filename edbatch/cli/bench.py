@@ -249,6 +249,8 @@ def _print(result: "BenchmarkResult") -> None:
         "Programs and the seconds to compile them, batches, plan in percent of forward,"
         " speed in percent of the peak, difference from the unbatched model",
     )
+    if not config.policies:
+        _print_shares(result)
     _print_train(result)
     _print_programs(result)
     for row in result.rows:
@@ -262,6 +264,31 @@ def _print(result: "BenchmarkResult") -> None:
             f" product measured on this {result.device['kind']} with"
             f" {result.device['cores']} cores."
         )
+
+
+def _print_shares(result: "BenchmarkResult") -> None:
+    """Prints what a minibatch takes in all, and where the time goes."""
+    limit = result.rows[0].limit_ms if result.rows else None
+    heads = ["system", "fresh", "kept", "record %", "plan %", "run %"]
+    rows: list[list[Any]] = []
+    for row in result.rows:
+        stages = (row.record_ms, row.plan_ms, row.forward_ms)
+        shares = [round(100 * each / row.fresh_ms) for each in stages]
+        own: list[Any] = [row.system, round(row.fresh_ms, 2), round(row.kept_ms, 2)]
+        if limit:
+            of_limit = [round(each / limit, 2) for each in (row.fresh_ms, row.kept_ms)]
+            rows.append([*own, *shares, *of_limit])
+        else:
+            rows.append([*own, *shares])
+    if limit:
+        heads += ["fresh / limit", "kept / limit"]
+    title = (
+        "Milliseconds per minibatch of new instances (record, plan, run) and of kept"
+        " recordings (plan, run); shares of the former"
+    )
+    if limit:
+        title += f"; the limit, {limit:.2f} ms, is the products at the peak"
+    print_table(heads, rows, title)
 
 
 def _print_train(result: "BenchmarkResult") -> None:

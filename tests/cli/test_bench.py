@@ -50,6 +50,9 @@ def row_of(system, **changes):
         "compile_s": 2.5,
         "compiles": 3,
         "max_abs_error": 1.25e-7,
+        "fresh_ms": 13.85,
+        "kept_ms": 12.85,
+        "limit_ms": 2.0,
         "instances_per_s": 4567.0,
         "percent_of_peak": 33.3,
         "host_percent": 4.4,
@@ -224,6 +227,16 @@ def test_parts_of_the_planner(asked):
     assert asked[0].systems == tuple(PLANNERS)
     assert "Compiled programs: loops" in result.output
     assert "15.6" in result.output and "planner-both" in result.output
+
+
+def test_totals_stages_and_the_limit(asked, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = run().stdout
+    assert "the limit, 2.00 ms" in shown
+    [row, *_] = [line for line in shown.splitlines() if "│ 12.8" in line]
+    cells = [each.strip() for each in row.split("│")]
+    assert cells[1:-1] == ["edbatch", "13.85", "12.85", "7", "4", "89", "6.92", "6.42"]
+    assert "of kept recordings" not in run("--policies", "greedy").stdout
 
 
 def test_training(asked, monkeypatch):
