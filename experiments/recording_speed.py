@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -47,33 +48,52 @@ class Arguments:
     seed: int = option(0, "Seed of inputs and parameters.")
 
 
-def find_cells(model: Any) -> Iterator[tuple[Callable[[Any], None], eb.Cell]]:
+Put = Callable[[Any], None]  # puts something else in a place
+
+
+def find_cells(model: Any) -> Iterator[tuple[Put, eb.Cell]]:
     """Finds the cells that a ready model calls, and what replaces each."""
     seen: set[int] = set()
     waiting = [model]
     while waiting:
-        function = getattr(waiting[-1], "func", waiting[-1])
-        waiting.pop()
-        if not isinstance(function, FunctionType) or id(function) in seen:
+        function = waiting.pop()
+        if id(function) in seen:
             continue
         seen.add(id(function))
-        names = function.__globals__
-        if not function.__module__.startswith("edbatch.models"):
-            continue
-        places = [
-            (lambda new, place=each: setattr(place, "cell_contents", new), content)
-            for each in function.__closure__ or ()
-            for content in [each.cell_contents]
-        ]
-        places += [
-            (lambda new, names=names, key=key: names.update({key: new}), content)
-            for key, content in list(names.items())
-        ]
-        for put, content in places:
+        for put, content in places_in(function):
             if isinstance(content, eb.Cell):
                 yield put, content
             else:
                 waiting.append(content)
+
+
+def places_in(function: Any) -> list[tuple[Put, Any]]:
+    """Lists what a function of a model can name, and what replaces each."""
+    if isinstance(function, partial):
+        found = [(partial_put(function, k), x) for k, x in enumerate(function.args)]
+        return [*found, (lambda new: None, function.func)]
+    if not isinstance(function, FunctionType):
+        return []
+    if not function.__module__.startswith("edbatch.models"):
+        return []
+    names = function.__globals__
+    return [
+        (lambda new, place=each: setattr(place, "cell_contents", new), content)
+        for each in function.__closure__ or ()
+        for content in [each.cell_contents]
+    ] + [
+        (lambda new, key=key: names.update({key: new}), content)
+        for key, content in list(names.items())
+    ]
+
+
+def partial_put(function: Any, position: int) -> Put:
+    def put(new: Any) -> None:
+        func, args, kwargs, rest = function.__reduce__()[2]
+        args = (*args[:position], new, *args[position + 1 :])
+        function.__setstate__((func, args, kwargs, rest))
+
+    return put
 
 
 @contextmanager

@@ -259,7 +259,9 @@ def faults() -> Iterator[tuple[str, Any]]:
                 record(model, types, instances, memory)
             except Exception as error:
                 notes = getattr(error, "__notes__", [])
-                messages.append([type(error).__name__, str(error), *notes])
+                # Python 3.13 adds this, or not.
+                text = str(error).removesuffix(" while calling a Python object")
+                messages.append([type(error).__name__, text, *notes])
             else:
                 messages.append(["recorded"])
         yield f"fault: {name}", messages

@@ -20,10 +20,18 @@ from cpython.dict cimport PyDict_GetItemWithError
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+
+cdef extern from *:
+    """
+    /* What records in this thread, or NULL: a reference, let go when it is replaced. */
+    static _Thread_local PyObject *current_recorder = NULL;
+    """
+    PyObject *current_recorder
 
 cdef extern from "Python.h":
     ctypedef object (*newfunc)(PyObject *, PyObject *, PyObject *)
@@ -61,10 +69,9 @@ cdef enum:
     FLAT_TUPLE = 1
     OTHER = 2
 
-VERSION = 2  # that of `recording_bases`, counted up where the two change together
+VERSION = 3  # that of `recording_bases`, counted up where the two change together
 
 # Python's side of recording, see `connect`.
-cdef object CONTEXT = None
 cdef object REJECT_FOREIGN = None
 cdef object NODE_KEY = None
 cdef object RNG = None
@@ -79,19 +86,39 @@ cdef tuple NOTHING = ()
 
 
 def connect(
-    context, type handle, type parameter, type ndarray, numbers, node_key, missing,
+    type context, type handle, type parameter, type ndarray, numbers, node_key, missing,
     rng, reject_foreign
 ):
     """Hands over the objects of Python that recording looks for in calls."""
-    global CONTEXT, HANDLE, PARAMETER, ARRAY, NUMBERS, NUM_NUMBERS, NODE_KEY, MISSING
+    global HANDLE, PARAMETER, ARRAY, NUMBERS, NUM_NUMBERS, NODE_KEY, MISSING
     global RNG, REJECT_FOREIGN
     assert issubclass(handle, HandleSlots) and len(numbers) <= MOST_NUMBERS
-    CONTEXT, HANDLE, PARAMETER, ARRAY = context, handle, parameter, ndarray
+    HANDLE, PARAMETER, ARRAY = handle, parameter, ndarray
     NODE_KEY, MISSING, RNG, REJECT_FOREIGN = node_key, missing, rng, reject_foreign
     NUMBERS = tuple(sorted(numbers, key=lambda each: each is not int))
     NUM_NUMBERS = len(NUMBERS)
     for k in range(NUM_NUMBERS):
         NUMBER_TYPES[k] = <PyObject *>NUMBERS[k]
+    # Each call of a cell looks at it: an attribute of `threading.local` takes 35 ns.
+    context.recorder = property(get_recorder, set_recorder)
+
+
+def get_recorder(context):
+    """Returns what records in this thread, or None."""
+    return None if current_recorder == NULL else <object>current_recorder
+
+
+def set_recorder(context, recorder):
+    """Replaces what records in this thread."""
+    global current_recorder
+    cdef PyObject *old = current_recorder
+    if recorder is None:
+        current_recorder = NULL
+    else:
+        Py_INCREF(recorder)
+        current_recorder = <PyObject *>recorder
+    if old != NULL:
+        Py_DECREF(<object>old)
 
 
 cdef class HandleSlots:
@@ -647,9 +674,9 @@ cdef class CellCall:
 
     def __call__(self, *args, **kwargs):
         """Runs the function, or records a node while a model is recorded."""
-        recorder = CONTEXT.recorder
-        if recorder is None:
+        if current_recorder == NULL:
             return self._run_now(args, kwargs)
+        recorder = <object>current_recorder
         if type(recorder) is COMPILED_CLASS or has_compiled_call(recorder):
             return record(<TapeWriter>recorder, self, args, kwargs)
         return recorder.call(self, args, kwargs)

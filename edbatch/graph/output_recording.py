@@ -49,18 +49,18 @@ class OutputColumns:
         flat = _Flat(recorder)
         skeleton = flat.describe(result)
         if skeleton == self._skeleton:
-            pass
+            self._keys = _keys_of_handles(result)  # the next one may be alike, too
         elif self._skeleton is None:
             self._skeleton = skeleton
             self._columns = [[] for _ in flat.columns]
             self._lengths = [[] for _ in flat.lengths]
         else:
+            self._keys = []
             self._widen(flat, skeleton)
         for column, values in zip(self._columns, flat.columns, strict=True):
             column.extend(values)
         for column, values in zip(self._lengths, flat.lengths, strict=True):
             column.extend(values)
-        self._keys = _keys_of_handles(result)
 
     def _add_as_before(self, recorder: InstanceTape, result: dict[Any, Any]) -> bool:
         """Adds a dict of handles like the last one, without its description."""

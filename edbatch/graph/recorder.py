@@ -35,7 +35,7 @@ else:
 
     Calls = InstanceTape
     compiled_recording.connect(
-        context=context,
+        context=type(context),
         handle=Handle,
         parameter=ParameterPath,
         ndarray=np.ndarray,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edbatch.graph.context import context
 
 _EXTENSION = "edbatch.graph.compiled_recording"
-_VERSION = 2  # of the extension that these sources go with
+_VERSION = 3  # of the extension that these sources go with
 
 
 def _has_extension() -> bool:
