@@ -291,7 +291,7 @@ MUTATIONS = (
         "edbatch/gradient/cotangents.py",
         "bar = bar + slice_rows(own, where, bar.shape[0])",
         "pass",
-        "tests/gradient tests/test_batching.py",
+        "tests/gradient tests/test_batch_parameters.py",
     ),
     Mutation(
         "set-not-added",

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import fuzz_cells
 import jax
 import jax.numpy as jnp
 import numpy as np
-from input_programs import clipped
-from jax import Array, lax
+from jax import Array
 from random_cells import random_cell
 
 import edbatch as eb
@@ -100,207 +100,6 @@ class Program:
 # --- cells
 
 
-@eb.cell
-def leaf(params, x):
-    return jnp.tanh(params["mix"]["a"] @ x + params["bias"])
-
-
-@eb.cell
-def embed(params, index):
-    return params["table"][index]
-
-
-@eb.cell
-def start(params):
-    return jnp.tanh(params["mix"]["b"][0])
-
-
-@eb.cell
-def layer(params, x):
-    return jnp.tanh(params["w"] @ x + x)
-
-
-@eb.cell
-def expert(params, index, x):
-    return jnp.tanh(params["stack"][index] @ x)
-
-
-@eb.cell
-def join(mix, left, right):
-    return jnp.tanh(mix["a"] @ left + mix["b"] @ right)
-
-
-@eb.cell
-def step(params, x, state):
-    """An LSTM of sorts: products of an external input and of a state."""
-    inner = params["mix"]["a"] @ x + params["mix"]["b"] @ state
-    gate = jax.nn.sigmoid(params["mix"]["b"] @ x + params["mix"]["a"] @ state)
-    return gate * jnp.tanh(inner), inner[:2]
-
-
-@eb.cell
-def only(params, x):
-    return params["only"] * x + 0.1
-
-
-@eb.cell
-def scale(x, by):
-    return x * by.astype(x.dtype) if hasattr(by, "astype") else x * by
-
-
-@eb.cell
-def outer(left, right):
-    return left[:2, None] * right[None, :]
-
-
-@eb.cell
-def apply_matrix(matrix, x):
-    return jnp.tanh(matrix @ x)
-
-
-@eb.cell
-def split(params, x):
-    inner = params["mix"]["b"] @ x
-    return {"wide": jnp.sin(inner), "narrow": inner[:2] * 0.5, "sum": inner.sum()}
-
-
-@eb.cell
-def widen(project, narrow, x):
-    return jnp.tanh(narrow @ project + x)
-
-
-@eb.cell
-def resize(project, x):
-    return x @ project
-
-
-@eb.cell
-def total(vectors):
-    return sum(vectors) / len(vectors)
-
-
-@eb.cell(padded=("vectors",))
-def attend(params, query, vectors, mask):
-    scores = jnp.where(mask, vectors @ params["mix"]["a"] @ query, -jnp.inf)
-    return jax.nn.softmax(scores) @ vectors
-
-
-@eb.cell(padded=("pairs",))
-def attend_pairs(params, pairs, mask):
-    wide, narrow = pairs
-    weight = jnp.where(mask, narrow.sum(-1), 0.0)
-    return jnp.tanh(weight @ wide), mask.sum()
-
-
-@eb.cell(padded=("words",))
-def bag(params, words, mask):
-    return jnp.where(mask[:, None], params["table"][words], 0).sum(0)
-
-
-@eb.cell(static=("power",))
-def raise_to(x, power):
-    return x**power * 0.5
-
-
-@eb.cell
-def drop(x, rng):
-    return jnp.where(jax.random.bernoulli(rng, 0.7, x.shape), x / 0.7, 0)
-
-
-@eb.cell(padded=("vectors",))
-def noisy_list(vectors, mask, rng):
-    return jnp.where(mask, jax.random.uniform(rng, mask.shape), 0) @ vectors
-
-
-@eb.cell
-def normalize(x):
-    return x / jnp.linalg.norm(x)
-
-
-@eb.cell
-def root(x):
-    return jnp.sqrt(jnp.abs(x))
-
-
-@eb.cell
-def logarithm(params, x):
-    return jnp.log(x * x) * params["only"] * 0.1
-
-
-@eb.cell
-def scanned(params, x):
-    def body(h, w):
-        h = jnp.tanh(h * w + params["bias"])
-        return h, h[:2]
-
-    return lax.scan(body, x, params["mix"]["a"])
-
-
-@eb.cell
-def chosen(params, x):
-    return lax.cond(
-        x.sum() > 0.0173, lambda x: params["mix"]["a"] @ x, lambda x: 2 * x, x
-    )
-
-
-@eb.cell
-def settled(params, x):
-    """A loop of unknown length, fed through `stop_gradient`."""
-    weights = lax.stop_gradient(params["mix"]["a"])
-    y = lax.stop_gradient(params["mix"]["b"] @ x)
-    y = lax.while_loop(
-        lambda y: jnp.abs(y).sum() > 1.0, lambda y: 0.5 * jnp.tanh(weights @ y), y
-    )
-    return y + params["mix"]["b"] @ x
-
-
-@eb.cell
-def ruled(params, x):
-    return jnp.tanh(clipped(params["mix"]["b"] @ x))
-
-
-@eb.cell
-def ruled_parameters(params, x):
-    """A rule around an operand times a parameter of another shape."""
-    return clipped(x * params["only"]) + jax.nn.relu(x)
-
-
-@eb.cell
-def low(params, x):
-    return (params["low"] @ x.astype(jnp.bfloat16)) * jnp.bfloat16(0.5)
-
-
-@eb.cell
-def low16(x):
-    return jnp.tanh(x.astype(jnp.float16))
-
-
-@eb.cell
-def high(x):
-    return jnp.sin(x.astype(jnp.float32))
-
-
-@eb.cell
-def index_of(x):
-    return jnp.argmax(jnp.nan_to_num(x)).astype(jnp.int32)
-
-
-@eb.cell
-def stopped(x, y):
-    return lax.stop_gradient(x) * y
-
-
-@eb.cell
-def nested(params, x):
-    """A cell that calls cells."""
-    return jnp.tanh(leaf(params, x) + raise_to(x, 2))
-
-
-@eb.cell
-def plain(x):
-    return jnp.where(x > 0.0171, x, 0.1 * x)
-
-
 # --- the model
 
 
@@ -347,21 +146,21 @@ class Run:
     def _make(self, kind: Kind, k: int) -> None:
         """Makes a first value of a kind out of others."""
         if kind == VECTOR:
-            self.keep(embed(self.reading("table", row=k % WORDS), k % WORDS))
+            self.keep(fuzz_cells.embed(self.reading("table", row=k % WORDS), k % WORDS))
         elif kind == MATRIX:
-            self.keep(outer(self.pick(k), self.pick(k + 1)))
+            self.keep(fuzz_cells.outer(self.pick(k), self.pick(k + 1)))
         elif kind == HALF:
-            self.keep(low(self.reading("low"), self.pick(k)))
+            self.keep(fuzz_cells.low(self.reading("low"), self.pick(k)))
         elif kind == HALF16:
-            self.keep(low16(self.pick(k)))
+            self.keep(fuzz_cells.low16(self.pick(k)))
         elif kind == INDEX:
-            self.keep(index_of(self.pick(k)))
+            self.keep(fuzz_cells.index_of(self.pick(k)))
         elif kind == SCALAR:
-            self.keep(split(self.reading("mix"), self.pick(k))["sum"])
+            self.keep(fuzz_cells.split(self.reading("mix"), self.pick(k))["sum"])
         else:
             [size] = kind[0]
             params = self.reading(f"project{size}")
-            self.keep(resize(params["project"][str(size)], self.pick(k)))
+            self.keep(fuzz_cells.resize(params["project"][str(size)], self.pick(k)))
 
     def word(self, k: int) -> int:
         """The index of an embedding; 97 is the rare one."""
@@ -383,96 +182,102 @@ def _random(run: Run, n: tuple[int, ...]) -> Any:
 
 def _attend_pairs(run: Run, n: tuple[int, ...]) -> Any:
     pairs = [(run.pick(k), run.pick(k, PAIR)) for k in n]
-    return attend_pairs(run.params, pairs)
+    return fuzz_cells.attend_pairs(run.params, pairs)
 
 
 def _embed(run: Run, n: tuple[int, ...]) -> Any:
     word = run.word(n[0])
-    return embed(run.reading("table", row=word), word)
+    return fuzz_cells.embed(run.reading("table", row=word), word)
 
 
 def _bag(run: Run, n: tuple[int, ...]) -> Any:
     words = [run.word(k) for k in n]
     for word in words:
         run.reading("table", row=word)
-    return bag(run.params, words)
+    return fuzz_cells.bag(run.params, words)
 
 
 def _layer(run: Run, n: tuple[int, ...]) -> Any:
     k = run.layer(n[0])
-    return layer(run.reading("layers", row=k)["layers"][k], run.pick(n[-1]))
+    return fuzz_cells.layer(run.reading("layers", row=k)["layers"][k], run.pick(n[-1]))
 
 
 def _expert(run: Run, n: tuple[int, ...]) -> Any:
     k = run.layer(n[0])
-    return expert(run.reading("stack", row=k), k, run.pick(n[-1]))
+    return fuzz_cells.expert(run.reading("stack", row=k), k, run.pick(n[-1]))
 
 
 def _found(run: Run, n: tuple[int, ...]) -> Any:
     """An embedding whose index was computed."""
     for row in range(SIZE):
         run.reading("table", row=row)
-    return embed(run.params, run.pick(n[0], INDEX))
+    return fuzz_cells.embed(run.params, run.pick(n[0], INDEX))
 
 
 def _resize(run: Run, n: tuple[int, ...]) -> Any:
     size = 2 + 2 * (n[0] % 2)
     params = run.reading(f"project{size}")
-    return resize(params["project"][str(size)], run.pick(n[-1]))
+    return fuzz_cells.resize(params["project"][str(size)], run.pick(n[-1]))
 
 
 def _scaled(run: Run, n: tuple[int, ...]) -> Any:
-    return scale(run.pick(n[-1]), run.input())
+    return fuzz_cells.scale(run.pick(n[-1]), run.input())
 
 
 OPERATIONS: dict[str, Callable[[Run, tuple[int, ...]], Any]] = {
-    "leaf": lambda r, n: leaf(r.reading("mix", "bias"), r.input()),
+    "leaf": lambda r, n: fuzz_cells.leaf(r.reading("mix", "bias"), r.input()),
     "embed": _embed,
-    "start": lambda r, n: start(r.reading("mix")),
+    "start": lambda r, n: fuzz_cells.start(r.reading("mix")),
     "layer": _layer,
     "expert": _expert,
-    "join": lambda r, n: join(r.reading("mix")["mix"], r.pick(n[0]), r.pick(n[-1])),
-    "join_other": lambda r, n: join(
+    "join": lambda r, n: fuzz_cells.join(
+        r.reading("mix")["mix"], r.pick(n[0]), r.pick(n[-1])
+    ),
+    "join_other": lambda r, n: fuzz_cells.join(
         r.reading("other")["other"], r.pick(n[0]), r.pick(n[-1])
     ),
-    "step": lambda r, n: step(r.reading("mix"), r.input(), r.pick(n[-1])),
-    "only": lambda r, n: only(r.reading("only"), r.pick(n[0])),
+    "step": lambda r, n: fuzz_cells.step(r.reading("mix"), r.input(), r.pick(n[-1])),
+    "only": lambda r, n: fuzz_cells.only(r.reading("only"), r.pick(n[0])),
     "scale": _scaled,
     "bfloat16_scalar": _scaled,
-    "outer": lambda r, n: outer(r.pick(n[0]), r.pick(n[-1])),
-    "apply_matrix": lambda r, n: apply_matrix(r.pick(n[0], MATRIX), r.pick(n[-1])),
-    "split": lambda r, n: split(r.reading("mix"), r.pick(n[0])),
-    "widen": lambda r, n: widen(
+    "outer": lambda r, n: fuzz_cells.outer(r.pick(n[0]), r.pick(n[-1])),
+    "apply_matrix": lambda r, n: fuzz_cells.apply_matrix(
+        r.pick(n[0], MATRIX), r.pick(n[-1])
+    ),
+    "split": lambda r, n: fuzz_cells.split(r.reading("mix"), r.pick(n[0])),
+    "widen": lambda r, n: fuzz_cells.widen(
         r.reading("widen")["widen"], r.pick(n[0], PAIR), r.pick(n[-1])
     ),
     "resize": _resize,
-    "total": lambda r, n: total(r.several(n)),
-    "attend": lambda r, n: attend(r.reading("mix"), r.pick(n[0]), r.several(n)),
+    "total": lambda r, n: fuzz_cells.total(r.several(n)),
+    "attend": lambda r, n: fuzz_cells.attend(
+        r.reading("mix"), r.pick(n[0]), r.several(n)
+    ),
     "attend_pairs": _attend_pairs,
     "bag": _bag,
-    "power": lambda r, n: raise_to(r.pick(n[0]), 2 + n[-1] % 2),
-    "drop": lambda r, n: drop(r.pick(n[0])),
-    "noisy_list": lambda r, n: noisy_list(r.several(n)),
-    "normalize": lambda r, n: normalize(r.pick(n[0])),
-    "normalize_input": lambda r, n: normalize(r.input()),
-    "root": lambda r, n: root(r.input()),
-    "logarithm": lambda r, n: logarithm(r.reading("only"), r.input()),
-    "scan": lambda r, n: scanned(r.reading("mix", "bias"), r.pick(n[0])),
-    "cond": lambda r, n: chosen(r.reading("mix"), r.pick(n[0])),
-    "while": lambda r, n: settled(r.reading("mix"), r.pick(n[0])),
-    "rule": lambda r, n: ruled(r.reading("mix"), r.pick(n[0])),
-    "rule_of_parameters": lambda r, n: ruled_parameters(
+    "power": lambda r, n: fuzz_cells.raise_to(r.pick(n[0]), 2 + n[-1] % 2),
+    "drop": lambda r, n: fuzz_cells.drop(r.pick(n[0])),
+    "noisy_list": lambda r, n: fuzz_cells.noisy_list(r.several(n)),
+    "normalize": lambda r, n: fuzz_cells.normalize(r.pick(n[0])),
+    "normalize_input": lambda r, n: fuzz_cells.normalize(r.input()),
+    "root": lambda r, n: fuzz_cells.root(r.input()),
+    "logarithm": lambda r, n: fuzz_cells.logarithm(r.reading("only"), r.input()),
+    "scan": lambda r, n: fuzz_cells.scanned(r.reading("mix", "bias"), r.pick(n[0])),
+    "cond": lambda r, n: fuzz_cells.chosen(r.reading("mix"), r.pick(n[0])),
+    "while": lambda r, n: fuzz_cells.settled(r.reading("mix"), r.pick(n[0])),
+    "rule": lambda r, n: fuzz_cells.ruled(r.reading("mix"), r.pick(n[0])),
+    "rule_of_parameters": lambda r, n: fuzz_cells.ruled_parameters(
         r.reading("only"), r.pick(n[0])
     ),
-    "low": lambda r, n: low(r.reading("low"), r.pick(n[0])),
-    "low16": lambda r, n: low16(r.pick(n[0])),
-    "high": lambda r, n: high(r.pick(n[0], HALF)),
-    "high16": lambda r, n: high(r.pick(n[0], HALF16)),
-    "index": lambda r, n: index_of(r.pick(n[0])),
+    "low": lambda r, n: fuzz_cells.low(r.reading("low"), r.pick(n[0])),
+    "low16": lambda r, n: fuzz_cells.low16(r.pick(n[0])),
+    "high": lambda r, n: fuzz_cells.high(r.pick(n[0], HALF)),
+    "high16": lambda r, n: fuzz_cells.high(r.pick(n[0], HALF16)),
+    "index": lambda r, n: fuzz_cells.index_of(r.pick(n[0])),
     "found": _found,
-    "stop": lambda r, n: stopped(r.pick(n[0]), r.pick(n[-1])),
-    "nested": lambda r, n: nested(r.reading("mix", "bias"), r.pick(n[0])),
-    "plain": lambda r, n: plain(r.pick(n[0])),
+    "stop": lambda r, n: fuzz_cells.stopped(r.pick(n[0]), r.pick(n[-1])),
+    "nested": lambda r, n: fuzz_cells.nested(r.reading("mix", "bias"), r.pick(n[0])),
+    "plain": lambda r, n: fuzz_cells.plain(r.pick(n[0])),
     "random": _random,
 }
 WITH_VECTOR = {"leaf", "step", "normalize_input", "root", "logarithm"}

@@ -1,14 +1,30 @@
 """Types that differ in their parameters' path share loops; batched equals unbatched."""
 
-import functools
 import warnings
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
+from layered_models import (
+    ALL,
+    DEPTH,
+    OPTIONS,
+    SIZES,
+    WIDTH,
+    batched,
+    choices,
+    families,
+    make_mixture,
+    make_params,
+    minibatch,
+    mixture,
+    model,
+    start,
+    step,
+    types_that_run,
+)
 
 import edbatch as eb
 from edbatch.cell import HoistedTypes, shared_types
@@ -18,120 +34,6 @@ from edbatch.errors import ManyTypesWarning
 from edbatch.stream.format import find_chunks
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-DEPTH, WIDTH = 5, 6
-SHARED = eb.Compiler()
-OPTIONS = {
-    "default": {},
-    "hoisted": {"compiler": replace(SHARED, hoisting="always")},
-    "as it is written": {"compiler": replace(SHARED, packing="never", slices="never")},
-    "remat": {"compiler": replace(SHARED, remat="always")},
-    "aligned": {
-        "planner": eb.Planner(layout="aligned"),
-        "compiler": replace(SHARED, slices="always"),
-    },
-}
-SIZES = eb.Sizes(widths=(4,), max_waste=1e9)
-
-
-@eb.cell
-def embed(table, word):
-    return table[word]
-
-
-@eb.cell
-def project(layer, vector, before):
-    return jnp.tanh(vector @ layer["W"] + before @ layer["U"] + layer["b"])
-
-
-@eb.cell
-def step(layer, below, before):
-    gate = jax.nn.sigmoid(below @ layer["W"] - before @ layer["U"])
-    return gate * jnp.tanh(before @ layer["U"] + layer["b"]), gate
-
-
-@eb.cell(padded=("states",), lengths=(4,))
-def attend(layer, query, states, mask):
-    scores = jnp.where(mask, states @ layer["W"] @ query, -jnp.inf)
-    return jax.nn.softmax(scores) @ states
-
-
-@eb.cell(static=("power",))
-def scale(common, layer, state, power):
-    # One array of all layers, one of each that is small, and one that is read twice.
-    spread = 1 + jnp.sqrt(layer["b"] ** 2 + 1)
-    return common @ state / spread + layer["W"] @ (layer["W"] @ state) ** power
-
-
-@eb.cell
-def gain(layer):
-    return layer["b"] * 2 + layer["U"].sum(0)
-
-
-def model(params, instance):
-    """A few layers over words; which of them run depends on the instance."""
-    words, vectors, layers = instance
-    states = [embed(params["table"], word) for word in words]
-    for k in layers:
-        layer = params["layers"][k]
-        before, above = gain(layer), []
-        for state, vector in zip(states, vectors, strict=True):
-            hidden = project(layer, vector, before)
-            hidden, gate = step(layer, state, hidden)
-            before = scale(params["common"], layer, hidden, 2)
-            above.append(before)
-            before = attend(layer, gate, above)
-        states = above
-    return {"top": states[-1], "all": states}
-
-
-def make_params(seed=0, depth=DEPTH, dtype=np.float32):
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape):
-        return rng.normal(0, 0.5, shape).astype(dtype)
-
-    layer = {"W": (WIDTH, WIDTH), "U": (WIDTH, WIDTH), "b": (WIDTH,)}
-    return {
-        "table": normal(7, WIDTH),
-        "common": normal(WIDTH, WIDTH),
-        "layers": [
-            {name: normal(*shape) for name, shape in layer.items()}
-            for _ in range(depth)
-        ],
-    }
-
-
-def minibatch(seed=0, count=4, depth=DEPTH):
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(count):
-        length = int(rng.integers(1, 5))
-        words = rng.integers(0, 7, length).tolist()
-        vectors = list(rng.normal(size=(length, WIDTH)).astype(np.float32))
-        layers = rng.integers(0, depth, int(rng.integers(1, 4))).tolist()
-        found.append((words, vectors, layers))
-    # All layers, so that every family is there from the first minibatch on.
-    words, vectors, _ = found[0]
-    found[0] = words, vectors, list(range(depth))
-    return found
-
-
-def types_that_run(plan):
-    program = plan.shape.program
-    return [program.types.types[k] for k in sorted({x.type_id for x in program.loops})]
-
-
-def families(plan):
-    return {x.key.cell: x.family.size for x in types_that_run(plan) if x.family}
-
-
-ALL = dict.fromkeys(("project", "step", "attend", "scale", "gain"), DEPTH)
-
-
-@functools.cache
-def batched(name):
-    return eb.batch(model, "agenda", sizes=SIZES, params=make_params(), **OPTIONS[name])
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -160,8 +62,8 @@ def test_chunks_name_the_layer_that_they_read():
     formats = plan.shape.program.formats()
     chunks = find_chunks(formats, plan.trips[: plan.num_steps])
     members = set()
-    for loop, start in zip(chunks.loop, chunks.start, strict=False):
-        record = formats[loop].read(plan.stream[start : start + formats[loop].length])
+    for loop, first in zip(chunks.loop, chunks.start, strict=False):
+        record = formats[loop].read(plan.stream[first : first + formats[loop].length])
         assert (record.member is not None) == formats[loop].has_member
         members.add(record.member)
     assert members == {None, 1, 3}
@@ -233,11 +135,6 @@ def test_coarse_programs_read_the_same_layers():
 def drop(layer, state, rng=None):
     state = jnp.tanh(layer["W"] @ state)
     return state if rng is None else state * jax.random.bernoulli(rng, 0.5, (WIDTH,))
-
-
-@eb.cell
-def start(vector):
-    return vector
 
 
 def noisy(params, vector):
@@ -472,110 +369,6 @@ def test_a_program_does_not_grow_with_the_number_of_layers(gradient):
     apart = program_size(4, "never", gradient)
     assert apart[0] > few + 3 * 5 - 5
     assert apart[1] > 2 * short
-
-
-@eb.cell
-def choose(mixture, k, state):
-    hidden = jnp.tanh(state @ mixture["W"][k] + mixture["b"][k])
-    return hidden @ mixture["V"][k] + mixture["W"][k][0, 0]
-
-
-def mixture(params, instance):
-    chosen, vector = instance
-    state = start(vector)
-    for k in chosen:
-        state = choose(params["mixture"], k, state)
-    return state
-
-
-def make_mixture(experts=6, n=64, seed=0):
-    rng = np.random.default_rng(seed)
-    shapes = {"W": (experts, n, n), "V": (experts, n, n), "b": (experts, n)}
-    return {
-        "mixture": {
-            name: rng.normal(0, n**-0.5, shape).astype(np.float32)
-            for name, shape in shapes.items()
-        }
-    }
-
-
-def choices(seed=0, count=9, experts=6, n=64):
-    rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(count, n)).astype(np.float32)
-    chosen = rng.integers(-experts, experts, (count, 3))
-    chosen[0] = [experts + 5, -experts - 3, 0]  # which indexing clamps
-    return list(zip(chosen.tolist(), vectors, strict=True))
-
-
-@pytest.mark.parametrize("name", ["default", "as it is written", "remat"])
-def test_arrays_that_a_cell_indexes(name):
-    params = make_mixture(seed=1)
-    own = eb.batch(mixture, params=params, sizes=SIZES, **OPTIONS[name])
-    first, second = choices(0), choices(1)
-    plans = [own.plan(each) for each in (first, second)]
-    assert families(plans[0]) == {"choose": 6}
-    assert plans[1].shape.program.types is plans[0].shape.program.types
-    for each in (first, second, first):
-        eb.verify(own, params, each)
-
-
-def test_experts_with_one_or_two_inputs_each():
-    params, instances = make_mixture(experts=90), choices(0, 64, experts=90)
-    own = eb.batch(mixture, params=params)
-    loops = own.plan(instances).shape.program.loops
-    assert 1 in {each.width for each in loops}
-    eb.verify(own, params, instances)
-
-
-def test_other_indices_are_another_plan():
-    params = make_mixture(seed=1)
-    own = eb.batch(mixture, params=params, sizes=SIZES)
-    _, vector = choices()[1]
-    for chosen in ([0, 1, 2], [2, 1, 0], [0, 1, 2], [5, 5, 5]):
-        expected = mixture(params, (chosen, vector))
-        found = own(params, [(chosen, vector)])[0]
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-
-
-@eb.cell
-def odd(mixture, k, state):
-    return state @ mixture["W"][k] + mixture["V"].sum() * k
-
-
-@eb.cell
-def shifted(mixture, k, state):
-    return state @ mixture["W"][k // 2] + mixture["V"][(k + 1) % 6, 0]
-
-
-def test_entries_that_other_rules_select_are_gathered():
-    params = make_mixture()
-
-    def model(params, instance):
-        [k, *_], vector = instance
-        state = odd(params["mixture"], k, start(vector))
-        return shifted(params["mixture"], k, state)
-
-    own = eb.batch(model, params=params, sizes=SIZES)
-    assert families(own.plan(choices())) == {"odd": 6}
-    eb.verify(own, params, choices())
-
-
-@pytest.mark.devices
-def test_two_devices():
-    params = make_mixture(seed=2)
-    own = eb.batch(mixture, params=params, sizes=SIZES)
-    sharded = own.sharded()
-    instances = choices(3)
-    plan = sharded.plan(instances)
-
-    def total(params, run, plan):
-        return jnp.sin(run.apply(params, plan)).sum()
-
-    found = jax.jit(jax.value_and_grad(lambda p: total(p, sharded, plan)))(params)
-    one = own.plan(instances)
-    expected = jax.jit(jax.value_and_grad(lambda p: total(p, own, one)))(params)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("function", [model, mixture])

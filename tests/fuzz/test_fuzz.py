@@ -13,16 +13,8 @@ import fuzz_models
 import jax
 import numpy as np
 import pytest
-from fuzz_checks import (
-    Batch,
-    Case,
-    Configuration,
-    Mismatch,
-    Numbers,
-    check,
-    sample_case,
-    shrink,
-)
+from fuzz_cases import Case, Configuration, sample_case
+from fuzz_checks import Batch, Mismatch, Numbers, check, shrink
 from fuzz_models import OPERATIONS, Instance, Program, Step
 from memory_regions import drop_programs_if_many
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from odd_json import ODD_VALUES, place_name, places
+from sample_policy import POLICY, RECORD, TEXT, TYPES, changed
 
 from edbatch.envs import sample_dag_structure
 from edbatch.errors import PolicyError
@@ -16,7 +17,6 @@ from edbatch.policies import (
     ENCODINGS,
     MachineState,
     StateMachine,
-    TrainingRecord,
     load_policy,
     save_policy,
 )
@@ -24,64 +24,6 @@ from edbatch.policies.files.policy_file import parse_policy, policy_text
 from edbatch.policies.fsm.encoding import may_encode
 from edbatch.policies.smooth_bound.weights import POWERS, BoundWeights
 from edbatch.schedule import check_schedule
-
-RECORD = TrainingRecord(
-    workload="trees, “all” of them",
-    encoding="sort",
-    seed=7,
-    n_step=4,
-    alpha=0.5,
-    learning_rate=0.05,
-    epsilon=0.3,
-    generations=12,
-    patience=15,
-    trials=8,
-    max_trials=1000,
-    best_trial=4,
-    minibatches=16,
-    batch_size=32.0,
-    held_out=4,
-    held_out_batches=13.25,
-    held_out_lower_bound=13.0,
-    held_out_depth=30.0,
-    held_out_agenda=17.5,
-    held_out_agenda_remaining=16.5,
-    held_out_greedy=14.0,
-    held_out_unseen=0,
-    stopped="trials",
-    worse_than_greedy=False,
-    elapsed_s=0.125,
-    curve=((1, 14.5), (4, 13.25), (8, 13.25)),
-    versions=(("edbatch", "0.1.0"), ("numpy", "2.4.6")),
-)
-TYPES = (TypeKey("leaf", "", 0), TypeKey("compose", "enc.0", 4))
-POLICY = StateMachine(
-    TYPES,
-    "sort",
-    (MachineState((1, 0), 1, 3, -1.5), MachineState((0,), 0, 12, -2.25)),
-    RECORD,
-    BoundWeights((0.5, 2.0), path=1.25, power=4),
-)
-TEXT = """\
-{
-"format": "edbatch-policy",
-"version": 3,
-"encoding": "sort",
-"types": [
-  {"cell": "leaf", "path": "", "arity": 0, "variant": 0},
-  {"cell": "compose", "path": "enc.0", "arity": 4, "variant": 0}
-],
-"soft_bound": {"power": 4, "path": 1.25, "types": {"leaf/0": 0.5, "compose@enc.0/4": \
-2.0}},
-"states": [
-  {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 12, "value": -2.25},
-  {"frontier": ["compose@enc.0/4", "leaf/0"], "action": "compose@enc.0/4", \
-"visits": 3, "value": -1.5}
-],
-"training": {
-  "workload": "trees, “all” of them",
-  "encoding": "sort",
-"""
 
 
 def test_the_text_of_a_policy():
@@ -281,21 +223,6 @@ def test_what_is_no_policy_file(text, message):
         parse_policy(text)
 
 
-def changed(*path, value=None, delete=False):
-    """The file's JSON with one entry replaced or removed."""
-    content = json.loads(policy_text(POLICY))
-    if not path:
-        return content
-    inner = content
-    for key in path[:-1]:
-        inner = inner[key]
-    if delete:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return content
-
-
 STATE = {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 1, "value": 0.0}
 
 
@@ -480,79 +407,7 @@ def test_a_number_too_large_for_a_float_is_none():
 # ---- version 2 ----
 
 
-def test_what_was_called_agenda_in_version_2_is_agenda_remaining():
-    content = changed("version", value=2)
-    del content["training"]["held_out_agenda_remaining"]
-    policy = parse_policy(json.dumps(content))
-    expected = replace(RECORD, held_out_agenda=None, held_out_agenda_remaining=17.5)
-    assert policy == replace(POLICY, training=expected)
-    assert parse_policy(policy_text(policy)) == policy
-    content["training"]["held_out_agenda"] = "many"
-    says = "'held_out_agenda_remaining' in 'training' is not of type number"
-    with pytest.raises(PolicyError, match=says):
-        parse_policy(json.dumps(content))
-
-
-def test_the_batches_of_agenda_are_a_number_or_unknown():
-    content = changed("training", "held_out_agenda", value="many")
-    says = "'held_out_agenda' in 'training' is not of type number or null"
-    with pytest.raises(PolicyError, match=says):
-        parse_policy(json.dumps(content))
-
-
 # ---- version 1 ----
-
-VERSION_1 = """\
-{
-"format": "edbatch-policy",
-"version": 1,
-"encoding": "sort",
-"types": [
-  {"cell": "leaf", "path": "", "arity": 0, "variant": 0}
-],
-"states": [
-  {"frontier": ["leaf/0"], "action": "leaf/0", "visits": 12, "value": -2.25}
-],
-"training": null
-}
-"""
-NEW_IN_2 = ("generations", "patience", "curve")
-
-
-def test_a_file_of_version_1():
-    expected = StateMachine(TYPES[:1], "sort", (MachineState((0,), 0, 12, -2.25),))
-    assert parse_policy(VERSION_1) == expected
-    assert parse_policy(policy_text(parse_policy(VERSION_1))) == expected
-
-
-def test_a_training_record_of_version_1():
-    content = changed("version", value=1)
-    del content["soft_bound"]
-    for name in (*NEW_IN_2, "held_out_agenda_remaining"):
-        del content["training"][name]
-    policy = parse_policy(json.dumps(content))
-    # Nothing was tuned, and training waited as long as there were trials.
-    assert policy.training == replace(
-        RECORD,
-        generations=0,
-        patience=1000,
-        curve=(),
-        held_out_agenda=None,
-        held_out_agenda_remaining=17.5,
-    )
-    assert policy.weights == BoundWeights()
-    del content["training"]["max_trials"]
-    with pytest.raises(PolicyError, match="'training' has no 'max_trials'"):
-        parse_policy(json.dumps(content))
-    content["training"] = [1]
-    with pytest.raises(PolicyError, match="'training' is not an object"):
-        parse_policy(json.dumps(content))
-
-
-def test_version_1_had_no_soft_bound():
-    content = changed("version", value=1)
-    content["soft_bound"] = "a comment"
-    assert parse_policy(json.dumps(content)).weights == BoundWeights()
 
 
 def test_equal_machines_give_equal_bytes():

@@ -1,0 +1,45 @@
+"""A small batched function, and how its programs are compiled."""
+
+import threading
+
+import jax
+import pytest
+from tiered_runs import PARAMS
+from trees import encode, sample_trees
+
+import edbatch as eb
+from edbatch.compilation.tier import coarse_options
+
+COMPILE = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture
+def auto():
+    with eb.use_tiers("auto"):
+        yield
+    assert eb.wait_for_compilations(60)
+
+
+@pytest.fixture(scope="module")
+def batched():
+    return eb.batch(encode, params=PARAMS, sizes=eb.Sizes(widths=(8,)))
+
+
+@pytest.fixture(scope="module")
+def plan(batched):
+    return batched.plan(sample_trees(0, 5))
+
+
+@pytest.fixture
+def compiled(plan):
+    """The threads in which XLA compiles programs, while a test runs."""
+    coarse_options(plan)  # tries once in a process which options XLA knows
+    found = []
+
+    def count(event, duration, **details):
+        if event == COMPILE:
+            found.append(threading.current_thread().name)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(count)

@@ -1,0 +1,107 @@
+"""`eb.jit` beside other programs: settings, copies, stages, trainers."""
+
+import copy
+import pickle
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from tiered_runs import PARAMS, loss_of, records_of
+from trees import sample_trees
+
+import edbatch as eb
+from edbatch.compilation.settings import REFINE_AFTER
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+
+def test_a_call_that_may_not_compile_says_what_is_new(batched, plan):
+    function = eb.jit(loss_of(batched, []))
+    function(PARAMS, plan)
+    more = {**PARAMS, "table": jnp.zeros((11, 4))}
+    with eb.set_stance("fail_on_compile"):
+        function(PARAMS, plan)
+        with pytest.raises(eb.CompilationError) as caught:
+            function(more, plan)
+    text = str(caught.value)
+    assert "params['table'] is float32[11,4] and was float32[10,4]" in text
+    assert "warm_up" in text and "fail_on_compile" in text
+    with pytest.raises(eb.PlanError):  # the function itself has something to say
+        function(more, plan)
+
+
+def test_settings_are_restored_and_checked():
+    with pytest.raises(eb.EdbatchError, match=r"tiers is one of 'auto', 'fine'"):
+        eb.use_tiers("finest")
+    with pytest.raises(eb.EdbatchError, match=r"the stance is one of"):
+        eb.set_stance("fail")
+    with pytest.raises(eb.EdbatchError, match=r"tiers of eb.jit is one of"):
+        eb.jit(lambda x: x, tiers=True)
+    with pytest.raises(
+        eb.EdbatchError, match=r"eb.jit takes a function but received 3"
+    ):
+        eb.jit(3)
+    function = eb.jit(lambda x: x)
+    with eb.set_stance("fail_on_compile"), pytest.raises(eb.CompilationError):
+        function(1.0)
+    assert function(1.0) == 1
+
+
+@eb.jit
+def at_top_level(x):
+    return x + 1
+
+
+class Model:
+    @partial(eb.jit, static_argnums=0)
+    def double(self, x):
+        return 2 * x
+
+
+def test_copies_pickles_and_methods():
+    assert copy.copy(at_top_level) is copy.deepcopy(at_top_level) is at_top_level
+    assert at_top_level.__name__ == "at_top_level"
+    with pytest.raises(eb.PickleError, match=r"pickled by its name(.|\n)* top level"):
+        pickle.dumps(eb.jit(lambda x: x))
+    assert Model().double(3.0) == 6
+
+
+def test_stages_are_those_of_jax(batched, plan):
+    function = eb.jit(loss_of(batched, []))
+    assert function.eval_shape(PARAMS, plan).shape == ()
+    assert function.lower(PARAMS, plan).compile()(PARAMS, plan).shape == ()
+    assert function.trace(PARAMS, plan).jaxpr is not None
+    function(PARAMS, plan)
+    function.clear_cache()
+    function(PARAMS, plan)
+    assert [each.tier for each in records_of(function.__qualname__)[-2:]] == 2 * [
+        "fine"
+    ]
+
+
+def test_processes_of_one_job_run_fine_programs(auto, batched, plan, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    seen = []
+    function = eb.jit(loss_of(batched, seen))
+    for _ in range(2 * REFINE_AFTER):
+        function(PARAMS, plan)
+    assert seen == ["fine"]
+
+
+def test_trainers_swap_their_steps(auto, batched):
+    seen = []
+    loss = loss_of(batched, seen)
+    params = jax.tree.map(jnp.array, PARAMS)
+    trainer = eb.training.Trainer(
+        lambda params, plan, _: loss(params, plan), optax.sgd(1e-3), params
+    )
+    for minibatch in eb.Loader(batched, sample_trees(0, 8), 8).epochs(REFINE_AFTER):
+        trainer.step(minibatch)
+    eb.wait_for_compilations()
+    for minibatch in eb.Loader(batched, sample_trees(0, 8), 8):
+        trainer.step(minibatch)
+    trainer.finish()
+    assert seen == ["coarse", "fine"]
+    assert trainer.losses == sorted(trainer.losses, reverse=True)

@@ -1,0 +1,90 @@
+"""Entries of an array that a cell indexes are read as members of a family."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from layered_models import (
+    OPTIONS,
+    SIZES,
+    choices,
+    families,
+    make_mixture,
+    mixture,
+    start,
+)
+
+import edbatch as eb
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+
+@pytest.mark.parametrize("name", ["default", "as it is written", "remat"])
+def test_arrays_that_a_cell_indexes(name):
+    params = make_mixture(seed=1)
+    own = eb.batch(mixture, params=params, sizes=SIZES, **OPTIONS[name])
+    first, second = choices(0), choices(1)
+    plans = [own.plan(each) for each in (first, second)]
+    assert families(plans[0]) == {"choose": 6}
+    assert plans[1].shape.program.types is plans[0].shape.program.types
+    for each in (first, second, first):
+        eb.verify(own, params, each)
+
+
+def test_experts_with_one_or_two_inputs_each():
+    params, instances = make_mixture(experts=90), choices(0, 64, experts=90)
+    own = eb.batch(mixture, params=params)
+    loops = own.plan(instances).shape.program.loops
+    assert 1 in {each.width for each in loops}
+    eb.verify(own, params, instances)
+
+
+def test_other_indices_are_another_plan():
+    params = make_mixture(seed=1)
+    own = eb.batch(mixture, params=params, sizes=SIZES)
+    _, vector = choices()[1]
+    for chosen in ([0, 1, 2], [2, 1, 0], [0, 1, 2], [5, 5, 5]):
+        expected = mixture(params, (chosen, vector))
+        found = own(params, [(chosen, vector)])[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@eb.cell
+def odd(mixture, k, state):
+    return state @ mixture["W"][k] + mixture["V"].sum() * k
+
+
+@eb.cell
+def shifted(mixture, k, state):
+    return state @ mixture["W"][k // 2] + mixture["V"][(k + 1) % 6, 0]
+
+
+def test_entries_that_other_rules_select_are_gathered():
+    params = make_mixture()
+
+    def model(params, instance):
+        [k, *_], vector = instance
+        state = odd(params["mixture"], k, start(vector))
+        return shifted(params["mixture"], k, state)
+
+    own = eb.batch(model, params=params, sizes=SIZES)
+    assert families(own.plan(choices())) == {"odd": 6}
+    eb.verify(own, params, choices())
+
+
+@pytest.mark.devices
+def test_two_devices():
+    params = make_mixture(seed=2)
+    own = eb.batch(mixture, params=params, sizes=SIZES)
+    sharded = own.sharded()
+    instances = choices(3)
+    plan = sharded.plan(instances)
+
+    def total(params, run, plan):
+        return jnp.sin(run.apply(params, plan)).sum()
+
+    found = jax.jit(jax.value_and_grad(lambda p: total(p, sharded, plan)))(params)
+    one = own.plan(instances)
+    expected = jax.jit(jax.value_and_grad(lambda p: total(p, own, one)))(params)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
