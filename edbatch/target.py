@@ -2,8 +2,7 @@
 
 A target is chosen by the device that will run, and is part of what a program is
 compiled for. Nothing else in edbatch asks which device there is. The numbers were
-measured on CPUs; where other kinds of devices have no measurement of their own, they
-have the same.
+measured on CPUs; those of GPUs follow from counts of kernels, and others have the same.
 """
 
 from dataclasses import dataclass
@@ -84,7 +83,15 @@ CPU = Target(
         ("xla_cpu_parallel_codegen_split_count", 1),
     ),
 )
-GPU = Target("gpu", control="switch")
+# Widths that tensor cores multiply without padding, and few: each is compiled by
+# itself, and a chunk costs about fourteen kernels, as long as many rows: docs/scaling.md.
+GPU = Target(
+    "gpu",
+    widths=(16, 32, 64, 128, 256, 512, 1024),
+    chunk_overhead=64.0,
+    member_widths=(),
+    control="switch",
+)
 TPU = Target("tpu")
 
 _DEFAULT = "jax_default_device"

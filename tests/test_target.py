@@ -85,7 +85,8 @@ def targets_run(batched):
 def test_plans_and_calls_follow_the_parameters(gpu_host):
     params = make_params()
     there = jax.device_put(params, jax.devices("cpu")[0])
-    batched = eb.batch(encode, cache_bytes=2**20)
+    sizes = eb.Sizes(widths=(4, 16), chunk_overhead=10.0)
+    batched = eb.batch(encode, cache_bytes=2**20, sizes=sizes)
     options = [
         batched.plan(TREES, params=each).shape.program.options
         for each in (params, there)

@@ -12,8 +12,8 @@ def executor_of(target: Target) -> Executor:
         target: The kind of device.
 
     Returns:
-        Nested loops for every kind, as yet: on a GPU each loop asks the host whether to
-        go on, which an executor of one switch per chunk would do once.
+        One for every kind: how it comes to the code of a chunk, by loops or a switch,
+        is a field of the target (`edbatch.executor.loops.walk`).
 
     Example:
         >>> from edbatch.target import CPU

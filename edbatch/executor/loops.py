@@ -1,4 +1,4 @@
-"""Programs of loops: the executor for CPUs, and for GPUs as long as there is no other.
+"""Programs of loops, the executor for CPUs; for GPUs `edbatch.executor.switch`.
 
 The program holds one loop per type, width and set of operands that are read as slices.
 A step passes over all of them; the number of iterations of each, possibly zero, comes

@@ -43,6 +43,7 @@ class Bucket:
 
 
 _SMALLEST = 64  # dimensions below this are not worth a bucket of their own
+_FEW_CHUNKS = 8  # each takes time, though it be empty
 
 
 def round_instances(count: int) -> int:
@@ -162,7 +163,9 @@ class BucketStore(WithoutLock):
             scale *= round_instances(needs[INSTANCES]) / needs[INSTANCES]
         needs = {name: math.ceil(scale * size) for name, size in needs.items()}
         sizes = {
-            name: size if name == INSTANCES else self._round(size)
+            name: size
+            if name == INSTANCES
+            else self._round(size, _FEW_CHUNKS if name == CHUNKS else _SMALLEST)
             for name, size in needs.items()
         }
         loops = set(loops)
@@ -200,8 +203,8 @@ class BucketStore(WithoutLock):
             complete |= {loop._replace(width=each) for each in widths[: largest + 1]}
         return order_loops(complete)
 
-    def _round(self, size: int) -> int:
+    def _round(self, size: int, least: int) -> int:
         """Adds headroom and rounds up to a multiple of a sixteenth of the size."""
-        size = max(_SMALLEST, math.ceil(size * self.sizes.headroom))
+        size = max(least, math.ceil(size * self.sizes.headroom))
         grain = 1 << max(0, size.bit_length() - 4)
         return -(-size // grain) * grain

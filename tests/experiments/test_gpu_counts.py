@@ -136,8 +136,14 @@ def counted(script):
         ("twenty-types", "H200"),
     ],
 )
-def test_no_arena_is_copied(counted, model, device):
+def test_the_host_is_not_asked_and_no_arena_is_copied(counted, model, device):
     for each in counted(model, device):
+        forward = each["way"] == "forward"
+        assert each["round_trips"] <= (0 if forward else each["chunks"]), each
+        # One launch per chunk of the bucket and pass, and some before and after.
+        passes = 1 if forward else 2
+        assert each["launches"] <= passes * (2 * each["chunks"] + 32), each
+        assert each["conditionals"] == passes, each
         assert each["arena_copies"] == 0, each
-        assert each["kernels_per_chunk"] <= 60, each
+        assert each["kernels_per_chunk"] <= (30 if forward else 90), each
         assert each["error"] < 1e-4, each
