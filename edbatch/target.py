@@ -84,7 +84,7 @@ CPU = Target(
     ),
 )
 # Widths that tensor cores multiply without padding, and few: each is compiled by
-# itself, and a chunk costs about fourteen kernels, as long as many rows: docs/scaling.md.
+# itself, and a chunk costs some fourteen kernels, as much as many rows: scaling.md.
 GPU = Target(
     "gpu",
     widths=(16, 32, 64, 128, 256, 512, 1024),
