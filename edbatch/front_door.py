@@ -8,6 +8,7 @@ from edbatch.batched import Batched
 from edbatch.batched_function import Model
 from edbatch.compiler import Compiler
 from edbatch.errors import EdbatchError, PlanError, PolicyError, shown
+from edbatch.graph.compute_dtype import checked_dtype
 from edbatch.memory_planner.planner import Planner
 from edbatch.memory_planner.sizes import Sizes
 from edbatch.options import Options, Search
@@ -51,6 +52,7 @@ def batch(
     planner: Planner | None = None,
     compiler: Compiler | None = None,
     cache_bytes: int = 256 * 2**20,
+    compute_dtype: Any = None,
 ) -> Batched:
     """Makes a model of one instance run on minibatches.
 
@@ -75,6 +77,12 @@ def batch(
         compiler: How cells are compiled: packing, hoisting, slices, remat.
         cache_bytes: Memory for plans of minibatches whose structure comes back, for
             each structure of parameters.
+        compute_dtype: The dtype that cells compute in, such as ``jnp.bfloat16``, as
+            `dtype` of Flax's modules: floating numbers that a cell is called with are
+            cast to it, and what it makes of them comes back in it. Parameters,
+            gradients with respect to them, and the sums over nodes on the way to these
+            keep the parameters' dtype, or float32. None for the dtypes of what cells
+            are called with.
 
     Returns:
         The batched function.
@@ -121,6 +129,7 @@ def batch(
         Compiler() if compiler is None else compiler,
         costs,
         cache_bytes,
+        checked_dtype(compute_dtype),
     )
     batched = Batched(StateRegistry(model, options))
     return batched if params is None else batched.bind(params)

@@ -165,5 +165,5 @@ def new_state(
     Returns:
         The state.
     """
-    types = TypeTable(spec, model)
+    types = TypeTable(spec, model, options.compute_dtype)
     return ModelState(types, PlanState.start(types, options), order=order)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from edbatch.arguments import check_number, check_type, is_positive, is_whole
 from edbatch.compiler import Compiler
 from edbatch.errors import PlanError, PolicyError, shown
@@ -57,6 +59,8 @@ class Options:
         compiler: How cells are compiled.
         costs: Measured costs of batches, if they were given.
         cache_bytes: Memory for plans, for each structure of parameters.
+        compute_dtype: The dtype that cells compute in; None for that of parameters and
+            inputs.
 
     Raises:
         PlanError: An option is of another type.
@@ -68,6 +72,7 @@ class Options:
     compiler: Compiler = field(default_factory=Compiler)
     costs: CostModel | None = None
     cache_bytes: int = 256 * 2**20
+    compute_dtype: np.dtype | None = None
 
     def __post_init__(self) -> None:
         kinds = {"sizes": Sizes, "planner": Planner, "compiler": Compiler}

@@ -151,6 +151,13 @@ class StateRegistry:
                 f" and not {full_name(self.model)}; make it with this model's own"
                 " .record or .plan"
             )
+        if types.compute_dtype != self.options.compute_dtype:
+            raise PlanError(
+                f"{what} is of cells that compute in one dtype, but it was made for"
+                f" compute_dtype={_name(types.compute_dtype)} and this function has"
+                f" {_name(self.options.compute_dtype)}; make it with this function's"
+                " own .record or .plan"
+            )
         return self.of_params(types.params_spec)
 
     def of_minibatch(self, instances: Sequence[Any], params: Any = None) -> ModelState:
@@ -232,6 +239,10 @@ class StateRegistry:
             sum(each.num_bytes for each in infos),
             self.options.cache_bytes,
         )
+
+
+def _name(dtype: Any) -> str:
+    return "None" if dtype is None else dtype.name
 
 
 def _signature(spec: Any, x64: bool) -> Hashable:

@@ -15,6 +15,7 @@ from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
 from edbatch.compilation.settings import fine_only
 from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
+from edbatch.graph.compute_dtype import computing_in
 from edbatch.graph.context import given_values, jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
@@ -106,14 +107,16 @@ def verify(
     if params is None:  # as parameters of a model that has none
         batched.bind(params)
     plan, values = _plan(batched, params, instances, rng)
-    model = _unbatched(batched.model, rng, values)
+    dtype = batched.types.compute_dtype
+    model = _unbatched(batched.model, dtype, rng, values)
     with jitted_cells():
         if values is not None:
-            _compare_values(batched.model, params, instances, values, tolerance, rng)
+            own = (params, instances, values, tolerance, dtype, rng)
+            _compare_values(batched.model, *own)
         expected = [model(params, each, k) for k, each in enumerate(instances)]
         close = 0
         if values is not None:
-            free = _unbatched(batched.model, rng)
+            free = _unbatched(batched.model, dtype, rng)
             alone = [free(params, each, k) for k, each in enumerate(instances)]
             close = sum(map(_is_other_path, alone, expected))
     found = split_instances(batched.apply(params, plan, rng=rng), len(instances))
@@ -196,11 +199,12 @@ def _compare_values(
     instances: Sequence[Any],
     values: Values,
     tolerance: float | None,
+    dtype: Any,
     rng: Any,
 ) -> None:
     for k, instance in enumerate(instances):
         with given_values(_ComparedValues(values[k], k, tolerance)):
-            _unbatched(model, rng)(params, instance, k)
+            _unbatched(model, dtype, rng)(params, instance, k)
 
 
 def _is_other_path(own: Any, expected: Any) -> bool:
@@ -410,12 +414,16 @@ def _compare_gradients(
 
 
 def _unbatched(
-    model: Callable[[Any, Any], Any], rng: Any, values: Values | None = None
+    model: Callable[[Any, Any], Any],
+    dtype: Any,
+    rng: Any,
+    values: Values | None = None,
 ) -> Callable[..., Any]:
     """The model of one instance, with its keys, and with values if there are any."""
 
     def run(params: Any, instance: Any, place: int) -> Any:
         with ExitStack() as contexts:
+            contexts.enter_context(computing_in(dtype))
             if rng is not None:
                 contexts.enter_context(cell_keys(rng, place))
             if values is not None:

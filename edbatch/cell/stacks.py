@@ -38,7 +38,7 @@ class Stacks(NamedTuple):
             more: What to add to each array.
         """
         return [
-            add_all(array, own)
+            add_all(array, _as_term(array, own))
             if not is_stacked or member is None
             else add_to_member(array, member, own)
             for array, is_stacked, own in zip(
@@ -75,11 +75,18 @@ def add_to_member(array: Array, member: Array, more: Array) -> Array:
     Returns:
         ``[G, ...]``.
     """
+    more = _as_term(array, more)
     if isinstance(array, DeferredRows):
         return add_rows(array, member, more[None])
     own = (take_member(array, member) + more)[None]
     start = (member,) + (jnp.int32(0),) * (array.ndim - 1)
     return lax.dynamic_update_slice(array, own, start, allow_negative_indices=False)
+
+
+def _as_term(array: Any, more: Array) -> Array:
+    """Gives what is added the dtype of the sum, which may be a wider one."""
+    holder = array.array if isinstance(array, DeferredRows) else array
+    return more.astype(holder.dtype)
 
 
 def stack(arrays: Sequence[Array]) -> Array:

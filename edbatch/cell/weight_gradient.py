@@ -39,6 +39,7 @@ from edbatch.cell.jaxpr import (
 from edbatch.cell.primitives import CUSTOM_VJP, DOT_GENERAL, STOP_GRADIENT, WHILE
 from edbatch.cell.rows import keep_rows, slice_rows, take_rows, zero_unless
 from edbatch.cell.stacks import Stacks
+from edbatch.cell.summation import zeros_for_sum
 
 Tapes = list[list[Array]]  # per site, arrays with one row per batch row
 Values = dict[Var, Any]
@@ -226,7 +227,7 @@ class Sites:
             for k, each in every.items():
                 found[k] = found[k] + each if k in found else each
             return found
-        sums = {k: jnp.zeros_like(packed[k]) for k in self._parameters(self._products)}
+        sums = {k: zeros_for_sum(packed[k]) for k in self._parameters(self._products)}
         done = jnp.int32(0)
         rows = len(jax.tree.leaves(inputs)[0])
         for size in [each for each in _BLOCKS if each <= rows]:
@@ -238,12 +239,12 @@ class Sites:
                 part = partial(slice_rows, first=block * size, width=size)
                 some = jax.tree.map(part, (inputs, outputs_bar))
                 more = pull(self._products, dict(enumerate(some[0])), some[1])
-                return {k: sums[k] + more[k] for k in sums}
+                return {k: sums[k] + more[k].astype(sums[k].dtype) for k in sums}
 
             sums = lax.fori_loop(done // size, end, add, sums)
             done = end * size
         for k, each in sums.items():
-            found[k] = found[k] + each if k in found else each
+            found[k] = found[k].astype(each.dtype) + each if k in found else each
         return found
 
     def contract_members(
@@ -274,7 +275,7 @@ class Sites:
         chosen = range(len(self.sites))
         positions = self._parameters(chosen)
         sums = Stacks(
-            [jnp.zeros_like(packed.arrays[k]) for k in positions],
+            [zeros_for_sum(packed.arrays[k]) for k in positions],
             [packed.stacked[k] for k in positions],
         )
         size = next(

@@ -29,6 +29,7 @@ from edbatch.cell.backward import TapedCell
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import keep_rows, slice_rows, write_rows, zero_unless
 from edbatch.cell.stacks import Stacks
+from edbatch.cell.summation import zeros_for_sum
 from edbatch.cell.weight_gradient import Tapes
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk, fence, read_inputs
@@ -88,7 +89,7 @@ def differentiate(
     start = _State(
         next_rows=run.next_rows,
         sums={
-            type_id: [jnp.zeros_like(prepared[type_id][k]) for k in cell.direct]
+            type_id: [zeros_for_sum(prepared[type_id][k]) for k in cell.direct]
             for type_id, cell in cells.items()
         },
         site_inputs={
@@ -399,5 +400,8 @@ def _collect(
         for k, each in enumerate(packed)
     ]
     for k, bar in zip(cell.direct, end.sums[type_id], strict=True):
-        found[k] = found[k] + bar
-    return tuple(found)
+        found[k] = found[k].astype(bar.dtype) + bar
+    return tuple(
+        bar if bar.dtype == jax.dtypes.float0 else bar.astype(own.dtype)
+        for bar, own in zip(found, packed, strict=True)
+    )

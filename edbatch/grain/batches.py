@@ -117,6 +117,7 @@ class RecordBatch:
                 )
         self._model = batched.model
         self._params = batched.types.params_spec
+        self._dtype = batched.types.compute_dtype
         self._whole = batched.takes_merged
         self._settings = {name: getattr(jax.config, name) for name in SETTINGS}
         self._settings["jax_enable_x64"] = x64_enabled()
@@ -177,7 +178,7 @@ class RecordBatch:
 
     def _tools_here(self) -> tuple[InstanceRecorder, GraphPacker]:
         if self._tools is None:
-            types = TypeTable(self._params, self._model)
+            types = TypeTable(self._params, self._model, self._dtype)
             self._tools = (
                 InstanceRecorder(types, self._whole, "batch"),
                 GraphPacker(types),

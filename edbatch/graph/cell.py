@@ -11,6 +11,7 @@ import numpy as np
 
 from edbatch.arguments import check_number, check_type, list_of
 from edbatch.errors import CellError, PickleError, shown, user_line, user_module
+from edbatch.graph.compute_dtype import computing
 from edbatch.graph.constants import PYTHON_NUMBERS, as_number, constant_key
 from edbatch.graph.context import context
 from edbatch.graph.recording_bases import CellCall
@@ -190,12 +191,31 @@ class Cell(CellCall):
                 bound[position] = jax.tree.map(_as_array, bound[position])
             elif name in named:
                 named[name] = jax.tree.map(_as_array, named[name])
-        function = self._compiled if context.jit else self.function
+        function = self._function_now()
         return jax.tree.map(_strong, function(*bound, **named))
 
+    def _function_now(self) -> Callable[..., Any]:
+        """The function as it runs in this context: compiled, or in another dtype."""
+        dtype = context.compute_dtype
+        if dtype is None and not context.jit:
+            return self.function
+        known = self._functions.get((dtype, context.jit))
+        if known is None:
+            known = self.function_in(dtype)
+            if context.jit:
+                known = jax.jit(known, static_argnames=self.static or None)
+            self._functions[dtype, context.jit] = known
+        return known
+
+    def function_in(self, dtype: Any) -> Callable[..., Any]:
+        """Returns the function as it computes in a dtype; as it is written if None."""
+        if dtype is None:
+            return self.function
+        return computing(self.function, tuple(self.positions), self.static, dtype)
+
     @functools.cached_property
-    def _compiled(self) -> Callable[..., Any]:
-        return jax.jit(self.function, static_argnames=self.static or None)
+    def _functions(self) -> dict[Any, Callable[..., Any]]:
+        return {}
 
     def _stack(self, elements: Sequence[Any], name: str) -> tuple[Any, Any]:
         self.check_padded(elements, name)

@@ -37,6 +37,7 @@ class _Context(threading.local):
     keys: KeySource | None = None
     values: ValueSource | None = None
     jit: bool = False
+    compute_dtype: Any = None  # that cells run in; see `edbatch.graph.compute_dtype`
     inside: bool = False  # the function of a recorded cell runs
 
 

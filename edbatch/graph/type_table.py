@@ -58,15 +58,21 @@ class TypeTable:
         kinds: Known array kinds.
         lock: Guards types and array kinds.
         trees: Known structures of outputs; equal ones are one object.
+        compute_dtype: The dtype that cells compute in; None for that of what they are
+            called with.
         x64: Whether ``jax_enable_x64`` was on when the table was made. Dtypes of
             numbers and of what cells make follow from it, so its types, and all that
             is recorded and planned with them, belong to that setting.
     """
 
     def __init__(
-        self, params_spec: Any, model: Callable[..., Any] | None = None
+        self,
+        params_spec: Any,
+        model: Callable[..., Any] | None = None,
+        compute_dtype: np.dtype | None = None,
     ) -> None:
         self.params_spec = params_spec
+        self.compute_dtype = compute_dtype
         self.model = model
         self.model_name = "" if model is None else full_name(model)
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
@@ -75,6 +81,7 @@ class TypeTable:
         self.lock = self.kinds.lock
         self.trees: dict[OutputTree, OutputTree] = {}
         self.x64 = x64_enabled()
+        self._in_dtype: dict[Cell, Callable[..., Any]] = {}
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
         self._list_lengths = ListLengths()
@@ -124,6 +131,7 @@ class TypeTable:
         What is traced of cells is shared, too.
         """
         self.kinds, self.lock, self.x64 = other.kinds, other.lock, other.x64
+        self.compute_dtype = other.compute_dtype
         self.traces = other.traces
 
     def __copy__(self) -> "TypeTable":
@@ -142,7 +150,7 @@ class TypeTable:
             marks = self._marks()
         stored = tuple(map(store, types))
         what = (marks, self.params_spec, self.model_name, self.x64, avals, stored)
-        return _load, what
+        return _load, (*what, self.compute_dtype)
 
     def _check_spec(self) -> bool:
         try:
@@ -330,7 +338,7 @@ class TypeTable:
         key = _identity(cell, self._without_paths(template), *facts[1:])
         if key not in self._traced:
             self._check_not_anew(cell.name, cell.function)
-            self._traced[key] = self._trace(cell.name, cell.function, *facts)
+            self._traced[key] = self._trace(cell.name, self.function_of(cell), *facts)
         return self._traced[key]
 
     def _without_paths(self, template: CallTemplate) -> CallTemplate:
@@ -358,7 +366,7 @@ class TypeTable:
             id=len(self.types),
             key=self._key(cell.name, template, len(operand_kinds)),
             cell=cell,
-            function=cell.function,
+            function=self.function_of(cell),
             template=template,
             operand_kinds=operand_kinds,
             external_kinds=external_kinds,
@@ -370,6 +378,16 @@ class TypeTable:
         self._by_facts[_identity(*facts)] = node_type
         self.types.append(node_type)
         return node_type
+
+    def function_of(self, cell: Cell) -> Callable[..., Any]:
+        """Returns a cell's function as it computes for this table; always the same."""
+        if self.compute_dtype is None:
+            return cell.function
+        known = self._in_dtype.get(cell)
+        if known is None:
+            known = cell.function_in(self.compute_dtype)
+            known = self._in_dtype.setdefault(cell, known)
+        return known
 
     def _check_not_anew(self, name: str, function: Callable[..., Any]) -> None:
         code = getattr(function, "__code__", None)
@@ -431,6 +449,7 @@ def _load(
     x64: bool,
     avals: Sequence[Aval],
     stored: Sequence[StoredType],
+    compute_dtype: np.dtype | None = None,
 ) -> TypeTable:
     """Finds the table of a pickle among those of this process, or makes a copy."""
     size = len(stored), len(avals)
@@ -443,7 +462,7 @@ def _load(
                 if table._size_in_pickle == table._size() == shared:
                     table._extend(marks, avals, stored)
                     return table
-        table = TypeTable(params_spec)
+        table = TypeTable(params_spec, compute_dtype=compute_dtype)
         table.model_name, table.x64 = model_name, x64
         table._extend(marks, avals, stored)
         return table

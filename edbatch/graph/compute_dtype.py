@@ -1,0 +1,111 @@
+"""Cells that compute in another dtype than that of the parameters.
+
+The dtype is what `dtype` is to a module of Flax, beside its `param_dtype`: what a cell
+is called with is cast to it, what the cell makes of that comes out as it is, and
+parameters and their gradients stay what they are. Numbers that are not floating, keys,
+and static arguments are not touched. A cell that a cell calls is a plain function.
+"""
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.errors import PlanError, shown
+from edbatch.graph.context import context
+
+_DTYPES = ("bfloat16", "float16", "float32")
+
+
+def checked_dtype(dtype: Any) -> np.dtype | None:
+    """Checks what a user names as the dtype to compute in.
+
+    Args:
+        dtype: A dtype, or its name; None for that of parameters and inputs.
+
+    Returns:
+        The dtype.
+
+    Raises:
+        PlanError: It is none of those that cells can compute in.
+
+    Example:
+        >>> str(checked_dtype("bfloat16"))
+        'bfloat16'
+    """
+    if dtype is None:
+        return None
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.name not in _DTYPES:
+        raise PlanError(
+            f"compute_dtype of eb.batch is one of {', '.join(_DTYPES)}, but this is"
+            f" {shown(dtype)}; usually a number or a class of another library; pass"
+            " jnp.bfloat16, or leave it out to compute in the parameters' own dtype"
+        )
+    return found
+
+
+def computing(
+    function: Callable[..., Any],
+    names: Sequence[str],
+    static: Collection[str],
+    dtype: np.dtype,
+) -> Callable[..., Any]:
+    """Returns a cell's function, as it computes in a dtype.
+
+    Args:
+        function: The function.
+        names: The names of its arguments, in order.
+        static: Those that are compile-time constants.
+        dtype: The dtype, a floating one.
+
+    Returns:
+        A function of the same arguments.
+    """
+
+    @functools.wraps(function)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        cast = functools.partial(_cast, dtype=dtype)
+        own = [
+            each if k < len(names) and names[k] in static else jax.tree.map(cast, each)
+            for k, each in enumerate(args)
+        ]
+        named = {
+            name: each if name in static else jax.tree.map(cast, each)
+            for name, each in kwargs.items()
+        }
+        with computing_in(None):  # cells that it calls
+            return function(*own, **named)
+
+    return compute
+
+
+def _cast(leaf: Any, dtype: np.dtype) -> Any:
+    own = getattr(leaf, "dtype", None)
+    if own is None or own == dtype or not jnp.issubdtype(own, jnp.floating):
+        return leaf
+    return jnp.asarray(leaf).astype(dtype)
+
+
+@contextmanager
+def computing_in(dtype: np.dtype | None) -> Iterator[None]:
+    """Lets cells compute in a dtype while models run unbatched in this context.
+
+    Args:
+        dtype: The dtype; None for that of what cells are called with.
+
+    Yields:
+        Nothing.
+    """
+    before, context.compute_dtype = context.compute_dtype, dtype
+    try:
+        yield
+    finally:
+        context.compute_dtype = before

@@ -1,0 +1,225 @@
+"""Cells that compute in bfloat16, with parameters, gradients and sums in float32."""
+
+import copy
+import pickle
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from loaded_data import Trees
+from trees import all_states, encode, make_params, sample_trees
+
+import edbatch as eb
+from edbatch.models import WORKLOADS, get_workload
+
+SIZES = eb.Sizes(widths=(4, 16))
+HALF = jnp.bfloat16
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+
+def new_batched(model, params, **options):
+    return eb.batch(model, params=params, sizes=SIZES, compute_dtype=HALF, **options)
+
+
+QUICK = ("tree-lstm", "bilstm-tagger")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        each if each in QUICK else pytest.param(each, marks=pytest.mark.slow)
+        for each in WORKLOADS
+    ],
+)
+def test_workloads_compute_what_their_cells_compute_in_bfloat16(name):
+    workload = get_workload(name, vocabulary_size=20)
+    params = workload.init_params(jax.random.key(0), 8)
+    batched = eb.batch(workload.model, params=params, compute_dtype=HALF)
+    found = eb.verify(batched, params, workload.sample(np.random.default_rng(0), 3))
+    assert found.max_gradient_error is not None
+    plan = batched.plan(workload.sample(np.random.default_rng(1), 2))
+    outputs = jax.tree.leaves(batched.apply(params, plan))
+    assert jnp.dtype(HALF) in {each.dtype for each in outputs}
+    own = jax.tree.leaves(jax.grad(total, 1)(batched, params, plan))
+    assert {each.dtype for each in own} == {jnp.dtype("float32")}
+
+
+def total(batched, params, plan):
+    leaves = jax.tree.leaves(batched.apply(params, plan))
+    floats = [each for each in leaves if jnp.issubdtype(each.dtype, jnp.floating)]
+    return sum(each.astype(jnp.float32).sum() for each in floats)
+
+
+def products(function, *args):
+    """The dtypes that products of a function read."""
+    text = str(jax.make_jaxpr(function)(*args))
+    dots = re.findall(r"dot_general\[.*?\] (\w+) (\w+)", text, flags=re.DOTALL)
+    dtypes = dict(re.findall(r"(\w+):(\w+)\[", text))
+    return {dtypes[each] for pair in dots for each in pair}
+
+
+@pytest.mark.parametrize(
+    "compiler",
+    [
+        eb.Compiler(),
+        eb.Compiler(packing="never", hoisting="never", sharing="never"),
+        eb.Compiler(hoisting="always", slices="always", remat="always"),
+    ],
+    ids=["auto", "never", "always"],
+)
+def test_all_products_read_bfloat16(compiler):
+    params, trees = make_params(8), sample_trees(0, 9)
+    batched = new_batched(encode, params, compiler=compiler)
+    eb.verify(batched, params, trees)
+    plan = batched.plan(trees)
+    assert products(lambda p: batched.apply(p, plan), params) == {"bf16"}
+    gradient = jax.grad(lambda p: total(batched, p, plan))
+    assert products(gradient, params) == {"bf16"}
+    plain = eb.batch(encode, params=params, sizes=SIZES, compiler=compiler)
+    assert products(lambda p: plain.apply(p, plain.plan(trees)), params) == {"f32"}
+
+
+@eb.cell
+def shift(bias, x):
+    return x + bias
+
+
+@eb.cell
+def times(weight, x):
+    return weight @ x
+
+
+def chain(params, length):
+    x = shift(params["bias"], np.zeros(2, np.float32))
+    for _ in range(length - 1):
+        x = shift(params["bias"], x)
+    return x
+
+
+def rows(params, length):
+    return [times(params["weight"], np.ones(64, np.float32)) for _ in range(length)]
+
+
+@pytest.mark.parametrize("packing", ["auto", "never"])
+def test_sums_over_nodes_lose_nothing(packing):
+    """In bfloat16, 256 + 1 is 256."""
+    compiler = eb.Compiler(packing=packing)
+    params = {"bias": jnp.zeros(2), "weight": jnp.ones((64, 64))}
+    for model, name in ((chain, "bias"), (rows, "weight")):
+        batched = new_batched(model, params, compiler=compiler)
+        plan = batched.plan([3000, 100])
+        own = jax.grad(lambda p: total(batched, p, plan))(params)[name]  # noqa: B023
+        np.testing.assert_allclose(own, 3100.0, rtol=2**-8)
+
+
+@eb.cell(static=("scale",))
+def mixed(params, word, flag, x, scale):
+    assert params["table"].dtype == x.dtype == HALF
+    assert word.dtype == jnp.int32 and flag.dtype == jnp.bool_
+    row = params["table"][word]
+    exact = x.astype(jnp.float32) * scale
+    return jnp.where(flag, row, inner(row)), exact, word
+
+
+@eb.cell
+def inner(row):
+    return row * 2
+
+
+def of_all_kinds(params, instance):
+    row, exact, word = mixed(params, *instance, scale=0.5)
+    return {"row": row, "exact": exact, "word": word, "flag": np.bool_(True)}
+
+
+def test_what_is_cast_and_what_is_not():
+    params = {"table": jax.random.normal(jax.random.key(0), (5, 3))}
+    instances = [(np.int32(k), np.bool_(k % 2), np.float32(1 + 2**-12)) for k in (1, 2)]
+    batched = new_batched(of_all_kinds, params)
+    found = batched(params, instances)
+    assert {name: str(each.dtype) for name, each in found.items()} == {
+        "row": "bfloat16",
+        "exact": "float32",
+        "word": "int32",
+        "flag": "bool",
+    }
+    assert found["exact"].tolist() == [0.5, 0.5]
+    eb.verify(batched, params, instances)
+
+
+def test_lists_meshes_and_values():
+    params, trees = make_params(), sample_trees(0, 5)
+    batched = new_batched(all_states, params)
+    eb.verify(batched, params, trees)
+    found = batched(params, trees)
+    assert isinstance(found, eb.Ragged) and found.values.dtype == HALF
+    sharded = new_batched(encode, params).sharded()
+    eb.verify(sharded, params, trees)
+    asking = new_batched(asks, params)
+    eb.verify(asking, params, trees)
+    assert asking(params, trees).dtype == HALF
+
+
+def asks(params, tree):
+    state = encode(params, tree)[0]
+    seen = eb.value(state)
+    assert seen.dtype == HALF
+    return times(params["leaf"], state) if seen[0] > 0 else state
+
+
+def test_families_share_loops():
+    params = {"layers": [jnp.full((4, 4), 0.1 * k) for k in range(1, 7)]}
+    batched = eb.batch(stack, params=params, compute_dtype=HALF)
+    instances = [np.ones(4, np.float32), np.zeros(4, np.float32)]
+    eb.verify(batched, params, instances)
+    plan = batched.plan(instances)
+    # The first layer reads an input from outside, all others values.
+    assert len({each.type_id for each in plan.shape.program.loops}) == 2
+    own = jax.grad(lambda p: total(batched, p, plan))(params)
+    assert {each.dtype for each in jax.tree.leaves(own)} == {jnp.dtype("float32")}
+
+
+def stack(params, x):
+    for layer in params["layers"]:
+        x = times(layer, x)
+    return x
+
+
+def test_other_processes_compute_in_it_too():
+    params, trees = make_params(), [Trees(6)[k] for k in range(6)]
+    batched = new_batched(encode, params)
+    expected = batched(params, trees)[0]
+    for each in (copy.copy(batched), pickle.loads(pickle.dumps(batched))):
+        np.testing.assert_array_equal(each(params, trees)[0], expected)
+    kept = pickle.loads(pickle.dumps(batched.record_all(trees)))
+    np.testing.assert_array_equal(batched(params, kept)[0], expected)
+    fresh = new_batched(encode, params)
+    loader = eb.Loader(fresh, trees, 6, shuffle=False, workers=1)
+    [item] = loader
+    np.testing.assert_array_equal(fresh.apply(params, item.plan)[0], expected)
+    record = pickle.loads(pickle.dumps(eb.grain.RecordBatch(fresh)))
+    batch = eb.grain.PlanBatch(fresh)(record(trees))
+    np.testing.assert_array_equal(fresh.apply(params, batch.plan)[0], expected)
+
+
+def test_recordings_are_of_one_dtype():
+    params = make_params()
+    kept = new_batched(encode, params).record((1, 2))
+    plain = eb.batch(encode, params=params)
+    with pytest.raises(eb.PlanError, match=r"compute_dtype=bfloat16 and this .* None"):
+        plain.plan([kept])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float64", 3, object(), "bf16"])
+def test_dtypes_that_cells_cannot_compute_in(dtype):
+    with pytest.raises(eb.PlanError, match=r"compute_dtype of eb\.batch is one of"):
+        eb.batch(encode, compute_dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_float32_is_what_parameters_have(dtype):
+    params, trees = make_params(), sample_trees(0, 4)
+    found = eb.batch(encode, compute_dtype=dtype)(params, trees)[0]
+    np.testing.assert_array_equal(found, eb.batch(encode)(params, trees)[0])
