@@ -126,7 +126,9 @@ class DataflowGraph:
     @cached_property
     def flat(self) -> np.ndarray:
         """All integers of a recording, to be joined with others'; ``[n] int32``."""
-        return flatten(self)
+        nodes = self.node_type, self.operands, self.external_rows, self.instance_nodes
+        outputs = self.outputs.columns, self.outputs.lengths
+        return flatten(nodes, self.num_values, self.externals, *outputs)
 
     @cached_property
     def structure(self) -> GraphStructure:

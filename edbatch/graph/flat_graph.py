@@ -10,13 +10,11 @@ list; and the types of nodes, operands, external rows, nodes of each instance, c
 and lists themselves.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-
-if TYPE_CHECKING:
-    from edbatch.graph.dataflow_graph import DataflowGraph
 
 _COUNTS = 8
 
@@ -46,31 +44,33 @@ class Joined(NamedTuple):
     pool_rows: np.ndarray  # [K] int64
 
 
-def flatten(graph: "DataflowGraph") -> np.ndarray:
+def flatten(
+    nodes: Sequence[np.ndarray],
+    num_values: int,
+    pools: Mapping[int, np.ndarray],
+    columns: Sequence[np.ndarray],
+    lengths: Sequence[np.ndarray],
+) -> np.ndarray:
     """Writes the integers of a graph into one array.
 
     Args:
-        graph: The graph, as it was recorded.
+        nodes: Types of nodes, operands, external rows and nodes of each instance, as of
+            `DataflowGraph`.
+        num_values: Number of values.
+        pools: External inputs by array kind.
+        columns: Columns of the outputs.
+        lengths: Lengths of their lists.
 
     Returns:
         The array, ``[n] int32``.
     """
-    outputs = graph.outputs
-    parts = (*outputs.columns, *outputs.lengths)
-    head = [
-        graph.num_nodes,
-        len(graph.operands),
-        len(graph.external_rows),
-        graph.num_values,
-        graph.num_instances,
-        len(graph.externals),
-        len(outputs.columns),
-        len(outputs.lengths),
-    ]
-    for kind, pool in graph.externals.items():
+    num_nodes, num_operands, num_rows, num_instances = map(len, nodes)
+    head = [num_nodes, num_operands, num_rows, num_values, num_instances]
+    head += len(pools), len(columns), len(lengths)
+    for kind, pool in pools.items():
         head += kind, len(pool)
+    parts = (*columns, *lengths)
     head += map(len, parts)
-    nodes = (graph.node_type, graph.operands, graph.external_rows, graph.instance_nodes)
     return np.concatenate([np.array(head, np.int32), *nodes, *parts], dtype=np.int32)
 
 
