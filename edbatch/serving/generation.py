@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,15 +25,15 @@ class Generation:
     """Requests in flight, run by one runner. All of it happens in one thread.
 
     Where there are many they run in two parts: while the device computes the values of
-    one, the other runs in Python. Where a serving policy decides, it is one wave after
-    the other, since the policy goes by what is there.
+    one, the other runs in Python. Where a serving policy decides, each part has a
+    decider of its own, which knows since when its nodes are ready.
 
     Args:
         runner: A new runner.
         model: Runs one instance, with handles.
         max_nodes: How many nodes an instance may record between two values.
         counts: The server's counts.
-        decider: Decides what waves run; None for all that is needed.
+        deciders: Decide what the waves of each part run; none for all that is needed.
 
     Attributes:
         runner: The runner.
@@ -45,14 +45,16 @@ class Generation:
         model: Callable[[Any], Any],
         max_nodes: int,
         counts: Counts,
-        decider: WaveDecider | None = None,
+        deciders: Sequence[WaveDecider] = (),
     ) -> None:
         self.runner, self._model = runner, model
-        self._decider, self._start_s = decider, time.perf_counter()
+        self._deciders, self._start_s = deciders, time.perf_counter()
         self._max_nodes, self._counts = max_nodes, counts
         self._requests: dict[int, Request] = {}
         self._waiting: list[Request] = []  # for a wave
         self._launched: deque[tuple[list[Request], Asked]] = deque()
+        self._part_of: dict[int, int] = {}  # of requests, where a policy decides
+        self._running: dict[int, float] = {}  # parts whose waves run, since when
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -78,6 +80,11 @@ class Generation:
         ):
             self._requests[id(request)] = request
             self._waiting.append(request)
+            if len(self._deciders) > 1 and len(self) >= _TWO_PARTS:
+                second = sum(self._part_of.values())
+                self._part_of[id(request)] = int(2 * second < len(self._part_of))
+            else:
+                self._part_of[id(request)] = 0
 
     def _start_run(self, request: Request) -> None:
         number = request.number % _NUMBERS
@@ -132,37 +139,53 @@ class Generation:
         """
         room = (2 if len(self) >= _TWO_PARTS else 1) - len(self._launched)
         self._drop()
-        if self._decider is not None:
-            return self._run_decided(self._decider, arrived, may_wait)
+        if self._deciders:
+            return self._launch_decided(arrived, may_wait) or self._end_decided()
         if self._waiting and room > 0:
             self._launch(self._take_part())
         elif self._launched:
             self._resume(*self._launched.popleft())
         return True
 
-    def _run_decided(self, decider: WaveDecider, arrived: int, may_wait: bool) -> bool:
-        """Runs the wave that the policy decides, to its end."""
-        if not self._waiting:
+    def _launch_decided(self, arrived: int, may_wait: bool) -> bool:
+        """Launches the wave that the policy decides for a part without one."""
+        for part, decider in enumerate(self._deciders):
+            own = [r for r in self._waiting if self._part_of[id(r)] == part]
+            if not own or part in self._running:
+                continue
+            decided = self._decide(decider, own, arrived)
+            if isinstance(decided, int):
+                if may_wait or self._running:
+                    continue
+                decided = None
+            self._waiting = [r for r in self._waiting if self._part_of[id(r)] != part]
+            self._running[part] = self._now_ms()
+            self._launch(own, decided)
             return True
-        decided = self._decide(decider, arrived)
-        if isinstance(decided, int):
-            if may_wait:
-                return False
-            decided = None
-        began_ms = self._now_ms()
-        requests, self._waiting = self._waiting, []
-        self._launch(requests, decided)
+        return False
+
+    def _end_decided(self) -> bool:
+        """Waits for the oldest wave; returns whether there was one, or nobody waits."""
+        if not self._launched:
+            return not self._waiting
         requests, asked = self._launched.popleft()
+        part = next(iter(self._running))  # they run in the order of their launch
+        began_ms = self._running.pop(part)
         if not asked.places:
             self.runner.wait()  # no answer tells that the wave has run
         self._resume(requests, asked)
         self._waiting.sort(key=lambda each: each.submitted)
-        decider.ran(began_ms, self._now_ms())
+        now_ms = self._now_ms()
+        self._deciders[part].ran(began_ms, now_ms)
+        for other in self._running:  # on the device, theirs begins now
+            self._running[other] = now_ms
         return True
 
-    def _decide(self, decider: WaveDecider, arrived: int) -> Schedule | int | None:
+    def _decide(
+        self, decider: WaveDecider, requests: Sequence[Request], arrived: int
+    ) -> Schedule | int | None:
         """Asks the policy; returns None where it is not asked, or overruled."""
-        nodes, chosen = flight_nodes(self.runner, self._waiting, self._start_s)
+        nodes, chosen = flight_nodes(self.runner, requests, self._start_s)
         if not len(chosen):
             return None  # all that was asked for is there
         decided = decider.decide(nodes, self._now_ms(), arrived)
@@ -170,16 +193,16 @@ class Generation:
             return replace(decided, order=chosen[decided.order])
         if decided is None:
             self._counts.add(overruled=1)
-        elif self._has_answer():
+        elif self._has_answer(requests):
             nothing = np.zeros(0, np.int32)
             return Schedule(nothing, np.zeros(1, np.int32), nothing)
         return decided
 
-    def _has_answer(self) -> bool:
+    def _has_answer(self, requests: Sequence[Request]) -> bool:
         """Whether the values of some request are there already."""
         return any(
             bool((self.runner.rows_of([h._value for h in each.run.asked]) >= 0).all())
-            for each in self._waiting
+            for each in requests
             if each.run is not None
         )
 
@@ -245,6 +268,7 @@ class Generation:
             self._end(request)
         self._waiting = []
         self._launched.clear()
+        self._running.clear()
 
     def _drop(self) -> None:
         """Ends requests that nobody waits for any more, unless they are computed."""
@@ -275,6 +299,7 @@ class Generation:
     def _end(self, request: Request) -> None:
         """Frees the rows of a request, and what its instance holds."""
         self._requests.pop(id(request), None)
+        self._part_of.pop(id(request), None)
         run = request.run
         if run is None:
             return

@@ -31,6 +31,8 @@ from edbatch.serving.request import Queue, Request
 from edbatch.serving.stats import Counts, ServerStats
 from edbatch.serving.wave_loop import WaveLoop
 
+_PARTS = 2  # one is in Python while the device computes the other
+
 _servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
 
 
@@ -283,10 +285,12 @@ class Server:
         self, params: Any, counts: Counts, policy: ServingPolicy | None
     ) -> Generation:
         runner, model = self._batched.wave_runner(params, self._rng)
-        decider = None
-        if policy is not None:
-            decider = WaveDecider(policy, self._max_rows, self._patience_ms)
-        return Generation(runner, model, self._max_nodes, counts, decider)
+        deciders = [
+            WaveDecider(policy, self._max_rows, self._patience_ms)
+            for _ in range(_PARTS)
+            if policy is not None
+        ]
+        return Generation(runner, model, self._max_nodes, counts, deciders)
 
 
 @atexit.register

@@ -25,6 +25,8 @@ from edbatch.policies.serving import ServingHeuristic, ServingMachine, ServingRu
 from edbatch.policies.serving.choices import FEATURES, GREEDY, LARGEST, OLDEST, READY
 from edbatch.policies.serving.encoding import MachineState
 from edbatch.schedule.serving import JOIN_AT_ONCE, LOOK, WAIT, Admission
+from edbatch.serving import generation
+from edbatch.serving.generation import Generation
 
 PARAMS = make_params()
 
@@ -345,3 +347,25 @@ def test_warm_up_runs_what_the_policy_decides():
         futures = [server.submit_nowait(each) for each in instances]
         for future, each in zip(futures, instances, strict=True):
             assert_same(future.result(60), model(PARAMS, each))
+
+
+@pytest.mark.parametrize("name", policies())
+@pytest.mark.parametrize("kind", ["parser", "tree decoder"])
+def test_two_parts_under_a_policy(kind, name, monkeypatch):
+    """While one part is on the device, the policy decides for the other."""
+    model, instances = MODELS[kind]
+    monkeypatch.setattr(generation, "_TWO_PARTS", 4)
+    expected = [model(PARAMS, each) for each in instances]
+    both, launch = [], Generation._launch
+
+    def counted(self, *args):
+        launch(self, *args)
+        both.append(len(self._launched) == 2)
+
+    monkeypatch.setattr(Generation, "_launch", counted)
+    with eb.Server(eb.batch(model), PARAMS, policy=policies()[name]) as server:
+        with server._queue.changed:  # all of them join before the first wave
+            futures = [server.submit_nowait(each) for each in instances]
+        for future, each in zip(futures, expected, strict=True):
+            assert_same(future.result(60), each)
+    assert any(both) or name in ("run at once", "windows")  # four at once
