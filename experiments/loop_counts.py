@@ -8,7 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.cell.jaxpr import as_function, variables
+from edbatch.cell.jaxpr import (
+    Body,
+    Scan,
+    While,
+    as_function,
+    body_of,
+    inner_bodies,
+    name_of,
+    read_branches,
+    read_scan,
+    read_while,
+    variables,
+)
 from edbatch.target import CPU
 
 
@@ -43,50 +55,42 @@ def run_counted(
     Returns:
         The leaves of its result, and the outermost loops and conditionals in order.
     """
-    closed = jax.make_jaxpr(function)(*arguments)
+    body = body_of(jax.make_jaxpr(function)(*arguments))
     counter = _Counter()
-    leaves = jax.tree.leaves(arguments)
-    own = counter.places(closed.jaxpr)
-    return counter.run(closed.jaxpr, closed.consts, leaves, own), own
+    own = counter.places(body)
+    return counter.run(body, jax.tree.leaves(arguments), own), own
 
 
 class _Counter:
     """Interprets jaxprs."""
 
     def __init__(self) -> None:
-        self._plans: dict[int, list[tuple[Any, Any]]] = {}
+        self._plans: dict[int, tuple[Any, list[tuple[Any, Any]]]] = {}
 
-    def places(self, jaxpr: Any) -> list[Iterations]:
-        """The loops and conditionals of a jaxpr, those of called functions too."""
+    def places(self, body: Body) -> list[Iterations]:
+        """The loops and conditionals of a function, those of called ones too."""
         found = []
-        for eqn in jaxpr.eqns:
-            name = eqn.primitive.name
-            if name == "while":
-                bodies = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-            elif name == "cond":
-                bodies = eqn.params["branches"]
-            elif name == "scan":
-                bodies = (eqn.params["jaxpr"],)
-            else:
-                for called in _called(eqn):
-                    found += self.places(called.jaxpr)
+        for eqn in body.equations:
+            parts = _parts(eqn)
+            if parts is None:
+                for called in inner_bodies(eqn):
+                    found += self.places(called)
                 continue
-            inner = [self.places(each.jaxpr) for each in bodies]
-            found.append(Iterations(name, branches=[0] * len(bodies), inner=inner))
+            inner = [self.places(each) for each in parts]
+            own = Iterations(name_of(eqn), branches=[0] * len(parts), inner=inner)
+            found.append(own)
         return found
 
-    def run(
-        self, jaxpr: Any, consts: Any, arguments: Any, places: list[Iterations]
-    ) -> list[Any]:
-        """Runs a jaxpr, whose loops are counted in `places`."""
-        known = dict(zip(jaxpr.constvars, consts, strict=True))
-        known.update(zip(jaxpr.invars, arguments, strict=True))
+    def run(self, body: Body, arguments: Any, places: list[Iterations]) -> list[Any]:
+        """Runs a function, whose loops are counted in `places`."""
+        known = dict(body.constants)
+        known.update(zip(body.inputs, arguments, strict=True))
 
         def read(atom: Any) -> Any:
             return atom.val if hasattr(atom, "val") else known[atom]
 
         rest = iter(places)
-        for eqns, function in self._plan(jaxpr):
+        for eqns, function in self._plan(body):
             if function is not None:
                 inputs, outputs, call = function
                 found = call(*(known[each] for each in inputs))
@@ -94,22 +98,23 @@ class _Counter:
                 outputs = eqns[0].outvars
                 found = self._equation(eqns[0], [*map(read, eqns[0].invars)], rest)
             known.update(zip(outputs, found, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+        return [read(atom) for atom in body.outputs]
 
-    def _plan(self, jaxpr: Any) -> list[tuple[Any, Any]]:
+    def _plan(self, body: Body) -> list[tuple[Any, Any]]:
         """The equations one by one that hold loops, between them compiled functions."""
-        if id(jaxpr) in self._plans:
-            return self._plans[id(jaxpr)]
+        key = id(body.equations)
+        if key in self._plans:
+            return self._plans[key][1]
         groups: list[list[Any]] = []
         plain = False
-        for eqn in jaxpr.eqns:
+        for eqn in body.equations:
             is_plain = not self._holds_loops(eqn)
             if is_plain and plain:
                 groups[-1].append(eqn)
             else:
                 groups.append([eqn])
             plain = is_plain
-        used = set(variables(jaxpr.outvars))
+        used = set(variables(body.outputs))
         plan: list[tuple[Any, Any]] = []
         for eqns in reversed(groups):
             inputs = variables([atom for eqn in eqns for atom in eqn.invars])
@@ -124,74 +129,66 @@ class _Counter:
                 call = jax.jit(function, compiler_options=options)
                 plan.append((eqns, (inputs, outputs, call)))
             used.update(inputs)
-        self._plans[id(jaxpr)] = plan[::-1]
-        return self._plans[id(jaxpr)]
+        self._plans[key] = body.equations, plan[::-1]  # whose id is kept then
+        return plan[::-1]
 
     def _holds_loops(self, eqn: Any) -> bool:
-        return eqn.primitive.name in ("while", "cond", "scan") or any(
-            self.places(called.jaxpr) for called in _called(eqn)
-        )
+        return _parts(eqn) is not None or any(map(self.places, inner_bodies(eqn)))
 
     def _equation(self, eqn: Any, inputs: Any, rest: Iterator[Iterations]) -> Any:
         """Runs an equation that holds loops."""
-        name = eqn.primitive.name
-        if name == "while":
-            return self._while(eqn, inputs, next(rest))
-        if name == "cond":
-            return self._cond(eqn, inputs, next(rest))
-        if name == "scan":
-            return self._scan(eqn, inputs, next(rest))
-        [called] = _called(eqn)
-        own = [next(rest) for _ in self.places(called.jaxpr)]
-        return self.run(called.jaxpr, called.consts, inputs, own)
+        if (loop := read_while(eqn)) is not None:
+            return self._while(loop, inputs, next(rest))
+        if (branches := read_branches(eqn)) is not None:
+            return self._switch(branches, inputs, next(rest))
+        if (scan := read_scan(eqn)) is not None:
+            return self._scan(scan, inputs, next(rest))
+        [called] = inner_bodies(eqn)
+        own = [next(rest) for _ in self.places(called)]
+        return self.run(called, inputs, own)
 
-    def _while(self, eqn: Any, inputs: Any, place: Iterations) -> Any:
-        cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-        n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-        cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
-        carry = inputs[n_cond + n_body :]
+    def _while(self, loop: While, inputs: Any, place: Iterations) -> Any:
+        first = loop.condition_consts
+        last = first + loop.body_consts
+        condition_consts, body_consts = inputs[:first], inputs[first:last]
+        carry = inputs[last:]
         place.runs += 1
         while True:
-            [more] = self.run(
-                cond.jaxpr, cond.consts, [*cond_consts, *carry], place.inner[0]
-            )
+            own = [*condition_consts, *carry]
+            [more] = self.run(loop.condition, own, place.inner[0])
             if not more:
                 return carry
             place.turns += 1
-            carry = self.run(
-                body.jaxpr, body.consts, [*body_consts, *carry], place.inner[1]
-            )
+            carry = self.run(loop.body, [*body_consts, *carry], place.inner[1])
 
-    def _cond(self, eqn: Any, inputs: Any, place: Iterations) -> Any:
-        branches = eqn.params["branches"]
+    def _switch(self, branches: list[Body], inputs: Any, place: Iterations) -> Any:
         chosen = int(np.clip(int(inputs[0]), 0, len(branches) - 1))
         place.runs += 1
         place.branches[chosen] += 1
-        body = branches[chosen]
-        return self.run(body.jaxpr, body.consts, inputs[1:], place.inner[chosen])
+        return self.run(branches[chosen], inputs[1:], place.inner[chosen])
 
-    def _scan(self, eqn: Any, inputs: Any, place: Iterations) -> Any:
-        body, length = eqn.params["jaxpr"], eqn.params["length"]
-        n_consts, n_carry = eqn.params["num_consts"], eqn.params["num_carry"]
-        consts, carry = inputs[:n_consts], inputs[n_consts : n_consts + n_carry]
-        stacked = inputs[n_consts + n_carry :]
+    def _scan(self, scan: Scan, inputs: Any, place: Iterations) -> Any:
+        first = scan.num_consts
+        last = first + scan.num_carried
+        consts, carry, stacked = inputs[:first], inputs[first:last], inputs[last:]
         place.runs += 1
-        place.turns += length
-        order = range(length)
+        place.turns += scan.length
+        order = range(scan.length)
         collected = []
-        for k in reversed(order) if eqn.params["reverse"] else order:
+        for k in reversed(order) if scan.reverse else order:
             own = [each[k] for each in stacked]
-            found = self.run(
-                body.jaxpr, body.consts, [*consts, *carry, *own], place.inner[0]
-            )
-            carry, rows = found[:n_carry], found[n_carry:]
+            found = self.run(scan.body, [*consts, *carry, *own], place.inner[0])
+            carry, rows = found[: scan.num_carried], found[scan.num_carried :]
             collected.append(rows)
-        if eqn.params["reverse"]:
+        if scan.reverse:
             collected.reverse()
         return [*carry, *(jnp.stack(each) for each in zip(*collected, strict=True))]
 
 
-def _called(eqn: Any) -> list[Any]:
-    """The functions that an equation calls, as closed jaxprs."""
-    params = [eqn.params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr")]
-    return [each for each in params if hasattr(each, "consts")]
+def _parts(eqn: Any) -> list[Body] | None:
+    """The parts of a loop or a conditional, which are counted apart; or None."""
+    if (loop := read_while(eqn)) is not None:
+        return [loop.condition, loop.body]
+    if (scan := read_scan(eqn)) is not None:
+        return [scan.body]
+    return read_branches(eqn)

@@ -88,16 +88,16 @@ MUTATIONS = (
     # --- graphs and schedules
     kernel(
         "unshifted-operands",
-        "edbatch/graph/merge.py",
-        "operands[operand] += first_value[graph]",
-        "operands[operand] += first_value[0]",
+        "edbatch/graph/flat_graph.py",
+        "operands[operand] = value + first_value if value >= 0 else value",
+        "operands[operand] = value",
         "tests/graph/test_recording.py",
     ),
     Mutation(
         "unshifted-inputs",
-        "edbatch/graph/merge.py",
-        "rows[row] += first_row[graph, slot_kind[slot]]",
-        "rows[row] += first_row[graph, 0]",
+        "edbatch/graph/flat_graph.py",
+        "shifted = own + first_row[slot_kind[slot]] if own >= 0 else own",
+        "shifted = own + first_row[0] if own >= 0 else own",
         "tests/graph/test_external_inputs.py",
     ),
     kernel(
@@ -288,16 +288,16 @@ MUTATIONS = (
     ),
     Mutation(
         "lost-cotangent",
-        "edbatch/gradient/cotangents.py",
-        "bar = bar + slice_rows(own, where, bar.shape[0])",
-        "pass",
+        "edbatch/cell/rows.py",
+        "write_rows(arena, rows, more + slice_rows(arena, rows, len(more)))",
+        "write_rows(arena, rows, more)",
         "tests/gradient tests/test_batch_parameters.py",
     ),
     Mutation(
         "set-not-added",
-        "edbatch/cell/stacks.py",
-        "            array + own\n",
-        "            own\n",
+        "edbatch/cell/rows.py",
+        "    return array + more\n",
+        "    return more\n",
         "tests/gradient/test_gradient_rules.py",
     ),
     Mutation(

@@ -32,7 +32,7 @@ from jax.extend.core import Literal as Literal
 from jax.extend.core import Var as Var
 from jax.interpreters import ad, batching, mlir
 
-from edbatch.cell.primitives import CALLS, DOT_GENERAL, SCAN, SLICE, WHILE
+from edbatch.cell.primitives import CALLS, COND, DOT_GENERAL, SCAN, SLICE, WHILE
 
 Atom = Var | Literal
 
@@ -340,6 +340,7 @@ class Scan(NamedTuple):
     num_carried: int
     length: int
     body: Body
+    reverse: bool
 
 
 def read_scan(eqn: JaxprEqn) -> Scan | None:
@@ -350,7 +351,8 @@ def read_scan(eqn: JaxprEqn) -> Scan | None:
         consts, carried, _ = map(len, eqn.params["ft_in"].unpack())
     else:
         consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
-    return Scan(consts, carried, eqn.params["length"], body_of(eqn.params["jaxpr"]))
+    body, reverse = body_of(eqn.params["jaxpr"]), eqn.params["reverse"]
+    return Scan(consts, carried, eqn.params["length"], body, reverse)
 
 
 class While(NamedTuple):
@@ -372,6 +374,13 @@ def read_while(eqn: JaxprEqn) -> While | None:
         body_of(eqn.params["cond_jaxpr"]),
         body_of(eqn.params["body_jaxpr"]),
     )
+
+
+def read_branches(eqn: JaxprEqn) -> list[Body] | None:
+    """Reads an equation as a `jax.lax.switch`; None if it is none."""
+    if eqn.primitive.name != COND:
+        return None
+    return [body_of(each) for each in eqn.params["branches"]]
 
 
 def reverse_only_identity(refuse: Callable[..., NoReturn]) -> Callable[[Any], Array]:
