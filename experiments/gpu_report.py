@@ -90,7 +90,7 @@ def python(words: list[str], path: str, seconds: float) -> tuple[int, str, str]:
     """Runs Python; returns its exit status, or 124, and what it printed."""
     try:
         done = subprocess.run(
-            [sys.executable, *words],
+            [sys.executable, "-P", *words],  # not the sources in the current folder
             capture_output=True,
             text=True,
             env=environment(path),

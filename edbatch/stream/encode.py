@@ -176,7 +176,7 @@ def _find_loops(
     for c in range(count):
         t = np.int64(node_type[chunks.order[chunks.first[c]]])
         rank = np.int64(chunks.slices[c])
-        code[c] = t << 48 | rank << 32 | (_WIDEST - chunks.width[c])
+        code[c] = t << 48 | rank << 32 | (_WIDEST - np.int64(chunks.width[c]))
     used = np.unique(code)
     fields = 0
     for each in used:
