@@ -63,7 +63,7 @@ class Target:
     line_bytes: int = 64
     padded_bytes: int = 2**20
     pretransposed_bytes: int = 0
-    gather_row_ns: float = 150.0
+    gather_row_ns: float = 100.0
     align_node_ns: float = 170.0
     control: Literal["loops", "switch"] = "loops"
     ungrouped_loops: int = 8

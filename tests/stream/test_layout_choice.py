@@ -130,7 +130,7 @@ def test_types_that_are_not_aligned_are_not_looked_at(monkeypatch):
     assert looked_at == [2]  # when it was decided
     batched = eb.batch(chain, params=PARAMS)
     for seed in range(3):
-        batched.plan(sample_chains(8, seed))
+        batched.plan(sample_chains(32, seed))
     assert looked_at == [2, 2, 1, 1, 1]
 
 
