@@ -82,24 +82,6 @@ def resize(project, x):
     return x @ project
 
 
-@eb.cell
-def total(vectors):
-    return sum(vectors) / len(vectors)
-
-
-@eb.cell(padded=("vectors",))
-def attend(params, query, vectors, mask):
-    scores = jnp.where(mask, vectors @ params["mix"]["a"] @ query, -jnp.inf)
-    return jax.nn.softmax(scores) @ vectors
-
-
-@eb.cell(padded=("pairs",))
-def attend_pairs(params, pairs, mask):
-    wide, narrow = pairs
-    weight = jnp.where(mask, narrow.sum(-1), 0.0)
-    return jnp.tanh(weight @ wide), mask.sum()
-
-
 @eb.cell(padded=("words",))
 def bag(params, words, mask):
     return jnp.where(mask[:, None], params["table"][words], 0).sum(0)

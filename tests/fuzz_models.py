@@ -14,6 +14,7 @@ import fuzz_cells
 import jax
 import jax.numpy as jnp
 import numpy as np
+import programs
 from jax import Array
 from random_cells import random_cell
 
@@ -182,7 +183,7 @@ def _random(run: Run, n: tuple[int, ...]) -> Any:
 
 def _attend_pairs(run: Run, n: tuple[int, ...]) -> Any:
     pairs = [(run.pick(k), run.pick(k, PAIR)) for k in n]
-    return fuzz_cells.attend_pairs(run.params, pairs)
+    return programs.attend_pairs(run.params, pairs)
 
 
 def _embed(run: Run, n: tuple[int, ...]) -> Any:
@@ -249,8 +250,8 @@ OPERATIONS: dict[str, Callable[[Run, tuple[int, ...]], Any]] = {
         r.reading("widen")["widen"], r.pick(n[0], PAIR), r.pick(n[-1])
     ),
     "resize": _resize,
-    "total": lambda r, n: fuzz_cells.total(r.several(n)),
-    "attend": lambda r, n: fuzz_cells.attend(
+    "total": lambda r, n: programs.total(r.several(n)),
+    "attend": lambda r, n: programs.attend(
         r.reading("mix"), r.pick(n[0]), r.several(n)
     ),
     "attend_pairs": _attend_pairs,

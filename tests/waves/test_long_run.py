@@ -9,19 +9,11 @@ from asking_models import embed, join, make_params, score, turn
 
 import edbatch as eb
 from edbatch.graph.handle import Handle
-from edbatch.stream import wave_sizes
 from edbatch.waves import long_run, runner
 from edbatch.waves.long_run import LongRun
 from edbatch.waves.runner import handles_in
 
-
-@pytest.fixture(autouse=True)
-def small_arenas(monkeypatch):
-    eb.use_tiers("coarse")
-    smallest = dict(wave_sizes._SMALLEST, arena=16)
-    monkeypatch.setattr(wave_sizes, "_SMALLEST", smallest)
-    yield
-    eb.use_tiers("fine")
+pytestmark = pytest.mark.usefixtures("small_arenas")
 
 
 @pytest.fixture

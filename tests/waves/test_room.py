@@ -6,17 +6,9 @@ import pytest
 from asking_models import embed, make_params, score, turn
 
 import edbatch as eb
-from edbatch.stream import wave_sizes
 from edbatch.waves.runner import handles_in
 
-
-@pytest.fixture(autouse=True)
-def small_arenas(monkeypatch):
-    eb.use_tiers("coarse")
-    smallest = dict(wave_sizes._SMALLEST, arena=16)
-    monkeypatch.setattr(wave_sizes, "_SMALLEST", smallest)
-    yield
-    eb.use_tiers("fine")
+pytestmark = pytest.mark.usefixtures("small_arenas")
 
 
 def walk(params, instance):
