@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edbatch.errors import PlotError
-from edbatch.graph import GraphStructure
+from edbatch.graph import GraphStructure, TypeKey
 from edbatch.plot.figure import counted, legend_below, new_figure, set_counts
-from edbatch.plot.type_style import short_names, type_style
+from edbatch.plot.type_style import PALETTE, TypeStyle, short_names, type_styles
 from edbatch.schedule import Schedule, lower_bound
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def plot_schedules(
     schedules: Mapping[str, Schedule] | Sequence[Schedule],
     structure: GraphStructure,
     bound: int | None = None,
+    types: Sequence[TypeKey] | None = None,
 ) -> "Figure":
     """Draws several schedules of one minibatch, batch by batch.
 
@@ -36,6 +37,8 @@ def plot_schedules(
             their policies.
         structure: The minibatch's graph.
         bound: The lower bound on the number of batches; `lower_bound` if None.
+        types: The types of the model, in the order that decides their colours, for
+            example ``policy.types``; those of the graph if None.
 
     Returns:
         The figure, with one axes per schedule.
@@ -60,9 +63,11 @@ def plot_schedules(
     figure = new_figure(_WIDTH_IN, 1.1 + _ROW_IN * len(named))
     grid = figure.subplots(len(named), 1, sharex=True, sharey=True, squeeze=False)
     rows = [*grid[:, 0]]
+    styles = type_styles(types, [structure])
+    by_type = [styles[key] for key in structure.type_keys]
     bars: dict[int, Any] = {}
     for axes, (label, schedule) in zip(rows, named, strict=True):
-        bars |= _draw_batches(axes, schedule)
+        bars |= _draw_batches(axes, schedule, by_type)
         line = axes.axvline(bound + 0.5, color="black", linestyle="--", linewidth=1.2)
         times = f", {schedule.num_batches / bound:.2f} × lower bound" if bound else ""
         count = counted(schedule.num_batches, "batch", "batches")
@@ -99,21 +104,24 @@ def _check(named: list[tuple[str, Schedule]], structure: GraphStructure) -> None
             )
 
 
-def _draw_batches(axes: "Axes", schedule: Schedule) -> dict[int, Any]:
+def _draw_batches(
+    axes: "Axes", schedule: Schedule, styles: Sequence[TypeStyle]
+) -> dict[int, Any]:
     widths = np.diff(schedule.batch_start)
     number = np.arange(1, schedule.num_batches + 1)
     is_wide = schedule.num_batches <= _SEPARATE_UP_TO
+    has_hatches = is_wide or len(styles) > len(PALETTE)
     bars = {}
     for t in np.unique(schedule.batch_type).tolist():
-        style = type_style(t)
+        style = styles[t]
         chosen = schedule.batch_type == t
         bars[t] = axes.bar(
             number[chosen],
             widths[chosen],
             width=0.86 if is_wide else 1.0,
             color=style.color,
-            hatch=style.hatch,
-            edgecolor="black",  # of the hatch: the bar has no line
+            hatch=style.hatch if has_hatches else "",
+            edgecolor=style.ink,  # of the hatch: the bar has no line
             linewidth=0,
             hatch_linewidth=1.0 if is_wide else 0.4,
         )

@@ -9,58 +9,73 @@ column they are ordered by the mean position of their neighbours, weighted by th
 import math
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from edbatch.plot.state_groups import StateGroups
 from edbatch.policies import MachineTrace
 from edbatch.policies.fsm.machine_trace import END
 
 _COLUMNS_PER_ROW = 2.5
 _SWEEPS = 8
+_MAIN_SHARE = 0.8  # of all moves, that the main ones make up
+_MAIN_PER_NODE = 1.5  # at most
+_MOVES_PER_NODE = 3  # that are drawn; rarer ones are only counted
 
 
 @dataclass(frozen=True, eq=False)
 class StateLayout:
-    """Places of the ``K`` most visited states, and of the start and the end.
+    """Places of the ``K`` nodes of a picture, and of the start and the end.
 
     Rows ``K`` and ``K + 1`` of `place` are those of the start and the end, which moves
     refer to by these numbers.
 
     Attributes:
         place: Column and row of each; every other column is half a row lower.
-        moves: From, to, number of steps, and 1 for a move that leads through states
-            which are not placed, of each of ``M`` moves to another state.
-        stays: Steps from each state to itself.
+        moves: From, to and number of steps of each of ``M`` moves to another node, the
+            most frequent first.
+        is_main: Whether a move is the most frequent one into or out of a node, or one
+            of the most frequent of all, which make up four fifths unless they are many.
+        stays: Steps from each node to itself.
         rows: Number of rows.
         columns: Number of columns.
     """
 
     place: np.ndarray  # [K + 2, 2] float64
-    moves: np.ndarray  # [M, 4] int64
+    moves: np.ndarray  # [M, 3] int64
+    is_main: np.ndarray  # [M] bool
     stays: np.ndarray  # [K] int64
     rows: int
     columns: int
 
+    @property
+    def is_drawn(self) -> np.ndarray:
+        """The main moves, and others while there are few; ``[M] bool``."""
+        rank = np.arange(len(self.moves))
+        return self.is_main | (rank < _MOVES_PER_NODE * len(self.stays))
 
-def lay_out_states(trace: MachineTrace, max_states: int) -> StateLayout:
-    """Places the most visited states of a machine.
+
+def lay_out_states(trace: MachineTrace, groups: StateGroups) -> StateLayout:
+    """Places the nodes of a picture of a machine.
 
     Example:
+        >>> from edbatch.plot.state_groups import group_states
         >>> from edbatch.policies import StateMachine, trace_machine
         >>> from edbatch.schedule.examples import chain
         >>> graph = chain("aab")
         >>> trace = trace_machine(StateMachine(graph.type_keys, "base"), [graph])
-        >>> layout = lay_out_states(trace, 10)
+        >>> layout = lay_out_states(trace, group_states(trace, 10))
         >>> layout.place.tolist(), layout.stays.tolist()
         ([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [2.0, 0.0]], [1, 0])
         >>> layout.moves.tolist()
-        [[2, 0, 1, 0], [0, 1, 1, 0], [1, 3, 1, 0]]
+        [[2, 0, 1], [0, 1, 1], [1, 3, 1]]
     """
-    count = min(max_states, len(trace.frontiers))
+    count = len(groups.members)
     rows = math.ceil(math.sqrt(count / _COLUMNS_PER_ROW)) if count > 3 else 1
     columns = -(-count // rows)
-    moves, stays = _moves(trace, count)
-    order = np.argsort(_mean_time(trace)[:count], kind="stable")
+    moves, stays = _moves(trace, groups)
+    order = np.argsort(_mean_time(trace, groups), kind="stable")
     place = np.zeros((count + 2, 2))
     for column, members in enumerate(np.array_split(order, columns)):
         place[members, 0] = column
@@ -69,38 +84,43 @@ def lay_out_states(trace: MachineTrace, max_states: int) -> StateLayout:
     place[count:] = [[-1, middle], [columns, middle]]
     for _ in range(_SWEEPS):
         _sort_columns(place, moves, count, rows, columns)
-    return StateLayout(place, moves, stays, rows, columns)
+    return StateLayout(place, moves, _main_moves(moves, count), stays, rows, columns)
 
 
-def _moves(trace: MachineTrace, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the moves between the first states, start and end, and the stays."""
-    steps: Counter[tuple[int, int, bool]] = Counter()
+def _moves(trace: MachineTrace, groups: StateGroups) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the moves between the nodes, start and end, and the stays."""
+    count = len(groups.members)
+    steps: Counter[tuple[int, int]] = Counter()
     ends = np.flatnonzero(trace.next_frontier == END) + 1
-    for path in np.split(trace.frontier, ends[:-1]):
-        last, skipped = count, False
-        for state in (*path.tolist(), END):
-            if state >= count:
-                skipped = True
-                continue
-            here = count + 1 if state == END else state
-            steps[last, here, skipped] += 1
-            last, skipped = here, False
+    for path in np.split(groups.node[trace.frontier], ends[:-1]):
+        steps.update(pairwise([count, *path.tolist(), count + 1]))
     moves = [
-        (last, here, number, skipped)
-        for (last, here, skipped), number in steps.items()
+        (last, here, number)
+        for (last, here), number in steps.most_common()
         if last != here
     ]
-    stays = [steps[state, state, False] for state in range(count)]
+    stays = [steps[node, node] for node in range(count)]
     return np.array(moves, np.int64), np.array(stays, np.int64)
 
 
-def _mean_time(trace: MachineTrace) -> np.ndarray:
-    """When each frontier occurs, from 0 (start of a schedule) to 1; [F] float64."""
+def _main_moves(moves: np.ndarray, count: int) -> np.ndarray:
+    """Those that `StateLayout.is_main` speaks of; moves are the most frequent first."""
+    before = np.cumsum(moves[:, 2]) - moves[:, 2]
+    is_main = before < _MAIN_SHARE * moves[:, 2].sum()
+    is_main[int(_MAIN_PER_NODE * count) :] = False
+    for side in (0, 1):
+        _, first = np.unique(moves[:, side], return_index=True)
+        is_main[first] = True
+    return is_main
+
+
+def _mean_time(trace: MachineTrace, groups: StateGroups) -> np.ndarray:
+    """When each node occurs, from 0 (start of a schedule) to 1; [K] float64."""
     ends = np.flatnonzero(trace.next_frontier == END) + 1
     lengths = np.diff(ends, prepend=0)
     step = np.arange(len(trace.frontier)) - np.repeat(ends - lengths, lengths)
     when = step / np.repeat(lengths, lengths)
-    return np.bincount(trace.frontier, weights=when) / trace.visits
+    return np.bincount(groups.node[trace.frontier], weights=when) / groups.visits
 
 
 def _spread(members: int, rows: int, column: int) -> np.ndarray:

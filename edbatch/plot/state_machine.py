@@ -1,16 +1,16 @@
 """A state machine as a graph: the states that it passes through, and its moves."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edbatch.graph import GraphStructure
+from edbatch.graph import GraphStructure, TypeKey
 from edbatch.plot.figure import check_max_states, counted, legend_below, new_figure
 from edbatch.plot.frontier_label import frontier_types
+from edbatch.plot.state_groups import MANY_TYPES, StateGroups, group_states
 from edbatch.plot.state_layout import StateLayout, lay_out_states
-from edbatch.plot.type_style import short_names, type_style
+from edbatch.plot.type_style import TypeStyle, short_names, type_styles
 from edbatch.policies import MachineTrace, StateMachine, trace_machine
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _CELL_IN = (1.45, 1.45)
 _DIAMETER_PT = (14.0, 36.0)  # of the states' circles, the smallest and the largest
+_RING_PT = 3.0  # from a group's circle to the ring around it
 _END_PT = 8.0
 _LINES = 4  # of types in a label; those beyond are counted
-_ARROW = "#6E6E6E"
-_DASHED, _DOTTED = (0, (2, 1.5)), (0, (1, 2))
-
-_MOVES_PER_STATE = 3  # arrows; rarer moves are only counted
+_MAIN, _RARE = "#4A4A4A", "#C9C9C9"  # arrows
+_DASHED = (0, (2, 1.5))
+_MANY = TypeStyle("#FFFFFF", "")
 
 # How to read the labels, by encoding.
 _READING = {
@@ -36,21 +36,29 @@ _READING = {
 
 
 def plot_state_machine(
-    machine: StateMachine, structures: Sequence[GraphStructure], max_states: int = 16
+    machine: StateMachine,
+    structures: Sequence[GraphStructure],
+    max_states: int = 8,
+    types: Sequence[TypeKey] | None = None,
 ) -> "Figure":
     """Draws the states that a policy passes through on graphs, and its moves.
 
     A circle is a state: its area grows with the steps there, its number is its rank by
     them, its colour and hatch say which type runs; below it stand the types that are
-    ready. A dashed circle is a state that is not in the policy's table. States stand
+    ready. A dashed circle is a state that is not in the policy's table. A circle in a
+    ring is a group of rarer states in which one type runs. States stand
     from left to right by when they occur. Arrows are the wider the more often they were
-    taken, the rarest are left out where there are many; a number beside a round arrow
-    counts the steps that stay in the state.
+    taken: dark are the most frequent ones, which make up four fifths of all moves where
+    these are few, and the most frequent one into and out of each state; others are
+    pale, and the rarest are left out. A number beside a round arrow counts the steps
+    that stay.
 
     Args:
         machine: The policy.
         structures: Minibatches to run it on, as its table has no transitions.
-        max_states: How many states to draw at most, the most visited first.
+        max_states: How many states have a circle of their own, the most visited ones.
+        types: The types of the model, in the order that decides their colours, for
+            example ``policy.types``; those of the graphs if None.
 
     Returns:
         The figure, with one axes.
@@ -70,78 +78,48 @@ def plot_state_machine(
     """
     check_max_states(max_states)
     trace = trace_machine(machine, structures)
-    layout = lay_out_states(trace, max_states)
-    count = len(layout.stays)
+    groups = group_states(trace, max_states)
+    layout = lay_out_states(trace, groups)
     figure = new_figure(
         max(7.0, _CELL_IN[0] * (layout.columns + 1)),
         0.8 + _CELL_IN[1] * (layout.rows + 0.5 * (layout.rows > 1)),
     )
     axes = figure.subplots()
-    largest = np.sqrt(trace.visits[:count] / trace.visits.max())
+    largest = np.sqrt(groups.visits / groups.visits.max())
     diameters = np.maximum(largest * _DIAMETER_PT[1], _DIAMETER_PT[0])
     _draw_moves(axes, layout, np.append(diameters, [_END_PT, _END_PT]))
+    styles = type_styles(types, structures, trace.types)
+    handles = _draw_states(axes, trace, groups, layout, diameters, styles)
     names = short_names(trace.types, limit=20)
-    runs = _most_frequent_action(trace)
-    handles = _draw_states(axes, trace, layout, diameters, runs, names)
-    for state in range(count):
-        ready = frontier_types(machine.encoding, trace.frontiers[state])
-        most = trace.frontiers[state][0] if machine.encoding == "max" else None
-        text = _text(ready, most, int(runs[state]), names)
-        _label(axes, layout, state, float(diameters[state]), text)
+    for node in range(len(groups.state)):
+        texts = _texts(machine.encoding, trace, groups, node, names)
+        _label(axes, layout, node, float(diameters[node]), *texts)
     _draw_ends(axes, layout)
-    figure.suptitle(_title(machine, trace, count))
+    states, steps = len(trace.frontiers), len(trace.frontier)
+    figure.suptitle(
+        f"Policy with encoding {machine.encoding!r}:"
+        f" {counted(states, 'state')}, {counted(steps, 'step')}"
+    )
     legend_below(figure, handles, title=_note(machine.encoding, layout))
     return figure
 
 
-def _title(machine: StateMachine, trace: MachineTrace, count: int) -> str:
-    states, steps = len(trace.frontiers), len(trace.frontier)
-    shown = ""
-    if count < states:
-        share = trace.visits[:count].sum() / steps
-        percent = math.floor(100 * share)  # 100 only where all are shown
-        shown = f" (shown: {counted(count, 'state')}, {percent}% of the steps)"
-    return (
-        f"Policy with encoding {machine.encoding!r}:"
-        f" {counted(states, 'state')}, {counted(steps, 'step')}{shown}"
-    )
-
-
-def _arrows(layout: StateLayout) -> np.ndarray:
-    """The most frequent moves, and all of the start and the end; [A] int64."""
-    count = len(layout.stays)
-    order = np.argsort(-layout.moves[:, 2], kind="stable")
-    is_end = (layout.moves[:, :2] >= count).any(axis=1)
-    often = np.isin(np.arange(len(order)), order[: _MOVES_PER_STATE * count])
-    return np.flatnonzero(is_end | often)
-
-
 def _note(encoding: str, layout: StateLayout) -> str:
     reading = _READING.get(encoding, _READING["base"])
-    rare = np.delete(layout.moves, _arrows(layout), axis=0)
+    rare = layout.moves[~layout.is_drawn]
     if not len(rare):
         return reading
     most = counted(int(rare[:, 2].max()), "time")
     return f"{reading}; not drawn: {counted(len(rare), 'move')} taken at most {most}"
 
 
-def _most_frequent_action(trace: MachineTrace) -> np.ndarray:
-    """The type that ran most often in each state; [F] int64.
-
-    In a state of the table it is always the same; elsewhere the greedy heuristic
-    chooses, which sees more than the state.
-    """
-    ran = np.zeros((len(trace.frontiers), len(trace.types)), np.int64)
-    np.add.at(ran, (trace.frontier, trace.action), 1)
-    return ran.argmax(axis=1)
-
-
 def _draw_moves(axes: "Axes", layout: StateLayout, diameters: np.ndarray) -> None:
     from matplotlib.patches import FancyArrowPatch
 
-    moves = layout.moves[_arrows(layout)]
-    often = np.sqrt(moves[:, 2] / moves[:, 2].max())
-    for (source, target, _, skips), share in zip(moves, often, strict=True):
+    often = np.sqrt(layout.moves[:, 2] / layout.moves[:, 2].max())
+    for k in np.flatnonzero(layout.is_drawn):
+        source, target, _ = layout.moves[k]
+        is_main, share = layout.is_main[k], often[k]
         arrow = FancyArrowPatch(
             tuple(layout.place[source]),
             tuple(layout.place[target]),
@@ -150,11 +128,9 @@ def _draw_moves(axes: "Axes", layout: StateLayout, diameters: np.ndarray) -> Non
             mutation_scale=7 + 4 * share,
             shrinkA=diameters[source] / 2 + 1,
             shrinkB=diameters[target] / 2 + 1,
-            linewidth=0.5 + 2.3 * share,
-            linestyle=_DOTTED if skips else "-",
-            color=_ARROW,
-            alpha=0.35 + 0.5 * share,
-            zorder=1,
+            linewidth=0.8 + 2.3 * share if is_main else 0.6,
+            color=_MAIN if is_main else _RARE,
+            zorder=1.5 if is_main else 1,
         )
         axes.add_patch(arrow)
 
@@ -162,58 +138,81 @@ def _draw_moves(axes: "Axes", layout: StateLayout, diameters: np.ndarray) -> Non
 def _draw_states(
     axes: "Axes",
     trace: MachineTrace,
+    groups: StateGroups,
     layout: StateLayout,
     diameters: np.ndarray,
-    runs: np.ndarray,
-    names: list[str],
+    styles: Mapping[TypeKey, TypeStyle],
 ) -> dict[str, Any]:
-    count = len(diameters)
+    names = short_names(trace.types, limit=20)
     handles: dict[str, Any] = {}
-    x, y = layout.place[:count].T
-    for t in np.unique(runs[:count]).tolist():
-        style = type_style(t)
-        look: dict[str, Any] = {"color": style.color, "edgecolor": "black"}
-        look["hatch"] = style.hatch
+    x, y = layout.place[: len(diameters)].T
+    is_group = groups.members > 1
+    ring = (diameters[is_group] + 2 * _RING_PT) ** 2
+    look: dict[str, Any] = {"color": "white", "edgecolor": "black"}
+    axes.scatter(x[is_group], y[is_group], s=ring, linewidth=0.8, zorder=2, **look)
+    for t in np.unique(groups.runs).tolist():
+        style = _MANY if t == MANY_TYPES else styles[trace.types[t]]
+        look |= {"color": style.color, "hatch": style.hatch}
         for known in (True, False):
-            these = (runs[:count] == t) & (trace.is_known[:count] == known)
-            axes.scatter(
+            these = (groups.runs == t) & (groups.is_known == known)
+            circles = axes.scatter(
                 x[these],
                 y[these],
                 s=diameters[these] ** 2,
                 linestyle="-" if known else _DASHED,
                 linewidth=0.8 if known else 1.4,
-                zorder=2,
+                zorder=2.5,
                 **look,
             )
-        handles[f"runs {names[t]}"] = axes.scatter([], [], s=110, **look)
-    if not trace.is_known[:count].all():
+            circles.set_hatchcolor(style.ink)
+        label = "several types run" if t == MANY_TYPES else f"runs {names[t]}"
+        handles[label] = axes.scatter([], [], s=110, **look)
+        handles[label].set_hatchcolor(style.ink)
+    if not groups.is_known.all():
         handles["not in the table"] = axes.scatter(
             [], [], s=110, color="white", edgecolor="black", linestyle=_DASHED
         )
-    if layout.moves[:, 3].any():
-        line = axes.plot([], [], color=_ARROW, linestyle=_DOTTED)
-        handles["through states not shown"] = line[0]
     return handles
 
 
-def _text(ready: list[int], most: int | None, runs: int, names: list[str]) -> str:
+def _texts(
+    encoding: str,
+    trace: MachineTrace,
+    groups: StateGroups,
+    node: int,
+    names: Sequence[str],
+) -> tuple[str, str]:
+    """What stands in a circle, and below it."""
+    runs, members = int(groups.runs[node]), int(groups.members[node])
+    if members > 1:
+        what = [] if runs == MANY_TYPES else [f"▸{names[runs]}"]
+        return "", "\n".join([*what, f"{members:,} rarer states"])
+    state = int(groups.state[node])
+    frontier = trace.frontiers[state]
+    most = frontier[0] if encoding == "max" else None
+    ready = frontier_types(encoding, frontier)
     lines = [f"{'▸' * (t == runs)}{'*' * (t == most)}{names[t]}" for t in ready]
     if len(lines) > _LINES:
         # What runs is always named.
         kept = sorted({*range(_LINES - 1), ready.index(runs)})[:_LINES]
         lines = [*(lines[k] for k in kept), f"+{len(lines) - len(kept)} more"]
-    return "\n".join(lines)
+    return f"{state + 1}", "\n".join(lines)
 
 
 def _label(
-    axes: "Axes", layout: StateLayout, state: int, diameter: float, text: str
+    axes: "Axes",
+    layout: StateLayout,
+    state: int,
+    diameter: float,
+    inside: str,
+    text: str,
 ) -> None:
     from matplotlib.patheffects import withStroke
 
     place = tuple(layout.place[state])
     look: dict[str, Any] = {"textcoords": "offset points", "zorder": 3}
     number = axes.annotate(
-        str(state + 1),
+        inside,
         place,
         (0, 0),
         ha="center",

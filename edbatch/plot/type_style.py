@@ -1,23 +1,27 @@
 """How types of operations look: short names, and colours with hatches."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edbatch.graph import TypeKey
+from edbatch.graph import GraphStructure, TypeKey
 
-# Okabe and Ito's palette, which people with any colour vision can tell apart, without
-# its black. Every further round of colours has another hatch.
+# The hues of Okabe and Ito's palette, which people with any colour vision can tell
+# apart, in steps of 9 or more of the lightness L* (CIELAB), so that they differ in grey
+# too; neighbours in the list differ by more. Of two that are near in grey one has a
+# hatch, and in every further round of colours each has another.
 PALETTE = (
-    "#0072B2",  # blue
-    "#E69F00",  # orange
-    "#009E73",  # bluish green
-    "#CC79A7",  # reddish purple
-    "#56B4E9",  # sky blue
-    "#D55E00",  # vermillion
-    "#F0E442",  # yellow
+    "#0F559F",  # blue, L* 36
+    "#EBA030",  # orange, 72
+    "#2A9D6E",  # green, 58
+    "#9BD3F3",  # sky blue, 82
+    "#BC450F",  # vermillion, 46
+    "#3B1559",  # aubergine, 16
+    "#F3EC9B",  # yellow, 92
 )
 HATCHES = ("", "////", "....", "----", "xxxx", "||||", "ooo", "\\\\\\\\", "++++")
+_FIRST_HATCH = (0, 0, 2, 1, 4, 0, 0)
+_DARK = frozenset({"#0F559F", "#BC450F", "#3B1559"})
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,11 @@ class TypeStyle:
 
     color: str
     hatch: str
+
+    @property
+    def ink(self) -> str:
+        """Colour of hatches and texts on the fill: white on dark ones, else black."""
+        return "white" if self.color in _DARK else "black"
 
 
 def type_style(position: int) -> TypeStyle:
@@ -39,7 +48,42 @@ def type_style(position: int) -> TypeStyle:
         63
     """
     round_, color = divmod(position, len(PALETTE))
-    return TypeStyle(PALETTE[color], HATCHES[round_ % len(HATCHES)])
+    hatch = (_FIRST_HATCH[color] + round_) % len(HATCHES)
+    return TypeStyle(PALETTE[color], HATCHES[hatch])
+
+
+def type_styles(
+    types: Sequence[TypeKey] | None,
+    structures: Iterable[GraphStructure] = (),
+    others: Iterable[TypeKey] = (),
+) -> dict[TypeKey, TypeStyle]:
+    """Assigns a fill to each type of a picture.
+
+    The graphs of one model list its types in one order, that in which recording met
+    them, so a type has the same fill in all pictures of them. Policies from files list
+    them in the order of their training.
+
+    Args:
+        types: The types of the model, in the order that decides; None for that of the
+            graphs.
+        structures: The graphs of the picture.
+        others: Types that the picture shows besides.
+
+    Returns:
+        The fill of each type.
+
+    Example:
+        >>> from edbatch.schedule.examples import chain
+        >>> graph = chain("ab")
+        >>> a, b = graph.type_keys
+        >>> type_styles(None, [graph])[a] == type_styles([b, a], [graph])[b]
+        True
+    """
+    order = dict.fromkeys(types or ())
+    for each in structures:
+        order |= dict.fromkeys(each.type_keys)
+    order |= dict.fromkeys(others)
+    return {key: type_style(k) for k, key in enumerate(order)}
 
 
 def short_names(types: Sequence[TypeKey], limit: int = 24) -> list[str]:

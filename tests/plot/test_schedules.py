@@ -106,6 +106,32 @@ def test_sixty_types_have_each_an_entry_and_a_look():
     assert not overlapping(texts, figure)
 
 
+def test_types_may_decide_the_colours():
+    from matplotlib.colors import to_rgba
+
+    graph = from_operands("abb", [[], [0], [1]])
+    schedule = Depth().schedule(graph)
+    figure = plot_schedules([schedule], graph, types=graph.type_keys[::-1])
+    colors = [color for *_, color, _ in bars_of(figure.axes[0])]
+    b, a = (to_rgba(type_style(k).color) for k in (0, 1))
+    assert colors == [a, b, b]
+
+
+@pytest.mark.parametrize(("length", "has_hatches"), [(20, True), (500, False)])
+def test_narrow_bars_have_no_hatches(length, has_hatches):
+    structure = build([k % 4 for k in range(length)], [[]] * length, 4)
+    start = np.arange(length + 1, dtype=np.int32)
+    one_by_one = replace(
+        Depth().schedule(structure),
+        order=start[:-1],
+        batch_start=start,
+        batch_type=structure.node_type,
+    )
+    figure = plot_schedules([one_by_one], structure)
+    hatches = {hatch for *_, hatch in bars_of(figure.axes[0])}
+    assert (hatches != {""}) == has_hatches
+
+
 def test_types_without_a_node_are_not_in_the_legend():
     structure = build([1], [[]], 3)
     figure = plot_schedules([Depth().schedule(structure)], structure)

@@ -7,8 +7,10 @@ from random_graphs import build
 
 from edbatch.envs import sample_tree_structure
 from edbatch.errors import PolicyError
-from edbatch.plot import PlotError, plot_state_machine
+from edbatch.plot import PlotError, plot_schedules, plot_state_machine
+from edbatch.plot.state_groups import MANY_TYPES, group_states, most_frequent_action
 from edbatch.plot.state_layout import lay_out_states
+from edbatch.plot.type_style import type_styles
 from edbatch.policies import MachineState, StateMachine, trace_machine, train_policy
 from edbatch.schedule.examples import chain, tree
 
@@ -43,44 +45,104 @@ def arrows(figure):
     return [each for each in patches if isinstance(each, FancyArrowPatch)]
 
 
+def laid_out(trace, max_states):
+    return lay_out_states(trace, group_states(trace, max_states))
+
+
+def many_states():
+    """A machine with dozens of states, and the graph that it is run on."""
+    rng = np.random.default_rng(0)
+    n = 400
+    reads = [[*rng.integers(max(0, v - 9), v, 2)] if v else [] for v in range(n)]
+    structure = build(rng.integers(0, 5, n).tolist(), reads, 5)
+    return StateMachine(structure.type_keys, "base"), structure
+
+
 def test_moves_and_stays_are_those_of_the_steps():
-    layout = lay_out_states(trace_machine(MACHINE, [TREE] * 3), 10)
+    layout = laid_out(trace_machine(MACHINE, [TREE] * 3), 10)
     start, end = 3, 4
     assert sorted(map(tuple, layout.moves.tolist())) == [
-        (0, end, 3, 0),
-        (1, 2, 3, 0),
-        (2, 0, 3, 0),
-        (start, 1, 3, 0),
+        (0, end, 3),
+        (1, 2, 3),
+        (2, 0, 3),
+        (start, 1, 3),
     ]
+    assert layout.is_main.all()
     assert layout.stays.tolist() == [3, 0, 0]
     #   from left to right: start, ab, a, c, end
     columns = layout.place[:, 0]
     assert columns[[start, 1, 2, 0, end]].tolist() == [-1, 0, 1, 2, 3]
 
 
-def test_a_way_through_states_that_are_not_drawn_is_one_move():
-    layout = lay_out_states(trace_machine(MACHINE, [TREE]), 1)
-    start, end = 1, 2
-    assert sorted(map(tuple, layout.moves.tolist())) == [
-        (0, end, 1, 0),
-        (start, 0, 1, 1),
+def test_one_state_beyond_the_limit_stands_by_itself():
+    trace = trace_machine(MACHINE, [TREE])
+    assert group_states(trace, 2).members.tolist() == [1, 1, 1]
+
+
+def test_states_beyond_the_limit_are_groups():
+    trace = trace_machine(MACHINE, [TREE])
+    groups = group_states(trace, 1)
+    #   c has a circle; b runs in ab, a in a: each alone in its group
+    assert groups.members.tolist() == [1, 1, 1]
+    graph = chain("aabacad")
+    trace = trace_machine(StateMachine(graph.type_keys, "base"), [graph])
+    assert group_states(trace, 1).members.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8])
+def test_groups_hold_the_states_in_which_one_type_runs(limit):
+    machine, structure = many_states()
+    trace = trace_machine(machine, [structure])
+    groups = group_states(trace, limit)
+    runs = most_frequent_action(trace)
+    assert len(trace.frontiers) == groups.members.sum() > 20
+    assert groups.node[:limit].tolist() == [*range(limit)]
+    assert groups.visits.tolist() == [
+        trace.visits[groups.node == k].sum() for k in range(len(groups.members))
     ]
-    assert layout.stays.tolist() == [1]
+    for k, members in enumerate(groups.members):
+        assert {*runs[groups.node == k].tolist()} == {groups.runs[k]}
+        if members == 1:
+            assert groups.node[groups.state[k]] == k
+    #   of the rarer states those with one type are together
+    rare = groups.runs[limit:]
+    assert len({*rare.tolist()}) == len(rare) <= 5
+
+
+def test_more_types_than_groups():
+    n = 12
+    structure = build([*range(n)] * 2, [[]] * n + [[k] for k in range(n)], n)
+    states = [MachineState((k,), k) for k in range(n)]
+    trace = trace_machine(
+        StateMachine(structure.type_keys, "base", tuple(states)), [structure]
+    )
+    groups = group_states(trace, 2)
+    assert len(groups.members) == 2 + 6
+    assert groups.runs[-1] == MANY_TYPES
+    assert groups.members.tolist()[-1] > 1
+    figure = rendered(
+        plot_state_machine(StateMachine(structure.type_keys, "base"), [structure], 2)
+    )
+    assert "several types run" in legend_labels(figure)
+
+
+def test_main_moves_are_few_and_leave_no_state_alone():
+    machine, structure = many_states()
+    layout = laid_out(trace_machine(machine, [structure]), 8)
+    count = len(layout.stays)
+    assert 1.5 * count - 1 <= layout.is_main.sum() < 0.8 * len(layout.moves)
+    assert {*layout.moves[layout.is_main, 0]} >= {*range(count)}
+    assert {*layout.moves[layout.is_main, 1]} >= {*range(count)}
+    steps = layout.moves[:, 2]
+    assert [*steps] == sorted(steps, reverse=True)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9, 16, 40])
 def test_no_two_states_have_one_place(count):
-    rng = np.random.default_rng(0)
-    n = 400
-    operands = [
-        rng.integers(max(0, v - 9), v, 2).tolist() if v else [] for v in range(n)
-    ]
-    structure = build(rng.integers(0, 5, n).tolist(), operands, 5)
-    machine = StateMachine(structure.type_keys, "sort")
-    layout = lay_out_states(trace_machine(machine, [structure]), count)
+    machine, structure = many_states()
+    layout = laid_out(trace_machine(machine, [structure]), count)
     shown = len(layout.stays)
     places = {tuple(each) for each in layout.place.tolist()}
-    assert shown == count
     assert len(places) == shown + 2
     for one, other in itertools.combinations(layout.place[:shown], 2):
         assert one[0] != other[0] or abs(one[1] - other[1]) >= 1
@@ -88,7 +150,7 @@ def test_no_two_states_have_one_place(count):
 
 def test_states_are_numbered_sized_and_labelled():
     figure = rendered(plot_state_machine(MACHINE, [TREE]))
-    layout = lay_out_states(trace_machine(MACHINE, [TREE]), 16)
+    layout = laid_out(trace_machine(MACHINE, [TREE]), 16)
     drawn = circles(figure)
     areas = [drawn[tuple(place)] for place in layout.place.tolist()[:3]]
     assert areas[0] > areas[1] == areas[2]
@@ -99,44 +161,58 @@ def test_states_are_numbered_sized_and_labelled():
     assert legend_labels(figure) == ["runs a", "runs b", "runs c", "not in the table"]
 
 
-def test_rare_moves_are_counted_where_there_are_many():
-    rng = np.random.default_rng(0)
-    n = 400
-    reads = [[*rng.integers(max(0, v - 9), v, 2)] if v else [] for v in range(n)]
-    structure = build(rng.integers(0, 5, n).tolist(), reads, 5)
-    machine = StateMachine(structure.type_keys, "base")
-    layout = lay_out_states(trace_machine(machine, [structure]), 8)
+def test_rare_moves_are_pale_or_counted():
+    machine, structure = many_states()
+    layout = laid_out(trace_machine(machine, [structure]), 8)
     figure = rendered(plot_state_machine(machine, [structure], max_states=8))
-    steps = sorted(layout.moves[:, 2].tolist(), reverse=True)
-    assert len(steps) > 3 * 8
-    drawn = len(arrows(figure))
-    assert 3 * 8 <= drawn <= 3 * 8 + 2  # and those of start and end
+    drawn = arrows(figure)
+    assert len(drawn) == layout.is_drawn.sum() < len(layout.moves)
+    dark = min(each.get_edgecolor() for each in drawn)
+    main = [each for each in drawn if each.get_edgecolor() == dark]
+    assert len(main) == layout.is_main.sum() < len(drawn)
+    left_out = layout.moves[~layout.is_drawn, 2]
     note = figure.legends[0].get_title().get_text()
-    most = steps[3 * 8]
-    assert f"not drawn: {len(steps) - drawn} moves taken at most {most} time" in note
+    assert f"not drawn: {len(left_out)} moves taken at most {left_out.max()}" in note
+
+
+def test_groups_have_a_ring_and_say_how_many_states_they_hold():
+    machine, structure = many_states()
+    groups = group_states(trace_machine(machine, [structure]), 3)
+    figure = rendered(plot_state_machine(machine, [structure], max_states=3))
+    ring, *_ = figure.axes[0].collections
+    assert len(ring.get_offsets()) == (groups.members > 1).sum() > 1
+    found = [each for each in texts(figure) if "rarer states" in each]
+    names = [str(key.cell) for key in structure.type_keys]
+    assert found == [
+        f"▸{names[t]}\n{members} rarer states"
+        for t, members in zip(groups.runs, groups.members, strict=True)
+        if members > 1
+    ]
+
+
+def test_a_type_has_one_colour_in_all_pictures_of_a_model():
+    from matplotlib.colors import to_rgba
+
+    machine, structure = many_states()
+    # A file lists the types in another order, and one that is not in the minibatch.
+    elsewhere = StateMachine((*chain("x").type_keys, *machine.types[::-1]), "base")
+    styles = type_styles(None, [structure])
+    schedules = plot_schedules([elsewhere.schedule(structure)], structure)
+    machines = plot_state_machine(elsewhere, [structure])
+    for prefix, figure in (("", schedules), ("runs ", machines)):
+        legend = figure.legends[0]
+        found = dict(zip(legend_labels(figure), legend.legend_handles, strict=True))
+        for key, style in styles.items():
+            color = np.ravel(found[f"{prefix}{key.cell}"].get_facecolor())
+            assert tuple(color) == to_rgba(style.color)
 
 
 def test_areas_grow_with_the_steps():
     figure = rendered(plot_state_machine(MACHINE, [TREE]))
-    layout = lay_out_states(trace_machine(MACHINE, [TREE]), 16)
+    layout = laid_out(trace_machine(MACHINE, [TREE]), 16)
     drawn = circles(figure)
     one, two = (drawn[tuple(layout.place[k].tolist())] for k in (0, 1))
     assert one == pytest.approx(2 * two)  # 2 steps and 1
-
-
-def test_what_is_left_out_is_said():
-    figure = plot_state_machine(MACHINE, [TREE], max_states=1)
-    assert figure.get_suptitle() == (
-        "Policy with encoding 'base': 3 states, 4 steps (shown: 1 state, 50% of the"
-        " steps)"
-    )
-    assert legend_labels(figure)[-1] == "through states not shown"
-
-
-def test_all_but_a_few_steps_are_not_all_steps():
-    graph = chain("a" * 999 + "b")
-    figure = plot_state_machine(StateMachine(graph.type_keys, "base"), [graph], 1)
-    assert figure.get_suptitle().endswith("(shown: 1 state, 99% of the steps)")
 
 
 def test_many_types_are_counted_but_not_the_one_that_runs():

@@ -1,7 +1,17 @@
+import itertools
+
+import numpy as np
 import pytest
 
 from edbatch.graph import TypeKey
-from edbatch.plot.type_style import HATCHES, PALETTE, short_names, type_style
+from edbatch.plot.type_style import (
+    HATCHES,
+    PALETTE,
+    short_names,
+    type_style,
+    type_styles,
+)
+from edbatch.schedule.examples import chain
 
 
 def test_sixty_types_look_different():
@@ -9,8 +19,49 @@ def test_sixty_types_look_different():
     assert type_style(0) == type_style(63)
 
 
-def test_the_first_types_differ_by_colour_alone():
-    assert {type_style(k).hatch for k in range(len(PALETTE))} == {""}
+def lightness(color):
+    """L* of CIELAB, from 0 (black) to 100."""
+    from matplotlib.colors import to_rgb
+
+    rgb = np.array(to_rgb(color))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
+
+
+def test_colours_differ_in_grey():
+    for one, other in itertools.combinations(range(len(PALETTE)), 2):
+        apart = abs(lightness(PALETTE[one]) - lightness(PALETTE[other]))
+        assert apart > 9
+        if apart < 12:  # two greys that side by side are hard to tell apart
+            assert type_style(one).hatch != type_style(other).hatch
+
+
+def test_hatches_show_on_their_fill():
+    for k in range(len(PALETTE)):
+        style = type_style(k)
+        assert abs(lightness(style.ink) - lightness(style.color)) > 45
+
+
+def test_every_round_of_colours_has_other_hatches():
+    for color in range(len(PALETTE)):
+        hatches = {type_style(color + k * len(PALETTE)).hatch for k in range(9)}
+        assert hatches == {*HATCHES}
+
+
+def test_graphs_of_one_model_agree():
+    first, more = chain("ab"), chain("abc")
+    styles = type_styles(None, [first])
+    assert type_styles(None, [more]).items() > styles.items()
+    assert type_styles(None, [first, more]) == type_styles(None, [more])
+
+
+def test_types_decide_the_order():
+    graph = chain("abc")
+    a, b, c = graph.type_keys
+    x = TypeKey("x", "", 0)
+    styles = type_styles([c, a], [graph], [b, x])
+    assert [*styles] == [c, a, b, x]
+    assert [*styles.values()] == [type_style(k) for k in range(4)]
 
 
 @pytest.mark.parametrize(
