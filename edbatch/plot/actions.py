@@ -1,11 +1,13 @@
 """Actions of a policy: the types ready in each state, and the one that runs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edbatch.errors import PlotError
+from edbatch.graph import GraphStructure, TypeKey
 from edbatch.plot.figure import (
     check_max_states,
     counted,
@@ -13,16 +15,16 @@ from edbatch.plot.figure import (
     new_figure,
     set_counts,
 )
-from edbatch.plot.type_style import short_names
-from edbatch.policies import MachineState, StateMachine
+from edbatch.plot.policy_style import policy_styles
+from edbatch.plot.type_style import TypeStyle, short_names, type_styles
+from edbatch.policies import StateMachine, trace_machine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From Okabe and Ito's palette; the two also differ in lightness.
-_READY, _RUNS = "#B9DCF2", "#D55E00"
-_BARS = "#5F5F5F"
+_READY = "#DCDCDC"
+_SAME, _DIFFERS = "#CFCFCF", "#4A4A4A"
 
 _NUMBERS = {
     "max": "1: the type with most operations ready",
@@ -31,21 +33,50 @@ _NUMBERS = {
 }
 
 
-def plot_actions(machine: StateMachine, max_states: int = 30) -> "Figure":
+@dataclass(frozen=True)
+class _Row:
+    """One state: its rank, what is ready, what runs, and where greedy differs."""
+
+    number: int
+    frontier: tuple[int, ...]
+    action: int
+    visits: int
+    differs: int = 0  # of the visits
+    greedy: int | None = None  # what it runs instead, most often
+
+
+def plot_actions(
+    machine: StateMachine,
+    max_states: int = 30,
+    structures: Sequence[GraphStructure] = (),
+    types: Sequence[TypeKey] | None = None,
+) -> "Figure":
     """Draws which types are ready in each state, which one runs, and how often.
+
+    Without `structures` the states are those of the policy's table, the most visited in
+    training first. With them they are those through which the policy passes on these
+    minibatches, and greedy is asked at each step what it would run on the very same
+    frontier: the states stand in the order of the steps at which it would run another
+    type, which a triangle marks. A state's number is its rank by steps, as in
+    `plot_state_machine` on the same minibatches.
 
     Args:
         machine: The policy.
-        max_states: How many states to draw at most, the most visited first.
+        max_states: How many states to draw at most, the first ones.
+        structures: Minibatches to run the policy on.
+        types: The types of the model, in the order that decides their colours, for
+            example ``policy.types``; those of the graphs, then the policy's, if None.
 
     Returns:
-        The figure: an axes of states by types, and one of visits in training.
+        The figure: an axes of states by types, and one of visits.
 
     Raises:
         PlotError: The policy has no state, or `max_states` is not positive.
+        PolicyError: A graph is one of another model, or none has a node.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
+        >>> from edbatch.policies import MachineState
         >>> from edbatch.schedule.examples import chain
         >>> states = (MachineState((0, 1), 1, visits=7), MachineState((0,), 0))
         >>> figure = plot_actions(StateMachine(chain("ab").type_keys, "base", states))
@@ -53,6 +84,30 @@ def plot_actions(machine: StateMachine, max_states: int = 30) -> "Figure":
         "Policy with encoding 'base': 2 states"
     """
     check_max_states(max_states)
+    if structures:
+        keys, rows = _rows_on(machine, structures)
+    else:
+        keys, rows = machine.types, _rows_of_table(machine)
+    shown = rows[:max_states]
+    names = short_names(keys)
+    styles = type_styles(types, structures, keys)
+    columns = len(names) * (0.45 if len(names) <= 20 else 0.28)  # inches
+    figure = new_figure(4.5 + columns, 2 + 0.24 * len(shown))
+    grid, bars = figure.subplots(1, 2, sharey=True, width_ratios=[1 + columns, 2])
+    by_type = [styles[key] for key in keys]
+    handles = _draw_grid(grid, shown, names, by_type, machine.encoding)
+    handles |= _draw_visits(bars, shown, on_minibatches=bool(structures))
+    states = counted(len(rows), "state")
+    figure.suptitle(f"Policy with encoding {machine.encoding!r}: {states}{_part(rows)}")
+    first = "that differ most" if structures else "most visited"
+    more = f" ({len(shown)} {first} of {len(rows)})" if rows[max_states:] else ""
+    grid.set_ylabel(f"state{more}")
+    legend_below(figure, handles, title=_NUMBERS.get(machine.encoding, ""))
+    return figure
+
+
+def _rows_of_table(machine: StateMachine) -> list[_Row]:
+    """The states of the table, the most visited first."""
     if not machine.states:
         follows = (
             "its encoding's first type"
@@ -61,67 +116,133 @@ def plot_actions(machine: StateMachine, max_states: int = 30) -> "Figure":
         )
         raise PlotError(
             "a picture of actions shows the states of a policy but this one has none:"
-            f" it follows {follows} everywhere; draw one that has, or use"
-            " plot_state_machine, which runs it"
+            f" it follows {follows} everywhere; draw one that has, or give structures"
+            " to run it on"
         )
     ranked = sorted(machine.states, key=lambda state: -state.visits)
-    shown = ranked[:max_states]
-    names = short_names(machine.types)
-    columns = len(names) * (0.45 if len(names) <= 20 else 0.28)  # inches
-    figure = new_figure(4.5 + columns, 2 + 0.24 * len(shown))
-    grid, bars = figure.subplots(1, 2, sharey=True, width_ratios=[1 + columns, 2])
-    _draw_grid(grid, shown, names, machine.encoding)
-    _draw_visits(bars, [state.visits for state in shown])
-    more = (
-        f" ({len(shown)} most visited of {len(ranked)})" if ranked[max_states:] else ""
-    )
-    states = counted(len(ranked), "state")
-    figure.suptitle(f"Policy with encoding {machine.encoding!r}: {states}")
-    grid.set_ylabel(f"state{more}")
-    handles = {
-        "ready": grid.scatter([], [], s=110, marker="s", color=_READY),
-        "ready, runs": grid.scatter([], [], s=70, marker="o", color=_RUNS),
-    }
-    legend_below(figure, handles, title=_NUMBERS.get(machine.encoding, ""))
-    return figure
+    return [
+        _Row(number, state.frontier, state.action, state.visits)
+        for number, state in enumerate(ranked, start=1)
+    ]
+
+
+def _rows_on(
+    machine: StateMachine, structures: Sequence[GraphStructure]
+) -> tuple[tuple[TypeKey, ...], list[_Row]]:
+    """The states that occur on minibatches, those that differ from greedy most first.
+
+    Where the table has no action, which differs by step, the most frequent one stands.
+    """
+    trace = trace_machine(machine, structures)
+    differs = trace.action != trace.greedy
+    ran = np.zeros((len(trace.frontiers), len(trace.types)), np.int64)
+    instead = np.zeros_like(ran)
+    np.add.at(ran, (trace.frontier, trace.action), 1)
+    np.add.at(instead, (trace.frontier[differs], trace.greedy[differs]), 1)
+    rows = [
+        _Row(
+            number=state + 1,
+            frontier=frontier,
+            action=int(ran[state].argmax()),
+            visits=int(ran[state].sum()),
+            differs=int(instead[state].sum()),
+            greedy=int(instead[state].argmax()) if instead[state].any() else None,
+        )
+        for state, frontier in enumerate(trace.frontiers)
+    ]
+    return trace.types, sorted(rows, key=lambda row: (-row.differs, -row.visits))
+
+
+def _part(rows: Sequence[_Row]) -> str:
+    differs = sum(row.differs for row in rows)
+    if not differs:
+        return ""
+    share = differs / sum(row.visits for row in rows)
+    return f", greedy would differ at {share:.0%} of the steps"
 
 
 def _draw_grid(
-    axes: "Axes", states: Sequence[MachineState], names: list[str], encoding: str
-) -> None:
-    ready = [(k, t) for k, state in enumerate(states) for t in set(state.frontier)]
-    rows, columns = np.array(ready).T
-    axes.scatter(columns, rows, s=110, marker="s", color=_READY)
-    actions = [state.action for state in states]
-    axes.scatter(actions, range(len(states)), s=70, marker="o", color=_RUNS)
-    for row, state in enumerate(states):
-        numbered = {"base": 0, "max": 1}.get(encoding, len(state.frontier))
-        for rank, column in enumerate(state.frontier[:numbered], start=1):
-            axes.annotate(
-                str(rank),
-                (column, row),
-                ha="center",
-                va="center_baseline",
-                fontsize=6,
-                color="white" if column == state.action else "black",
-            )
+    axes: "Axes",
+    rows: Sequence[_Row],
+    names: list[str],
+    styles: Sequence[TypeStyle],
+    encoding: str,
+) -> dict[str, Any]:
+    ready = [(t, k) for k, row in enumerate(rows) for t in {*row.frontier}]
+    columns, places = np.transpose(ready)
+    squares = axes.scatter(columns, places, s=110, marker="s", color=_READY)
+    handles = {"ready": squares}
+    actions = [row.action for row in rows]
+    look: dict[str, Any] = {"s": 70, "edgecolor": "black", "linewidth": 0.6}
+    colors = [styles[t].color for t in actions]
+    axes.scatter(actions, range(len(rows)), color=colors, **look)
+    handles["ready, runs"] = axes.scatter([], [], c="white", **look)
+    other = [(row.greedy, k) for k, row in enumerate(rows) if row.greedy is not None]
+    if other:
+        style = policy_styles(["greedy"])["greedy"]
+        columns, places = np.transpose(other)
+        handles["greedy would run, most often"] = axes.scatter(
+            columns,
+            places,
+            s=120,
+            marker=style.marker,
+            facecolor="none",
+            edgecolor="black",
+            linewidth=1.1,
+        )
+    for k, row in enumerate(rows):
+        _number(axes, k, row, styles, encoding)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
     axes.tick_params(axis="x", labelsize="small")
-    ranks = [str(rank + 1) for rank in range(len(states))]
-    axes.set_yticks(range(len(states)), ranks, fontsize="small")
+    numbers = [str(row.number) for row in rows]
+    axes.set_yticks(range(len(rows)), numbers, fontsize="small")
     axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.set_ylim(len(states) - 0.4, -0.6)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("type of operation")
     axes.set_title("What is ready, what runs", fontsize="medium")
     axes.grid(axis="x", color="#E6E6E6")
     axes.set_axisbelow(True)
+    return handles
 
 
-def _draw_visits(axes: "Axes", visits: list[int]) -> None:
-    axes.barh(range(len(visits)), visits, color=_BARS)
-    is_log = min(visits) > 0 and max(visits) > 100 * min(visits)
-    set_counts(axes, "x", is_log=is_log)
-    axes.set_xlabel("visits in training")
+def _number(
+    axes: "Axes", place: int, row: _Row, styles: Sequence[TypeStyle], encoding: str
+) -> None:
+    """Writes the ranks that the encoding knows."""
+    if encoding == "base":
+        return
+    ranked = [row.frontier[0]] if encoding == "max" else row.frontier
+    for rank, column in enumerate(ranked, start=1):
+        axes.annotate(
+            str(rank),
+            (column, place),
+            ha="center",
+            va="center_baseline",
+            fontsize=6,
+            color=styles[column].ink if column == row.action else "black",
+        )
+
+
+def _draw_visits(
+    axes: "Axes", rows: Sequence[_Row], on_minibatches: bool
+) -> dict[str, Any]:
+    visits = [row.visits for row in rows]
+    places = range(len(rows))
     axes.set_title("How often", fontsize="medium")
     axes.grid(axis="x", color="#E6E6E6")
     axes.set_axisbelow(True)
+    if not on_minibatches:
+        axes.barh(places, visits, color=_DIFFERS)
+        is_log = min(visits) > 0 and max(visits) > 100 * min(visits)
+        set_counts(axes, "x", is_log=is_log)
+        axes.set_xlabel("visits in training")
+        return {}
+    differs = [row.differs for row in rows]
+    same = np.subtract(visits, differs)
+    handles = {
+        "steps at which greedy differs": axes.barh(places, differs, color=_DIFFERS),
+        "the same": axes.barh(places, same, left=differs, color=_SAME),
+    }
+    set_counts(axes, "x", is_log=False)
+    axes.set_xlabel("steps")
+    return handles

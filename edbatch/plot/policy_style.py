@@ -10,26 +10,26 @@ class PolicyStyle:
 
     color: str
     marker: str
-    dashes: str
+    dashes: str | tuple[int, tuple[float, ...]]
 
 
-# Okabe and Ito's palette, as for types.
+# The hues of the palette of types; in grey, markers and dashes differ.
 _KNOWN = {
-    "learned": PolicyStyle("#D55E00", "o", "-"),
-    "learned alone": PolicyStyle("#D55E00", "*", ":"),
-    "searched": PolicyStyle("#009E73", "D", "-"),
-    "agenda": PolicyStyle("#0072B2", "s", "--"),
-    "agenda-remaining": PolicyStyle("#CC79A7", "d", "--"),
+    "learned": PolicyStyle("#BC450F", "o", "-"),
+    "learned alone": PolicyStyle("#BC450F", "*", (0, (1, 1))),
+    "searched": PolicyStyle("#2A9D6E", "D", (0, (8, 1))),
+    "agenda": PolicyStyle("#0F559F", "s", "--"),
+    "agenda-remaining": PolicyStyle("#3B1559", "d", (0, (4, 1, 1, 1, 1, 1))),
     "depth": PolicyStyle("#56B4E9", "v", ":"),
-    "greedy": PolicyStyle("#E69F00", "^", "-."),
+    "greedy": PolicyStyle("#EBA030", "^", "-."),
 }
 _OTHERS = (
-    PolicyStyle("#CC79A7", "P", "-"),
+    PolicyStyle("#8F3F71", "P", "-"),
     PolicyStyle("#000000", "X", "-"),
-    PolicyStyle("#D55E00", "<", "--"),
-    PolicyStyle("#009E73", ">", "--"),
-    PolicyStyle("#0072B2", "p", "-"),
-    PolicyStyle("#E69F00", "h", "-"),
+    PolicyStyle("#BC450F", "<", "--"),
+    PolicyStyle("#2A9D6E", ">", "--"),
+    PolicyStyle("#0F559F", "p", "-"),
+    PolicyStyle("#EBA030", "h", "-"),
 )
 
 

@@ -41,15 +41,16 @@ def group_states(trace: MachineTrace, max_states: int) -> StateGroups:
         max_states: How many states stand by themselves.
 
     Returns:
-        The nodes. Where only one state would be in the groups, it stands by itself.
+        The nodes; a group of one state is a state by itself.
 
     Example:
         >>> from edbatch.policies import StateMachine, trace_machine
         >>> from edbatch.schedule.examples import chain
         >>> graph = chain("aaabbccc")
         >>> trace = trace_machine(StateMachine(graph.type_keys, "base"), [graph])
-        >>> group_states(trace, 1).members.tolist()
-        [1, 2]
+        >>> groups = group_states(trace, 1)
+        >>> [trace.types[t].cell for t in groups.runs], groups.members.tolist()
+        (['a', 'c', 'b'], [1, 1, 1])
     """
     states = len(trace.frontiers)
     runs = most_frequent_action(trace)

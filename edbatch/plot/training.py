@@ -1,35 +1,36 @@
 """Training curves: batches on held-out minibatches, judgement by judgement."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from edbatch.errors import PlotError
 from edbatch.plot.figure import counted, legend_below, new_panels, set_panel_title
+from edbatch.plot.policy_style import policy_styles
 from edbatch.policies import TrainingRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# From Okabe and Ito's palette.
-_CURVES = (("#D55E00", "o"), ("#009E73", "D"), ("#CC79A7", "P"), ("#56B4E9", "X"))
+_CURVES = (("#BC450F", "o"), ("#2A9D6E", "D"), ("#8F3F71", "P"), ("#56B4E9", "X"))
+_UNTRAINED = (0, (7, 2, 1, 2, 1, 2))
 _LEGEND_LINE = 0.11  # of a panel's height
-# Where the bound is met, it stands inside the wider line of the greedy heuristic.
-_LEVELS = {
-    "agenda": ("#0072B2", ":", 1.6),
-    "agenda-remaining": ("#CC79A7", ":", 1.6),
-    "greedy": ("#E69F00", "-", 3.6),
-    "lower bound": ("#000000", "--", 1.2),
-}
+# Levels above so many times the distance from the bound to what matters are in words.
+_FAR = 3.0
 
 
 def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
     """Draws the batches on held-out minibatches against the trials of training.
 
-    Records of one workload share a panel, in which each has its curve, labelled by
-    its encoding with the trials and seconds that it took, or one point where greedy met
-    the bound and nothing was trained. The heuristics and the bound
-    are lines; they are those of the panel's first record.
+    Records of one workload share a panel, in which each has a line, the best so far,
+    labelled by its encoding with the trials and seconds that it took, and a pale curve
+    through all evaluations; or one point where greedy met the bound and nothing was
+    trained. Of the encoding ``"fall"`` a dashed line says what it reaches untrained;
+    the others, untrained, are greedy. The heuristics and the bound are lines, those of
+    the panel's first record; heuristics far above the rest are named at its top.
 
     Args:
         records: Training records, such as ``policy.training``.
@@ -59,8 +60,10 @@ def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
     for each, (workload, of_one) in zip(axes, panels.items(), strict=True):
         for k, record in enumerate(of_one):
             _draw_curve(each, record, k)
-        handles |= _draw_levels(each, of_one[0])
-        _draw_axes(each, workload, len(of_one))
+            handles |= _draw_evaluations(each, record, k)
+        levels, above = _draw_levels(each, of_one[0], _top(of_one))
+        handles |= levels
+        _draw_axes(each, workload, len(of_one), above)
     legend_below(figure, handles)
     return figure
 
@@ -81,44 +84,121 @@ def _check(records: Sequence[TrainingRecord]) -> None:
 
 
 def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
+    """The best so far, up to the last trial."""
     trials, batches = zip(*record.curve, strict=True)
     color, marker = _CURVES[k % len(_CURVES)]
+    best = np.minimum.accumulate(batches)
+    is_better = np.diff(best, prepend=np.inf) < 0
     took = f"{record.encoding}: {counted(record.trials, 'trial')}"
     took += f", {record.elapsed_s:.2g} s"
     axes.plot(
         trials,
-        batches,
+        best,
         color=color,
         marker=marker,
+        markevery=np.flatnonzero(is_better).tolist(),
+        drawstyle="steps-post",
         # Where curves agree, the earlier stands inside the later.
         markersize=6 + 1.5 * k,
         markeredgecolor="white",
         markeredgewidth=0.6,
-        linewidth=1 + 0.8 * k,
+        linewidth=1.6 + 0.8 * k,
         zorder=3 - 0.01 * k,
         label="greedy, not trained" if record.stopped == "greedy" else took,
     )
 
 
-def _draw_levels(axes: "Axes", record: TrainingRecord) -> dict[str, Any]:
+def _draw_evaluations(axes: "Axes", record: TrainingRecord, k: int) -> dict[str, Any]:
+    """All evaluations, and the level of an encoding before any training."""
+    trials, batches = zip(*record.curve, strict=True)
+    color, marker = _CURVES[k % len(_CURVES)]
+    handles = {}
+    if len(trials) > 1:
+        [handles["an evaluation"]] = axes.plot(
+            trials,
+            batches,
+            color=color,
+            marker=marker,
+            markersize=2.5,
+            lw=0.7,
+            alpha=0.5,
+        )
+    untrained = untrained_batches(record)
+    if untrained is not None:
+        line = axes.axhline(untrained, color=color, linestyle=_UNTRAINED, linewidth=1.2)
+        handles["encoding, untrained"] = line
+    return handles
+
+
+def untrained_batches(record: TrainingRecord) -> float | None:
+    """Returns what the encoding of a policy reached before anything was learned.
+
+    Args:
+        record: Its training record.
+
+    Returns:
+        Batches on the held-out minibatches of always taking the first type of `"fall"`,
+        with equal weights; None for other encodings, which follow greedy untrained, and
+        where nothing was trained.
+
+    Example:
+        >>> from edbatch.policies import get_policy
+        >>> untrained_batches(get_policy("zoo:lattice-lstm").training)
+        239.75
+    """
+    trial, batches = record.curve[0]
+    is_first = trial == 0 and record.encoding == "fall" and record.stopped != "greedy"
+    return batches if is_first else None
+
+
+def _top(records: Sequence[TrainingRecord]) -> float:
+    """The highest level that is drawn as a line; others would flatten the curves."""
+    first = records[0]
+    matter = [first.held_out_greedy]
+    for record in records:
+        matter.append(record.curve[0][1])
+        matter.append(untrained_batches(record) or 0.0)
+    bound = first.held_out_lower_bound
+    near = max(matter) - bound
+    return bound + _FAR * near if near > 0 else math.inf
+
+
+def _draw_levels(
+    axes: "Axes", record: TrainingRecord, top: float
+) -> tuple[dict[str, Any], str]:
+    """Draws lines; also returns a text about the levels above the picture."""
     levels: dict[str, float | None] = {
         "agenda": record.held_out_agenda,
         "agenda-remaining": record.held_out_agenda_remaining,
         "greedy": record.held_out_greedy,
-        "lower bound": record.held_out_lower_bound,
     }
-    handles = {}
+    handles: dict[str, Any] = {}
+    above = []
     for name, level in levels.items():
         if level is None:  # not on record
             continue
-        color, dashes, width = _LEVELS[name]
+        if level > top:
+            above.append(f"{name} {level:,.0f}")
+            continue
+        style = policy_styles([name])[name]
         handles[name] = axes.axhline(
-            level, color=color, linestyle=dashes, linewidth=width
+            level,
+            color=style.color,
+            linestyle="-" if name == "greedy" else style.dashes,
+            # Where the bound is met, it stands inside the wider line of greedy.
+            linewidth=3.6 if name == "greedy" else 1.6,
         )
-    return handles
+    bound = record.held_out_lower_bound
+    handles["lower bound"] = axes.axhline(bound, color="black", ls="--", lw=1.2)
+    if above:
+        shown = [each for each in levels.values() if each is not None and each <= top]
+        highest = max(*shown, record.curve[0][1])
+        span = highest - bound
+        axes.set_ylim(bound - 0.1 * span, highest + 0.3 * span)
+    return handles, f"↑ above: {', '.join(above)}" if above else ""
 
 
-def _draw_axes(axes: "Axes", workload: str, curves: int) -> None:
+def _draw_axes(axes: "Axes", workload: str, curves: int, above: str) -> None:
     from matplotlib.ticker import NullLocator, StrMethodFormatter
 
     axes.set_xscale("symlog", linthresh=1)  # a judgement may come before all trials
@@ -131,5 +211,13 @@ def _draw_axes(axes: "Axes", workload: str, curves: int) -> None:
     axes.grid(color="#E6E6E6")
     axes.set_axisbelow(True)
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high + _LEGEND_LINE * (curves + 0.5) * (high - low))
-    axes.legend(fontsize="small", frameon=False, loc="upper center")
+    lines = curves + 0.5 + bool(above)
+    axes.set_ylim(low, high + _LEGEND_LINE * lines * (high - low))
+    axes.legend(
+        title=above or None,
+        title_fontsize="small",
+        fontsize="small",
+        framealpha=0.85,
+        edgecolor="none",
+        loc="upper center",
+    )

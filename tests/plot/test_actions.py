@@ -1,8 +1,11 @@
+import numpy as np
 import pytest
 from figures import legend_labels, rendered
 
-from edbatch.plot import PlotError, plot_actions
-from edbatch.policies import MachineState, StateMachine
+from edbatch.envs import sample_tree_structure
+from edbatch.plot import PlotError, plot_actions, plot_state_machine
+from edbatch.plot.type_style import type_style
+from edbatch.policies import MachineState, StateMachine, trace_machine, train_policy
 from edbatch.schedule.examples import chain
 
 TYPES = chain("abc").type_keys
@@ -99,3 +102,81 @@ def test_a_policy_without_states(encoding, follows):
 def test_no_state_to_draw():
     with pytest.raises(PlotError, match="1 state or more but max_states is 0"):
         plot_actions(machine("sort", MachineState((0,), 0)), max_states=0)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A policy that is not greedy, and minibatches to run it on."""
+    rng = np.random.default_rng(0)
+    graphs = [sample_tree_structure(rng, instances=8, kinds=2) for _ in range(6)]
+    policy = train_policy(graphs[:3], graphs[3:], trials=50)
+    assert policy.states
+    return policy, graphs[3:]
+
+
+def test_on_minibatches_states_stand_by_disagreement_with_greedy(trained):
+    policy, graphs = trained
+    trace = trace_machine(policy, graphs)
+    differs = trace.action != trace.greedy
+    steps = np.bincount(trace.frontier[differs], minlength=len(trace.frontiers))
+    assert len({*steps.tolist()}) > 1
+    figure = rendered(plot_actions(policy, structures=graphs))
+    grid, bars = figure.axes
+    count = len(trace.frontiers)
+    widths = [bar.get_width() for bar in bars.patches]
+    assert widths[:count] == sorted(steps.tolist(), reverse=True)
+    #   the rank by steps, as in the picture of the machine
+    numbers = [int(each.get_text()) - 1 for each in grid.get_yticklabels()]
+    assert widths[:count] == steps[numbers].tolist()
+    assert np.add(widths[:count], widths[count:]).tolist() == [
+        *trace.visits[numbers].tolist()
+    ]
+    share = f"greedy would differ at {differs.mean():.0%} of the steps"
+    assert figure.get_suptitle().endswith(share)
+    assert bars.get_xlabel() == "steps"
+
+
+def test_triangles_say_what_greedy_would_run(trained):
+    policy, graphs = trained
+    trace = trace_machine(policy, graphs)
+    figure = rendered(plot_actions(policy, structures=graphs))
+    grid = figure.axes[0]
+    numbers = [int(each.get_text()) - 1 for each in grid.get_yticklabels()]
+    _, _, triangles = points(grid)
+    assert triangles
+    for column, row in triangles:
+        here = trace.frontier == numbers[int(row)]
+        instead = trace.greedy[here & (trace.action != trace.greedy)]
+        assert np.bincount(instead).argmax() == column
+    assert "greedy would run, most often" in legend_labels(figure)
+
+
+def test_circles_have_the_colours_of_types(trained):
+    from matplotlib.colors import to_rgba
+
+    policy, graphs = trained
+    machine = plot_state_machine(policy, graphs)
+    legend = dict(
+        zip(legend_labels(machine), machine.legends[0].legend_handles, strict=True)
+    )
+    circles = plot_actions(policy, structures=graphs).axes[0].collections[1]
+    keys = trace_machine(policy, graphs).types
+    columns = circles.get_offsets()[:, 0].astype(int)
+    for column, color in zip(columns, circles.get_facecolor(), strict=True):
+        there = legend[f"runs {keys[column].cell}"].get_facecolor()
+        assert tuple(color) == tuple(np.ravel(there))
+    alone = plot_actions(policy, types=policy.types[::-1]).axes[0].collections[1]
+    last = len(policy.types) - 1
+    expected = [
+        to_rgba(type_style(last - int(column)).color)
+        for column in alone.get_offsets()[:, 0]
+    ]
+    assert [tuple(each) for each in alone.get_facecolor()] == expected
+
+
+def test_a_policy_without_states_may_be_run(trained):
+    _, graphs = trained
+    machine = StateMachine(graphs[0].type_keys, "sort")
+    figure = rendered(plot_actions(machine, structures=graphs))
+    assert "greedy would" not in figure.get_suptitle()
+    assert "greedy would run, most often" not in legend_labels(figure)

@@ -19,3 +19,7 @@ def test_thirteen_policies_differ_by_more_than_colour():
 
 def test_names_that_occur_twice_are_one_policy():
     assert [*policy_styles(["b", "a", "b"])] == ["b", "a"]
+
+
+def test_lines_of_the_rows_differ_without_colour():
+    assert len({str(each.dashes) for each in policy_styles(ROWS).values()}) == 7

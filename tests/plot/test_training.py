@@ -4,6 +4,7 @@ import pytest
 from figures import legend_labels, rendered
 
 from edbatch.plot import PlotError, plot_training
+from edbatch.plot.training import untrained_batches
 from edbatch.policies import train_policy
 from edbatch.schedule.examples import tree
 
@@ -25,19 +26,53 @@ def record(workload="trees", encoding="sort", curve=((1, 9.0), (2, 8.0), (10, 7.
     )
 
 
-def test_curve_and_levels():
-    figure = rendered(plot_training([record()]))
+def test_best_so_far_and_levels():
+    found = record(curve=((1, 9.0), (2, 8.0), (5, 8.5), (10, 7.5)))
+    figure = rendered(plot_training([found]))
     (axes,) = figure.axes
-    curve, agenda, remaining, greedy, bound = axes.lines
-    assert [*curve.get_xdata()] == [1, 2, 10]
-    assert [*curve.get_ydata()] == [9.0, 8.0, 7.5]
+    best, each, agenda, remaining, greedy, bound = axes.lines
+    assert [*best.get_xdata()] == [*each.get_xdata()] == [1, 2, 5, 10]
+    assert [*best.get_ydata()] == [9.0, 8.0, 8.0, 7.5]
+    assert best.get_drawstyle() == "steps-post"
+    assert best.get_markevery() == [0, 1, 3]  # where it became better
+    assert [*each.get_ydata()] == [9.0, 8.0, 8.5, 7.5]
+    assert each.get_alpha() < 1
     levels = [line.get_ydata()[0] for line in (agenda, remaining, greedy, bound)]
     assert levels == [9.5, 9.0, 8.5, 7.0]
-    assert curve.get_label() == "sort: 10 trials, 1.5 s"
+    assert best.get_label() == "sort: 10 trials, 1.5 s"
     assert axes.get_title() == "trees"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("trials", "batches, held out")
-    names = ["agenda", "agenda-remaining", "greedy", "lower bound"]
+    names = ["an evaluation", "agenda", "agenda-remaining", "greedy", "lower bound"]
     assert legend_labels(figure) == names
+
+
+def test_levels_look_different_without_colour():
+    (axes,) = plot_training([record()]).axes
+    levels = axes.lines[2:]
+    assert (
+        len({(str(each._dash_pattern), each.get_linewidth()) for each in levels}) == 4
+    )
+
+
+def test_an_untrained_encoding_has_a_line():
+    found = record(encoding="fall", curve=((0, 9.25), (0, 9.0), (1, 9.5), (2, 8.0)))
+    figure = rendered(plot_training([found]))
+    best, _, untrained, *_ = figure.axes[0].lines
+    assert [*untrained.get_ydata()] == [9.25, 9.25]
+    assert [*best.get_ydata()] == [9.25, 9.0, 9.0, 8.0]
+    assert "encoding, untrained" in legend_labels(figure)
+    assert untrained_batches(found) == 9.25
+    assert untrained_batches(record()) is None  # follows greedy untrained
+
+
+def test_heuristics_far_away_are_in_words():
+    far = replace(record(), held_out_agenda=700.0)
+    figure = rendered(plot_training([far]))
+    (axes,) = figure.axes
+    assert axes.get_ylim()[1] < 20
+    assert axes.get_legend().get_title().get_text() == "↑ above: agenda 700"
+    assert "agenda" not in legend_labels(figure)
+    assert "agenda-remaining" in legend_labels(figure)
 
 
 def test_where_greedy_met_the_bound_nothing_was_trained():
@@ -49,13 +84,14 @@ def test_where_greedy_met_the_bound_nothing_was_trained():
 
 def test_a_record_that_does_not_know_agenda():
     figure = rendered(plot_training([replace(record(), held_out_agenda=None)]))
-    assert legend_labels(figure) == ["agenda-remaining", "greedy", "lower bound"]
+    names = ["an evaluation", "agenda-remaining", "greedy", "lower bound"]
+    assert legend_labels(figure) == names
 
 
 def test_a_lone_point_on_the_bound_shows():
     lone = record(curve=((0, 7.0),))
     (axes,) = plot_training([replace(lone, held_out_greedy=7.0)]).axes
-    curve, _, _, greedy, bound = axes.lines
+    curve, *_, greedy, bound = axes.lines
     assert curve.get_markersize() > greedy.get_linewidth()
     assert curve.get_zorder() > max(greedy.get_zorder(), bound.get_zorder())
 
