@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from edbatch.cell.rows import slice_rows, take_rows
 from edbatch.executor.chunk import Chunk
+from edbatch.executor.loop_name import loop_name
 from edbatch.executor.program import ProgramShape
 from edbatch.executor.touched import joined, part_of, touched
 from edbatch.stream.format import field_starts, record_format
@@ -95,8 +97,11 @@ def coarse_step(
         pairs = list(zip(groups, visits, strict=True))
         for group, visit in reversed(pairs) if reverse else pairs:
             at, state = carry
-            part = part_of(state, touched(program, [group.common.type_id]))
-            at, part = visit(trips[group.first : group.last], (at, part))
+            type_id = group.common.type_id
+            part = part_of(state, touched(program, [type_id]))
+            name = loop_name(program.types.types[type_id], group.common)
+            with jax.named_scope(name):
+                at, part = visit(trips[group.first : group.last], (at, part))
             carry = at, joined(state, part)
         return carry
 

@@ -11,10 +11,12 @@ are enclosed in groups: a loop of zero or one iteration around each skips it at 
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -23,6 +25,7 @@ from edbatch.executor.arenas import Arenas
 from edbatch.executor.base import Prepared
 from edbatch.executor.chunk import Chunk, read_chunk, read_inputs, write_outputs
 from edbatch.executor.coarse import coarse_step
+from edbatch.executor.loop_name import loop_name
 from edbatch.executor.program import ProgramShape
 from edbatch.executor.switch import run_switch
 from edbatch.executor.touched import joined, part_of, touched
@@ -134,6 +137,8 @@ def fine_step(
 
     target = program.options.target
     visits = [visit(loop) for loop in program.loops]
+    types = program.types.types
+    names = [loop_name(types[loop.type_id], loop) for loop in program.loops]
 
     def part(first: int, last: int, carry: tuple[Array, _State]) -> Any:
         own = touched(program, (each.type_id for each in program.loops[first:last]))
@@ -149,6 +154,7 @@ def fine_step(
             carry,
             ungrouped=target.ungrouped_loops,
             reverse=reverse,
+            names=names,
             part=part,
             join=join,
         )
@@ -164,6 +170,7 @@ def run_loops(
     *,
     ungrouped: int,
     reverse: bool = False,
+    names: Sequence[str] | None = None,
     part: Callable[[int, int, Any], Any] = lambda first, last, carry: carry,
     join: Callable[[Any, Any], Any] = lambda carry, part: part,
 ) -> Any:
@@ -175,6 +182,7 @@ def run_loops(
         carry: Initial carry.
         ungrouped: Up to so many loops are not enclosed in groups.
         reverse: Take the loops from the last to the first.
+        names: What the loops are called in the compiled program; nothing if None.
         part: Returns the part of a carry that loops change, from the first of them to
             the one after the last.
         join: Puts a part back into the carry.
@@ -190,7 +198,8 @@ def run_loops(
     def run_range(first: int, last: int, carry: Any) -> Any:
         order = range(first, last)
         for p in reversed(order) if reverse else order:
-            carry = run(p, p + 1, trips[p], bodies[p], carry)
+            with nullcontext() if names is None else jax.named_scope(names[p]):
+                carry = run(p, p + 1, trips[p], bodies[p], carry)
         return carry
 
     if len(bodies) <= ungrouped:

@@ -5,12 +5,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import jax
 from jax import Array
 
 from edbatch.cell.backward import TapedCell, taped_cell
 from edbatch.cell.members import MemberCell, member_cell
 from edbatch.cell.program import CellProgram, Packed, cell_program
 from edbatch.cell.while_loops import may_not_end
+from edbatch.executor.loop_name import type_name
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.stream.format import RecordFormat, record_formats
@@ -112,7 +114,11 @@ class ProgramShape:
 
     def pack(self, params: Any) -> dict[int, Packed]:
         """Computes packed weights, by type."""
-        return {type_id: cell.pack(params) for type_id, cell in self.packers().items()}
+        packed = {}
+        for type_id, cell in self.packers().items():
+            with jax.named_scope(f"{type_name(self.types.types[type_id])}[packed]"):
+                packed[type_id] = cell.pack(params)
+        return packed
 
     def packers(self) -> dict[int, CellProgram | MemberCell]:
         """Returns what packs the parameters of each type that runs."""

@@ -20,6 +20,7 @@ from jax import Array, lax
 from edbatch.cell.deferred_rows import DeferredRows
 from edbatch.executor.chunk import Chunk, read_chunk
 from edbatch.executor.late_writes import LateWrites, Packed, Written
+from edbatch.executor.loop_name import loop_name
 from edbatch.executor.program import ProgramShape
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
@@ -59,6 +60,7 @@ def run_switch(
 
     def branch_of(loop: Loop) -> Callable[[Array, list[DeferredRows]], _Done]:
         node_type, body = program.types.types[loop.type_id], body_of(loop)
+        name = loop_name(node_type, loop)
         length = record_format(node_type, loop).length
         target = program.options.target
 
@@ -74,7 +76,7 @@ def run_switch(
             next_at = at if reverse else at + length
             return _Done(jnp.stack([next_at, *kept]), put)
 
-        return run
+        return jax.named_scope(name)(run)
 
     branches = [branch_of(loop) for loop in program.loops]
     writes = LateWrites.of([_written(each, counters, arrays) for each in branches])

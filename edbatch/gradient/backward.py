@@ -33,6 +33,7 @@ from edbatch.cell.summation import zeros_for_sum
 from edbatch.cell.weight_gradient import Tapes
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk, fence, read_inputs
+from edbatch.executor.loop_name import type_name
 from edbatch.executor.loops import walk
 from edbatch.executor.program import ProgramShape
 from edbatch.executor.touched import Touched, chosen
@@ -132,17 +133,13 @@ def differentiate(
 
     _, end = walk(program, stream, body_of, start, end=run.end)
     switches = program.options.target.control == "switch"
-    prepared_bar = {
-        type_id: _collect(
-            program,
-            type_id,
-            cell,
-            prepared[type_id],
-            end,
-            None if switches else run.next_rows[type_id],
-        )
-        for type_id, cell in cells.items()
-    }
+    prepared_bar = {}
+    for type_id, cell in cells.items():
+        used = None if switches else run.next_rows[type_id]
+        with jax.named_scope(f"{type_name(program.types.types[type_id])}[weights]"):
+            prepared_bar[type_id] = _collect(
+                program, type_id, cell, prepared[type_id], end, used
+            )
     [params_bar] = unpack(prepared_bar)
     params_bar = jax.tree.map(
         lambda own, bar: bar if is_float(own) else None, params, params_bar
