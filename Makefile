@@ -3,6 +3,7 @@
 #              them; make test PYTEST_ARGS="-m slow" hands arguments to pytest, which
 #              then runs once
 # make lint    ruff and mypy
+# make docs    the documentation site, in build/docs; a broken link or reference fails
 # make clean   remove the environment, builds and caches
 #
 # Each target makes the environment that it needs. VENV names another folder for
@@ -22,7 +23,9 @@ EXTENSIONS := setup.py $(wildcard edbatch/*/*.pyx)
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python)
 TYPING := build/typing
 
-.PHONY: demo test lint typing-tree clean
+DOCS_STAMP := $(VENV)/.edbatch-docs-installed
+
+.PHONY: demo test lint typing-tree docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -79,6 +82,17 @@ typing-tree:
 	@mkdir -p $(TYPING)/edbatch
 	@ln -s "$(CURDIR)"/edbatch/* "$(CURDIR)/envs" "$(CURDIR)/memory_planner" \
 	    "$(CURDIR)/policies" $(TYPING)/edbatch/
+
+# From nothing each time: what an older build left is not found by mistake.
+docs: $(DOCS_STAMP)
+	@rm -rf build/docs build/doctrees
+	$(BIN)/python -P -m sphinx --builder html --fail-on-warning --keep-going --quiet \
+	    --jobs auto --doctree-dir build/doctrees docs build/docs
+	@echo "The site is in build/docs; open build/docs/index.html"
+
+$(DOCS_STAMP): $(STAMP) pyproject.toml
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch "$@"
 
 $(STAMP): pyproject.toml $(EXTENSIONS)
 	@found=; if [ ! -x "$(BIN)/python" ]; then \

@@ -49,7 +49,7 @@ class CompileReport:
 
     @property
     def seconds(self) -> float:
-        """Seconds that calls waited: compilations in the background aside."""
+        """Seconds that calls waited, compilations in the background aside."""
         return sum(each.seconds for each in self.records if not each.background)
 
     @property

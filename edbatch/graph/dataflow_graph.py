@@ -132,7 +132,7 @@ class DataflowGraph:
 
     @cached_property
     def structure(self) -> GraphStructure:
-        """Who reads whom: all that scheduling looks at."""
+        """Who reads whom, which is all that scheduling looks at."""
         return GraphStructure(
             type_keys=self.types.keys,
             node_type=self.node_type,

@@ -41,7 +41,7 @@ class GraphStructure:
 
     @cached_property
     def consumers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Readers of each node: their starts, the readers, and the nodes' indegrees.
+        """Readers of each node as starts, readers, and the nodes' indegrees.
 
         ``[N + 1]``, ``[E]`` and ``[N] int32``; missing operands do not count.
         """

@@ -272,7 +272,7 @@ class TypeTable:
 
     @property
     def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Slots per type: operands, external inputs, outputs; each ``[T] int32``."""
+        """Slots per type of operands, external inputs, outputs, each ``[T] int32``."""
         with self.lock:  # or types could be added between two of the arrays
             if self._counts is None or len(self._counts[0]) != len(self.types):
                 self._counts = tuple(

@@ -5,7 +5,8 @@ runs it. The packages that this needs come with ``pip install 'edbatch[serve]'``
 `Service` by itself needs none of them.
 """
 
+from edbatch.errors import ServiceError
 from edbatch.http.as_json import as_json
 from edbatch.http.service import Service
 
-__all__ = ["Service", "as_json"]
+__all__ = ["Service", "ServiceError", "as_json"]

@@ -34,7 +34,7 @@ class ShardedReport:
 
     @property
     def batches(self) -> int:
-        """Batches of the device that has most of them: they run side by side."""
+        """Batches of the device that has most; devices run side by side."""
         return max(each.batches for each in self.shards if each is not None)
 
     @property

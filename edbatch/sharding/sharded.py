@@ -262,7 +262,7 @@ class Sharded(HostSide):
 
     @property
     def takes_merged(self) -> bool:
-        """False: the instances of a minibatch are divided among devices."""
+        """False, as instances of a minibatch are divided among devices."""
         return False
 
     @property

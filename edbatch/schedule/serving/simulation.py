@@ -195,7 +195,7 @@ class Simulation:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is something to decide: a node waits."""
+        """Whether there is something to decide, as a node waits."""
         return self._running
 
     @property
