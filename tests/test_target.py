@@ -216,7 +216,7 @@ def test_results_are_those_of_every_target(monkeypatch):
 
 
 def test_every_field_has_a_test():
-    """Others: `tests/cell`, `stream`, `executor`; of coarse programs `compilation`."""
+    """Others: `tests/cell`, `stream`, `executor`, `compilation`, `loader`."""
     here = {"widths", "chunk_overhead", "fence", "fenced_slice", "ungrouped_loops"}
     columns = {"page_bytes", "line_bytes", "padded_bytes"}
     named = {each.name for each in fields(CPU)}
@@ -226,6 +226,7 @@ def test_every_field_has_a_test():
         "pretransposed_bytes",
         "coarse_options",
         "member_widths",
+        "own_memory",
     }
     # What planning compares; of these costs `tests/memory_planner` and `tests/stream`.
     costs = {"gather_row_ns", "align_node_ns"}

@@ -5,13 +5,13 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple, Self
 
-import jax
 import numpy as np
 
 from edbatch.arguments import check_flag, check_number
 from edbatch.batched_function import BatchedFunction
 from edbatch.errors import LoaderError, shown
 from edbatch.graph.type_table import x64_enabled
+from edbatch.loader.device import Settings, send
 from edbatch.loader.fresh import Transform
 from edbatch.loader.instances import FreshInstances, KeptInstances, data_set
 from edbatch.loader.minibatch import Minibatch
@@ -59,6 +59,9 @@ class Loader:
     `Minibatch.padded_index`. Lists of padding are empty, so what is computed over the
     elements of a `Ragged` needs nothing. With ``pad=False`` (or without a last
     minibatch, ``drop_last=True``) there are no such rows.
+
+    Where JAX's default device has memory of its own, as GPUs do, plans are sent there
+    as soon as they are made, in the threads, so that a step waits for no transfer.
 
     With one thread the plans, too, are the same in every run, unless a search within
     milliseconds makes them. With several, those of new sizes may be padded differently
@@ -160,7 +163,7 @@ class Loader:
         workers = _count("workers", workers, 0)
         seed = _count("seed", seed, 0)
         _check_instances(len(data), self.batch_size, drop_last)
-        self._x64 = x64_enabled()
+        self._settings = Settings(x64_enabled())
         self._data: KeptInstances | FreshInstances
         if keep:
             _check_kept(transform)
@@ -212,6 +215,7 @@ class Loader:
             until = self._state.epoch + _count("count", count, 0)
         loop = self._loop = object()
         self._clock.begin()
+        self._settings = self._settings.here()
         ahead = self._prefetch * max(self._data.workers, 1)
         tasks = self._tasks(until)
         # Closing, so that a loop that is left does not leave threads behind.
@@ -296,8 +300,8 @@ class Loader:
             epoch, step = epoch + 1, 0
 
     def _plan(self, task: _Task) -> Minibatch:
-        """Runs in the threads, where a context of jax.enable_x64 does not hold."""
-        with jax.enable_x64(self._x64):
+        """Runs in the threads, where contexts of JAX's settings do not hold."""
+        with self._settings.hold():
             return self._plan_task(task)
 
     def _plan_task(self, task: _Task) -> Minibatch:
@@ -315,7 +319,7 @@ class Loader:
         except Exception as error:
             error.add_note(f"while planning {what}: {self._blame(index, epoch)}")
             raise
-        return Minibatch(plan, index, epoch, step)
+        return Minibatch(send(plan), index, epoch, step)
 
     def _blame(self, index: np.ndarray, epoch: int) -> str:
         for k in index.tolist():

@@ -13,8 +13,9 @@ class Minibatch:
     """A minibatch that is ready to run.
 
     Attributes:
-        plan: Its plan, for ``batched.apply``. The result has ``N`` rows: the loader's
-            ``batch_size``, if it pads.
+        plan: Its plan, for ``batched.apply``, whose arrays are on the device already
+            if that is a GPU. The result has ``N`` rows: the loader's ``batch_size``, if
+            it pads.
         index: Which instances it holds, ``[B] int64``; B is less than N in the last
             minibatch of an epoch.
         epoch: Number of its epoch, from 0.
@@ -27,9 +28,9 @@ class Minibatch:
     step: int
 
     @property
-    def mask(self) -> Any:
-        """True for instances, False for rows of padding; ``[N] bool``."""
-        return self.plan.instance_mask
+    def mask(self) -> np.ndarray:
+        """True for instances, False for rows of padding; ``[N] bool``, on the host."""
+        return np.arange(self.plan.shape.result.instances) < len(self.index)
 
     @property
     def padded_index(self) -> np.ndarray:
