@@ -21,6 +21,7 @@ from edbatch.cell.jaxpr import (
     read_while,
     variables,
 )
+from edbatch.compilation.tier import known_options
 from edbatch.target import CPU
 
 
@@ -125,7 +126,7 @@ class _Counter:
                 outputs = [var for var in made if var in used]
                 inputs = [var for var in inputs if var not in made]
                 function = as_function(inputs, eqns, outputs)
-                options = dict(CPU.coarse_options)
+                options = known_options(CPU.coarse_options)
                 call = jax.jit(function, compiler_options=options)
                 plan.append((eqns, (inputs, outputs, call)))
             used.update(inputs)

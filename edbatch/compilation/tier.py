@@ -1,7 +1,7 @@
 """Plans among the arguments of a function, and the tier of programs that they name."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import jax
@@ -42,7 +42,12 @@ def coarse_options(tree: Any) -> dict[str, Any]:
     for part in jax.tree.leaves(tree, is_leaf=_is_plan):
         if hasattr(type(part), "coarse_options"):
             found |= part.coarse_options()
-    return {name: value for name, value in found.items() if _is_known(name, value)}
+    return known_options(found.items())
+
+
+def known_options(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns those of some options of XLA that this version knows."""
+    return {name: value for name, value in options if _is_known(name, value)}
 
 
 @functools.cache

@@ -1,10 +1,12 @@
 """Programs compiled for GPUs without one: what they do there, counted."""
 
+import functools
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +21,18 @@ def missing_plugin():
 
 
 @pytest.fixture(scope="module")
-def gpu_module(experiment):
+def compiled(experiment):
+    """Modules that the script imports: what is compiled, thunks, what they execute."""
+    import gpu_execution
+    import gpu_thunks
+
     import gpu_module
 
-    return gpu_module
+    return SimpleNamespace(
+        Module=gpu_module.Module,
+        executed=gpu_execution.executed,
+        read_thunks=gpu_thunks.read_thunks,
+    )
 
 
 THUNKS = """
@@ -67,14 +77,14 @@ def test_loops_and_branches_are_counted_as_they_run(experiment):
     assert (inner.runs, inner.turns) == (5, 0 + 1 + 2 + 3 + 4)
 
 
-def test_what_runs_is_counted_in_the_tree_of_thunks(experiment, gpu_module):
-    thunks = gpu_module.read_thunks(THUNKS)
+def test_what_runs_is_counted_in_the_tree_of_thunks(experiment, compiled):
+    thunks = compiled.read_thunks(THUNKS)
     assert [each.kind for each in thunks] == ["kCommandBuffer", "kWhile"]
     _, places = experiment.run_counted(alternating, jnp.float32(1), 5)
     conditional = places[0].inner[1][0]
     names = {2: "while.1", 8: "while.2"}
-    module = gpu_module.Module(thunks, names, "", 0.0, 0, None)
-    done = gpu_module.executed(module, places)
+    module = compiled.Module(thunks, names, "", 0.0, 0, None)
+    done = compiled.executed(module, places)
     # Conditions: 6 of the outer loop, 5 indices, 10 + 5 of the inner loop.
     assert done.conditions == 6 + 5 + 15
     # The conditional is in a command buffer, where the device decides.
@@ -85,15 +95,15 @@ def test_what_runs_is_counted_in_the_tree_of_thunks(experiment, gpu_module):
     assert done.launches == 1 + 6 + 5 + 15 + 10 + 5
     # A loop whose iterations the host knows is not asked for.
     text = '%while.2 = f32[] while(%x), backend_config={"known_trip_count":{"n":"2"}}'
-    module = gpu_module.Module(thunks, names, text, 0.0, 0, None)
-    assert gpu_module.executed(module, places).round_trips == 6
+    module = compiled.Module(thunks, names, text, 0.0, 0, None)
+    assert compiled.executed(module, places).round_trips == 6
 
 
-def test_loops_that_xla_made_are_no_match(experiment, gpu_module):
+def test_loops_that_xla_made_are_no_match(experiment, compiled):
     _, places = experiment.run_counted(alternating, jnp.float32(1), 5)
-    module = gpu_module.Module(gpu_module.read_thunks(THUNKS), {}, "", 0.0, 0, None)
+    module = compiled.Module(compiled.read_thunks(THUNKS), {}, "", 0.0, 0, None)
     with pytest.raises(ValueError, match="it made some"):
-        gpu_module.executed(module, places[:0])
+        compiled.executed(module, places[:0])
 
 
 def test_twenty_types_are_twenty(experiment):
@@ -105,45 +115,55 @@ def test_twenty_types_are_twenty(experiment):
         np.testing.assert_allclose(one, model(params, instance), rtol=1e-5, atol=1e-4)
 
 
+LIMIT_S = 540  # of both passes of a model, 20 to 50 CPU seconds
+
+
 @pytest.fixture(scope="module")
 def counted(script):
-    """Counts of a model on a device, both passes."""
+    """Counts of a model on a device, by pass; each is compiled once."""
     if missing_plugin():
         pytest.skip("needs JAX's plugin for CUDA: pip install edbatch[gpu-aot]")
 
-    def count(model, device, *words):
+    @functools.cache
+    def count(model, device):
         command = [sys.executable, "-P", script, "--json", "--models", model]
-        command += ["--devices", device, "--hidden", "32", "--batch-size", "8", *words]
+        command += ["--devices", device, "--hidden", "32", "--batch-size", "8"]
         environment = os.environ | {"PYTHONPATH": str(script.parent)}
         for name in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
             environment.pop(name, None)
         found = subprocess.run(
-            command, capture_output=True, text=True, env=environment, check=False
+            command,
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+            timeout=LIMIT_S,
         )
         assert found.returncode == 0, found.stderr
-        return [json.loads(line) for line in found.stdout.splitlines()]
+        rows = [json.loads(line) for line in found.stdout.splitlines()]
+        return {each["way"]: each for each in rows}
 
     return count
 
 
 @pytest.mark.gpu_aot
+@pytest.mark.parametrize("way", ["forward", "gradient"])
 @pytest.mark.parametrize(
     ("model", "device"),
     [
         ("tree-lstm", "H200"),
-        ("tree-lstm", "A100"),
+        pytest.param("tree-lstm", "A100", marks=pytest.mark.slow),
         ("lattice-lstm", "H200"),
         ("twenty-types", "H200"),
     ],
 )
-def test_the_host_is_not_asked_and_no_arena_is_copied(counted, model, device):
-    for each in counted(model, device):
-        forward = each["way"] == "forward"
-        assert each["round_trips"] <= (0 if forward else each["chunks"]), each
-        # One launch per chunk of the bucket and pass, and some before and after.
-        passes = 1 if forward else 2
-        assert each["launches"] <= passes * (2 * each["chunks"] + 32), each
-        assert each["conditionals"] == passes, each
-        assert each["arena_copies"] == 0, each
-        assert each["kernels_per_chunk"] <= (30 if forward else 90), each
-        assert each["error"] < 1e-4, each
+def test_the_host_is_not_asked_and_no_arena_is_copied(counted, model, device, way):
+    found = counted(model, device)[way]
+    passes = 1 if way == "forward" else 2
+    assert found["round_trips"] == 0, found
+    # One launch per chunk of the bucket and pass, and some before and after.
+    assert found["launches"] <= passes * (2 * found["chunks"] + 32), found
+    assert found["conditionals"] == passes, found
+    assert found["arena_copies"] == 0, found
+    assert found["kernels_per_chunk"] <= (30 if way == "forward" else 90), found
+    assert found["error"] < 1e-4, found

@@ -1,0 +1,129 @@
+"""What a program that was compiled for a GPU does in one minibatch, counted.
+
+Inside a *command buffer* (a CUDA graph) the device itself decides whether a loop goes
+on. Outside of one the host waits for each condition, unless it knows the number of
+iterations: a *host round trip*. How often each loop iterates is found by running the
+same jaxpr, equation by equation, on the CPU (`loop_counts`).
+"""
+
+from dataclasses import dataclass
+
+from gpu_thunks import Thunk, controls
+
+from gpu_module import Module
+from loop_counts import Iterations
+
+
+@dataclass
+class Executed:
+    """What a run of a program does; the numbers are of one minibatch.
+
+    Attributes:
+        kernels: Kernels that run, those of conditions too.
+        copies: Copies that run.
+        conditions: Conditions of loops and indices of conditionals that are asked for.
+        round_trips: Those of them that the host waits for.
+        launches: Times that the host launches a kernel, copy or command buffer.
+    """
+
+    kernels: int = 0
+    copies: int = 0
+    conditions: int = 0
+    round_trips: int = 0
+    launches: int = 0
+
+
+def executed(module: Module, places: list[Iterations]) -> Executed:
+    """Counts what a program executes.
+
+    Args:
+        module: The program.
+        places: What its loops do, from `loop_counts.run_counted` of the same function.
+
+    Returns:
+        The counts.
+    """
+    total = Executed()
+    _execute(module, module.thunks, places, 1, False, total)
+    return total
+
+
+def _execute(
+    module: Module,
+    thunks: list[Thunk],
+    places: list[Iterations],
+    times: int,
+    on_device: bool,
+    total: Executed,
+) -> None:
+    own = controls(thunks)
+    pairs = dict(zip(map(id, own), _kept(own, places), strict=True))
+
+    def visit(each: Thunk, on_device: bool) -> None:
+        if each.kind == "kWhile":
+            _loop(module, each, pairs[id(each)], on_device, total)
+        elif each.kind == "kConditional":
+            place = pairs[id(each)]
+            total.conditions += place.runs
+            total.round_trips += 0 if on_device else place.runs
+            for part, inner, runs in zip(
+                each.parts, place.inner, place.branches, strict=True
+            ):
+                _execute(module, part, inner, runs, on_device, total)
+        elif each.kind == "kCommandBuffer":
+            total.launches += times
+            for inner_thunk in each.parts[0]:
+                visit(inner_thunk, True)
+        elif each.parts:
+            for part in each.parts:
+                for inner_thunk in part:
+                    visit(inner_thunk, on_device)
+        else:
+            is_copy = each.kind in ("kCopy", "kMemset32BitValue", "kMemzero")
+            total.copies += times * is_copy
+            total.kernels += times * (not is_copy)
+            total.launches += 0 if on_device else times
+
+    for each in thunks:
+        visit(each, on_device)
+
+
+def _kept(own: list[Thunk], places: list[Iterations]) -> list[Iterations]:
+    """The loops of a jaxpr that XLA kept: it removes some that never iterate twice."""
+    places = list(places)
+    if len(own) > len(places):
+        raise ValueError(
+            f"XLA has {len(own)} loops where the jaxpr has {len(places)}; it made some,"
+            " and they cannot be matched"
+        )
+    while len(own) < len(places):
+
+        def cost(k: int) -> tuple[int, int]:
+            rest = places[:k] + places[k + 1 :]
+            pairs = zip(own, rest[: len(own)], strict=True)
+            wrong = sum(_size(one) != _size(other) for one, other in pairs)
+            return wrong, places[k].turns
+
+        del places[min(range(len(places)), key=cost)]
+    return places
+
+
+def _size(each: Thunk | Iterations) -> int:
+    """The loops and conditionals inside."""
+    if isinstance(each, Thunk):
+        inner = [control for part in each.parts for control in controls(part)]
+        return sum(1 + _size(one) for one in inner)
+    return sum(1 + _size(one) for part in each.inner for one in part)
+
+
+def _loop(
+    module: Module, loop: Thunk, place: Iterations, on_device: bool, total: Executed
+) -> None:
+    known = module.iterations(loop) is not None
+    asked = 0 if known and not on_device else place.turns + place.runs
+    total.conditions += asked
+    total.round_trips += 0 if on_device else asked
+    condition, body = loop.parts
+    inner = place.inner if place.kind == "while" else [[], *place.inner]
+    _execute(module, condition, inner[0], asked, on_device, total)
+    _execute(module, body, inner[1], place.turns, on_device, total)

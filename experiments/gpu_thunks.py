@@ -1,0 +1,100 @@
+"""The steps of a program that XLA compiled for a GPU, its *thunks*, as a tree.
+
+Kernels, copies, loops and conditionals, some inside a *command buffer* (a CUDA graph).
+"""
+
+import re
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Thunk:
+    """A step of a compiled program.
+
+    Attributes:
+        kind: Its kind in XLA, as ``"kWhile"``.
+        name: Name of its kernel, if it is one.
+        number: Its number in the module.
+        parts: Its condition, body or branches; each a list of thunks.
+    """
+
+    kind: str
+    name: str
+    number: int
+    parts: list[list["Thunk"]] = field(default_factory=list)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a loop or a conditional."""
+        return self.kind in ("kWhile", "kConditional")
+
+
+_THUNK = re.compile(r"^( *)(\d+): (k\w+) +\[[^\]]*\] *(\S*)")
+_PART = re.compile(r"^ *(condition|body|branch_\d+|true_branch|false_branch):$")
+
+
+def read_thunks(text: str) -> list[Thunk]:
+    """Reads a sequence of thunks from what XLA prints of it.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The outermost thunks.
+
+    Example:
+        >>> [loop] = read_thunks('''
+        ... 003: kWhile [source | sink]
+        ... condition:
+        ...     004: kKernel [source | sink] less grid: [1, 1, 1]
+        ...   body:
+        ...     005: kKernel [source | sink] add grid: [1, 1, 1]
+        ... ''')
+        >>> loop.kind, [[each.name for each in part] for part in loop.parts]
+        ('kWhile', [['less'], ['add']])
+    """
+    top: list[Thunk] = []
+    open_: list[tuple[int, list[Thunk]]] = [(-1, top)]  # column, where to put more
+    last: tuple[int, Thunk] | None = None
+    owners: list[tuple[int, Thunk]] = []  # loops and conditionals, outermost first
+    for line in text.splitlines():
+        found, part = _THUNK.match(line), _PART.match(line)
+        if part:
+            column = len(line) - len(line.lstrip())
+            # "condition:" follows its loop and is indented wrongly.
+            if part[1] == "condition":
+                assert last is not None
+                owner_column, owner = last
+            else:
+                owner_column, owner = next(
+                    each for each in reversed(owners) if each[0] < column
+                )
+            owner.parts.append([])
+            open_ = [each for each in open_ if each[0] < owner_column + 1]
+            open_.append((owner_column + 1, owner.parts[-1]))
+        elif found:
+            column = len(found[1])
+            while open_[-1][0] > column:
+                open_.pop()
+            if last and column > last[0] and not last[1].is_control:
+                last[1].parts.append([])
+                open_.append((last[0] + 1, last[1].parts[-1]))
+            thunk = Thunk(found[3], found[4], int(found[2]))
+            open_[-1][1].append(thunk)
+            owners = [each for each in owners if each[0] < column]
+            if thunk.is_control:
+                owners.append((column, thunk))
+            last = column, thunk
+    return top
+
+
+def controls(thunks: list[Thunk]) -> list[Thunk]:
+    """The loops and conditionals of a sequence, those in command buffers too."""
+    found = []
+    for each in thunks:
+        if each.is_control:
+            found.append(each)
+        else:
+            for part in each.parts:
+                found += controls(part)
+    return found
