@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edbatch.cli import options
-from edbatch.cli.console import print_json, print_table, progress_bar
+from edbatch.cli.console import print_json, print_out, print_table, progress_bar
 
 if TYPE_CHECKING:
     from edbatch.benchmark import BenchmarkConfig, BenchmarkResult
@@ -254,12 +254,12 @@ def _print(result: "BenchmarkResult") -> None:
     _print_train(result)
     _print_programs(result)
     for row in result.rows:
-        typer.echo(f"{row.system}: {row.about}.")
+        print_out(f"{row.system}: {row.about}.")
     for name, reason in result.left_out.items():
-        typer.echo(f"{name}: left out, because {reason}.")
-    typer.echo(f"Policy of edbatch: {result.policy}.")
+        print_out(f"{name}: left out, because {reason}.")
+    print_out(f"Policy of edbatch: {result.policy}.")
     if result.peak_gflops is not None:
-        typer.echo(
+        print_out(
             f"Peak: {result.peak_gflops:.0f} Gflop/s, the fastest matrix"
             f" product measured on this {result.device['kind']} with"
             f" {result.device['cores']} cores."

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,9 +17,20 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from edbatch.cli.table import print_table, shown
 from edbatch.schedule.interrupt import deferred_interrupt
 
-_LONGEST_NAME = 16
+__all__ = [
+    "print_fields",
+    "print_json",
+    "print_out",
+    "print_table",
+    "progress_bar",
+    "say",
+    "stage",
+    "stderr",
+    "tracked",
+]
 
 
 def stderr() -> Console:
@@ -79,60 +90,11 @@ def print_json(value: Any) -> None:
         sys.stdout.flush()
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
-) -> None:
-    """Prints a result for people.
-
-    Args:
-        columns: Heads.
-        rows: Cells; floats are rounded, None is a dash.
-        title: Stands above the table.
-    """
-    table = Table(title=Text(title) if title else None, title_justify="left")
-    console = Console(highlight=False)
-    rows = list(rows)
-    narrowest = 1
-    for k, column in enumerate(columns):
-        is_text = all(isinstance(row[k], str) for row in rows)
-        justify: JustifyMethod = "left" if is_text else "right"
-        # Names stay whole; where the terminal is narrow, heads and long texts fold.
-        longest = max((len(_shown(row[k])) for row in rows), default=0)
-        is_name = is_text and longest <= _LONGEST_NAME
-        # Heads fold between words, and numbers do not fold.
-        word = max(map(len, column.split()), default=0)
-        least = word if is_text and not is_name else max(word, longest)
-        narrowest += least + 3  # a border, and a space on either side
-        table.add_column(
-            Text(column),
-            justify=justify,
-            overflow="fold",
-            no_wrap=is_name,
-            min_width=least,
-        )
-    if narrowest > console.width:  # where there is no room they fold all the same
-        for each in table.columns:
-            each.min_width = None
-    for row in rows:
-        table.add_row(*(Text(_shown(cell)) for cell in row))
-    console.print(table)
-
-
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Prints names and values, one pair per line."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in fields:
-        table.add_row(Text(name), Text(_shown(value)))
+        table.add_row(Text(name), Text(shown(value)))
     Console(highlight=False).print(table)
-
-
-def _shown(cell: Any) -> str:
-    if cell is None:
-        return "-"
-    if isinstance(cell, float):
-        return f"{cell:,.2f}" if abs(cell) >= 1 else f"{cell:.4g}"
-    if isinstance(cell, int) and not isinstance(cell, bool):
-        return f"{cell:,}"
-    return str(cell)

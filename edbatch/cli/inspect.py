@@ -11,7 +11,7 @@ from edbatch.cli.console import print_fields, print_json, print_table, say
 from edbatch.cli.one_sentence import CommandError
 
 if TYPE_CHECKING:
-    from edbatch.policies import StateMachine
+    from edbatch.policies import StateMachine, TrainingRecord
 
 
 def inspect(
@@ -154,27 +154,41 @@ def _print_policy(policy: "StateMachine", name: str, limit: int) -> None:
     ]
     print_fields(fields)
     ranked = sorted(policy.states, key=lambda state: -state.visits)
-    print_table(
-        ("types that are ready", "runs", "visits", "value"),
-        [
-            (
-                frontier_text(policy.encoding, [labels[k] for k in state.frontier]),
-                labels[state.action],
-                state.visits,
-                float(state.value),
-            )
-            for state in ranked[:limit]
-        ],
-    )
+    rows = [
+        (
+            frontier_text(policy.encoding, [labels[k] for k in state.frontier]),
+            labels[state.action],
+            state.visits,
+            float(state.value),
+        )
+        for state in ranked[:limit]
+    ]
+    if rows:
+        print_table(("types that are ready", "runs", "visits", "value"), rows)
     if len(ranked) > limit:
         say(f"{len(ranked) - limit:,} more states; --states N shows more.")
     if policy.training is None:
         say("The file has no training record.")
         return
     record = policy.training.to_json()
+    record["curve"] = _curve(policy.training)
     versions = record.pop("versions")
     record["versions"] = ", ".join(f"{k} {v}" for k, v in versions.items())
     print_fields((name.replace("_", " "), value) for name, value in record.items())
+
+
+def _curve(record: "TrainingRecord") -> str:
+    """Says in words what a picture of the training shows."""
+    if not record.curve:
+        return "no evaluation"
+    (_, first), *others = record.curve
+    if not others:
+        return f"1 evaluation: {first:,.2f} batches"
+    best = min(batches for _, batches in record.curve)
+    return (
+        f"{len(record.curve)} evaluations: {first:,.2f} batches at first, {best:,.2f}"
+        " at best; --json has all"
+    )
 
 
 def frontier_text(encoding: str, labels: list[str]) -> str:

@@ -1,0 +1,142 @@
+"""Tables that fit the terminal: no number and no word is broken while there is room.
+
+A table that is too wide for its frame loses the frame; one that is still too wide is
+printed in parts, each with the first column.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+_LONGEST_NAME = 16
+_LONGEST_WORD = 32  # longer ones, such as paths, are broken
+_FRAME, _LINES = 3, 2  # characters per column, and one more for the frame
+
+
+@dataclass(frozen=True)
+class _Column:
+    head: str
+    cells: list[str]
+    is_text: bool
+
+    @property
+    def is_name(self) -> bool:
+        """Whether its cells are short names, which stay on one line."""
+        return self.is_text and max(map(len, self.cells), default=0) <= _LONGEST_NAME
+
+    @property
+    def least(self) -> int:
+        """The width at which no word and no number is broken."""
+        whole = self.cells if self.is_name or not self.is_text else []
+        words = [] if whole else [word for cell in self.cells for word in cell.split()]
+        short = [each for each in words if len(each) <= _LONGEST_WORD]
+        return max(map(len, (*self.head.split(), *whole, *short)), default=0)
+
+    @property
+    def widest(self) -> int:
+        """The width at which nothing is folded."""
+        return max(map(len, (self.head, *self.cells)))
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
+) -> None:
+    """Prints a result for people.
+
+    Args:
+        columns: Heads.
+        rows: Cells; floats are rounded, None is a dash.
+        title: Stands above the table.
+    """
+    console = Console(highlight=False)
+    rows = list(rows)
+    all_columns = [
+        _Column(
+            head,
+            [shown(row[k]) for row in rows],
+            all(isinstance(row[k], str) for row in rows),
+        )
+        for k, head in enumerate(columns)
+    ]
+    if title:
+        console.print(Text(title))
+    if _width(all_columns, _FRAME) + 1 <= console.width:
+        _print(console, all_columns)
+    elif _width(all_columns, _LINES) <= console.width:
+        _print(console, all_columns, framed=False)
+    else:
+        for part in _parts(all_columns, console.width):
+            _print(console, part)
+
+
+def _width(columns: Sequence[_Column], around: int) -> int:
+    return sum(each.least + around for each in columns)
+
+
+def _parts(columns: Sequence[_Column], width: int) -> list[list[_Column]]:
+    """Divides columns, each part with the first one, where two fit beside each other.
+
+    Where they do not, all are in one part, and fold.
+    """
+    first, *others = columns
+    if any(_width([first, each], _FRAME) + 1 > width for each in others):
+        return [[*columns]]
+    parts = [[first]]
+    for each in others:
+        if _width([*parts[-1], each], _FRAME) + 1 > width:
+            parts.append([first])
+        parts[-1].append(each)
+    return parts
+
+
+def _print(console: Console, columns: Sequence[_Column], framed: bool = True) -> None:
+    room = console.width - framed - (_FRAME if framed else _LINES) * len(columns)
+    table = Table(
+        box=box.HEAVY_HEAD if framed else box.SIMPLE_HEAD,
+        padding=(0, 1) if framed else (0, 1, 0, 0),
+        pad_edge=framed,
+    )
+    for each, width in zip(columns, _widths(columns, room), strict=True):
+        justify: JustifyMethod = "left" if each.is_text else "right"
+        table.add_column(Text(each.head), justify=justify, overflow="fold", width=width)
+    for cells in zip(*(each.cells for each in columns), strict=True):
+        table.add_row(*map(Text, cells))
+    console.print(table)
+
+
+def _widths(columns: Sequence[_Column], room: int) -> list[int | None]:
+    """Divides the room: each column gets its least, and as much of the rest as helps.
+
+    Rich shrinks the widest column first, below its least, and then cuts the table off.
+    """
+    spare = room - sum(each.least for each in columns)
+    if spare < 0:
+        return [None] * len(columns)  # they fold
+    widths: list[int | None] = [None] * len(columns)
+    wants = sorted((each.widest - each.least, k) for k, each in enumerate(columns))
+    for done, (want, k) in enumerate(wants):
+        given = min(want, spare // (len(wants) - done))
+        widths[k] = columns[k].least + given
+        spare -= given
+    return widths
+
+
+def shown(cell: Any) -> str:
+    """Writes a cell: floats rounded, thousands separated, None as a dash.
+
+    Example:
+        >>> shown(None), shown(1234.567), shown(0.000123456), shown(12345)
+        ('-', '1,234.57', '0.0001235', '12,345')
+    """
+    if cell is None:
+        return "-"
+    if isinstance(cell, float):
+        return f"{cell:,.2f}" if abs(cell) >= 1 else f"{cell:.4g}"
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}"
+    return str(cell)
