@@ -39,6 +39,7 @@ from edbatch.errors import (
     VerificationError,
 )
 from edbatch.executor.kept_memory import keep_memory
+from edbatch.explain import Explanation
 from edbatch.front_door import batch
 from edbatch.graph import (
     Cell,
@@ -84,6 +85,7 @@ __all__ = [
     "DataflowGraph",
     "DeadlineError",
     "EdbatchError",
+    "Explanation",
     "FrontierPolicy",
     "GradientMemory",
     "Handle",

@@ -16,6 +16,8 @@ from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
+from edbatch.explain.explain import explain_graph
+from edbatch.explain.report import Explanation
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
@@ -256,6 +258,57 @@ class Batched(HostSide):
     ) -> Plan:
         graph = record_minibatch(state, instances)
         return planning.plan(graph, state, self.options, target, pad_to=pad_to)
+
+    @keyboard_interrupts()
+    def explain(
+        self,
+        instances: Iterable[Any],
+        *,
+        params: Any = None,
+        measure: bool = False,
+        rng: Any = None,
+    ) -> Explanation:
+        """Explains what a minibatch costs, type by type, and what keeps types apart.
+
+        It is planned as a call would plan it, and counted on the host. Times are those
+        that the costs of `edbatch.batch` predict, if they were given, or measured.
+
+        Args:
+            instances: Instances, or recordings of them.
+            params: As for `record_all`; arrays to measure.
+            measure: Whether to run each batch by itself, often enough to tell how long
+                it takes. A program is compiled for it.
+            rng: As for `apply`, to measure.
+
+        Returns:
+            The report: ``print`` shows it as text, `rich` as tables, a notebook as
+            HTML; ``to_json()`` returns JSON values.
+
+        Raises:
+            EdbatchError: As `plan`; or batches cannot be measured: there are no
+                parameters, or the device has programs of one switch per chunk.
+
+        Example:
+            >>> import edbatch as eb
+            >>> import jax.numpy as jnp
+            >>> twice = eb.batch(eb.cell(lambda params, x: params @ x, name="twice"))
+            >>> report = twice.bind(2 * jnp.eye(3)).explain([jnp.ones(3)] * 5)
+            >>> [use] = report.types
+            >>> use.name, use.nodes, use.batches, use.rows, use.flops
+            ('twice/0', 5, 1, 8, 90)
+        """
+        instances = list_of(PlanError, "a minibatch", instances)
+        state = self.states.of_minibatch(instances, params)
+        graph = record_minibatch(state, instances)
+        return explain_graph(
+            graph,
+            state,
+            self.options,
+            choose_target(params),
+            params=params,
+            rng=rng,
+            measure=measure,
+        )
 
     def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function, for ``jit``, ``grad`` and the like.

@@ -7,7 +7,7 @@ are hoisted, which operands loops read as slices) it decides from a sample: that
 """
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ from edbatch.plan.report import PlanReport
 from edbatch.plan_state import PlanState
 from edbatch.schedule.hoist import hoist
 from edbatch.schedule.policy import needs_check, reject_invalid
+from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import INSTANCES
 from edbatch.target import CPU, Target
 
@@ -66,21 +67,10 @@ def plan(
     own, instances = state.planning, graph.num_instances
     rows = pad_to if isinstance(pad_to, int) else instances
     result = graph.outputs.describe(rows)
-    more = {INSTANCES: instances} if pad_to == ANY else {}
 
     def make() -> Encoded:
         part = encode_graph(graph, result, own, options, target)
-        bucket = fit_bucket(
-            [part],
-            own.buckets,
-            more,
-            target,
-            rows / instances,
-            own.widths_on(target).of,
-        )
-        if pad_to == ANY:
-            part = replace(part, result=part.result.with_rows(bucket.sizes[INSTANCES]))
-        return pad(part, bucket, options.planner, options.compiler)
+        return pad_to_bucket(part, own, options, target, pad_to)
 
     if not options.cache_bytes:
         return make().with_externals(graph.externals)
@@ -88,6 +78,38 @@ def plan(
     encoded, known = own.plans.get_or_make(key, make)
     found = encoded.with_externals(graph.externals)
     return replace(found, report=as_cached(found.report)) if known else found
+
+
+def pad_to_bucket(
+    part: Unpadded,
+    own: PlanState,
+    options: Options,
+    target: Target,
+    pad_to: int | Literal["any"] | None,
+) -> Encoded:
+    """Pads a plan to a bucket of the model.
+
+    Args:
+        part: The plan.
+        own: What plans of its model are made by.
+        options: What planning goes by.
+        target: The kind of device that will run it.
+        pad_to: As for `plan`.
+
+    Returns:
+        Everything but the external inputs.
+    """
+    bucket = fit_bucket(
+        [part],
+        own.buckets,
+        {INSTANCES: part.num_instances} if pad_to == ANY else {},
+        target,
+        part.result.instances / part.num_instances,
+        own.widths_on(target).of,
+    )
+    if pad_to == ANY:
+        part = replace(part, result=part.result.with_rows(bucket.sizes[INSTANCES]))
+    return pad(part, bucket, options.planner, options.compiler)
 
 
 def fit(
@@ -148,6 +170,63 @@ def encode_graph(
     Raises:
         EdbatchError: As `plan`.
     """
+    laid_out = lay_out(graph, state, options, target)
+    return encode_laid_out(laid_out, result, state)
+
+
+@dataclass(frozen=True, eq=False)
+class LaidOut:
+    """A minibatch that is scheduled and laid out.
+
+    Attributes:
+        graph: The graph, of the types as they run.
+        schedule: Its schedule.
+        layout: Its layout.
+        plan_ms: Time to schedule and to lay out.
+    """
+
+    graph: DataflowGraph
+    schedule: Schedule
+    layout: Layout
+    plan_ms: float
+
+
+def encode_laid_out(
+    laid_out: LaidOut, result: ResultShape, state: PlanState
+) -> Unpadded:
+    """Turns a laid out minibatch into integers.
+
+    Args:
+        laid_out: The minibatch.
+        result: The structure of its result.
+        state: What plans of its model are made by.
+
+    Returns:
+        The plan before it is padded.
+    """
+    part = encode_unpadded(
+        laid_out.graph, laid_out.schedule, laid_out.layout, result, state.variants
+    )
+    return replace(part, report=replace(part.report, plan_ms=laid_out.plan_ms))
+
+
+def lay_out(
+    graph: DataflowGraph, state: PlanState, options: Options, target: Target
+) -> LaidOut:
+    """Schedules a graph, hoists and lays out: all of the pipeline before integers.
+
+    Args:
+        graph: The graph.
+        state: What plans of its model are made by.
+        options: What planning goes by.
+        target: The kind of device that will run it.
+
+    Returns:
+        The minibatch, scheduled and laid out.
+
+    Raises:
+        EdbatchError: As `plan`.
+    """
     start = time.perf_counter()
     policy, planner = options.policy, options.planner
     schedule = policy.schedule(graph.structure)
@@ -158,7 +237,7 @@ def encode_graph(
     widths = state.widths_on(target)
     own = widths.choose(graph, schedule), widths.overheads(graph)
 
-    def lay_out(aligned: np.ndarray | None) -> Layout:
+    def laid_out(aligned: np.ndarray | None) -> Layout:
         return plan_layout(
             graph,
             schedule,
@@ -171,11 +250,9 @@ def encode_graph(
         )
 
     if planner.layout == AUTO:
-        layout = state.layouts.lay_out(graph, lay_out, target)
+        layout = state.layouts.lay_out(graph, laid_out, target)
     elif planner.layout == "aligned":
-        layout = lay_out(np.ones(len(graph.types), np.bool_))
+        layout = laid_out(np.ones(len(graph.types), np.bool_))
     else:
-        layout = lay_out(None)
-    plan_ms = 1e3 * (time.perf_counter() - start)
-    part = encode_unpadded(graph, schedule, layout, result, state.variants)
-    return replace(part, report=replace(part.report, plan_ms=plan_ms))
+        layout = laid_out(None)
+    return LaidOut(graph, schedule, layout, 1e3 * (time.perf_counter() - start))

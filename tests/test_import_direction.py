@@ -39,6 +39,7 @@ STAGES = (
     "state_registry",
     "recording",
     "planning",
+    "explain",
     "loader",
     "host_side",
     "sharding",

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.benchmark.flops import Product, type_products
+from edbatch.cell.flops import Product, type_products
 from edbatch.graph import DataflowGraph
 
 _SQUARES = ((1, 512, 512, 512), (1, 1024, 1024, 1024), (1, 2048, 2048, 2048))

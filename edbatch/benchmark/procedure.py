@@ -13,7 +13,6 @@ import numpy as np
 import edbatch as eb
 from edbatch.benchmark.compile_counter import CompileCount, count_compiles
 from edbatch.benchmark.config import PLANNERS, BenchmarkConfig
-from edbatch.benchmark.flops import count_flops
 from edbatch.benchmark.measure import (
     Reference,
     Samples,
@@ -33,6 +32,7 @@ from edbatch.benchmark.peak import peak_gflops
 from edbatch.benchmark.program_counts import ProgramCounts, count_program
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row, TrainRow
 from edbatch.benchmark.systems import Batched, System, Unbatched, make_system
+from edbatch.cell.flops import count_flops
 from edbatch.compilation.settings import fine_only
 from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import edbatch as eb
-from edbatch.benchmark.flops import count_flops, products
+from edbatch.cell.flops import count_flops, products
 from edbatch.data import Tree
 from edbatch.models import get_workload
 

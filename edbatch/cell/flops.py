@@ -20,8 +20,10 @@ from edbatch.cell.jaxpr import (
     shape_of,
 )
 from edbatch.cell.program import cell_program
-from edbatch.graph import DataflowGraph, NodeType, TypeTable
-from edbatch.graph.node_type import input_specs
+from edbatch.cell.type_call import trace_settings
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.type_table import TypeTable
 
 Product = tuple[int, int, int, int]  # batch, m, n, k: [batch, m, k] @ [batch, k, n]
 
@@ -80,6 +82,27 @@ def type_products(
     return list(products(jax.make_jaxpr(cell.run)(packed, *specs).jaxpr))
 
 
+def type_flops(types: TypeTable, node_type: NodeType) -> int:
+    """Counts the operations of the matrix products of one node, as its cell is written.
+
+    Args:
+        types: The model's types.
+        node_type: The node's type.
+
+    Returns:
+        Multiplications and additions; counted once for as long as the types exist.
+    """
+
+    def count() -> int:
+        found = type_products(types, node_type, packing=False)
+        return sum(
+            2 * int(np.prod(product, dtype=np.int64)) * times
+            for product, times in found
+        )
+
+    return types.derived((type_flops, node_type, trace_settings()), count)
+
+
 def count_flops(graph: DataflowGraph) -> int:
     """Counts the operations of all matrix products of a minibatch, as written.
 
@@ -90,8 +113,7 @@ def count_flops(graph: DataflowGraph) -> int:
     """
     nodes = np.bincount(graph.node_type, minlength=len(graph.types))
     return sum(
-        2 * int(np.prod(product, dtype=np.int64)) * times * int(count)
+        int(count) * type_flops(graph.types, node_type)
         for node_type, count in zip(graph.types.types, nodes, strict=True)
         if count
-        for product, times in type_products(graph.types, node_type, packing=False)
     )

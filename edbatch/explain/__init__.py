@@ -1,0 +1,10 @@
+"""What a minibatch costs, type by type, and what keeps types apart; see `Explanation`.
+
+Everything is counted on the host, from the recorded graph, its schedule and its layout.
+"""
+
+from edbatch.explain.apart import Apart
+from edbatch.explain.report import Explanation
+from edbatch.explain.uses import BatchUses, MinibatchUse, TypeUse
+
+__all__ = ["Apart", "BatchUses", "Explanation", "MinibatchUse", "TypeUse"]

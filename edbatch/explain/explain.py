@@ -1,0 +1,74 @@
+"""Explaining a minibatch: planned as a call would plan it, then counted and timed."""
+
+from dataclasses import replace
+from typing import Any
+
+from edbatch.compilation.record import Compilation
+from edbatch.compilation.report import compile_report
+from edbatch.compilation.tiered_function import name_of
+from edbatch.errors import PlanError
+from edbatch.explain.build import explain_plan, predict_us
+from edbatch.explain.measure import measure_us
+from edbatch.explain.report import Explanation
+from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.model_state import ModelState
+from edbatch.options import Options
+from edbatch.planning import encode_laid_out, lay_out, pad_to_bucket
+from edbatch.target import Target
+
+
+def explain_graph(
+    graph: DataflowGraph,
+    state: ModelState,
+    options: Options,
+    target: Target,
+    *,
+    params: Any = None,
+    rng: Any = None,
+    measure: bool = False,
+) -> Explanation:
+    """Explains a minibatch that was recorded.
+
+    Args:
+        graph: Its graph.
+        state: The state of its model.
+        options: What planning goes by.
+        target: The kind of device.
+        params: The model's parameters; arrays to measure.
+        rng: The key for cells that draw random numbers, to measure.
+        measure: Whether to measure how long batches take.
+
+    Returns:
+        The report; with times if they are measured, or costs are given.
+
+    Raises:
+        EdbatchError: As `edbatch.planning.plan` and `measure_us`; or costs are those of
+            other cells.
+    """
+    own, model = state.planning, name_of(state.types.model)
+    laid_out = lay_out(graph, own, options, target)
+    result = graph.outputs.describe(graph.num_instances)
+    part = encode_laid_out(laid_out, result, own)
+    encoded = pad_to_bucket(part, own, options, target, None)
+    plan = encoded.with_externals(graph.externals)
+    found = explain_plan(graph, laid_out, plan, model)
+    if measure:
+        if params is None:
+            raise PlanError(
+                "to measure a minibatch is to run it, but no parameters were given;"
+                " pass params=, arrays, to explain"
+            )
+        times = measure_us(laid_out, plan, params, rng, model)
+        found = found.with_times(times, "measured")
+    elif options.costs is not None:
+        found = found.with_times(predict_us(found, options.costs), "predicted")
+    return replace(found, compilations=_compilations(model))
+
+
+def _compilations(model: str) -> tuple[Compilation, ...]:
+    """What was compiled for a model by now."""
+    return tuple(
+        each
+        for each in compile_report()
+        if each.function == model or each.function.startswith(f"{model} ")
+    )

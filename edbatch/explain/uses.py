@@ -1,0 +1,125 @@
+"""What is counted of a minibatch: its types, its batches, all of it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from edbatch.compilation.record import Compilation
+from edbatch.explain.apart import Apart
+from edbatch.graph.node_type import TypeKey
+from edbatch.plan.report import PlanReport
+
+TimeSource = Literal["measured", "predicted"]
+
+
+@dataclass(frozen=True)
+class TypeUse:
+    """What the nodes of one type cost in one minibatch.
+
+    Attributes:
+        type: The type.
+        hoisted: Whether these are the products of the type's external inputs, which run
+            before the rest; False for the type itself.
+        nodes: Nodes.
+        batches: Batches.
+        chain: Batches that any schedule has at least: nodes of the type on the path
+            that has most of them; 0 for what is hoisted.
+        chunks: Chunks by their width, in rows, ascending.
+        operands: Operand slots of all chunks.
+        in_place: Those of them that are one contiguous slice of an arena.
+        operand_bytes: Bytes that the nodes read from arenas.
+        in_place_bytes: Those of them that lie in place.
+        flops: Multiplications and additions of the nodes' matrix products, as the cell
+            is written and without padding.
+        time_us: Microseconds, or None.
+    """
+
+    type: TypeKey
+    hoisted: bool
+    nodes: int
+    batches: int
+    chain: int
+    chunks: dict[int, int]
+    operands: int
+    in_place: int
+    operand_bytes: int
+    in_place_bytes: int
+    flops: int
+    time_us: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The type for people."""
+        return f"{self.type} (hoisted)" if self.hoisted else str(self.type)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are computed, those of padding included."""
+        return sum(width * count for width, count in self.chunks.items())
+
+    @property
+    def padding_rows(self) -> int:
+        """Rows of padding that are computed."""
+        return self.rows - self.nodes
+
+
+@dataclass(frozen=True, eq=False)
+class BatchUses:
+    """The ``S`` batches of one minibatch, in the order in which they run.
+
+    Attributes:
+        use: The position of each batch's `TypeUse`.
+        nodes: Nodes of each.
+        rows: Rows that each computes.
+        time_us: Microseconds of each; None if they are not known.
+    """
+
+    use: np.ndarray  # [S] int64
+    nodes: np.ndarray  # [S] int64
+    rows: np.ndarray  # [S] int64
+    time_us: np.ndarray | None = None  # [S] float64
+
+    def __len__(self) -> int:
+        """Number of batches, S."""
+        return len(self.use)
+
+
+@dataclass(frozen=True, eq=False)
+class MinibatchUse:
+    """What a minibatch costs, type by type, and which types share no batch, and why.
+
+    Attributes:
+        model: Name of the model.
+        instances: Instances of the minibatch.
+        types: What each type costs, in the order in which recordings met them.
+        batches: The batches.
+        lower_bound: Batches that any schedule has at least.
+        apart: Types of one cell that share no batch, and why.
+        plan: Counts of the plan.
+        loops: Loops of the compiled program.
+        time_source: Where the times come from; None if there are none.
+        compilations: What was compiled for the model so far in this process.
+    """
+
+    model: str
+    instances: int
+    types: tuple[TypeUse, ...]
+    batches: BatchUses
+    lower_bound: int
+    apart: tuple[Apart, ...]
+    plan: PlanReport
+    loops: int
+    time_source: TimeSource | None = None
+    compilations: tuple[Compilation, ...] = ()
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of all matrix products, without padding."""
+        return sum(each.flops for each in self.types)
+
+    @property
+    def time_us(self) -> float | None:
+        """Microseconds of all batches; None if they are not known."""
+        times = self.batches.time_us
+        return None if times is None else float(times.sum())
