@@ -82,7 +82,7 @@ MAY_IMPORT = {
         "models",
         "benchmark",
     },
-    "plot": {"errors", "graph", "schedule", "envs", "policies", "plot"},
+    "plot": {"errors", "graph", "schedule", "envs", "policies", "explain", "plot"},
     "cli": {
         *(*BASE, *STAGES, FRONT_DOOR),
         *("serving", "http", "data", "models", "benchmark", "plot", "cli"),

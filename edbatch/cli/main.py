@@ -12,6 +12,7 @@ from edbatch.cli.cache import cache
 from edbatch.cli.calibrate import calibrate
 from edbatch.cli.compare import compare
 from edbatch.cli.demo import demo
+from edbatch.cli.explain import explain
 from edbatch.cli.inspect import inspect
 from edbatch.cli.one_sentence import CachedCommand, OneSentenceGroup
 from edbatch.cli.run import run
@@ -63,7 +64,10 @@ def edbatch(
         typer.echo(context.get_help())
 
 
-for command in (demo, train_policy, compare, inspect, run, serve, bench, calibrate):
+COMMANDS = (
+    *(demo, train_policy, compare, inspect, explain, run, serve, bench, calibrate),
+)
+for command in COMMANDS:
     app.command(cls=CachedCommand)(command)
 app.command()(workloads)
 app.command()(cache)

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 from edbatch.cli.one_sentence import CommandError
 from edbatch.errors import nearest
-from edbatch.plot import plot_actions, plot_comparison, plot_generalisation
+from edbatch.explain import Explanation
+from edbatch.plot import (
+    plot_actions,
+    plot_comparison,
+    plot_generalisation,
+    plot_timeline,
+)
 from edbatch.policies import Comparison, StateMachine
 from edbatch.policies.files.whole_file import write_whole
 
@@ -50,6 +56,19 @@ def draw_comparison(
         _write(path, lambda: plot_generalisation({title: table}))
     else:
         _write(path, lambda: plot_comparison({"": next(iter(table.values()))}, title))
+
+
+def draw_timeline(report: Explanation, path: Path) -> None:
+    """Draws the batches of a minibatch over time.
+
+    Args:
+        report: The minibatch, with times.
+        path: The file, `.png`, `.pdf` or `.svg`.
+
+    Raises:
+        EdbatchError: Matplotlib is not installed, or the suffix is another.
+    """
+    _write(path, lambda: plot_timeline(report))
 
 
 def check_suffix(path: Path | None) -> None:

@@ -43,6 +43,7 @@ def explain_plan(
         model=model,
         instances=recorded.num_instances,
         types=uses,
+        model_types=recorded.types.keys,
         batches=BatchUses(batches.use, batches.nodes, batches.rows),
         lower_bound=int(chains.sum()),
         apart=find_apart(recorded),

@@ -93,6 +93,7 @@ class MinibatchUse:
         model: Name of the model.
         instances: Instances of the minibatch.
         types: What each type costs, in the order in which recordings met them.
+        model_types: All types of the model by now, those that the minibatch lacks too.
         batches: The batches.
         lower_bound: Batches that any schedule has at least.
         apart: Types of one cell that share no batch, and why.
@@ -105,6 +106,7 @@ class MinibatchUse:
     model: str
     instances: int
     types: tuple[TypeUse, ...]
+    model_types: tuple[TypeKey, ...]
     batches: BatchUses
     lower_bound: int
     apart: tuple[Apart, ...]

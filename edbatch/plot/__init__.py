@@ -20,6 +20,7 @@ from edbatch.plot.disagreements import plot_disagreements
 from edbatch.plot.generalisation import plot_generalisation
 from edbatch.plot.schedules import plot_schedules
 from edbatch.plot.state_machine import plot_state_machine
+from edbatch.plot.timeline import plot_timeline
 from edbatch.plot.training import plot_training
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "plot_generalisation",
     "plot_schedules",
     "plot_state_machine",
+    "plot_timeline",
     "plot_training",
 ]

@@ -1,0 +1,187 @@
+"""`edbatch explain`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edbatch.cli import options
+from edbatch.cli.console import print_json, say, stage
+from edbatch.cli.one_sentence import CommandError
+
+if TYPE_CHECKING:
+    from edbatch import Batched, Explanation
+    from edbatch.cli.task import Task
+
+
+def explain(
+    workload: options.Workload = None,
+    data: options.Data = None,
+    arity: options.Arity = None,
+    classify: options.Classify = None,
+    model: options.Model = None,
+    instances: options.Instances = None,
+    params: options.Params = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|NAME",
+            help=(
+                "A policy file of train-policy; zoo:NAME for the ready-made policy of a"
+                " workload; or depth, agenda, agenda-remaining or greedy."
+            ),
+        ),
+    ] = "greedy",
+    batch_size: options.BatchSize = 64,
+    hidden: Annotated[
+        int | None,
+        typer.Option(
+            metavar="H",
+            min=1,
+            help=(
+                "Length of a ready workload's states, 128 by default; your own model"
+                " has that of its parameters."
+            ),
+        ),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            metavar="",
+            help="Measure how long each batch takes, with random parameters.",
+        ),
+    ] = False,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Predict how long, by what edbatch calibrate has measured.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PICTURE",
+            help=(
+                "Also draw the batches over time: a .png, .pdf or .svg file. With"
+                " --measure or --costs; needs matplotlib: pip install"
+                " 'edbatch\\[plot]'."
+            ),
+        ),
+    ] = None,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Explain what a minibatch costs, type by type, and what keeps types apart.
+
+    A row is a type of operation, written as cell@parameters/number of operands: its
+    nodes, its batches and the least that any schedule has; rows of padding, and bytes
+    of operands that lie where the batch reads them; multiplications and additions of
+    matrix products. Then come types of one cell that share no batch although they
+    could, why, how many batches they would have as one type, and what to change.
+
+    Example: edbatch explain --workload lattice-lstm --measure --plot batches.png
+    """
+    import numpy as np
+
+    import edbatch as eb
+    from edbatch.cli.minibatches import draw
+    from edbatch.cli.output_file import check_writable
+    from edbatch.cli.task import load_task
+    from edbatch.policies import get_policy, load_costs
+
+    _check(model, hidden, measure, costs, plot)
+    if plot is not None:
+        from edbatch.cli.pictures import check_suffix
+
+        check_suffix(plot)
+        check_writable("--plot", plot)
+    chosen = get_policy(policy)
+    known = None if costs is None else load_costs(costs)
+    task_options = options.TaskOptions(
+        workload, data, arity, classify, model, instances, params
+    )
+    task = load_task(task_options, seed, batch_size, hidden or 128)
+    rng = np.random.default_rng(seed)
+    [own] = draw(np.arange(len(task.instances)), batch_size, 1, rng)
+    batched = eb.batch(task.model, chosen, params=task.params, costs=known)
+    found = _explain(batched, task, [task.instances[int(k)] for k in own], measure)
+    if json:
+        print_json(found.to_json())
+    else:
+        _print(found, f"{task.description}, a minibatch of {batch_size}")
+    if plot is not None:
+        from edbatch.cli.pictures import draw_timeline
+
+        draw_timeline(found, plot)
+        say(f"The picture is in {plot}.")
+
+
+def _check(
+    model: str | None,
+    hidden: int | None,
+    measure: bool,
+    costs: Path | None,
+    plot: Path | None,
+) -> None:
+    if model is not None and hidden is not None:
+        raise CommandError(
+            "--hidden belongs to the ready workloads but --model was given as well;"
+            " the function of --params decides how long the states are"
+        )
+    if measure and costs is not None:
+        raise CommandError(
+            "times are either measured or predicted but --measure and --costs were both"
+            " given; leave one out"
+        )
+    if plot is not None and not measure and costs is None:
+        raise CommandError(
+            "--plot draws batches over time but no times were asked for; add --measure,"
+            " or --costs FILE of edbatch calibrate"
+        )
+
+
+def _explain(
+    batched: "Batched", task: "Task", minibatch: list[Any], measure: bool
+) -> "Explanation":
+    """Explains a minibatch; an error of the user's model says that it is one."""
+    from edbatch.cli import user_code
+
+    with stage("Recording"), user_code.running("the model"):
+        graph = batched.graph(minibatch)
+    if not measure:
+        with stage("Counting"):
+            return batched.explain([graph])
+    import jax
+
+    with stage("Measuring"):
+        values = _filled(task.params)
+        rng = jax.random.key(0)
+        return batched.explain([graph], params=values, measure=True, rng=rng)
+
+
+def _filled(params: Any) -> Any:
+    """Puts small random numbers where only shapes are known: time matters alone."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+
+    def values(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        return jnp.asarray(0.1 * rng.standard_normal(leaf.shape), leaf.dtype)
+
+    return jax.tree.map(values, params)
+
+
+def _print(found: "Explanation", title: str) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(title, markup=False)
+    console.print(found)
