@@ -18,6 +18,7 @@ from edbatch.errors import PickleError, PlanError
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.explain.explain import explain_graph
 from edbatch.explain.report import Explanation
+from edbatch.gradient.asked_tables import asked_of
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
@@ -26,6 +27,7 @@ from edbatch.plan.keys import plan_key, program_with
 from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
 from edbatch.plan.run import run_packed, run_plan
+from edbatch.plan.table_run import PlanTableRun
 from edbatch.recording import record_each, record_minibatch
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.sharding.plan import ShardedPlan
@@ -352,15 +354,23 @@ class Batched(HostSide):
                 f"apply takes a plan made by .plan(instances) but received"
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
+        asked = asked_of(params)
+        if asked is not None:
+            _, plan = self._adopted(params, plan)
+            return asked.call(params, PlanTableRun(plan, plan_key(plan, rng)))
         return self._checked_call(params, *self._call_of(params, plan, rng))
+
+    def _adopted(self, params: Any, plan: Plan) -> tuple[ModelState, Plan]:
+        """Returns the plan for where it runs, and the state that it belongs to."""
+        state, plan = self.states.adopt_plan(plan)
+        planned = plan.shape.program.options.target
+        return state, plan.on(choose_target((params, plan), unknown=planned))
 
     def _call_of(
         self, params: Any, plan: Plan, rng: Any
     ) -> tuple[TieredFunction, tuple[Any, ...]]:
         """Returns the compiled function that runs a plan, and its arguments."""
-        state, plan = self.states.adopt_plan(plan)
-        planned = plan.shape.program.options.target
-        plan = plan.on(choose_target((params, plan), unknown=planned))
+        state, plan = self._adopted(params, plan)
         key = plan_key(plan, rng)
         packed = None
         if not is_traced((plan, key)):  # else a gradient may be asked for

@@ -16,7 +16,9 @@ from types import ModuleType
 
 # The module that holds each name; a name may be a module itself.
 _HOLDERS = {"BatchingEnv": "edbatch.envs"}
-_MODULES = {name: f"edbatch.{name}" for name in ("envs", "flax", "grain", "training")}
+_MODULES = {
+    name: f"edbatch.{name}" for name in ("envs", "flax", "grain", "sparse", "training")
+}
 
 
 def __getattr__(name: str) -> object:

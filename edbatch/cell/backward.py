@@ -6,7 +6,7 @@ cotangents. The backward pass runs one batch row a second time with these in pla
 differentiates that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,16 +31,11 @@ from edbatch.cell.program import (
 )
 from edbatch.cell.same_form import form_of
 from edbatch.cell.stacks import Stacks
+from edbatch.cell.table_lookup import TableLookup
+from edbatch.cell.tapes import Tapes, new_tapes
 from edbatch.cell.transposed_weight import transposed_weight
 from edbatch.cell.type_call import NO_MESH, trace_settings
-from edbatch.cell.weight_gradient import (
-    Sites,
-    Tapes,
-    Values,
-    contains,
-    evaluator,
-    new_tapes,
-)
+from edbatch.cell.weight_gradient import Sites, Values, contains, evaluator
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
 from edbatch.target import Target, choose_target
@@ -207,24 +202,39 @@ class TapedCell:
             for each in self._weights
         ]
 
+    def lookups(self, position: int) -> list[TableLookup] | None:
+        """Returns the sites that look up rows of a packed array.
+
+        Args:
+            position: Its position.
+
+        Returns:
+            The sites; None if it is read otherwise, too.
+        """
+        return self._gradient.lookups(position)
+
     def forward(
-        self, packed: Packed, *inputs: Any
-    ) -> tuple[list[Array], list[list[Array]]]:
+        self, packed: Packed, *inputs: Any, read: Sequence[int] = ()
+    ) -> tuple[list[Array], list[list[Array]], list[list[Array]]]:
         """Runs one batch row.
 
         Args:
             packed: The packed arrays.
             *inputs: Operands, external inputs and masks.
+            read: Sites whose inputs to return.
 
         Returns:
-            The cell's outputs, and the outputs of each site.
+            The cell's outputs, the outputs of each site, and the inputs of those asked
+            for.
         """
         values = self._with_inputs(packed, inputs)
         for eqn in self._equations:
             values |= self._evaluate[id(eqn)](values)
-        return self._outputs(values), [
-            [values[var] for var in site.outputs] for site in self.sites
-        ]
+        return (
+            self._outputs(values),
+            [[values[var] for var in site.outputs] for site in self.sites],
+            [[values[var] for var in self.sites[k].inputs] for k in read],
+        )
 
     def recompute(
         self,
@@ -284,6 +294,7 @@ class TapedCell:
         site_outputs_bar: Tapes,
         live_rows: Array | None,
         used: Array | None,
+        left_out: Collection[int] = (),
     ) -> dict[int, Array]:
         """Computes the cotangents of the packed arrays from the tapes.
 
@@ -293,13 +304,16 @@ class TapedCell:
             site_outputs_bar: The cotangents of its outputs, likewise.
             live_rows: Which rows are in use, as `new_mask` made it.
             used: How many rows are in use, a scalar; None to contract all at once.
+            left_out: Sites that are not contracted.
 
         Returns:
             Cotangents of packed arrays by position, without what is read directly.
         """
         constant = self._constant
         tapes = site_inputs, site_outputs_bar
-        return self._gradient.contract(packed, constant, *tapes, live_rows, used)
+        return self._gradient.contract(
+            packed, constant, *tapes, live_rows, used, left_out
+        )
 
     def contract_members(
         self, packed: Stacks, reads: Tapes, gives_bar: Tapes, owner: Array

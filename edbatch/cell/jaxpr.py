@@ -31,8 +31,18 @@ from jax.extend.core import JaxprEqn as JaxprEqn  # for others, too
 from jax.extend.core import Literal as Literal
 from jax.extend.core import Var as Var
 from jax.interpreters import ad, batching, mlir
+from jax.lax import GatherScatterMode
 
-from edbatch.cell.primitives import CALLS, COND, DOT_GENERAL, SCAN, SLICE, WHILE
+from edbatch.cell.primitives import (
+    CALLS,
+    COND,
+    DOT_GENERAL,
+    DYNAMIC_SLICE,
+    LOOKUPS,
+    SCAN,
+    SLICE,
+    WHILE,
+)
 
 Atom = Var | Literal
 
@@ -280,6 +290,50 @@ def read_dot(eqn: Any) -> Dot | None:
     batch_left, batch_right = (tuple(map(int, each)) for each in batch_dims)
     precision = eqn.params["precision"]
     return Dot((left, right), (batch_left, batch_right), precision, is_plain)
+
+
+class Lookup(NamedTuple):
+    """Rows read from a table by number.
+
+    Attributes:
+        table: The table, ``[N, ...]``.
+        numbers: The rows' numbers: a scalar, or ``[..., 1]``.
+        clips: Whether a number beyond the table stands for its first or last row; else
+            it reads none.
+    """
+
+    table: Atom
+    numbers: Atom
+    clips: bool
+
+
+def read_lookup(eqn: JaxprEqn) -> Lookup | None:
+    """Reads an equation as a lookup of whole rows, which its result holds in order.
+
+    Args:
+        eqn: An equation.
+
+    Returns:
+        The lookup; None for other equations.
+    """
+    if eqn.primitive.name not in LOOKUPS:
+        return None
+    table, numbers = eqn.invars[:2]
+    shape = shape_of(table)
+    if not shape or tuple(eqn.params["slice_sizes"]) != (1, *shape[1:]):
+        return None
+    if eqn.primitive.name == DYNAMIC_SLICE:
+        return Lookup(table, numbers, clips=True)
+    dims, ndim = eqn.params["dimension_numbers"], len(shape_of(eqn.outvars[0]))
+    kept = len(shape) - len(dims.collapsed_slice_dims)
+    whole = (
+        tuple(dims.start_index_map) == (0,)
+        and not dims.operand_batching_dims
+        and tuple(dims.offset_dims) == tuple(range(ndim - kept, ndim))
+        and set(dims.collapsed_slice_dims) <= {0}
+    )
+    clips = eqn.params["mode"] == GatherScatterMode.CLIP
+    return Lookup(table, numbers, clips) if whole else None
 
 
 class Cut(NamedTuple):

@@ -8,6 +8,8 @@ STOP_GRADIENT = "stop_gradient"
 WHILE, SCAN, COND = "while", "scan", "cond"
 CUSTOM_VJP = "custom_vjp_call"
 SLICE = "slice"
+DYNAMIC_SLICE = "dynamic_slice"
+LOOKUPS = frozenset({DYNAMIC_SLICE, "gather"})
 
 PRODUCTS = frozenset({DOT_GENERAL, "conv_general_dilated"})
 # They show an array in another shape and compute nothing.

@@ -28,11 +28,9 @@ from edbatch.cell.jaxpr import (
     JaxprEqn,
     Var,
     as_function,
-    dtype_of,
     inner_bodies,
     is_float,
     name_of,
-    shape_of,
     size_of,
     variables,
 )
@@ -40,8 +38,9 @@ from edbatch.cell.primitives import CUSTOM_VJP, DOT_GENERAL, STOP_GRADIENT, WHIL
 from edbatch.cell.rows import keep_rows, slice_rows, take_rows, zero_unless
 from edbatch.cell.stacks import Stacks
 from edbatch.cell.summation import zeros_for_sum
+from edbatch.cell.table_lookup import TableLookup, table_lookup
+from edbatch.cell.tapes import TAPE_BLOCK, Tapes, tape_rows
 
-Tapes = list[list[Array]]  # per site, arrays with one row per batch row
 Values = dict[Var, Any]
 
 # A parameter is small if it has at most so many times the elements of its equation's
@@ -49,8 +48,8 @@ Values = dict[Var, Any]
 _SMALL = 4
 
 # Rows per iteration of a product's contraction: most iterations take the many, the rest
-# is done in iterations of the few. Tapes are a multiple of the few.
-_BLOCKS = (1024, 128)
+# is done in iterations of the few.
+_BLOCKS = (1024, TAPE_BLOCK)
 
 # Rows of a block of one member of a family, at least.
 _LEAST_BLOCK = 8
@@ -143,6 +142,7 @@ class Sites:
     ) -> None:
         self._of_row = of_row
         self._remat = remat
+        self._table_of = split.graph.parameters
         self._sources = _sources(split)
         self.sites: list[Site] = []
         direct: set[int] = set(self._positions(split.graph.outputs))
@@ -182,11 +182,32 @@ class Sites:
 
     def new_mask(self, rows: int) -> Array | None:
         """Returns a tape of the rows in use; None if no site needs it."""
-        return jnp.zeros(_tape_rows(rows), jnp.bool) if self._others else None
+        return jnp.zeros(tape_rows(rows), jnp.bool) if self._others else None
 
     def new_owners(self, rows: int, members: int) -> Array:
         """Returns a tape of the members whose parameters rows read; none has one."""
-        return jnp.full(_tape_rows(rows), members, jnp.int32)
+        return jnp.full(tape_rows(rows), members, jnp.int32)
+
+    def lookups(self, parameter: int) -> list[TableLookup] | None:
+        """Returns the sites that look up rows of a parameter.
+
+        Args:
+            parameter: Its position.
+
+        Returns:
+            The sites; None if the parameter is read otherwise, too.
+        """
+        if parameter in self.direct:
+            return None
+        table, found = self._table_of[parameter], []
+        for k, site in enumerate(self.sites):
+            if parameter not in site.positions:
+                continue
+            lookup = table_lookup(k, site.eqn, table, site.inputs)
+            if lookup is None:
+                return None
+            found.append(lookup)
+        return found
 
     def contract(
         self,
@@ -196,6 +217,7 @@ class Sites:
         outputs_bar: Tapes,
         mask: Array | None,
         used: Array | None,
+        left_out: Collection[int] = (),
     ) -> dict[int, Array]:
         """Computes the cotangents of the parameters from the tapes.
 
@@ -207,6 +229,7 @@ class Sites:
             mask: Which rows are in use, as `new_mask` made it.
             used: How many rows are in use, a scalar; None to contract all at once,
                 without a loop whose iterations the host does not know.
+            left_out: Sites that are not contracted.
 
         Returns:
             Cotangents of parameters by position, without their direct readers' part.
@@ -216,9 +239,10 @@ class Sites:
         if mask is not None:
             # An equation may have no slope at zero: rows not in use repeat the first
             # that is.
-            own = {k: inputs[k] for k in self._others}
+            others = [k for k in self._others if k not in left_out]
+            own = {k: inputs[k] for k in others}
             own = keep_rows(mask, jnp.argmax(mask), own)
-            bars = pull(self._others, own, outputs_bar)
+            bars = pull(others, own, outputs_bar)
             found = {k: jnp.where(mask.any(), bar, 0) for k, bar in bars.items()}
         if not self._products:
             return found
@@ -349,31 +373,10 @@ def _sources(split: Split) -> dict[Var, frozenset[int]]:
     return found
 
 
-def new_tapes(rows: int, sites: Iterable[Sequence[Var]]) -> Tapes:
-    """Returns tapes, all zero.
-
-    Args:
-        rows: Number of batch rows.
-        sites: The variables that each site writes down.
-
-    Returns:
-        One array per variable, with a multiple of the contraction's block of rows.
-    """
-    rows = _tape_rows(rows)
-    return [
-        [jnp.zeros((rows, *shape_of(each)), dtype_of(each)) for each in site]
-        for site in sites
-    ]
-
-
 def _member_block(rows: int, members: int) -> int:
     """Rows of a block of one member: about as many as it has, at most a whole block."""
     mean = max(1, rows // members)
     return min(_BLOCKS[-1], max(_LEAST_BLOCK, 1 << (mean - 1).bit_length()))
-
-
-def _tape_rows(rows: int) -> int:
-    return -(-rows // _BLOCKS[-1]) * _BLOCKS[-1]
 
 
 def contains(eqn: JaxprEqn, primitive: str) -> bool:

@@ -18,7 +18,7 @@ have such slopes, the program keeps a mask beside each arena of cotangents of th
 that one has *reached*, and the rows that none has reached are treated as padding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,7 +30,7 @@ from edbatch.cell.program import Packed
 from edbatch.cell.rows import keep_rows, slice_rows, write_rows, zero_unless
 from edbatch.cell.stacks import Stacks
 from edbatch.cell.summation import zeros_for_sum
-from edbatch.cell.weight_gradient import Tapes
+from edbatch.cell.tapes import Tapes
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk, fence, read_inputs
 from edbatch.executor.loop_name import type_name
@@ -54,6 +54,7 @@ from edbatch.gradient.reached import (
     has_poles,
     mark_reached,
 )
+from edbatch.gradient.tables import Table, cotangents_of_tables, lookups_of_types
 from edbatch.graph.node_type import NodeType
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
@@ -67,7 +68,8 @@ def differentiate(
     run: TapedRun,
     results: Results,
     active_pools: set[int],
-) -> tuple[Any, dict[int, Array | None]]:
+    tables: Sequence[Table] = (),
+) -> tuple[Any, dict[int, Array | None], tuple[Array, ...]]:
     """Finds the cotangents of parameters and external inputs.
 
     Args:
@@ -78,9 +80,12 @@ def differentiate(
         run: Arenas and tapes of the forward pass.
         results: Array kind, rows and cotangent of each result that has one.
         active_pools: Array kinds of the external inputs to differentiate by.
+        tables: Tables whose cotangents are not summed.
 
     Returns:
-        A pytree as `params` and one as `pools`; None in place of integers.
+        A pytree as `params` and one as `pools`; None in place of integers. Zeros for
+        each of `tables`, whose cotangents come last, as `cotangents_of_tables` lists
+        them.
     """
     prepared, unpack = jax.vjp(program.pack, params)
     cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
@@ -133,12 +138,19 @@ def differentiate(
 
     _, end = walk(program, stream, body_of, start, end=run.end)
     switches = program.options.target.control == "switch"
+    lookups = lookups_of_types(tables)
     prepared_bar = {}
     for type_id, cell in cells.items():
         used = None if switches else run.next_rows[type_id]
         with jax.named_scope(f"{type_name(program.types.types[type_id])}[weights]"):
             prepared_bar[type_id] = _collect(
-                program, type_id, cell, prepared[type_id], end, used
+                program,
+                type_id,
+                cell,
+                prepared[type_id],
+                end,
+                used,
+                tuple(each.site for each in lookups.get(type_id, ())),
             )
     [params_bar] = unpack(prepared_bar)
     params_bar = jax.tree.map(
@@ -149,7 +161,8 @@ def differentiate(
         for kind, pool in pools.items()
         if kind not in end.pools_bar
     }
-    return params_bar, end.pools_bar | unmoved
+    tables_bar = cotangents_of_tables(tables, end.site_outputs, params)
+    return params_bar, end.pools_bar | unmoved, tables_bar
 
 
 def _first_cotangents(
@@ -350,8 +363,17 @@ def _body(
     return body
 
 
-def _contract(cell: TapedCell, _: None, *arrays: Any) -> dict[int, Array]:
-    return cell.contract(*arrays)
+def _contract(
+    cell: TapedCell,
+    left_out: tuple[int, ...],
+    packed: Packed,
+    site_inputs: Tapes,
+    site_outputs_bar: Tapes,
+    live_rows: Array | None,
+    used: Array | None,
+) -> dict[int, Array]:
+    tapes = site_inputs, site_outputs_bar
+    return cell.contract(packed, *tapes, live_rows, used, left_out)
 
 
 def _new_live_rows(
@@ -381,6 +403,7 @@ def _collect(
     packed: Packed,
     end: _State,
     used: Array | None,
+    left_out: tuple[int, ...],
 ) -> Packed:
     """Returns the cotangents of packed arrays, from tapes and sums."""
     tapes = end.site_inputs[type_id], end.site_outputs[type_id]
@@ -391,7 +414,7 @@ def _collect(
         own = Stacks(list(packed), list(members.stacked))
         taped = cell.contract_members(own, *tapes, live_rows)
     else:
-        taped = cell.called(_contract)(None, packed, *tapes, live_rows, used)
+        taped = cell.called(_contract)(left_out, packed, *tapes, live_rows, used)
     found = [
         taped[k] if k in taped else as_cotangent(zero_cotangent(each), each)
         for k, each in enumerate(packed)

@@ -16,37 +16,59 @@ from edbatch.executor.choice import executor_of
 from edbatch.executor.program import ProgramShape
 from edbatch.gradient.backward import differentiate
 from edbatch.gradient.forward import TapedRun, run_with_tapes
+from edbatch.gradient.tables import Table, lookups_of_types, rows_of_tables
 from edbatch.stream.stream import Stream
+
+
+class Wanted(NamedTuple):
+    """What is wanted of a run; static.
+
+    Attributes:
+        kinds: Array kind of each result.
+        tables: Tables whose gradient is wanted as rows and values.
+    """
+
+    kinds: tuple[int, ...]
+    tables: tuple[Table, ...] = ()
+
+
+Results = tuple[tuple[Array, ...], tuple[Array, ...]]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def differentiable_execute(
     program: ProgramShape,
-    kinds: tuple[int, ...],
+    wanted: Wanted,
     params: Any,
     pools: Arenas,
     stream: Stream,
     rows: tuple[Array, ...],
-) -> tuple[Array, ...]:
+    probes: tuple[Array, ...] = (),
+) -> Results:
     """Runs a minibatch and reads results, with a gradient.
 
-    One may differentiate by parameters and floating external inputs.
+    One may differentiate by parameters, floating external inputs and probes. The
+    parameters' gradient is zero in the tables wanted.
 
     Args:
         program: The program.
-        kinds: Array kind of each result.
+        wanted: Which results and tables.
         params: The model's parameters.
         pools: External inputs by array kind.
         stream: The stream.
         rows: Rows of each result, ``[n] int32``.
+        probes: Zeros, from `edbatch.gradient.tables.new_probes`.
 
     Returns:
         The results, ``[n, ...]`` each. They are read here and not by the caller, so
-        that it is known which of them have no cotangent.
+        that it is known which of them have no cotangent. Then the numbers of the rows
+        that were looked up in each table, ``[S] int32``; the gradient by its probe has
+        the cotangents of what was read, in the same order.
     """
-    found: tuple[Array, ...]
-    found = _called(_execute, program)(program, kinds, params, pools, stream, rows)
-    return found
+    run = _run_with_tapes if wanted.tables else _execute
+    found = _called(run, program)(program, wanted, params, pools, stream, rows)
+    results: Results = found[:2]
+    return results
 
 
 def _called(function: Callable[..., Any], program: ProgramShape) -> Any:
@@ -56,8 +78,8 @@ def _called(function: Callable[..., Any], program: ProgramShape) -> Any:
     """
 
     def make() -> Any:
-        def call(program: ProgramShape, kinds: tuple[int, ...], *rest: Any) -> Any:
-            return function(program, kinds, *rest)
+        def call(program: ProgramShape, wanted: Wanted, *rest: Any) -> Any:
+            return function(program, wanted, *rest)
 
         return jax.jit(call, static_argnums=(0, 1))
 
@@ -66,15 +88,15 @@ def _called(function: Callable[..., Any], program: ProgramShape) -> Any:
 
 def _execute(
     program: ProgramShape,
-    kinds: tuple[int, ...],
+    wanted: Wanted,
     params: Any,
     pools: Arenas,
     stream: Stream,
     rows: tuple[Array, ...],
-) -> tuple[Array, ...]:
+) -> Results:
     executor, prepared = executor_of(program.options.target), program.pack(params)
     arenas = executor.run(program, prepared, new_arenas(program), pools, stream)
-    return _read_results(kinds, arenas, rows)
+    return _read_results(wanted.kinds, arenas, rows), ()
 
 
 def _read_results(
@@ -93,6 +115,7 @@ class _Residuals(NamedTuple):
         pools: External inputs.
         stream: The stream.
         rows: Rows of each result.
+        probes: Probes of tables.
         run: Values and tapes.
         active: By array kind of external inputs: () if one differentiates by them, else
             None. It is part of the structure, and no array.
@@ -102,73 +125,79 @@ class _Residuals(NamedTuple):
     pools: Arenas
     stream: Stream
     rows: tuple[Array, ...]
+    probes: tuple[Array, ...]
     run: TapedRun
     active: dict[int, Any]
 
 
 def _forward(
-    program: ProgramShape, kinds: tuple[int, ...], *arguments: Any
-) -> tuple[tuple[Array, ...], _Residuals]:
+    program: ProgramShape, wanted: Wanted, *arguments: Any
+) -> tuple[Results, _Residuals]:
     if program.options.reuses_rows:
         raise PlanError(
             "a gradient needs the values that a plan with reuse='always' overwrites;"
             " plan with eb.Planner(reuse='never') for training"
         )
-    params, pools, stream, rows = jax.tree.map(lambda each: each.value, arguments)
+    arrays = jax.tree.map(lambda each: each.value, arguments)
+    params, pools, stream, rows, probes = arrays
     active = {
         kind: () if each.perturbed else None for kind, each in arguments[1].items()
     }
     run = _called(_run_with_tapes, program)
-    results, taped = run(program, kinds, params, pools, stream, rows)
-    return results, _Residuals(params, pools, stream, rows, taped, active)
+    *results, taped = run(program, wanted, params, pools, stream, rows)
+    arrays = params, pools, stream, rows, probes
+    return tuple(results), _Residuals(*arrays, taped, active)
 
 
 def _run_with_tapes(
     program: ProgramShape,
-    kinds: tuple[int, ...],
+    wanted: Wanted,
     params: Any,
     pools: Arenas,
     stream: Stream,
     rows: tuple[Array, ...],
-) -> tuple[tuple[Array, ...], TapedRun]:
+) -> tuple[tuple[Array, ...], tuple[Array, ...], TapedRun]:
     prepared = program.pack(params)
     cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
-    arenas = new_arenas(program)
-    run = run_with_tapes(program, prepared, cells, arenas, pools, stream)
-    return _read_results(kinds, run.arenas, rows), run
+    arenas, lookups = new_arenas(program), lookups_of_types(wanted.tables)
+    run = run_with_tapes(program, prepared, cells, arenas, pools, stream, lookups)
+    looked_up = rows_of_tables(wanted.tables, run.looked_up)
+    return _read_results(wanted.kinds, run.arenas, rows), looked_up, run
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _differentiate_once(
     program: ProgramShape,
-    kinds: tuple[int, ...],
+    wanted: Wanted,
     residuals: _Residuals,
     cotangents: list[Array | None],
 ) -> Any:
-    """Returns the cotangents of parameters and pools, None for integers."""
+    """Returns the cotangents of parameters, pools and probes, None for integers."""
     run = _called(_differentiate, program)
-    return run(program, kinds, residuals, cotangents)
+    return run(program, wanted, residuals, cotangents)
 
 
 def _differentiate(
     program: ProgramShape,
-    kinds: tuple[int, ...],
+    wanted: Wanted,
     residuals: _Residuals,
     cotangents: list[Array | None],
 ) -> Any:
-    params, pools, stream, rows, run, active = residuals
+    params, pools, stream, rows, _, run, active = residuals
     results = [
         (kind, own, bar)
-        for kind, own, bar in zip(kinds, rows, cotangents, strict=True)
+        for kind, own, bar in zip(wanted.kinds, rows, cotangents, strict=True)
         if bar is not None
     ]
     by = {kind for kind, mark in active.items() if mark is not None}
-    return differentiate(program, params, pools, stream, run, results, by)
+    return differentiate(
+        program, params, pools, stream, run, results, by, wanted.tables
+    )
 
 
 @_differentiate_once.defjvp
 def _differentiate_twice(
-    program: ProgramShape, kinds: tuple[int, ...], primals: Any, tangents: Any
+    program: ProgramShape, wanted: Wanted, primals: Any, tangents: Any
 ) -> Any:
     raise PlanError(
         "a batched function has first derivatives only, by jax.grad, jax.value_and_grad"
@@ -179,12 +208,12 @@ def _differentiate_twice(
 
 def _backward(
     program: ProgramShape,
-    kinds: tuple[int, ...],
+    wanted: Wanted,
     residuals: _Residuals,
     cotangents: Any,
 ) -> Any:
-    known = [None if isinstance(bar, SymbolicZero) else bar for bar in cotangents]
-    bars = _differentiate_once(program, kinds, residuals, known)
+    known = [None if isinstance(bar, SymbolicZero) else bar for bar in cotangents[0]]
+    *bars, probes_bar = _differentiate_once(program, wanted, residuals, known)
 
     def restore(primal: Array, bar: Array | None) -> Any:
         return np.zeros(primal.shape, jax.dtypes.float0) if bar is None else bar
@@ -192,8 +221,9 @@ def _backward(
     primals = residuals.params, residuals.pools
     integers = residuals.stream, residuals.rows
     return (
-        *jax.tree.map(restore, primals, bars),
+        *jax.tree.map(restore, primals, tuple(bars)),
         *jax.tree.map(lambda each: restore(each, None), integers),
+        probes_bar,
     )
 
 

@@ -1,6 +1,7 @@
 """The forward pass of a gradient: the executor's loops, which also write tapes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,8 @@ from jax import Array
 from edbatch.cell.backward import TapedCell
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import write_rows
-from edbatch.cell.weight_gradient import Tapes
+from edbatch.cell.table_lookup import TableLookup
+from edbatch.cell.tapes import Tapes
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.base import Prepared
 from edbatch.executor.chunk import Chunk, read_inputs, write_outputs
@@ -19,6 +21,8 @@ from edbatch.executor.program import ProgramShape
 from edbatch.executor.touched import Touched, chosen
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
+
+LookupsOfTypes = dict[int, tuple[TableLookup, ...]]
 
 
 class TapedRun(NamedTuple):
@@ -29,18 +33,22 @@ class TapedRun(NamedTuple):
         next_rows: Rows of the tapes in use, by type.
         arenas: Values.
         site_outputs: Outputs of each weight-gradient site, by type.
+        looked_up: Numbers of the rows of tables that were looked up, ``[rows, K]`` for
+            each of `TypeLookups`, by type; that after the last where there is no node.
     """
 
     end: Array
     next_rows: dict[int, Array]
     arenas: Arenas
     site_outputs: dict[int, Tapes]
+    looked_up: dict[int, list[Array]]
 
 
 class _State(NamedTuple):
     next_rows: dict[int, Array]
     arenas: Arenas
     site_outputs: dict[int, Tapes]
+    looked_up: dict[int, list[Array]]
 
     def part(self, touched: Touched) -> "_State":
         """Returns what loops touch."""
@@ -48,6 +56,7 @@ class _State(NamedTuple):
             chosen(self.next_rows, touched.types),
             chosen(self.arenas, touched.values),
             chosen(self.site_outputs, touched.types),
+            chosen(self.looked_up, touched.types),
         )
 
 
@@ -58,6 +67,7 @@ def run_with_tapes(
     arenas: Arenas,
     pools: Arenas,
     stream: Stream,
+    lookups: LookupsOfTypes | None = None,
 ) -> TapedRun:
     """Runs a stream as `Executor.run` does, and keeps the outputs of sites.
 
@@ -68,16 +78,22 @@ def run_with_tapes(
         arenas: Values by array kind.
         pools: External inputs by array kind.
         stream: The stream.
+        lookups: Lookups whose rows' numbers are to be written down, by type.
 
     Returns:
         Values and tapes.
     """
     rows = dict(program.type_rows)
+    lookups = dict.fromkeys(cells, ()) | (lookups or {})
     start = _State(
         next_rows=dict.fromkeys(cells, jnp.int32(0)),
         arenas=arenas,
         site_outputs={
             type_id: cell.new_outputs(rows[type_id]) for type_id, cell in cells.items()
+        },
+        looked_up={
+            type_id: [each.new_tape(rows[type_id]) for each in own]
+            for type_id, own in lookups.items()
         },
     )
 
@@ -89,13 +105,21 @@ def run_with_tapes(
             repeat = program.repeats_rows(type_id)
             inputs = read_inputs(chunk, state.arenas, pools, repeat=repeat)
             own = program.own(type_id, prepared[type_id], chunk.member)
-            outputs, site_outputs = run(width, own, *inputs)
+            found = run((width, lookups[type_id]), own, *inputs)
+            outputs, site_outputs, looked_up = found
             row = state.next_rows[type_id]
             tapes = write_tapes(state.site_outputs[type_id], row, site_outputs)
+            real = chunk.is_real(2)
+            numbers = [
+                jnp.where(real, own, each.shape[0])
+                for each, own in zip(lookups[type_id], looked_up, strict=True)
+            ]
+            rows = write_tapes(state.looked_up[type_id], row, numbers)
             return _State(
                 next_rows=state.next_rows | {type_id: row + width},
                 arenas=write_outputs(state.arenas, chunk, outputs),
                 site_outputs=state.site_outputs | {type_id: tapes},
+                looked_up=state.looked_up | {type_id: rows},
             )
 
         return body
@@ -105,17 +129,24 @@ def run_with_tapes(
 
 
 def _forward_rows(
-    cell: TapedCell, width: int, packed: Packed, *inputs: Any
-) -> tuple[list[Array], Tapes]:
-    run = jax.vmap(cell.forward, in_axes=(None, 0, 0, 0), axis_size=width)
-    return run(packed, *inputs)
+    cell: TapedCell,
+    what: tuple[int, tuple[TableLookup, ...]],
+    packed: Packed,
+    *inputs: Any,
+) -> tuple[list[Array], Tapes, list[Array]]:
+    width, lookups = what
+    forward = partial(cell.forward, read=[each.site for each in lookups])
+    run = jax.vmap(forward, in_axes=(None, 0, 0, 0), axis_size=width)
+    outputs, site_outputs, read = run(packed, *inputs)
+    looked_up = [each.rows(own) for each, own in zip(lookups, read, strict=True)]
+    return outputs, site_outputs, looked_up
 
 
-def write_tapes(tapes: Tapes, row: Array, rows: Tapes) -> Tapes:
+def write_tapes(tapes: Any, row: Array, rows: Any) -> Any:
     """Writes consecutive rows on tapes.
 
     Args:
-        tapes: The tapes.
+        tapes: The tapes, any pytree.
         row: The first row to write, a scalar.
         rows: The rows, ``[W, ...]`` per tape.
 

@@ -13,7 +13,7 @@ from jax import Array
 
 from edbatch.cell.backward import TapedCell
 from edbatch.cell.rows import choose_rows, keep_rows, slice_rows
-from edbatch.cell.weight_gradient import Tapes
+from edbatch.cell.tapes import Tapes
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk
 from edbatch.executor.program import ProgramShape

@@ -9,8 +9,9 @@ from edbatch.cell.program import Packed
 from edbatch.cell.rows import take_rows
 from edbatch.executor.arenas import Arenas, new_arenas
 from edbatch.executor.choice import executor_of
-from edbatch.gradient.differentiable import differentiable_execute
+from edbatch.gradient.differentiable import Wanted, differentiable_execute
 from edbatch.gradient.reverse_mode import reverse_only
+from edbatch.gradient.tables import Table
 from edbatch.graph.output_tree import ResultShape
 from edbatch.graph.parameters import check_params
 from edbatch.plan.keys import give_keys
@@ -70,22 +71,56 @@ def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ..
     Raises:
         EdbatchError: As `run_plan`.
     """
+    return compute_results_and_lookups(params, plan, rng)[0]
+
+
+def compute_results_and_lookups(
+    params: Any,
+    plan: Plan,
+    rng: Any = None,
+    tables: tuple[Table, ...] = (),
+    probes: tuple[Array, ...] = (),
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """As `compute_results`, and tells which rows of tables were looked up.
+
+    Args:
+        params: The model's parameters.
+        plan: The plan.
+        rng: As for `run_plan`.
+        tables: Tables whose gradient is wanted as rows and values.
+        probes: Their probes; see `edbatch.gradient.tables`.
+
+    Returns:
+        The results, and the numbers of rows, ``[S] int32`` for each table.
+
+    Raises:
+        EdbatchError: As `run_plan`.
+    """
     shape = plan.shape
     check_params(params, shape.program.types.params_spec)
     program, pools = give_keys(shape.program, plan.pools, rng)
-    params, pools = reverse_only((params, pools))
+    params, pools, probes = reverse_only((params, pools, probes))
     is_value = [source == "value" for source, _ in shape.result.tree.leaves]
     kinds = tuple(
         kind for source, kind in shape.result.tree.leaves if source == "value"
     )
     rows = tuple(own for own, value in zip(plan.rows, is_value, strict=True) if value)
-    values = iter(
-        differentiable_execute(program, kinds, params, pools, plan.as_stream(), rows)
+    found, looked_up = differentiable_execute(
+        program,
+        Wanted(kinds, tables),
+        params,
+        pools,
+        plan.as_stream(),
+        rows,
+        probes,
     )
-    return tuple(
+    values = iter(found)
+    leaves = zip(shape.result.tree.leaves, plan.rows, strict=True)
+    results = tuple(
         next(values) if source == "value" else take_rows(plan.pools[kind], own)
-        for (source, kind), own in zip(shape.result.tree.leaves, plan.rows, strict=True)
+        for (source, kind), own in leaves
     )
+    return results, looked_up
 
 
 def take_results(

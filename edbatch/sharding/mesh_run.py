@@ -5,14 +5,19 @@ of all others, in the order of the user's instances. JAX differentiates this: a
 parameter is the same on all devices, so its cotangent is the sum of theirs.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 
+from edbatch.gradient.asked_tables import Probes
+from edbatch.gradient.tables import Table, find_tables, new_probes
 from edbatch.plan.plan import Plan
-from edbatch.plan.run import compute_results
+from edbatch.plan.run import compute_results_and_lookups
+from edbatch.plan.table_run import zero_results
 from edbatch.sharding.plan import ShardedPlan
 
 
@@ -32,6 +37,31 @@ def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
     Raises:
         EdbatchError: As `run_plan`.
     """
+    return run_sharded_and_look_up(params, plan, rng)[0]
+
+
+def run_sharded_and_look_up(
+    params: Any,
+    plan: ShardedPlan,
+    rng: Any = None,
+    tables: tuple[Table, ...] = (),
+    probes: Probes = (),
+) -> tuple[Any, Probes]:
+    """As `run_sharded`, and tells which rows of tables were looked up.
+
+    Args:
+        params: The model's parameters.
+        plan: The plan.
+        rng: As for `run_sharded`.
+        tables: Tables whose gradient is wanted as rows and values.
+        probes: Their probes, ``[D, S, ...]``; see `edbatch.gradient.tables`.
+
+    Returns:
+        The results, and the numbers of rows, ``[D, S] int32`` for each table.
+
+    Raises:
+        EdbatchError: As `run_plan`.
+    """
     shape = plan.shape
 
     def run_shard(
@@ -40,21 +70,57 @@ def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
         shards: Plan,
         rows: tuple[Array, ...],
         lengths: tuple[Array, ...],
-    ) -> Any:
-        own = jax.tree.map(lambda each: each[0], shards)
-        found = compute_results(params, own, rng)
+        probes: Probes,
+    ) -> tuple[Any, Probes]:
+        own, probes = jax.tree.map(lambda each: each[0], (shards, probes))
+        found, looked_up = compute_results_and_lookups(params, own, rng, tables, probes)
         stacks = lax.all_gather(found, shape.axis, tiled=True)
-        return shape.result.assemble(tuple(map(_take, stacks, rows)), lengths)
+        results = shape.result.assemble(tuple(map(_take, stacks, rows)), lengths)
+        return results, tuple(each[None] for each in looked_up)
 
     # The program's loops carry what is alike on all devices at first (an empty arena)
     # and differs later, which the check of varying axes does not take.
-    return jax.shard_map(
+    found: tuple[Any, Probes] = jax.shard_map(
         run_shard,
         mesh=shape.mesh,
-        in_specs=(P(), P(), P(shape.axis), P(), P()),
-        out_specs=P(),
+        in_specs=(P(), P(), P(shape.axis), P(), P(), P(shape.axis)),
+        out_specs=(P(), P(shape.axis)),
         check_vma=False,
-    )(params, rng, plan.shards, plan.rows, plan.lengths)
+    )(params, rng, plan.shards, plan.rows, plan.lengths, probes)
+    return found
+
+
+class ShardedTableRun(NamedTuple):
+    """The run of a sharded plan, as `edbatch.gradient.asked_tables` asks for it.
+
+    Attributes:
+        plan: The plan.
+        rng: As for `run_sharded`.
+    """
+
+    plan: ShardedPlan
+    rng: Any
+
+    def tables(self, leaves: Sequence[int]) -> tuple[Table, ...]:
+        """Finds the lookups in some leaves of the parameters."""
+        return find_tables(self.plan.shards.shape.program, leaves)
+
+    def new_probes(self, tables: tuple[Table, ...], params: Any) -> Probes:
+        """Returns zeros, one row per lookup of each device, for each table."""
+        own = new_probes(self.plan.shards.shape.program, tables, params)
+        count = self.plan.shape.count
+        return tuple(jnp.zeros((count, *each.shape), each.dtype) for each in own)
+
+    def results(self) -> Any:
+        """Returns what `run` returns, of zeros."""
+        plan, types = self.plan, self.plan.shards.shape.program.types
+        return zero_results(plan.shape.result, types, plan.rows, plan.lengths)
+
+    def run(
+        self, params: Any, tables: tuple[Table, ...], probes: Probes
+    ) -> tuple[Any, Probes]:
+        """Returns the model's results, and the numbers of the rows looked up."""
+        return run_sharded_and_look_up(params, self.plan, self.rng, tables, probes)
 
 
 def _take(stack: Array, rows: Array) -> Array:

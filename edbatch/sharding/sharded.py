@@ -14,6 +14,7 @@ from edbatch.compilation.tiered_function import TieredFunction, name_of
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PickleError, PlanError
+from edbatch.gradient.asked_tables import asked_of
 from edbatch.host_side import HostSide
 from edbatch.plan.keys import plan_key
 from edbatch.plan.padding import checked_rows, first_rows
@@ -30,7 +31,7 @@ from edbatch.sharding.devices import (
     check_automatic,
     choose_axis,
 )
-from edbatch.sharding.mesh_run import run_sharded
+from edbatch.sharding.mesh_run import ShardedTableRun, run_sharded
 from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.planning import plan_shards
 from edbatch.target import Target, choose_target
@@ -211,16 +212,26 @@ class Sharded(HostSide):
                 f" {_describe_mesh(*own)}; make the plan with this function's own"
                 " .plan(instances)"
             )
+        asked = asked_of(params)
+        if asked is not None:
+            params, plan, key = self._arguments(params, plan, rng)
+            return asked.call(params, ShardedTableRun(plan, key))
         return self._checked_call(params, *self._call_of(params, plan, rng))
+
+    def _arguments(
+        self, params: Any, plan: ShardedPlan, rng: Any
+    ) -> tuple[Any, ShardedPlan, Any]:
+        """Returns the arguments of the function that runs a plan."""
+        _, shards = self.states.adopt_plan(plan.shards)
+        plan = replace(plan, shards=shards)
+        check_automatic(params)
+        return params, plan, plan_key(plan.shards, rng)
 
     def _call_of(
         self, params: Any, plan: ShardedPlan, rng: Any
     ) -> tuple[TieredFunction, tuple[Any, ...]]:
         """Returns the compiled function that runs a plan, and its arguments."""
-        _, shards = self.states.adopt_plan(plan.shards)
-        plan = replace(plan, shards=shards)
-        check_automatic(params)
-        return self._run, (params, plan, plan_key(plan.shards, rng))
+        return self._run, self._arguments(params, plan, rng)
 
     def warm_up(
         self,

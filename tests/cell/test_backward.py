@@ -91,7 +91,7 @@ def test_running_again_gives_what_running_gave(packing):
     packed = cell_program(node_type, batched.types, packing).pack(make_params())
     cell = taped_cell(node_type, batched.types, packing)
     inputs = ([jnp.arange(float(HIDDEN))], [], [])
-    outputs, gives = cell.forward(packed, *inputs)
+    outputs, gives, _ = cell.forward(packed, *inputs)
     direct = [packed[k] for k in cell.direct]
     zeros = jax.tree.map(jnp.zeros_like, gives)
     both = packed, cell.transpose_weights(packed)

@@ -7,6 +7,7 @@ The others name each internal that `edbatch/cell/jaxpr.py` relies on.
 import ast
 import gc
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -16,9 +17,11 @@ import pytest
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
+from jax.lax import GatherDimensionNumbers
 
 import edbatch.gradient.reverse_mode  # noqa: F401 (its primitives are counted)
 from edbatch.cell import primitives
+from edbatch.cell.cell_graph import Inliner
 from edbatch.cell.jaxpr import (
     as_function,
     body_of,
@@ -31,10 +34,12 @@ from edbatch.cell.jaxpr import (
     new_variable,
     read_cuts,
     read_dot,
+    read_lookup,
     read_scan,
     read_while,
     reverse_only_identity,
     rewire,
+    shape_of,
     trace,
 )
 
@@ -266,6 +271,33 @@ def test_slices_and_splits_say_where_they_cut():
     assert cuts(lambda x: lax.slice(x, (1, 0), (3, 5))) == []
     assert cuts(lambda x: lax.slice(x, (0, 0), (4, 6), (2, 1))) == []
     assert cuts(jnp.sin) == []
+
+
+def test_lookups_of_whole_rows_are_known_by_their_table_and_numbers():
+    table, word, words = jnp.ones((7, 2, 3)), jnp.int32(1), jnp.ones((2, 2), jnp.int32)
+
+    def lookup(function, numbers):
+        body, _ = trace(function, table, numbers)
+        inliner = Inliner()
+        inliner.add(body, body.inputs)
+        found = [read_lookup(each) for each in inliner.nodes]
+        found = [each for each in found if each is not None]
+        assert all(each.table is body.inputs[0] for each in found)
+        return [(each.clips, shape_of(each.numbers)) for each in found]
+
+    assert lookup(lambda x, k: x[k], word) == [(True, ())]
+    assert lookup(lambda x, k: x[k], words) == [(False, (2, 2, 1))]
+    assert lookup(lambda x, k: jnp.take(x, k, 0), words) == [(False, (2, 2, 1))]
+    clipped = partial(jnp.take, axis=0, mode="clip")
+    assert lookup(clipped, words) == [(True, (2, 2, 1))]
+    # Parts of rows, other axes, rows in another order of axes.
+    assert lookup(lambda x, k: x[k, 1], words) == []
+    assert lookup(lambda x, k: x[:, k % 2], words) == []
+    assert lookup(lambda x, k: lax.dynamic_slice(x, (k, 0, 0), (2, 2, 3)), word) == []
+    first = GatherDimensionNumbers((0, 1), (0,), (0,))
+    assert (
+        lookup(lambda x, k: lax.gather(x, k[..., None], first, (1, 2, 3)), words) == []
+    )
 
 
 def test_numbers_of_other_equations():

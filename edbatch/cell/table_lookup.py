@@ -1,0 +1,90 @@
+"""Lookups of a table's rows, as weight-gradient sites."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from edbatch.cell.jaxpr import JaxprEqn, Var, read_lookup, shape_of
+from edbatch.cell.tapes import tape_rows
+
+
+class TableLookup(NamedTuple):
+    """A site that looks up rows of a parameter.
+
+    Attributes:
+        site: Its position.
+        numbers: Which of its inputs holds the rows' numbers.
+        shape: The table's shape.
+        clips: As `edbatch.cell.jaxpr.Lookup.clips`.
+        per_row: How many rows it looks up per batch row.
+    """
+
+    site: int
+    numbers: int
+    shape: tuple[int, ...]
+    clips: bool
+    per_row: int
+
+    def tape_size(self, rows: int) -> int:
+        """Returns how many lookups a tape has room for.
+
+        Args:
+            rows: Number of batch rows.
+        """
+        return tape_rows(rows) * self.per_row
+
+    def new_tape(self, rows: int) -> Array:
+        """Returns a tape for the numbers of rows: that after the last in all.
+
+        Args:
+            rows: Number of batch rows.
+        """
+        shape = (tape_rows(rows), self.per_row)
+        return jnp.full(shape, self.shape[0], jnp.int32)
+
+    def rows(self, inputs: Sequence[Array]) -> Array:
+        """Returns the numbers of the rows that it looks up.
+
+        Args:
+            inputs: The inputs of the site, in ``W`` batch rows.
+
+        Returns:
+            ``[W, per_row] int32``; where a number reads no row, that after the last.
+        """
+        numbers, most = inputs[self.numbers], self.shape[0]
+        numbers = numbers.reshape(-1, self.per_row)
+        numbers = numbers.astype(jnp.promote_types(numbers.dtype, jnp.int32))
+        if self.clips:
+            return jnp.clip(numbers, 0, most - 1).astype(jnp.int32)
+        inside = (numbers >= 0) & (numbers < most)
+        return jnp.where(inside, numbers, most).astype(jnp.int32)
+
+
+def table_lookup(
+    site: int, eqn: JaxprEqn, table: Var, inputs: Sequence[Var]
+) -> TableLookup | None:
+    """Reads a site as a lookup.
+
+    Args:
+        site: Its position.
+        eqn: Its equation.
+        table: The table.
+        inputs: Its inputs.
+
+    Returns:
+        The lookup; None if it reads the table otherwise, or the same rows for all
+        nodes.
+    """
+    lookup = read_lookup(eqn)
+    if lookup is None or lookup.table is not table or lookup.numbers not in inputs:
+        return None
+    return TableLookup(
+        site=site,
+        numbers=[each is lookup.numbers for each in inputs].index(True),
+        shape=shape_of(table),
+        clips=lookup.clips,
+        per_row=math.prod(shape_of(lookup.numbers)),
+    )

@@ -1,0 +1,34 @@
+"""Tapes: what weight-gradient sites write down, with one row per batch row."""
+
+from collections.abc import Iterable, Sequence
+
+import jax.numpy as jnp
+from jax import Array
+
+from edbatch.cell.jaxpr import Var, dtype_of, shape_of
+
+Tapes = list[list[Array]]  # per site, arrays with one row per batch row
+
+TAPE_BLOCK = 128  # tapes have a multiple of so many rows
+
+
+def new_tapes(rows: int, sites: Iterable[Sequence[Var]]) -> Tapes:
+    """Returns tapes, all zero.
+
+    Args:
+        rows: Number of batch rows.
+        sites: The variables that each site writes down.
+
+    Returns:
+        One array per variable, with a multiple of the contraction's block of rows.
+    """
+    rows = tape_rows(rows)
+    return [
+        [jnp.zeros((rows, *shape_of(each)), dtype_of(each)) for each in site]
+        for site in sites
+    ]
+
+
+def tape_rows(rows: int) -> int:
+    """Returns how many rows a tape has for a number of batch rows."""
+    return -(-rows // TAPE_BLOCK) * TAPE_BLOCK

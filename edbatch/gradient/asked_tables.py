@@ -1,0 +1,150 @@
+"""The tables whose gradient `edbatch.sparse.value_and_grad` wants of a loss.
+
+While a loss is traced, `AskedTables` is what batched functions ask whether one of their
+parameters is such a table. A loss is traced twice: first to learn how many rows each
+call of a batched function looks up, which gives the shapes of probes (see `tables`);
+then with the probes.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import jax
+from jax import Array
+
+from edbatch.errors import PlanError
+from edbatch.gradient.tables import Table
+
+Probes = tuple[Array, ...]
+
+
+class TableRun(Protocol):
+    """A call of a batched function, which can tell what it looks up."""
+
+    def tables(self, leaves: Sequence[int]) -> tuple[Table, ...]:
+        """Finds the lookups in some leaves of the parameters."""
+
+    def new_probes(self, tables: tuple[Table, ...], params: Any) -> Probes:
+        """Returns zeros, one row per lookup, for each table."""
+
+    def results(self) -> Any:
+        """Returns what `run` returns, of zeros."""
+
+    def run(
+        self, params: Any, tables: tuple[Table, ...], probes: Probes
+    ) -> tuple[Any, Probes]:
+        """Returns the model's results, and the numbers of the rows looked up."""
+
+
+class AskedTables:
+    """The tables that are asked for while a loss is traced.
+
+    Args:
+        stand_ins: The arrays that stand in the loss's parameters for the tables.
+        arrays: The tables.
+        names: What to call them in messages.
+        probes: The probes of each call of a batched function; None while their shapes
+            are not known.
+
+    Attributes:
+        shapes: Zeros in the shapes of the probes of each call so far.
+        found: For each call, which tables it looked up and the numbers of the rows.
+    """
+
+    def __init__(
+        self,
+        stand_ins: Sequence[Array],
+        arrays: Sequence[Array],
+        names: Sequence[str],
+        probes: Sequence[Probes] | None = None,
+    ) -> None:
+        self._stand_ins = stand_ins
+        self._arrays = arrays
+        self._names = names
+        self._probes = probes
+        self.shapes: list[Probes] = []
+        self.found: list[tuple[tuple[int, ...], Probes]] = []
+
+    def places(self, params: Any) -> dict[int, int]:
+        """Tells which leaves of the parameters of a call are tables asked for.
+
+        Args:
+            params: The parameters.
+
+        Returns:
+            Which table each of these leaves is.
+        """
+        known = {id(each): k for k, each in enumerate(self._stand_ins)}
+        leaves = jax.tree.leaves(params)
+        return {k: known[id(x)] for k, x in enumerate(leaves) if id(x) in known}
+
+    def call(self, params: Any, run: TableRun) -> Any:
+        """Runs a call whose parameters contain tables asked for.
+
+        Args:
+            params: The parameters, with stand-ins.
+            run: The call.
+
+        Returns:
+            The model's results.
+
+        Raises:
+            PlanError: A cell reads a table otherwise than by rows.
+        """
+        places = self.places(params)
+        leaves, tree = jax.tree.flatten(params)
+        for leaf, which in places.items():
+            leaves[leaf] = jax.lax.stop_gradient(self._arrays[which])
+        params = jax.tree.unflatten(tree, leaves)
+        tables = tuple(each for each in run.tables(tuple(places)) if each.lookups)
+        own = tuple(places[each.leaf] for each in tables)
+        if self._probes is None:
+            probes = run.new_probes(tables, params)
+            self.shapes.append(probes)
+            self.found.append((own, ()))
+            return run.results()
+        results, rows = run.run(params, tables, self._probes[len(self.found)])
+        self.found.append((own, rows))
+        return results
+
+    def check_looked_up(self) -> None:
+        """Raises a `PlanError` if a table was looked up by no batched function."""
+        known = {which for own, _ in self.found for which in own}
+        for k, name in enumerate(self._names):
+            if k in known:
+                continue
+            if self.found:
+                reason = "no cell that ran looks up rows of it"
+            else:
+                reason = (
+                    "no batched function was called with it inside the loss; hand it"
+                    " on as it is, and not through a jax.jit or jax.checkpoint inside"
+                )
+            raise PlanError(
+                f"the gradient of {name} was asked for as rows and values, but {reason}"
+            )
+
+
+_ASKED: ContextVar[AskedTables | None] = ContextVar("asked_tables", default=None)
+
+
+@contextmanager
+def asking(asked: AskedTables) -> Iterator[None]:
+    """Makes batched functions called inside look up tables for a gradient.
+
+    Args:
+        asked: The tables.
+    """
+    token = _ASKED.set(asked)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+def asked_of(params: Any) -> AskedTables | None:
+    """Returns the tables asked for if some are among the parameters of a call."""
+    asked = _ASKED.get()
+    return asked if asked is not None and asked.places(params) else None

@@ -1,0 +1,189 @@
+"""Tables whose gradient is wanted as rows and values, not as a dense array.
+
+The cotangent of a table, such as an embedding, is zero but in the rows that were looked
+up. The tapes hold what it is summed from: for each lookup the number of the row (from
+the forward pass) and the cotangent of what was read (from the backward pass). They are
+handed out in place of their sum.
+
+JAX's gradient of an array is an array of its shape. So the cotangents leave the rule of
+differentiation as those of *probes*: arrays of zeros, one row per lookup, that the
+program takes and does not read, as if each were added to what its lookup reads (Flax
+does so for intermediate values, `flax.linen.Module.perturb`).
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from edbatch.cell.jaxpr import trace, variables
+from edbatch.cell.table_lookup import TableLookup
+from edbatch.cell.tapes import Tapes
+from edbatch.errors import PlanError
+from edbatch.executor.program import ProgramShape
+from edbatch.gradient.forward import LookupsOfTypes
+
+
+class Table(NamedTuple):
+    """Where a program looks up rows of a parameter.
+
+    Attributes:
+        leaf: Which leaf of the parameters it is.
+        lookups: Type and lookup, in the order in which rows and values are listed.
+    """
+
+    leaf: int
+    lookups: tuple[tuple[int, TableLookup], ...]
+
+
+def find_tables(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ...]:
+    """Finds where a program looks up rows of some parameters.
+
+    Args:
+        program: The program.
+        leaves: Which leaves of the parameters.
+
+    Returns:
+        The tables, in this order.
+
+    Raises:
+        PlanError: A cell reads one otherwise than by whole rows.
+    """
+    key = (find_tables, program, tuple(leaves))
+
+    def make() -> tuple[Table, ...]:
+        packers = program.packers()
+        found: list[list[tuple[int, TableLookup]]] = [[] for _ in leaves]
+        for type_id, packer in packers.items():
+            body, _ = trace(packer.pack, program.types.params_spec)
+            changed = set(variables(v for e in body.equations for v in e.invars))
+            for own, leaf in zip(found, leaves, strict=True):
+                var = body.inputs[leaf]
+                places = [k for k, each in enumerate(body.outputs) if each is var]
+                if not places and var not in changed:
+                    continue
+                lookups = None
+                if var not in changed and program.members(type_id) is None:
+                    lookups = _lookups(program, type_id, places)
+                if lookups is None:
+                    raise _read_otherwise(program, type_id, leaf)
+                own += [(type_id, each) for each in lookups]
+        pairs = zip(leaves, found, strict=True)
+        return tuple(Table(leaf, tuple(own)) for leaf, own in pairs)
+
+    return program.types.derived(key, make)
+
+
+def _lookups(
+    program: ProgramShape, type_id: int, places: Sequence[int]
+) -> list[TableLookup] | None:
+    """The lookups of a type in packed arrays; None if it reads them otherwise."""
+    cell, found = program.taped_cell(type_id), []
+    for each in places:
+        lookups = cell.lookups(each)
+        if lookups is None:
+            return None
+        found += lookups
+    return found
+
+
+def _read_otherwise(program: ProgramShape, type_id: int, leaf: int) -> PlanError:
+    types = program.types
+    paths, _ = jax.tree.flatten_with_path(types.params_spec)
+    name = f"params{jax.tree_util.keystr(paths[leaf][0])}"
+    shape = "[" + ", ".join(map(str, paths[leaf][1].shape)) + "]"
+    return PlanError(
+        f"the gradient of {name}, {shape}, was asked for as rows and values, but cell"
+        f" {types.types[type_id].key} reads it otherwise than by rows, as"
+        " table[number] does, or looks up nearly as many rows as it has, or shares its"
+        " loop with cells of other parameters; leave this table out, and its gradient"
+        " is dense"
+    )
+
+
+def lookups_of_types(tables: Sequence[Table]) -> LookupsOfTypes:
+    """Returns the lookups of some tables, by type."""
+    found: LookupsOfTypes = {}
+    for table in tables:
+        for type_id, lookup in table.lookups:
+            found[type_id] = (*found.get(type_id, ()), lookup)
+    return found
+
+
+def new_probes(
+    program: ProgramShape, tables: Sequence[Table], params: Any
+) -> tuple[Array, ...]:
+    """Returns the probe of each table.
+
+    Args:
+        program: The program.
+        tables: The tables.
+        params: The parameters, or their shapes.
+
+    Returns:
+        Zeros, ``[S, ...]``: one of the table's rows for each lookup in the program's
+        bucket.
+    """
+    rows, arrays = dict(program.type_rows), jax.tree.leaves(params)
+    sizes = [
+        sum(lookup.tape_size(rows[type_id]) for type_id, lookup in table.lookups)
+        for table in tables
+    ]
+    own = [arrays[table.leaf] for table in tables]
+    return tuple(
+        jnp.zeros((size, *each.shape[1:]), each.dtype)
+        for size, each in zip(sizes, own, strict=True)
+    )
+
+
+def rows_of_tables(
+    tables: Sequence[Table], looked_up: dict[int, list[Array]]
+) -> tuple[Array, ...]:
+    """Lists the rows that were looked up.
+
+    Args:
+        tables: The tables.
+        looked_up: Numbers of rows, as `TapedRun.looked_up`.
+
+    Returns:
+        ``[S] int32`` for each table; the number after the last row in places where
+        nothing was looked up.
+    """
+    parts = {type_id: iter(own) for type_id, own in looked_up.items()}
+    return tuple(
+        _joined([next(parts[type_id]).reshape(-1) for type_id, _ in table.lookups])
+        for table in tables
+    )
+
+
+def cotangents_of_tables(
+    tables: Sequence[Table], site_outputs: dict[int, Tapes], params: Any
+) -> tuple[Array, ...]:
+    """Lists the cotangents of the rows that were looked up.
+
+    Args:
+        tables: The tables.
+        site_outputs: Cotangents of the outputs of each site, by type.
+        params: The parameters.
+
+    Returns:
+        ``[S, ...]`` for each table, in the order of `rows_of_tables`; zeros where
+        nothing was looked up.
+    """
+    arrays = jax.tree.leaves(params)
+
+    def values(table: Table) -> Array:
+        row = arrays[table.leaf].shape[1:]
+        parts = []
+        for type_id, lookup in table.lookups:
+            [tape] = site_outputs[type_id][lookup.site]
+            parts.append(tape.reshape(-1, *row))
+        return _joined(parts)
+
+    return tuple(map(values, tables))
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)

@@ -1,0 +1,73 @@
+"""A plan's run as `edbatch.gradient.asked_tables` asks for it."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from edbatch.gradient.asked_tables import Probes
+from edbatch.gradient.tables import Table, find_tables, new_probes
+from edbatch.graph.output_tree import ResultShape
+from edbatch.graph.type_table import TypeTable
+from edbatch.plan.plan import Plan
+from edbatch.plan.run import compute_results_and_lookups
+
+
+class PlanTableRun(NamedTuple):
+    """The run of a plan.
+
+    Attributes:
+        plan: The plan.
+        rng: As for `run_plan`.
+    """
+
+    plan: Plan
+    rng: Any
+
+    def tables(self, leaves: Sequence[int]) -> tuple[Table, ...]:
+        """Finds the lookups in some leaves of the parameters."""
+        return find_tables(self.plan.shape.program, leaves)
+
+    def new_probes(self, tables: tuple[Table, ...], params: Any) -> Probes:
+        """Returns zeros, one row per lookup, for each table."""
+        return new_probes(self.plan.shape.program, tables, params)
+
+    def results(self) -> Any:
+        """Returns what `run` returns, of zeros."""
+        shape, plan = self.plan.shape, self.plan
+        return zero_results(shape.result, shape.program.types, plan.rows, plan.lengths)
+
+    def run(
+        self, params: Any, tables: tuple[Table, ...], probes: Probes
+    ) -> tuple[Any, Probes]:
+        """Returns the model's results, and the numbers of the rows looked up."""
+        results, looked_up = compute_results_and_lookups(
+            params, self.plan, self.rng, tables, probes
+        )
+        return self.plan.shape.result.assemble(results, self.plan.lengths), looked_up
+
+
+def zero_results(
+    shape: ResultShape,
+    types: TypeTable,
+    rows: Sequence[Array],
+    lengths: tuple[Array, ...],
+) -> Any:
+    """Returns results of the shapes that a run has, of zeros.
+
+    Args:
+        shape: The static part of the result.
+        types: The model's types.
+        rows: Rows per leaf.
+        lengths: As `Plan.lengths`.
+
+    Returns:
+        The model's pytree with a leading axis over instances.
+    """
+    avals = [types.avals[kind] for _, kind in shape.tree.leaves]
+    zeros = tuple(
+        jnp.zeros((len(own), *each.shape), each.dtype)
+        for own, each in zip(rows, avals, strict=True)
+    )
+    return shape.assemble(zeros, lengths)
