@@ -1,5 +1,6 @@
 """The compiled functions of a model's waves, and what they are compiled for."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,11 +20,13 @@ from edbatch.options import Options
 from edbatch.plan.keys import program_with
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, Needs
-from edbatch.stream.wave_sizes import WaveSizes
+from edbatch.stream.wave_sizes import WaveSizes, power_of_two
 from edbatch.waves.encoding import LoopTables, loop_tables
 from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave, shift_rows
 
 Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
+
+_FEW_CHUNKS = 8  # a program for fewer saves less time than it takes to compile
 
 
 class WaveFunctions:
@@ -59,6 +62,7 @@ class WaveProgram(NamedTuple):
         types: Types that were known when the tables were made.
         arenas: Rows of each arena, by array kind.
         pools: The array kinds of external inputs that it reads.
+        by_chunks: What it is compiled for by the chunks that it visits at most.
     """
 
     bucket: Bucket
@@ -68,6 +72,34 @@ class WaveProgram(NamedTuple):
     types: int
     arenas: dict[int, int]
     pools: tuple[int, ...]
+    by_chunks: dict[int, WaveShape]
+
+    def shape_of(self, chunks: int) -> WaveShape:
+        """Returns what the program of a wave is compiled for.
+
+        Where it switches, it visits a number of chunks that the host knows, a power of
+        two, so that the host is not asked once per chunk whether there are more.
+
+        Args:
+            chunks: Chunks of the wave.
+
+        Returns:
+            The shape, the same object for the same number.
+        """
+        if self.bucket.target.control != "switch":
+            return self.shape
+        most = max(_FEW_CHUNKS, power_of_two(chunks))
+        if most not in self.by_chunks:
+            program = replace(self.shape.program, chunks=most)
+            self.by_chunks[most] = replace(self.shape, program=program)
+        return self.by_chunks[most]
+
+    def shapes_up_to(self, chunks: int) -> list[WaveShape]:
+        """Returns what programs of waves of up to so many chunks are compiled for."""
+        shapes = [self.shape_of(chunks)]
+        while shapes[-1].program.chunks > _FEW_CHUNKS:
+            shapes.append(self.shape_of(shapes[-1].program.chunks // 2))
+        return shapes
 
     def knows(self, node_type: np.ndarray) -> bool:
         """Tells whether there are loops for all types of a wave.
@@ -163,9 +195,8 @@ def make_program(
     overhead = options.sizes.on(bucket.target).chunk_overhead
     tables = loop_tables(types.types[:count], bucket.loops, overhead)
     pools = tuple(by_kind("pool", sizes))
-    return WaveProgram(
-        bucket, shape, tables, packed, count, dict(program.arena_rows), pools
-    )
+    arenas = dict(program.arena_rows)
+    return WaveProgram(bucket, shape, tables, packed, count, arenas, pools, {})
 
 
 def pad_pools(

@@ -135,6 +135,7 @@ class WaveRunner:
         self._values = ResidentValues(state.types, functions.move, functions.shift)
         self._program: WaveProgram | None = None
         self._wave: Wave | None = None  # the last one
+        self._most_chunks = 0  # of any wave
         self._ready: Callable[..., Any] | None = None  # a compiled program
         self._ready_for: tuple[Any, ...] = ()
         self._parts: list[tuple[int, int]] = []  # on the tape: instance, nodes
@@ -318,7 +319,9 @@ class WaveRunner:
         rows = {kind: self._values.rows.of(each) for kind, each in asked.items()}
         program.finish_wave(integers, chunks.steps, rows)
         pools = pad_pools(self._state, self._sizes, program, self.pending.pools)
-        wave = self._wave = Wave(program.shape, integers, pools)
+        self._most_chunks = max(self._most_chunks, len(chunks.loop))
+        shape = program.shape_of(len(chunks.loop))
+        wave = self._wave = Wave(shape, integers, pools)
         values = self._run(program, wave)
         self.pending.remove(schedule.order, self._values.rows)
         self._count(schedule, chunks)
@@ -378,7 +381,7 @@ class WaveRunner:
         """Runs a wave by its compiled program, which is looked up when it changes."""
         start = time.perf_counter()
         arguments = (program.packed, self._values.arenas, wave, self._key)
-        shape = (program.shape, *map(len, wave.pools.values()))
+        shape = (wave.shape, *map(len, wave.pools.values()))
         run: Callable[..., Any] = self._functions.run
         if shape == self._ready_for:
             assert self._ready is not None, "it was found"
@@ -425,10 +428,14 @@ class WaveRunner:
             return []
         arenas, functions = self._values.arenas, self._functions
         rows = {kind: np.zeros(len(each), np.int32) for kind, each in arenas.items()}
-        run = (self._program.packed, arenas, self._wave, self._key)
+        packed, key = self._program.packed, self._key
+        waves = [
+            replace(self._wave, shape=each)
+            for each in self._program.shapes_up_to(self._most_chunks)
+        ]
         few = {kind: own[: few_rows(len(own))] for kind, own in rows.items()}
         return [
-            (functions.run, run),
+            *((functions.run, (packed, arenas, each, key)) for each in waves),
             (functions.move, (arenas, rows)),
             (functions.shift, (arenas, few)),
         ]
