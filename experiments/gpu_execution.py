@@ -57,6 +57,7 @@ def _execute(
     total: Executed,
 ) -> None:
     own = controls(thunks)
+    places = _with_made(module, own, places, times)
     pairs = dict(zip(map(id, own), _kept(own, places), strict=True))
 
     def visit(each: Thunk, on_device: bool) -> None:
@@ -86,6 +87,25 @@ def _execute(
 
     for each in thunks:
         visit(each, on_device)
+
+
+def _with_made(
+    module: Module, own: list[Thunk], places: list[Iterations], times: int
+) -> list[Iterations]:
+    """The loops of a jaxpr, and those that an operation became whose turns are known.
+
+    From version 0.12 on, JAX's binary search is one operation, which becomes a loop.
+    """
+    places = list(places)
+    for k, each in enumerate(own):
+        if len(own) <= len(places):
+            break
+        turns = module.iterations(each) if each.kind == "kWhile" else None
+        is_other = k == len(places) or _size(each) != _size(places[k])
+        if turns is not None and is_other and not _size(each):
+            made = Iterations("while", times, times * turns, inner=[[], []])
+            places.insert(k, made)
+    return places
 
 
 def _kept(own: list[Thunk], places: list[Iterations]) -> list[Iterations]:

@@ -55,6 +55,7 @@ def compile_for(
     device: str,
     function: Callable[..., Any],
     *arguments: Any,
+    donated: tuple[int, ...] = (),
     options: dict[str, Any] | None = None,
 ) -> Module:
     """Compiles a function for a device that need not be there.
@@ -63,6 +64,7 @@ def compile_for(
         device: Its name, a key of `DEVICES`.
         function: The function.
         *arguments: Its arguments, or their shapes.
+        donated: Positions of the arguments that are donated.
         options: Options of XLA.
 
     Returns:
@@ -79,7 +81,9 @@ def compile_for(
         dtype = jnp.result_type(leaf)
         return jax.ShapeDtypeStruct(np.shape(leaf), dtype, sharding=sharding)
 
-    lowered = jax.jit(function).lower(*jax.tree.map(shape, arguments))
+    lowered = jax.jit(function, donate_argnums=donated).lower(
+        *jax.tree.map(shape, arguments)
+    )
     with tempfile.TemporaryDirectory() as folder:
         own = {"xla_gpu_autotune_level": 0, "xla_dump_to": folder, **(options or {})}
         start = time.process_time()

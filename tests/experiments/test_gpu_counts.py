@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import edbatch as eb
+
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
@@ -101,14 +103,54 @@ def test_what_runs_is_counted_in_the_tree_of_thunks(experiment, compiled):
 
 def test_loops_that_xla_made_are_no_match(experiment, compiled):
     _, places = experiment.run_counted(alternating, jnp.float32(1), 5)
-    module = compiled.Module(compiled.read_thunks(THUNKS), {}, "", 0.0, 0, None)
+    module = compiled.Module(
+        compiled.read_thunks(THUNKS), {2: "while.1", 8: "while.2"}, "", 0.0, 0, None
+    )
     with pytest.raises(ValueError, match="it made some"):
         compiled.executed(module, places[:0])
 
 
+def test_loops_of_operations_turn_as_often_as_xla_says(experiment, compiled):
+    text = """
+000: kWhile         [source | sink]
+condition:
+    001: kCustomKernel [source | sink] compare grid: [1, 1, 1]
+  body:
+    002: kConditional [source | sink]
+      branch_0:
+        003: kCustomKernel [source | sink] first grid: [1, 1, 1]
+      branch_1:
+        004: kCustomKernel [source | sink] second grid: [1, 1, 1]
+005: kWhile         [source | sink]
+condition:
+    006: kCustomKernel [source | sink] less grid: [1, 1, 1]
+  body:
+    007: kCustomKernel [source | sink] search grid: [1, 1, 1]
+"""
+
+    def conditional(x):
+        def step(k, x):
+            return jax.lax.cond(k % 2 == 0, lambda x: x + 1, lambda x: x * 2, x)
+
+        return jax.lax.fori_loop(0, 5, step, x)
+
+    _, places = experiment.run_counted(conditional, jnp.float32(1))
+    hlo = "".join(
+        f'%while.{k} = f32[] while(%x), backend_config={{"known_trip_count":{{"n":"{n}"'
+        for k, n in ((1, 5), (2, 7))
+    ).replace("%while.2", "\n%while.2")
+    thunks = compiled.read_thunks(text)
+    module = compiled.Module(thunks, {0: "while.1", 5: "while.2"}, hlo, 0.0, 0, None)
+    done = compiled.executed(module, places)
+    assert done.kernels == 5 + 7
+    assert done.round_trips == done.conditions == 5  # the conditional's
+
+
 def test_twenty_types_are_twenty(experiment):
-    model, params, instances = experiment.load("twenty-types", 8, 16)
-    batched = experiment.eb.batch(model, params=params)
+    import gpu_cases
+
+    model, params, instances = gpu_cases.load("twenty-types", 8, 16)
+    batched = eb.batch(model, params=params)
     plan = batched.plan(instances)
     assert len({loop.type_id for loop in plan.shape.program.loops}) == 20
     for one, instance in zip(batched(params, instances), instances, strict=True):
@@ -125,8 +167,9 @@ def counted(script):
         pytest.skip("needs JAX's plugin for CUDA: pip install edbatch[gpu-aot]")
 
     @functools.cache
-    def count(model, device):
+    def count(model, device, passes="forward,gradient"):
         command = [sys.executable, "-P", script, "--json", "--models", model]
+        command += ["--passes", passes]
         command += ["--devices", device, "--hidden", "32", "--batch-size", "8"]
         environment = os.environ | {"PYTHONPATH": str(script.parent)}
         for name in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS"):
@@ -166,4 +209,13 @@ def test_the_host_is_not_asked_and_no_arena_is_copied(counted, model, device, wa
     assert found["conditionals"] == passes, found
     assert found["arena_copies"] == 0, found
     assert found["kernels_per_chunk"] <= (30 if way == "forward" else 90), found
+    assert found["error"] < 1e-4, found
+
+
+@pytest.mark.gpu_aot
+def test_a_wave_asks_nothing_and_copies_no_donated_arena(counted):
+    found = counted("parser", "H200", "wave")["wave"]
+    assert found["round_trips"] == found["arena_copies"] == 0, found
+    assert found["conditionals"] == 1 and found["chunks"] > 8, found
+    assert found["launches"] <= 2 * 2 * found["chunks"] + 32, found
     assert found["error"] < 1e-4, found
