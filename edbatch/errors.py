@@ -146,6 +146,23 @@ class MissingMatplotlibError(EdbatchError, ImportError):
     """Matplotlib, with which everything is drawn, is not installed."""
 
 
+class MissingTensorBoardError(EdbatchError, ImportError):
+    """tensorboardX, which writes event files for TensorBoard, is not installed."""
+
+
+class MetricLogError(EdbatchError, ValueError):
+    """Metrics that cannot be written, or added to a file.
+
+    Example:
+        >>> from edbatch.metric_log import MetricLog
+        >>> try:
+        ...     MetricLog("no/such/folder/metrics.csv")
+        ... except MetricLogError as error:
+        ...     print(str(error).split("; ")[-1])
+        name a file in an existing, writable folder
+    """
+
+
 class MissingServeExtraError(EdbatchError, ImportError):
     """A package of the extra ``serve`` is not installed."""
 

@@ -78,14 +78,23 @@ Objective = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-Generations = Annotated[
+Population = Annotated[
     int,
+    typer.Option(
+        metavar="N",
+        min=2,
+        help="Rules that a generation of the cross-entropy method draws.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Episodes = Annotated[
+    int | None,
     typer.Option(
         metavar="N",
         min=1,
         help=(
-            "Generations of each of three searches by the cross-entropy method; of"
-            " Q-learning, twentieths of the episodes."
+            "Episodes of Q-learning, for each encoding; 20 for each of --generations by"
+            " default."
         ),
         rich_help_panel=_PANEL,
     ),
@@ -131,6 +140,17 @@ class ServingOptions:
     max_rows: int
     costs: Path | None
     seed: int
+
+
+@dataclass(frozen=True)
+class ServingTraining:
+    """The options that decide how `train-policy --serving` trains."""
+
+    objective: str
+    method: str
+    generations: int | None
+    population: int
+    episodes: int | None
 
 
 def parse_rates(text: str) -> list[tuple[float, bool]]:

@@ -1,20 +1,18 @@
 """`edbatch train-policy`, also installed as `train-policy`."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edbatch.cli import options, serving_options
-from edbatch.cli.console import print_json, progress_bar, say, stage
+from edbatch.cli import options, serving_options, training_options
+from edbatch.cli.console import print_json, say, stage
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.train_serving import train_serving
 from edbatch.ctrl_c import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from edbatch.graph import GraphStructure
-    from edbatch.policies import CostModel, StateMachine, TrainingRecord
+    from edbatch.policies import TrainingRecord
 
 OTHER_SIZES = (8, 32, 128)
 _LEAST_SAMPLES = 500  # a fifth of fewer may be all alike
@@ -35,18 +33,7 @@ def train_policy(
             help="Write the policy to this .json file, for eb.batch(model, FILE).",
         ),
     ] = None,
-    encoding: Annotated[
-        str,
-        typer.Option(
-            metavar="fall|sort|max|base",
-            help=(
-                "What the policy sees of the operations that are ready: the two types"
-                " whose batches lower a bound on what remains most (fall), which types"
-                " there are (base), also which is most frequent (max), or all of them"
-                " by frequency (sort)."
-            ),
-        ),
-    ] = "fall",
+    encoding: training_options.Encoding = "fall",
     batch_size: options.BatchSize = 64,
     minibatches: Annotated[
         int,
@@ -56,14 +43,13 @@ def train_policy(
             help="How many to train on; as many to validate on, and to report on.",
         ),
     ] = 16,
-    trials: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="How many schedules to try at most; it ends early at the lower bound.",
-        ),
-    ] = 1000,
+    trials: training_options.Trials = 1000,
+    n_step: training_options.NStep = 4,
+    alpha: training_options.Alpha = 0.5,
+    learning_rate: training_options.LearningRate = 0.05,
+    epsilon: training_options.Epsilon = 0.3,
+    generations: training_options.Generations = None,
+    patience: training_options.Patience = 15,
     seed: options.Seed = 0,
     resume: Annotated[
         bool,
@@ -105,7 +91,10 @@ def train_policy(
     overhead_us: serving_options.Overhead = 200.0,
     requests: serving_options.Requests = 1000,
     max_rows: serving_options.MaxRows = 256,
-    generations: serving_options.Generations = 20,
+    population: serving_options.Population = 48,
+    episodes: serving_options.Episodes = None,
+    metrics: training_options.Metrics = None,
+    tensorboard: training_options.TensorBoard = None,
     json: options.Json = False,
 ) -> None:
     """Learn in which order to run the operations of a model.
@@ -121,6 +110,9 @@ def train_policy(
     the exit code is 130. With --out a checkpoint stands beside the policy until
     training has ended; --resume goes on from there to the very same policy.
 
+    Beside --out the held-out batches of each evaluation stand in a CSV file, by trial;
+    --metrics names another, --tensorboard a folder for TensorBoard.
+
     With --serving the policy is for a server: it decides between batches which
     operations run, whether to wait, and when to look for new requests. It is trained
     in simulation, at the rates of --rate, with the costs of --costs, and compared by
@@ -132,25 +124,41 @@ def train_policy(
 
     from edbatch.cli.minibatches import draw, record, split
     from edbatch.cli.output_file import check_writable
+    from edbatch.cli.policy_training import LogFiles, train
     from edbatch.cli.rows import as_rows, comparisons, print_rows, where_beaten
     from edbatch.cli.task import load_task
     from edbatch.policies import load_costs
-    from edbatch.policies.fsm.encoding import encoding_id
+    from edbatch.policies.fsm.settings import Settings
     from edbatch.schedule.interrupt import deferred_interrupt
 
     task_options = options.TaskOptions(
         workload, data, arity, classify, model, instances, params
     )
+    check_writable("--out", out)
+    logs = LogFiles.of(out, metrics, tensorboard, resume=resume)
     if serving_:
         serving_options.refuse("train-policy", resume=resume, train_anyway=train_anyway)
         given = serving_options.ServingOptions(
             rate, burst, overhead_us, requests, max_rows, costs, seed
         )
-        train_serving(task_options, given, objective, method, generations, out, json)
+        how = serving_options.ServingTraining(
+            objective, method, generations, population, episodes
+        )
+        train_serving(task_options, given, how, out, logs, json)
         return
-    encoding_id(encoding)
+    settings = Settings(
+        encoding=encoding,
+        trials=trials,
+        seed=seed,
+        n_step=n_step,
+        alpha=alpha,
+        learning_rate=learning_rate,
+        epsilon=epsilon,
+        generations=12 if generations is None else generations,
+        patience=patience,
+    )
+    settings.check_ranges()
     measured = None if costs is None else load_costs(costs)
-    check_writable("--out", out)
     if resume and out is None:
         raise CommandError(
             "--resume goes on from the checkpoint beside --out but --out is missing;"
@@ -170,17 +178,16 @@ def train_policy(
     graphs, judged, reported, *elsewhere = record(task, *groups)
     # Ctrl-C ends the training; another one waits until the policy is saved.
     with deferred_interrupt():
-        policy = _train(
+        policy = train(
             graphs,
             judged,
-            encoding,
-            trials,
-            seed,
-            task.description,
-            checkpoint,
-            resume,
-            measured,
-            train_anyway,
+            settings,
+            logs,
+            workload=task.description,
+            checkpoint=checkpoint,
+            resume=resume,
+            costs=measured,
+            anyway=train_anyway,
         )
         training = policy.training
         assert training is not None, "train_policy keeps a record"
@@ -228,54 +235,11 @@ def train_policy(
         say("The policy was not saved; --out FILE saves it.")
     else:
         say(f"The policy is in {out}.")
+    logs.say()
     if training.stopped == "interrupted":
         if checkpoint is not None:
             say("The same command with --resume goes on with the training.")
         raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _train(
-    graphs: "list[GraphStructure]",
-    judged: "list[GraphStructure]",
-    encoding: str,
-    trials: int,
-    seed: int,
-    description: str,
-    checkpoint: Path | None,
-    resume: bool,
-    costs: "CostModel | None",
-    anyway: bool,
-) -> "StateMachine":
-    from edbatch.policies import Greedy, meets_bounds, warm_up
-    from edbatch.policies import train_policy as train
-
-    with stage("Scheduling by greedy"):
-        is_needed = anyway or resume or not meets_bounds(Greedy(), [*graphs, *judged])
-    run = partial(
-        train,
-        graphs,
-        judged,
-        encoding=encoding,
-        trials=trials,
-        seed=seed,
-        workload=description,
-        checkpoint=checkpoint,
-        resume=resume,
-        costs=costs,
-    )
-    if not is_needed:
-        return run(if_needed=True)
-    with stage("Compiling (the first time, Numba takes up to a minute)"):
-        warm_up(encoding)
-    columns = "{task.fields[found]}"
-    with progress_bar(columns) as bar:
-        shown = bar.add_task("Training", total=trials, found="")
-
-        def progress(trial: int, trials: int, batches: float, bound: float) -> None:
-            found = f"{batches:.1f} batches, lower bound {bound:.1f}"
-            bar.update(shown, completed=trial, found=found)
-
-        return run(progress=progress)
 
 
 def describe_outcome(record: "TrainingRecord", states: int) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from edbatch.cli import options
 from edbatch.cli.console import print_json, print_table, progress_bar, say
 from edbatch.cli.one_sentence import CommandError
-from edbatch.cli.serving_options import METHODS, ServingOptions
+from edbatch.cli.policy_training import LogFiles
+from edbatch.cli.serving_options import METHODS, ServingOptions, ServingTraining
 from edbatch.cli.simulated_server import SimulatedServer, simulated_server
 from edbatch.errors import nearest, shown
 
@@ -22,33 +23,34 @@ _EPISODES = 20  # per generation
 def train_serving(
     task_options: options.TaskOptions,
     given: ServingOptions,
-    objective: str,
-    method: str,
-    generations: int,
+    how: ServingTraining,
     out: Path | None,
+    logs: LogFiles,
     json: bool,
 ) -> None:
     """Trains a policy for serving, and writes it."""
-    from edbatch.cli.output_file import check_writable
     from edbatch.policies.serving import Objective as Goal
 
-    goal = Goal.parse(objective)
-    if method not in METHODS:
+    goal = Goal.parse(how.objective)
+    if how.method not in METHODS:
         raise CommandError(
-            f"--method is {' or '.join(METHODS)} but is {shown(method)};"
-            f" {nearest(method, METHODS)}"
+            f"--method is {' or '.join(METHODS)} but is {shown(how.method)};"
+            f" {nearest(how.method, METHODS)}"
         )
-    check_writable("--out", out)
+    if how.episodes is not None and how.method == METHODS[0]:
+        raise CommandError(
+            f"--episodes are those of Q-learning but --method is {how.method}; give"
+            " --generations, or --method q-learning"
+        )
     server = simulated_server(task_options, given, held_out=False)
-    with progress_bar("{task.fields[found]}") as bar:
-        row = bar.add_task("Training", total=3 * generations, found="")
+    with logs.open() as write, progress_bar("{task.fields[found]}") as bar:
+        row = bar.add_task("Training", total=None, found="")
 
         def progress(done: int, total: int, loss: float) -> None:
             bar.update(row, completed=done, total=total, found=f"loss {loss:+.3f}")
+            write(done, {"validation/loss": loss})
 
-        rule = _train(
-            server, goal, method, generations, given.requests, given.seed, progress
-        )
+        rule = _train(server, goal, how, given, progress)
     if out is not None:
         rule.save(out)
     training = rule.training
@@ -75,30 +77,33 @@ def train_serving(
         if out is None
         else f"The policy is in {out}."
     )
+    logs.say()
 
 
 def _train(
     server: SimulatedServer,
     goal: "Goal",
-    method: str,
-    generations: int,
-    requests: int,
-    seed: int,
+    how: ServingTraining,
+    given: ServingOptions,
     progress: Callable[[int, int, float], None],
 ) -> "ServingRule | ServingMachine":
     from edbatch.policies.serving import train_serving_machine, train_serving_policy
 
-    if method == METHODS[0]:
-        train: Any = partial(train_serving_policy, generations=generations)
+    generations = 20 if how.generations is None else how.generations
+    if how.method == METHODS[0]:
+        train: Any = partial(
+            train_serving_policy, generations=generations, population=how.population
+        )
     else:
-        train = partial(train_serving_machine, episodes=_EPISODES * generations)
+        episodes = how.episodes or _EPISODES * generations
+        train = partial(train_serving_machine, episodes=episodes)
     found: ServingRule | ServingMachine = train(
         server.library,
         server.config,
         server.arrivals,
         goal,
-        requests=requests,
-        seed=seed,
+        requests=given.requests,
+        seed=given.seed,
         workload=server.task.description,
         costs=server.costs,
         progress=progress,

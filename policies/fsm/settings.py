@@ -34,7 +34,7 @@ class Settings:
         self, graphs: Sequence[GraphStructure], held_out: Sequence[GraphStructure]
     ) -> None:
         """Checks them and the minibatches; raises `PolicyError`."""
-        encoding_id(self.encoding)
+        self.check_ranges()
         for name, what in (("graphs", graphs), ("held_out", held_out)):
             if not what:
                 raise PolicyError(
@@ -46,6 +46,10 @@ class Settings:
                     *(PolicyError, f"a minibatch in {name!r}", each, GraphStructure),
                     "the structure of a graph, as batched.graph(instances).structure",
                 )
+
+    def check_ranges(self) -> None:
+        """Checks them alone; raises `PolicyError`."""
+        encoding_id(self.encoding)
         for name, low, high in (
             ("trials", 1, math.inf),
             ("n_step", 1, math.inf),

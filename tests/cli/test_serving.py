@@ -1,5 +1,6 @@
 """`train-policy --serving` and `edbatch compare --serving`."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from edbatch.cli.compare_serving import outcome, shown_rows
 from edbatch.cli.main import app
 from edbatch.cli.serving_options import parse_rates
+from edbatch.errors import EdbatchError
 from edbatch.policies.serving import ServingScore, load_serving_policy
 
 TREES = ("--serving", "--workload", "tree-lstm")
@@ -36,6 +38,38 @@ def test_what_was_trained_is_recorded(serving_file: Path) -> None:
     assert record.costs.startswith("not measured")
 
 
+def test_each_generation_is_a_row_of_metrics(serving_file: Path) -> None:
+    with open(serving_file.with_name("rule.json.metrics.csv"), newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [int(row["step"]) for row in rows] == [*range(1, 1 + 3 * 2)]
+    losses = [float(row["validation/loss"]) for row in rows]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_settings_of_training_in_simulation(
+    edbatch, assert_fails, tmp_path, monkeypatch
+) -> None:
+    found = {}
+
+    def train(*_, population=None, generations=None, episodes=None, **rest):
+        found.update(population=population, episodes=episodes, generations=generations)
+        raise EdbatchError("that was enough")
+
+    monkeypatch.setattr("edbatch.policies.serving.train_serving_policy", train)
+    monkeypatch.setattr("edbatch.policies.serving.train_serving_machine", train)
+    quick = ("train-policy", *TREES, *QUICK)
+    for options, expected in (
+        ("", (48, None, 20)),
+        ("--population 7 --generations 3", (7, None, 3)),
+        ("--method q-learning", (None, 400, None)),
+        ("--method q-learning --generations 3", (None, 60, None)),
+        ("--method q-learning --episodes 11", (None, 11, None)),
+    ):
+        assert_fails("that was enough", *quick, *options.split())
+        assert (*found.values(),) == expected
+    assert_fails("are those of Q-learning but", *quick, "--episodes", 3)
+
+
 def test_rows_as_json(edbatch, serving_file: Path) -> None:
     result = edbatch("compare", *TREES, *QUICK, "--policy", serving_file, "--json")
     assert result.exit_code == 0, result.output
@@ -60,8 +94,9 @@ def test_a_table_of_80_columns(edbatch, serving_file: Path, monkeypatch) -> None
     assert result.exit_code == 0, result.output
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "goodput" in result.stdout and "within 20 ms" in result.stdout
-    assert result.stdout.count("│ learned") == 2
-    assert result.stdout.count("│ largest") == 2
+    lines = result.stdout.splitlines()
+    assert sum(line.strip("│ ").startswith("learned ") for line in lines) == 2
+    assert sum(line.strip("│ ").startswith("largest") for line in lines) == 2
     assert "At 700 requests/s: learned has mean" in result.stderr
 
 

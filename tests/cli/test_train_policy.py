@@ -1,17 +1,24 @@
 """`edbatch train-policy`."""
 
+import csv
+import inspect
 import json
 import os
 import signal
-from dataclasses import replace
+import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from event_files import scalars
 from rich.progress import Progress
 
 import edbatch as eb
 from edbatch.cli.train_policy import describe_outcome
-from edbatch.policies import CostModel, StateMachine
+from edbatch.cli.train_policy import train_policy as command
+from edbatch.policies import CostModel, StateMachine, train_policy
+from edbatch.policies.fsm.settings import Settings
+from edbatch.policies.serving import train_serving_machine, train_serving_policy
 
 SMALL = ("--batch-size", 4, "--minibatches", 2)
 TREES = ("train-policy", "--workload", "tree-lstm", *SMALL)
@@ -29,6 +36,19 @@ KEYS = [
     "unseen_states",
     "schedule_us_per_node",
 ]
+
+
+def evaluations(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """Trial and metrics of each row, without its time."""
+    with open(path, newline="") as file:
+        rows = [*csv.DictReader(file)]
+    return [
+        (
+            int(row.pop("step")),
+            {name: round(float(v), 9) for name, v in row.items() if name != "seconds"},
+        )
+        for row in rows
+    ]
 
 
 def load(path: Path) -> StateMachine:
@@ -78,7 +98,8 @@ def test_where_greedy_meets_the_bound_nothing_is_trained(
     assert (policy.states, policy.encoding) == ((), "sort")
     assert policy.training is not None
     assert policy.training.stopped == "greedy"
-    assert [*tmp_path.glob("tree*")] == [treebank, out]
+    log = tmp_path / "tree.json.metrics.csv"
+    assert {*tmp_path.glob("tree*")} == {treebank, out, log}
     result = edbatch(*LEARN, "--data", treebank, "--out", out)
     assert NO_POLICY not in result.stderr
     assert "Training met the lower bound" in result.stderr
@@ -236,7 +257,10 @@ def test_a_resumed_training_gives_the_same_policy(
     assert found.states == expected.states
     assert found.weights == expected.weights
     assert found.training.curve == expected.training.curve
-    assert {*tmp_path.iterdir()} == {whole, out}  # no checkpoint is left
+    logs = [each.with_name(f"{each.name}.metrics.csv") for each in (whole, out)]
+    assert {*tmp_path.iterdir()} == {whole, out, *logs}  # no checkpoint is left
+    first, second = map(evaluations, logs)
+    assert first == second
 
 
 def test_what_is_wrong_with_a_checkpoint_is_said(
@@ -258,7 +282,110 @@ def test_what_is_wrong_with_a_checkpoint_is_said(
     assert_fails("lattice.json.checkpoint", *LATTICES, *resume)
     # Without --resume a training begins anew, whatever lies there.
     assert edbatch(*LATTICES, "--out", out).exit_code == 0
-    assert [*tmp_path.iterdir()] == [out]
+    assert {*tmp_path.iterdir()} == {out, tmp_path / "lattice.json.metrics.csv"}
+
+
+def test_each_evaluation_is_a_row_of_metrics(edbatch, tmp_path) -> None:
+    out, log, folder = (tmp_path / name for name in ("a.json", "b.csv", "events"))
+    result = edbatch(*LATTICES, "--out", out, "--metrics", log, "--tensorboard", folder)
+    assert result.exit_code == 0, result.output
+    training = load(out).training
+    curve = [(trial, round(batches, 9)) for trial, batches in training.curve]
+    rows = evaluations(log)
+    assert [(trial, row["held_out/batches"]) for trial, row in rows] == curve
+    assert [row["held_out/best_batches"] for _, row in rows] == [
+        min(batches for _, batches in curve[: k + 1]) for k in range(len(curve))
+    ]
+    bound = training.held_out_lower_bound
+    for _, row in rows:
+        assert row["held_out/lower_bound"] == pytest.approx(bound)
+        ratio = row["held_out/batches"] / bound
+        assert row["held_out/ratio"] == pytest.approx(ratio)
+    found = [
+        (step, value)
+        for tag, step, value in scalars(folder)
+        if tag.endswith("/batches")
+    ]
+    assert found == [(trial, pytest.approx(batches)) for trial, batches in curve]
+    assert f"Metrics are in {log}, for TensorBoard in {folder}." in result.stderr
+    assert not (tmp_path / "a.json.metrics.csv").exists()
+
+
+def test_where_nothing_was_trained_there_is_one_row(edbatch, tmp_path) -> None:
+    out = tmp_path / "tree.json"
+    assert edbatch(*TREES, "--out", out).exit_code == 0
+    [(trial, row)] = evaluations(tmp_path / "tree.json.metrics.csv")
+    assert (trial, row["held_out/ratio"]) == (0, 1.0)
+
+
+def test_nothing_is_logged_without_a_place_for_it(edbatch, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = edbatch(*TREES)
+    assert result.exit_code == 0
+    assert not [*tmp_path.iterdir()]
+    assert "Metrics" not in result.stderr
+
+
+def test_tensorboard_has_a_csv_file_beside_it(edbatch, tmp_path) -> None:
+    assert edbatch(*TREES, "--tensorboard", tmp_path / "log").exit_code == 0
+    assert len(evaluations(tmp_path / "log" / "metrics.csv")) == 1
+
+
+def test_without_tensorboardx_that_is_said_before_any_work(
+    assert_fails, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert_fails("pip install", *TREES, "--tensorboard", tmp_path / "log")
+    assert not [*tmp_path.iterdir()]
+
+
+# What the command line gives in another form.
+NOT_OPTIONS = {
+    *("graphs", "held_out", "workload", "progress", "checkpoint", "if_needed"),
+    *("library", "config", "arrivals"),
+}
+OTHER_VALUES = {
+    "encoding": "sort",
+    "trials": 3,
+    "seed": 5,
+    "n_step": 2,
+    "alpha": 0.25,
+    "learning_rate": 0.125,
+    "epsilon": 0.75,
+    "generations": 1,
+    "patience": 2,
+}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [train_policy, train_serving_policy, train_serving_machine],
+    ids=lambda each: each.__name__,
+)
+def test_all_settings_of_training_are_options_with_the_same_default(function):
+    options = inspect.signature(command).parameters
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in NOT_OPTIONS:
+            continue
+        assert name in options, f"train-policy has no option for {name!r}"
+        default = options[name].default
+        # None stands for what the function has; its objective has no default.
+        if default is not None and name != "objective":
+            assert default == parameter.default, name
+
+
+def test_all_settings_of_a_policy_arrive(edbatch, tmp_path) -> None:
+    assert OTHER_VALUES.keys() == {each.name for each in fields(Settings)}
+    options = [
+        part
+        for name, value in OTHER_VALUES.items()
+        for part in (f"--{name.replace('_', '-')}", value)
+    ]
+    out = tmp_path / "tree.json"
+    assert edbatch(*LEARN, *options, "--out", out).exit_code == 0
+    record = load(out).training
+    found = {name: getattr(record, name) for name in OTHER_VALUES}
+    assert found | {"trials": record.max_trials} == OTHER_VALUES
 
 
 def test_ctrl_c_before_training_writes_nothing(edbatch, tmp_path, monkeypatch) -> None:

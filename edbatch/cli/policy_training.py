@@ -1,0 +1,177 @@
+"""Training of a policy as `train-policy` does it: progress, and logs of metrics."""
+
+import csv
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from edbatch.cli.console import progress_bar, say, stage
+from edbatch.cli.output_file import check_writable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from edbatch.graph import GraphStructure
+    from edbatch.policies import CostModel, StateMachine
+    from edbatch.policies.fsm.settings import Settings
+
+_BEST = "held_out/best_batches"
+Write = Callable[[int, "Mapping[str, float]"], None]
+
+
+@dataclass(frozen=True)
+class LogFiles:
+    """Where a training writes its metrics; None for nowhere.
+
+    Attributes:
+        csv: The CSV file.
+        tensorboard: Folder for event files; only with `csv`.
+        resume: Whether to go on with what an interrupted training wrote.
+    """
+
+    csv: Path | None = None
+    tensorboard: Path | None = None
+    resume: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        out: Path | None,
+        metrics: Path | None,
+        tensorboard: Path | None,
+        *,
+        resume: bool,
+    ) -> Self:
+        """Finds the files for what was given, and checks them before long work.
+
+        Raises:
+            EdbatchError: One cannot be written, or tensorboardX is not installed.
+        """
+        from edbatch.metric_log import check_tensorboard
+
+        if metrics is None and out is not None:
+            metrics = out.with_name(f"{out.name}.metrics.csv")
+        check_writable("--metrics", metrics)
+        if tensorboard is not None:
+            from edbatch.cli.output_file import make_folder
+
+            check_tensorboard()
+            make_folder("--tensorboard", tensorboard)
+            metrics = metrics or tensorboard / "metrics.csv"
+        return cls(metrics, tensorboard, resume)
+
+    @contextmanager
+    def open(self) -> "Iterator[Write]":
+        """Opens the log at the first metrics; where there is no file, writes none."""
+        from edbatch.metric_log import MetricLog
+
+        with ExitStack() as stack:
+            log: MetricLog | None = None
+
+            def write(step: int, metrics: "Mapping[str, float]") -> None:
+                nonlocal log
+                if log is None and self.csv is not None:
+                    log = stack.enter_context(
+                        MetricLog(self.csv, self.tensorboard, resume=self.resume)
+                    )
+                if log is not None:
+                    log.write(step, metrics)
+
+            yield write
+
+    def last(self, name: str) -> float | None:
+        """The last value of a metric in the file that an interrupted training left."""
+        if not self.resume or self.csv is None or not self.csv.exists():
+            return None
+        with open(self.csv, newline="", encoding="utf-8") as file:
+            values = [row.get(name) for row in csv.DictReader(file)]
+        return next((float(each) for each in reversed(values) if each), None)
+
+    def say(self) -> None:
+        """Says where the metrics are."""
+        if self.csv is not None:
+            events = f", for TensorBoard in {self.tensorboard}"
+            say(f"Metrics are in {self.csv}{events if self.tensorboard else ''}.")
+
+
+def train(
+    graphs: "list[GraphStructure]",
+    judged: "list[GraphStructure]",
+    settings: "Settings",
+    logs: LogFiles,
+    *,
+    workload: str,
+    checkpoint: Path | None,
+    resume: bool,
+    costs: "CostModel | None",
+    anyway: bool,
+) -> "StateMachine":
+    """Trains under a progress bar, unless greedy suffices.
+
+    Args:
+        graphs: Minibatches to train on.
+        judged: Minibatches to evaluate on.
+        settings: How to train.
+        logs: Where to write metrics.
+        workload: As for `edbatch.policies.train_policy`, and so the others.
+        checkpoint: See there.
+        resume: See there.
+        costs: See there.
+        anyway: Whether to train even where greedy meets the lower bound.
+    """
+    from edbatch.policies import Greedy, meets_bounds, train_policy, warm_up
+
+    with stage("Scheduling by greedy"):
+        is_needed = anyway or resume or not meets_bounds(Greedy(), [*graphs, *judged])
+    run: Any = partial(
+        train_policy,
+        graphs,
+        judged,
+        **asdict(settings),
+        workload=workload,
+        checkpoint=checkpoint,
+        resume=resume,
+        costs=costs,
+    )
+    with logs.open() as write:
+        if not is_needed:
+            policy: StateMachine = run(if_needed=True)
+            assert policy.training is not None, "train_policy keeps a record"
+            bound = policy.training.held_out_lower_bound
+            for trial, batches in policy.training.curve:
+                write(trial, _metrics(batches, batches, bound))
+            return policy
+        with stage("Compiling (the first time, Numba takes up to a minute)"):
+            warm_up(settings.encoding)
+        return _train_and_show(run, settings.trials, write, logs.last(_BEST))
+
+
+def _train_and_show(
+    run: Any, trials: int, write: Write, best: float | None
+) -> "StateMachine":
+    columns = "{task.fields[found]}"
+    with progress_bar(columns) as bar:
+        shown = bar.add_task("Training", total=trials, found="")
+
+        def progress(trial: int, trials: int, batches: float, bound: float) -> None:
+            nonlocal best
+            best = batches if best is None else min(best, batches)
+            found = f"{batches:.1f} batches, lower bound {bound:.1f}"
+            bar.update(shown, completed=trial, found=found)
+            write(trial, _metrics(batches, best, bound))
+
+        policy: StateMachine = run(progress=progress)
+        return policy
+
+
+def _metrics(batches: float, best: float, bound: float) -> dict[str, float]:
+    """What an evaluation found; with costs, batches are counted by their cost."""
+    return {
+        "held_out/batches": batches,
+        _BEST: best,
+        "held_out/lower_bound": bound,
+        "held_out/ratio": batches / bound if bound else 1.0,
+    }

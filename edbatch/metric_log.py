@@ -1,0 +1,189 @@
+"""Metrics of a training, by step: a CSV file, and event files for TensorBoard if asked.
+
+TensorBoard's files are written by tensorboardX, which needs neither TensorFlow nor
+PyTorch: ``pip install 'edbatch[tensorboard]'``.
+"""
+
+import csv
+import io
+import time
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from edbatch.errors import MetricLogError, MissingTensorBoardError
+from edbatch.policies.files.whole_file import write_whole
+
+_FIRST = ("step", "seconds")  # columns that every file has
+
+
+class MetricLog:
+    """Writes metrics where people look for them; a context manager.
+
+    The CSV file has a row per call of `write`, with the step, the seconds since the log
+    was opened, and a column per metric, which is empty where a row has no value. It is
+    complete after every row, so that it can be read while a training runs.
+
+    Args:
+        path: The CSV file; replaced if it exists, unless `resume`.
+        tensorboard: Folder for event files of TensorBoard; None for none.
+        resume: Go on with the file of a run that was interrupted, if there is one.
+        last_step: With `resume`: rows of later steps are dropped, as the run begins
+            again after this one. None keeps all.
+
+    Attributes:
+        path: The CSV file.
+
+    Raises:
+        MetricLogError: The file cannot be written, or is no file of metrics.
+        MissingTensorBoardError: tensorboardX is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with MetricLog(Path(folder, "metrics.csv")) as log:
+        ...         log.write(1, {"loss": 0.5})
+        ...         log.write(2, {"loss": 0.25, "held_out/accuracy": 0.75})
+        ...     lines = log.path.read_text().splitlines()
+        >>> lines[0]
+        'step,seconds,loss,held_out/accuracy'
+        >>> lines[1].split(",")[2:], lines[2].split(",")[2:]
+        (['0.5', ''], ['0.25', '0.75'])
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        tensorboard: str | PathLike[str] | None = None,
+        *,
+        resume: bool = False,
+        last_step: int | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._began = time.perf_counter()
+        self._columns = [*_FIRST]
+        kept = self._read(last_step) if resume and self.path.exists() else []
+        if kept:
+            self._began -= max(float(row["seconds"]) for row in kept)
+        self._replace(kept)
+        purge = last_step + 1 if resume and last_step is not None else None
+        self._events = None
+        if tensorboard is not None:
+            self._events = check_tensorboard()(str(tensorboard), purge_step=purge)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes a row.
+
+        Args:
+            step: Of the training; steps should grow, and may repeat.
+            metrics: Numbers by name. A name with a slash, as ``held_out/loss``, stands
+                in a group of that name in TensorBoard.
+
+        Raises:
+            MetricLogError: The file cannot be written any more.
+        """
+        new = [name for name in metrics if name not in self._columns]
+        if new:
+            kept = self._read(None)
+            self._columns += new
+            self._replace(kept)
+        seconds = round(time.perf_counter() - self._began, 3)
+        row: dict[str, Any] = {"step": step, "seconds": seconds}
+        row |= {name: float(value) for name, value in metrics.items()}
+        try:
+            with open(self.path, "a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self._columns).writerow(row)
+        except OSError as error:
+            raise self._not_written(error) from error
+        if self._events is not None:
+            for name, value in metrics.items():
+                self._events.add_scalar(name, float(value), step)
+
+    def close(self) -> None:
+        """Writes what TensorBoard's files still wait for; the CSV file waits never."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self, last_step: int | None) -> list[dict[str, str]]:
+        """Reads the rows of the file, and its columns."""
+        try:
+            text = self.path.read_bytes().decode()
+            # A process that is killed may leave a part of a line.
+            whole = text[: text.rfind("\n") + 1]
+            reader = csv.DictReader(io.StringIO(whole, newline=""))
+            rows = [*reader]
+            columns = [*(reader.fieldnames or ())]
+            strange = any(None in (*row, *row.values()) for row in rows)
+            if (*columns[:2],) != _FIRST or strange:
+                raise ValueError("its columns are others")
+            steps = [int(row["step"]) for row in rows]
+        except (OSError, ValueError, csv.Error) as error:
+            raise MetricLogError(
+                f"metrics are added to a file with the columns {', '.join(_FIRST)}, …"
+                f" but {self.path} is none, or cannot be read ({error}); name another"
+                " file, or begin anew"
+            ) from error
+        self._columns = columns
+        return [
+            row
+            for row, step in zip(rows, steps, strict=True)
+            if last_step is None or step <= last_step
+        ]
+
+    def _replace(self, rows: list[dict[str, str]]) -> None:
+        """Writes the file as a whole."""
+
+        def write(beside: Path) -> None:
+            with open(beside, "w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, self._columns)
+                writer.writeheader()
+                writer.writerows(rows)
+
+        try:
+            write_whole(self.path, write)
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: OSError) -> MetricLogError:
+        return MetricLogError(
+            f"metrics are written to {self.path} but that failed ({error.strerror});"
+            " name a file in an existing, writable folder"
+        )
+
+
+def check_tensorboard() -> Any:
+    """Checks that event files for TensorBoard can be written.
+
+    Returns:
+        The class of tensorboardX that writes them.
+
+    Raises:
+        MissingTensorBoardError: tensorboardX is not installed.
+
+    Example:
+        >>> check_tensorboard().__name__
+        'SummaryWriter'
+    """
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise MissingTensorBoardError(
+            "event files for TensorBoard are written by tensorboardX, which is not"
+            " installed; install it with: pip install 'edbatch[tensorboard]', or do"
+            " without: the CSV file has the same numbers"
+        ) from error
+    return SummaryWriter
