@@ -1,9 +1,10 @@
 """The loop that the training scripts beside this file share.
 
 It prints progress, judges the parameters after each epoch, and writes to one folder:
-checkpoints (of Orbax) to go on from, `metrics.json`, and `curve.png`. A run that was
-killed goes on from its last checkpoint to the same curve. A loss or parameters that are
-not finite end the run; the last good checkpoint stays.
+checkpoints (of Orbax) to go on from, `metrics.csv` with a row per step while it runs,
+event files for TensorBoard if asked, and at its end `metrics.json` and `curve.png`. A
+run that was killed goes on from its last checkpoint to the same curve. A loss or
+parameters that are not finite end the run; the last good checkpoint stays.
 """
 
 import json
@@ -21,13 +22,17 @@ from jax import Array
 
 import edbatch as eb
 from edbatch.errors import MissingMatplotlibError, TrainingError
+from edbatch.metric_log import MetricLog
 from edbatch.plot.figure import new_figure
 from edbatch.training import Learned, Trainer
 
 from arguments import option
 
 # May differ between a run and the one that goes on from its checkpoint.
-_FREE = ("out", "resume", "data", "epochs", "checkpoint_steps", "progress_steps")
+_FREE = (
+    *("out", "resume", "data", "epochs", "checkpoint_steps", "progress_steps"),
+    "tensorboard",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class TrainingArguments:
     seed: int = option(0, "Seed of the parameters and of the order of the data.")
     checkpoint_steps: int = option(0, "Steps between checkpoints; 0 for one per epoch.")
     progress_steps: int = option(50, "Steps between lines of progress.")
+    tensorboard: bool = option(False, "Whether to write event files for TensorBoard.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,22 +116,43 @@ def train(task: Task, arguments: TrainingArguments) -> History:
         Losses and metrics, those before a resumption included.
     """
     run = _Run(task, arguments)
-    run.start()
-    steps = len(run.loader)
-    todo = max(0, arguments.epochs - run.loader.epoch)
-    for item in run.loader.epochs(todo):
-        run.step(item)
-        done = item.epoch * steps + item.step + 1
-        if item.step + 1 == steps:
-            run.finish_epoch(item.epoch)
-            run.save(done)
-        elif arguments.checkpoint_steps and done % arguments.checkpoint_steps == 0:
-            run.save(done)
-        if done % arguments.progress_steps == 0:
-            run.show_progress(item)
+    last = run.start()
+    folder = arguments.out / "tensorboard" if arguments.tensorboard else None
+    file = arguments.out / "metrics.csv"
+    with MetricLog(file, folder, resume=last > 0, last_step=last) as log:
+        _train(run, arguments, log)
     run.checkpoints.close()
     print(f"{run.loader.report}; {task.batched.compiles} compilations")
     return run.history
+
+
+def _train(run: "_Run", arguments: TrainingArguments, log: MetricLog) -> None:
+    steps = len(run.loader)
+    logged = len(run.history.losses)
+    todo = max(0, arguments.epochs - run.loader.epoch)
+    try:
+        for item in run.loader.epochs(todo):
+            run.step(item)
+            done = item.epoch * steps + item.step + 1
+            if item.step + 1 == steps:
+                found = run.finish_epoch(item.epoch)
+                logged = log_losses(log, run.history.losses, logged)
+                log.write(done, found)
+                run.save(done)
+            elif arguments.checkpoint_steps and done % arguments.checkpoint_steps == 0:
+                run.save(done)
+            if done % arguments.progress_steps == 0:
+                run.show_progress(item)
+            logged = log_losses(log, run.history.losses, logged)
+    finally:
+        log_losses(log, run.history.losses, logged)
+
+
+def log_losses(log: MetricLog, losses: Sequence[float], logged: int) -> int:
+    """Writes the losses that are known and not yet written; returns their number."""
+    for step, loss in enumerate(losses[logged:], start=logged + 1):
+        log.write(step, {"loss": loss})
+    return len(losses)
 
 
 class _Run:
@@ -156,13 +183,13 @@ class _Run:
         )
         self.began = time.perf_counter()
 
-    def start(self) -> None:
-        """Goes to the last checkpoint, or checks that there is none."""
+    def start(self) -> int:
+        """Goes to the last checkpoint and returns its step, or checks that it is 0."""
         last = self.checkpoints.latest_step()
         if last is None:
             if self.resume:
                 print(f"no checkpoint in {self.folder}; beginning anew")
-            return
+            return 0
         if not self.resume:
             raise SystemExit(
                 f"{self.folder} has checkpoints of an earlier run; go on with it by"
@@ -180,6 +207,7 @@ class _Run:
         self.trainer.losses += rest["losses"]
         self.history.epochs += rest["epochs"]
         print(f"going on from step {last}")
+        return last
 
     def _restore_rest(self, last: int) -> dict[str, Any]:
         rest = self.checkpoints.restore(
@@ -217,8 +245,8 @@ class _Run:
                 kept = f"the last good checkpoint is {self.folder / str(last)}"
             raise SystemExit(f"{error}; {kept}") from error
 
-    def finish_epoch(self, epoch: int) -> None:
-        """Judges the parameters and says what they have reached."""
+    def finish_epoch(self, epoch: int) -> dict[str, float]:
+        """Judges the parameters, and says and returns what they have reached."""
         self.check()
         held_out = self.task.judge(self.trainer.learned.params)
         metric = next(iter(held_out))
@@ -234,6 +262,11 @@ class _Run:
         now = time.perf_counter()
         print(f"{line(found)}  {now - self.began:.1f} s", flush=True)
         self.began = now
+        return {
+            f"{part}/{name}": value
+            for part in ("held_out", "test")
+            for name, value in found.get(part, {}).items()
+        } | {"epoch": epoch, "epoch_loss": found["loss"]}
 
     def save(self, step: int) -> None:
         """Writes a checkpoint; a reader sees all of it or nothing."""

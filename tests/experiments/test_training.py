@@ -1,5 +1,6 @@
 """The loop of the training scripts: resumed, stopped by a loss, and drawn."""
 
+import csv
 import dataclasses
 import json
 import sys
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from event_files import scalars
 from trees import encode, make_params, sample_trees
 
 import edbatch as eb
@@ -80,6 +82,39 @@ def test_a_run_has_a_loss_per_step_and_metrics_per_epoch(whole):
     assert "bias" in best["test"]
 
 
+def logged(arguments, name):
+    """Step and value of a metric, in the order of writing."""
+    with open(arguments.out / "metrics.csv", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    return [(int(row["step"]), float(row[name])) for row in rows if row[name]]
+
+
+def check_log(arguments, history):
+    losses = [*enumerate(history.losses, start=1)]
+    assert logged(arguments, "loss") == losses
+    assert logged(arguments, "held_out/size") == [
+        ((each["epoch"] + 1) * STEPS, each["held_out"]["size"])
+        for each in history.epochs
+    ]
+    assert logged(arguments, "test/bias") == [
+        ((each["epoch"] + 1) * STEPS, each["test"]["bias"])
+        for each in history.epochs
+        if "test" in each
+    ]
+
+
+def test_a_run_writes_all_metrics_while_it_runs(experiment, task, make_arguments):
+    arguments = make_arguments(tensorboard=True)
+    history = experiment.train(task, arguments)
+    check_log(arguments, history)
+    found = scalars(arguments.out / "tensorboard")
+    losses = [(step, value) for name, step, value in found if name == "loss"]
+    assert losses == [
+        (step, pytest.approx(loss)) for step, loss in enumerate(history.losses, 1)
+    ]
+    assert {name for name, *_ in found} >= {"held_out/size", "test/bias", "epoch_loss"}
+
+
 @pytest.mark.parametrize("killed_after", [3, 5, STEPS, 2 * STEPS + 1])
 @pytest.mark.parametrize("checkpoint_steps", [0, 1, 3])
 def test_a_killed_run_goes_on_to_the_same_curve(
@@ -98,6 +133,7 @@ def test_a_killed_run_goes_on_to_the_same_curve(
     # A step is checked, and then saved, when the loop comes back from it.
     begun = "beginning anew" if last == 0 else f"going on from step {last}"
     assert begun in capsys.readouterr().out
+    check_log(arguments, whole)
 
 
 def test_a_finished_run_goes_on_for_more_epochs(
