@@ -23,6 +23,7 @@ from edbatch.compilation import (
     wait_for_compilations,
 )
 from edbatch.compiler import Compiler
+from edbatch.device_choice import DeviceChoice, choose_devices
 from edbatch.errors import (
     CellError,
     CompilationError,
@@ -84,6 +85,7 @@ __all__ = [
     "Compiler",
     "DataflowGraph",
     "DeadlineError",
+    "DeviceChoice",
     "EdbatchError",
     "Explanation",
     "FrontierPolicy",
@@ -120,6 +122,7 @@ __all__ = [
     "batch",
     "cell",
     "cell_keys",
+    "choose_devices",
     "compile_report",
     "get_policy",
     "gradient_memory",

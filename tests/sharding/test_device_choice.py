@@ -1,0 +1,108 @@
+"""One device or all of them: the faster one, by measurement."""
+
+import logging
+
+import jax
+import numpy as np
+import pytest
+from trees import encode, make_params, sample_trees
+
+import edbatch as eb
+from edbatch import device_choice
+
+pytestmark = pytest.mark.devices
+
+TREES = 5
+
+
+@pytest.fixture(scope="module")
+def params():
+    return make_params()
+
+
+@pytest.fixture(scope="module")
+def batched(params):
+    return eb.batch(encode, params=params, sizes=eb.Sizes(widths=(4, 16)))
+
+
+@pytest.fixture
+def sample():
+    return sample_trees(np.random.default_rng(0), TREES)
+
+
+def fake_times(monkeypatch, *times):
+    """Has runs take these milliseconds, and returns what was measured."""
+    measured = []
+
+    def milliseconds(runs, rounds):
+        measured.extend(runs)
+        for run in runs:
+            jax.block_until_ready(run())  # they can run
+        return list(times)
+
+    monkeypatch.setattr(device_choice, "_milliseconds", milliseconds)
+    return measured
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize(("times", "devices"), [((2.0, 3.0), 1), ((3.0, 2.0), 2)])
+def test_the_faster_one_is_chosen_and_told(
+    monkeypatch, caplog, batched, params, sample, gradient, times, devices
+):
+    measured = fake_times(monkeypatch, *times)
+    with caplog.at_level(logging.INFO, "edbatch"):
+        found = eb.choose_devices(batched, params, sample, gradient=gradient)
+    assert len(measured) == 2
+    assert isinstance(found.function, eb.Sharded) == (devices == 2)
+    assert found.milliseconds == {1: times[0], 2: times[1]}
+    assert found.devices == devices
+    [line] = [each.getMessage() for each in caplog.records]
+    what = "value and gradient" if gradient else "forward"
+    assert f"{what} of {TREES} instances" in line
+    assert f"{times[0]:.2f} ms on 1 device" in line
+    assert f"{times[1]:.2f} ms on 2" in line
+    assert f"using {devices}" in line
+    expected = batched(params, sample)
+    states = found.function(found.params, sample)
+    np.testing.assert_allclose(states, expected, rtol=1e-5, atol=1e-6)
+    for leaf in jax.tree.leaves(found.params):
+        assert len(leaf.sharding.device_set) == devices
+
+
+def test_measured_for_real(batched, params, sample):
+    found = eb.choose_devices(batched, params, sample)
+    assert set(found.milliseconds) == {1, 2}
+    assert min(found.milliseconds.values()) == found.milliseconds[found.devices]
+    assert 0 < found.milliseconds[1] < 1e5
+
+
+def test_a_tie_goes_to_one_device(monkeypatch, batched, params, sample):
+    fake_times(monkeypatch, 1.0, 1.0)
+    assert eb.choose_devices(batched, params, sample).devices == 1
+
+
+def test_fewer_instances_than_devices(monkeypatch, batched, params, sample):
+    fake_times(monkeypatch, 3.0, 2.0)
+    found = eb.choose_devices(batched, params, sample[:1])
+    np.testing.assert_allclose(
+        found.function(found.params, sample), batched(params, sample), rtol=1e-5
+    )
+
+
+def test_what_is_no_choice_is_refused(batched, params, sample):
+    with pytest.raises(eb.EdbatchError, match=r"made by eb\.batch"):
+        eb.choose_devices(batched.sharded(), params, sample)
+    with pytest.raises(eb.PlanError, match="at least one instance"):
+        eb.choose_devices(batched, params, [])
+    with pytest.raises(eb.EdbatchError, match="gradient"):
+        eb.choose_devices(batched, params, sample, gradient=2)
+
+
+def test_rounds_take_turns():
+    calls = []
+    runs = [lambda: calls.append("one"), lambda: calls.append("two")]
+    times = device_choice._milliseconds(runs, rounds=3)
+    assert len(times) == 2 and min(times) >= 0
+    assert calls[:2] == ["one", "two"]  # compiled before a clock runs
+    assert calls.count("one") == calls.count("two")
+    assert calls[2:] == ["one", "two"] * ((len(calls) - 2) // 2)
