@@ -15,6 +15,17 @@ class BatchedFunction(Protocol):
 
     `edbatch.verify` and `edbatch.Loader` need no more than this, so code that runs
     minibatches need not know on how many devices they run.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> def nodes(batched: eb.BatchedFunction, instances):
+        ...     return batched.plan(instances).report.nodes
+        >>> nodes(batched, [1.0, 5.0]), nodes(batched.sharded(), [1.0, 5.0])
+        (2, 2)
     """
 
     @property

@@ -15,7 +15,15 @@ from types import FrameType
 
 
 class EdbatchError(Exception):
-    """Base class of every error that edbatch raises on purpose."""
+    """Base class of every error that edbatch raises on purpose.
+
+    Example:
+        >>> import edbatch as eb
+        >>> eb.batch(3)
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.EdbatchError: eb.batch takes a function...
+    """
 
 
 class ManyTypesWarning(UserWarning):
@@ -23,19 +31,53 @@ class ManyTypesWarning(UserWarning):
 
 
 class RecordingError(EdbatchError, TypeError):
-    """The model did something outside a cell that cannot be recorded."""
+    """The model did something outside a cell that cannot be recorded.
+
+    Example:
+        >>> import edbatch as eb
+        >>> double = eb.cell(lambda params, x: params * x)
+        >>> eb.batch(lambda params, x: 1 + double(params, x))(2.0, [1.0])
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.RecordingError: arithmetic (radd) outside a cell...
+    """
 
 
 class CellError(EdbatchError, ValueError):
-    """A cell cannot be traced, or was called with arguments that it does not take."""
+    """A cell cannot be traced, or was called with arguments that it does not take.
+
+    Example:
+        >>> import edbatch as eb
+        >>> eb.cell("scale")
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.CellError: eb.cell marks a function as a cell...
+    """
 
 
 class PlanError(EdbatchError, ValueError):
-    """A minibatch cannot be planned, or a plan belongs to another model."""
+    """A minibatch cannot be planned, or a plan belongs to another model.
+
+    Example:
+        >>> import edbatch as eb
+        >>> eb.batch(eb.cell(lambda params, x: params * x))(2.0, [])
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.PlanError: a minibatch needs at least one...
+    """
 
 
 class LoaderError(EdbatchError, ValueError):
-    """A loader got a setting out of range, no data, or the state of another run."""
+    """A loader got a setting out of range, no data, or the state of another run.
+
+    Example:
+        >>> import edbatch as eb
+        >>> batched = eb.batch(eb.cell(lambda params, x: params * x), params=2.0)
+        >>> eb.Loader(batched, [], 4)
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.LoaderError: a loader needs at least one...
+    """
 
 
 class TrainingError(EdbatchError, ValueError):
@@ -43,39 +85,115 @@ class TrainingError(EdbatchError, ValueError):
 
 
 class CompilationError(EdbatchError, RuntimeError):
-    """A call would have to wait for a compilation, which the stance forbids."""
+    """A call would have to wait for a compilation, which the stance forbids.
+
+    Example:
+        >>> import edbatch as eb
+        >>> triple = eb.jit(lambda x: 3 * x)
+        >>> with eb.set_stance("fail_on_compile"):
+        ...     triple(1.0)
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.CompilationError: a call of <lambda> would have...
+    """
 
 
 class ServerError(EdbatchError, RuntimeError):
-    """A server has not answered a request."""
+    """A server has not answered a request.
+
+    Example:
+        >>> import edbatch as eb
+        >>> issubclass(eb.ServerFullError, eb.ServerError)
+        True
+    """
 
 
 class ServerFullError(ServerError):
-    """As many requests wait as may wait."""
+    """As many requests wait as may wait.
+
+    Example:
+        >>> import edbatch as eb
+        >>> try:  # a server's limit is reached
+        ...     raise eb.ServerFullError("busy")
+        ... except eb.ServerError as error:  # ask again later, or ask another server
+        ...     print(error)
+        busy
+    """
 
 
 class ServerClosedError(ServerError):
-    """The server takes no requests any more, or ended before it answered."""
+    """The server takes no requests any more, or ended before it answered.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> server = eb.Server(batched, 2.0)
+        >>> server.close()
+        >>> try:
+        ...     server.submit_nowait(1.0)
+        ... except eb.ServerClosedError:
+        ...     print("closed")
+        closed
+    """
 
 
 class DeadlineError(ServerError, TimeoutError):
-    """A request was not answered in time, and what was left of it did not run."""
+    """A request was not answered in time, and what was left of it did not run.
+
+    Example:
+        >>> import edbatch as eb
+        >>> issubclass(eb.DeadlineError, (eb.ServerError, TimeoutError))
+        True
+    """
 
 
 class ServiceError(EdbatchError, ValueError):
-    """A model cannot be served over HTTP as its module says."""
+    """A model cannot be served over HTTP as its module says.
+
+    Example:
+        >>> import edbatch as eb
+        >>> issubclass(ServiceError, eb.EdbatchError)
+        True
+    """
 
 
 class PickleError(EdbatchError, pickle.PicklingError, pickle.UnpicklingError):
-    """Something cannot be pickled, or not be read here."""
+    """Something cannot be pickled, or not be read here.
+
+    Example:
+        >>> import pickle
+        >>> import edbatch as eb
+        >>> cell = eb.cell(lambda params, x: params * x)
+        >>> pickle.dumps(cell)
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.PickleError: a cell is pickled by the name under...
+    """
 
 
 class PolicyError(EdbatchError, ValueError):
-    """A policy is unknown, unreadable, or made for another model."""
+    """A policy is unknown, unreadable, or made for another model.
+
+    Example:
+        >>> import edbatch as eb
+        >>> eb.get_policy("gredy")
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.PolicyError: a policy is the name of a...
+    """
 
 
 class VerificationError(EdbatchError, AssertionError):
-    """A batched result differs from the unbatched one."""
+    """A batched result differs from the unbatched one.
+
+    Example:
+        >>> import edbatch as eb
+        >>> issubclass(eb.VerificationError, AssertionError)
+        True
+    """
 
 
 class DataError(EdbatchError, ValueError):
@@ -143,7 +261,13 @@ class PlotError(EdbatchError, ValueError):
 
 
 class MissingMatplotlibError(EdbatchError, ImportError):
-    """Matplotlib, with which everything is drawn, is not installed."""
+    """Matplotlib, with which everything is drawn, is not installed.
+
+    Example:
+        >>> import edbatch as eb
+        >>> issubclass(MissingMatplotlibError, eb.EdbatchError)
+        True
+    """
 
 
 class MissingTensorBoardError(EdbatchError, ImportError):

@@ -43,6 +43,16 @@ class Verification:
             gradients were not compared.
         close_choices: Instances that the model takes along another path when it runs by
             itself, since a value that it looked at differs by rounding.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> found = eb.verify(batched, 2.0, [1.0, 5.0, 3.0])
+        >>> found.instances, found.outputs, found.max_output_error
+        (3, 3, 0.0)
     """
 
     instances: int
@@ -92,6 +102,15 @@ def verify(
         VerificationError: A structure, a shape or a number differs; the message says
             where and by how much.
         EdbatchError: An argument is of another type, or the model cannot be planned.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> eb.verify(batched, 2.0, [1.0, 5.0]).max_gradient_error < 1e-6
+        True
     """
     if not all(hasattr(batched, name) for name in ("model", "plan", "apply")):
         raise EdbatchError(

@@ -24,7 +24,17 @@ _NO_TYPE = -1
 
 
 class Agent(Protocol):
-    """What chooses actions in `BatchingEnv`."""
+    """What chooses actions in `BatchingEnv`.
+
+    Example:
+        >>> import numpy as np
+        >>> class First:
+        ...     def predict(self, observation, action_masks=None, **options):
+        ...         return np.argmax(action_masks), None
+        >>> agent: Agent = First()
+        >>> agent.predict(None, action_masks=np.array([False, True]))[0].item()
+        1
+    """
 
     def predict(
         self, observation: np.ndarray, *, action_masks: np.ndarray, deterministic: bool

@@ -308,6 +308,20 @@ def observe_serving(state: ServingState) -> np.ndarray:
 
     Returns:
         ``[T + 1, 5] float32``.
+
+    Example:
+        >>> import numpy as np
+        >>> from edbatch.schedule.serving import ServingState
+        >>> state = ServingState(
+        ...     waiting=np.array([3, 5]),
+        ...     remaining=np.array([3, 9]),
+        ...     oldest_ms=np.array([4.0, 1.0]),
+        ...     waited_ms=np.array([0.5, 0.5]),
+        ...     slack_ms=np.array([np.inf, np.inf]),
+        ...     in_flight=3,
+        ... )
+        >>> observe_serving(state).shape
+        (3, 5)
     """
     seen = np.zeros((state.num_types + 1, 5), np.float32)
     seen[:-1, 0] = state.waiting

@@ -47,6 +47,21 @@ class Layout:
             an arena, in the chunk's own order. Slots that a type does not have are
             False, and so are those of padded lists, which are stacked.
         reuse: Whether values that nobody reads any more are overwritten.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> from edbatch.memory_planner import plan_layout
+        >>> from edbatch.policies import Greedy
+        >>> graph = batched.graph([1.0, 5.0])
+        >>> layout = plan_layout(graph, Greedy().schedule(graph.structure), eb.Sizes())
+        >>> layout.chunk_size.tolist(), layout.value_row.tolist()
+        ([2, 2], [1, 5, 2, 6])
     """
 
     order: np.ndarray  # [N] int32
@@ -96,6 +111,20 @@ def plan_layout(
 
     Raises:
         PlanError: An arena would have more rows than int32 can count.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> from edbatch.policies import Greedy
+        >>> graph = batched.graph([1.0, 5.0])
+        >>> layout = plan_layout(graph, Greedy().schedule(graph.structure), eb.Sizes())
+        >>> layout.chunk_size.tolist()
+        [2, 2]
     """
     assert method in LAYOUTS, f"there is no layout {method!r}"
     problem = make_problem(graph, schedule, sizes, widths, overheads)

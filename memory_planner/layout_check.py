@@ -23,6 +23,20 @@ def check_layout(layout: Layout, graph: DataflowGraph) -> None:
         AssertionError: Chunks do not cover all nodes once, or one reads or leaves a row
             that holds something else, or writes the zero row or outside its arena, or
             ``in_place`` is wrong.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> from edbatch.memory_planner import plan_layout
+        >>> from edbatch.policies import Greedy
+        >>> graph = batched.graph([1.0, 5.0])
+        >>> layout = plan_layout(graph, Greedy().schedule(graph.structure), eb.Sizes())
+        >>> check_layout(layout, graph)  # raises where two values overlap
     """
     _check_chunks(layout, graph)
     types = graph.types.types

@@ -27,6 +27,22 @@ class MemoryReport:
         arena_bytes: Bytes of all arenas.
         peak_bytes: Bytes of the values that are live at one time, at most: those that
             are written or read then, or read later, or returned. No arenas are smaller.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> from edbatch.memory_planner import plan_layout, report_memory
+        >>> from edbatch.policies import Greedy
+        >>> graph = batched.graph([1.0, 5.0])
+        >>> layout = plan_layout(graph, Greedy().schedule(graph.structure), eb.Sizes())
+        >>> report = report_memory(layout, graph)
+        >>> report.operands, report.operands_in_place
+        (1, 1)
     """
 
     operands: int
@@ -54,6 +70,21 @@ def report_memory(layout: Layout, graph: DataflowGraph) -> MemoryReport:
 
     Returns:
         The report. Time O(V + E).
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> from edbatch.memory_planner import plan_layout
+        >>> from edbatch.policies import Greedy
+        >>> graph = batched.graph([1.0, 5.0])
+        >>> layout = plan_layout(graph, Greedy().schedule(graph.structure), eb.Sizes())
+        >>> report_memory(layout, graph).operand_bytes
+        8
     """
     types = graph.types
     kind_bytes = np.array([each.num_bytes for each in types.avals], np.int64)

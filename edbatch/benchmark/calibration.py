@@ -56,6 +56,11 @@ class Prediction:
         predicted_ms: What the costs say that a minibatch takes, the mean.
         measured_ms: What it took, the mean.
         error_percent: Difference of the two without sign, the median.
+
+    Example:
+        >>> found = Prediction("greedy", 30.0, 9.0, 10.0, error_percent=10.0)
+        >>> found.policy, found.measured_ms
+        ('greedy', 10.0)
     """
 
     policy: str
@@ -72,6 +77,14 @@ class Calibration:
     Attributes:
         costs: The costs.
         predictions: For each policy, on minibatches that the costs were not fitted to.
+
+    Example:
+        >>> from edbatch.policies import CostModel
+        >>> from edbatch.schedule.examples import chain
+        >>> keys = chain("a").type_keys
+        >>> costs = CostModel(keys, (2, 4), ((300.0, 400.0),), (2,), (1.0,))
+        >>> Calibration(costs, predictions=()).costs is costs
+        True
     """
 
     costs: CostModel
@@ -125,6 +138,18 @@ def calibrate(
 
     Raises:
         EdbatchError: The model cannot be recorded or planned.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> from edbatch.models import get_workload
+        >>> workload = get_workload("tree-lstm", vocabulary_size=10)
+        >>> params = workload.init_params(jax.random.key(0), 4)
+        >>> trees = workload.sample(np.random.default_rng(0), 4)
+        >>> seen, held_out = [trees[:2]], [trees[2:]]
+        >>> found = calibrate(workload.model, params, seen, held_out, rounds=1)
+        >>> [each.policy for each in found.predictions]
+        ['greedy', 'agenda-remaining', 'depth']
     """
     # A replay adds chunks that gather, so those of the minibatch gather as well; costs
     # are of whole cells, which policies choose among.

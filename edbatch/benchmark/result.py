@@ -61,6 +61,11 @@ class Row:
         program: What its program consists of; measured for `PLANNERS`.
         train: Value and gradient; measured on request.
         about: What the system is, and its weakness.
+
+    Example:
+        >>> from dataclasses import fields
+        >>> [field.name for field in fields(Row)][:4]
+        ['system', 'forward_ms', 'record_ms', 'plan_ms']
     """
 
     system: str
@@ -94,6 +99,10 @@ class MinibatchFacts:
         nodes: Nodes.
         lower_bound: Batches that no schedule goes below.
         gflop: 10^9 operations of the cells' matrix products.
+
+    Example:
+        >>> MinibatchFacts(64, nodes=2740.0, lower_bound=30.3, gflop=1.7).nodes
+        2740.0
     """
 
     instances: int
@@ -116,6 +125,16 @@ class BenchmarkResult:
             was not measured.
         rows: The systems.
         left_out: Systems that cannot run this workload, and why.
+
+    Example:
+        >>> from edbatch.benchmark import BenchmarkConfig, run_benchmark
+        >>> config = BenchmarkConfig(
+        ...     hidden=4, batch_size=2, minibatches=1, rounds=1, systems=("edbatch",),
+        ...     policy="greedy",
+        ... )
+        >>> result = run_benchmark(config)
+        >>> [row.system for row in result.rows], result.minibatch.instances
+        (['edbatch'], 2)
     """
 
     config: BenchmarkConfig

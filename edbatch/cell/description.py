@@ -16,6 +16,12 @@ class CellDescription:
         type: Name of the node type, as in policy files.
         before: Its operations as it is written.
         after: Its operations packed.
+
+    Example:
+        >>> from edbatch.cell import CellSummary
+        >>> before, after = CellSummary((), 5), CellSummary((), 4)
+        >>> CellDescription("compose/2", before, after).type
+        'compose/2'
     """
 
     type: str

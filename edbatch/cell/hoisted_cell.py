@@ -43,6 +43,23 @@ class HoistedCell:
     Attributes:
         vectors: The arrays handed on, of one axis, each of another dtype.
         parameters_read: Numbers that the hoisted products read beside inputs.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import numpy as np
+        >>> from edbatch.cell import hoisted_cell
+        >>> @eb.cell
+        ... def read(params, state, x):
+        ...     return params["W"] @ state + params["U"] @ x
+        >>> def model(params, words):
+        ...     state = np.zeros(2, np.float32)
+        ...     for word in words:
+        ...         state = read(params, state, word)
+        ...     return state
+        >>> batched = eb.batch(model, params={"W": np.eye(2), "U": np.eye(2)})
+        >>> types = batched.graph([[np.ones(2, np.float32)] * 2]).types
+        >>> isinstance(hoisted_cell(types.types[-1], types), HoistedCell)
+        True
     """
 
     vectors: tuple[Aval, ...]
@@ -111,6 +128,23 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
         The parts; None if there is no product of external inputs, or no operand to
         wait for. Cells that take keys stay whole: without keys they are other cells.
         So do those whose parts on the way to different outputs must stay apart.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import numpy as np
+        >>> @eb.cell
+        ... def read(params, state, x):
+        ...     return params["W"] @ state + params["U"] @ x
+        >>> def model(params, words):
+        ...     state = np.zeros(2, np.float32)
+        ...     for word in words:
+        ...         state = read(params, state, word)
+        ...     return state
+        >>> batched = eb.batch(model, params={"W": np.eye(2), "U": np.eye(2)})
+        >>> types = batched.graph([[np.ones(2, np.float32)] * 2]).types
+        >>> split = hoisted_cell(types.types[-1], types)  # params["U"] @ x runs ahead
+        >>> [each.shape for each in split.vectors]
+        [(2,)]
     """
     if not node_type.operand_kinds or node_type.takes_rng:
         return None

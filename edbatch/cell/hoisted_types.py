@@ -64,6 +64,13 @@ class HoistedTable(TypeTable):
 
     Attributes:
         split: The types that the table belongs to.
+
+    Example:
+        >>> import edbatch as eb
+        >>> batched = eb.batch(eb.cell(lambda params, x: params * x), params=2.0)
+        >>> split = HoistedTypes(batched.graph([1.0]).types)
+        >>> HoistedTable(split.recorded, split).split is split
+        True
     """
 
     def __init__(self, recorded: TypeTable, split: "HoistedTypes") -> None:
@@ -96,6 +103,13 @@ class HoistedTypes:
         table: The types as they run; array kinds are those of the recorded ones.
         recorded: The types as they were recorded.
         parts: Which part of which recorded type each type of the table is.
+
+    Example:
+        >>> import edbatch as eb
+        >>> batched = eb.batch(eb.cell(lambda params, x: params * x), params=2.0)
+        >>> types = HoistedTypes(batched.graph([1.0]).types)
+        >>> types.divided()
+        ()
     """
 
     def __init__(

@@ -40,6 +40,16 @@ class PackedCell:
     Attributes:
         before: The operations of the cell as it is written.
         after: The operations of `run`.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import numpy as np
+        >>> from edbatch.cell import pack_type
+        >>> batched = eb.batch(eb.cell(lambda params, x: params @ x), params=np.eye(2))
+        >>> types = batched.graph([np.ones(2, np.float32)]).types
+        >>> packed = pack_type(types.types[0], types)
+        >>> packed.before.num_products, packed.after.num_products
+        (1, 1)
     """
 
     before: CellSummary
@@ -162,6 +172,14 @@ def pack_type(
     Returns:
         The packed cell. Its inputs are operands, external inputs and masks, as
         `CallTemplate.call` takes them; it returns the list of the output's arrays.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import numpy as np
+        >>> batched = eb.batch(eb.cell(lambda params, x: params @ x), params=np.eye(2))
+        >>> types = batched.graph([np.ones(2, np.float32)]).types
+        >>> pack_type(types.types[0], types).after.num_products
+        1
     """
     graph, _ = traced_type(node_type, types)
     output_tree = jax.tree.structure([0] * len(graph.outputs))

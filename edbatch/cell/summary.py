@@ -16,6 +16,10 @@ class ProductShape:
         left: Shape of the left operand.
         right: Shape of the right operand.
         result: Shape of the result.
+
+    Example:
+        >>> ProductShape((8, 16), (16,), (8,)).result
+        (8,)
     """
 
     left: tuple[int, ...]
@@ -37,6 +41,11 @@ class CellSummary:
         packed_arrays: How many arrays are computed from parameters alone, once per
             call of the program.
         packed_bytes: Their size.
+
+    Example:
+        >>> shape = ProductShape((8, 16), (16,), (8,))
+        >>> CellSummary((shape, shape), num_equations=5).num_products
+        2
     """
 
     products: tuple[ProductShape, ...]

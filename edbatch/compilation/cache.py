@@ -38,6 +38,13 @@ def default_cache_folder() -> Path | None:
         user's cache folder: ``$XDG_CACHE_HOME`` or ``~/.cache``, on macOS
         ``~/Library/Caches``, on Windows ``%LOCALAPPDATA%``. None if the variable is
         ``off``, or the user has no home.
+
+    Example:
+        >>> import os
+        >>> from unittest import mock
+        >>> with mock.patch.dict(os.environ, {"EDBATCH_CACHE_DIR": "off"}):
+        ...     print(default_cache_folder())
+        None
     """
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
@@ -111,6 +118,13 @@ def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
 
     Returns:
         Why the folder cannot be used, as a sentence; None if it can, and is.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     print(open_cache(Path(folder) / "programs"))
+        None
     """
     if (problem := _write_problem(folder)) is not None:
         return (
@@ -137,6 +151,11 @@ class CacheContents:
         folder: The folder.
         programs: How many programs.
         size_bytes: What they take.
+
+    Example:
+        >>> from pathlib import Path
+        >>> CacheContents(Path("programs"), programs=3, size_bytes=4096).programs
+        3
     """
 
     folder: Path
@@ -152,6 +171,13 @@ def cache_contents(folder: Path) -> CacheContents:
 
     Returns:
         The counts.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     cache_contents(Path(folder)).programs
+        0
     """
     sizes = [size for _, size, _ in _entries(folder)]
     return CacheContents(folder, len(sizes), sum(sizes))
@@ -168,6 +194,13 @@ def clear_compilation_cache(folder: Path) -> CacheContents:
 
     Raises:
         EdbatchError: A file cannot be removed.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     clear_compilation_cache(Path(folder)).programs
+        0
     """
     count, size_bytes = 0, 0
     for _, size, entry in _entries(folder):

@@ -38,6 +38,15 @@ class Compilation:
         from_cache: Whether the program was found in the persistent cache.
         error: What went wrong; None if nothing did.
         programs: How often the programs of its signature ran, of both tiers.
+
+    Example:
+        >>> import edbatch as eb
+        >>> with eb.use_tiers("fine"):
+        ...     eb.jit(lambda x: 4 * x)(1.0).item()
+        4.0
+        >>> record = eb.compile_report().records[-1]
+        >>> record.tier, record.state, record.background
+        ('fine', 'finished', False)
     """
 
     function: str

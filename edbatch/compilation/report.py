@@ -35,6 +35,12 @@ class CompileReport:
 
     Attributes:
         records: The compilations, in their order.
+
+    Example:
+        >>> import edbatch as eb
+        >>> report = eb.compile_report()
+        >>> len(report.records) >= report.background_started
+        True
     """
 
     records: tuple[Compilation, ...]

@@ -64,6 +64,10 @@ class Pending:
     Attributes:
         programs: How many there are; those that existed before are left out.
         works: What the background thread does for them; none if it is done at once.
+
+    Example:
+        >>> Pending(0).done, Pending(0).wait()
+        (True, True)
     """
 
     def __init__(self, programs: int, works: Sequence[Work] = ()) -> None:

@@ -29,6 +29,10 @@ class LatticeWord(NamedTuple):
         first: Place of its first character, from 0.
         last: Place of its last character.
         word: The word, or its index once a vocabulary was applied.
+
+    Example:
+        >>> LatticeWord(first=0, last=1, word="北京").word
+        '北京'
     """
 
     first: int

@@ -27,6 +27,10 @@ class Arc(NamedTuple):
         target: The node where it ends.
         word: The word, or its index once a vocabulary was applied.
         score: Its score, such as a logarithm of its probability.
+
+    Example:
+        >>> Arc(source=0, target=2, word="hello", score=-1.5).word
+        'hello'
     """
 
     source: int

@@ -23,6 +23,10 @@ class Decision(NamedTuple):
         label: The label there.
         down: Whether a child follows, the first one below this place.
         on: Whether a sibling follows, behind this place.
+
+    Example:
+        >>> Decision(label="NP", down=True, on=False).label
+        'NP'
     """
 
     label: Any

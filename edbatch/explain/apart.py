@@ -42,6 +42,18 @@ class Apart:
         batches: Batches of these types by the policy ``greedy``.
         batches_together: As many if they were one type, with the rest as it is.
         fix: What to change, a clause.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> [apart] = batched.explain([1.0, 5.0]).apart
+        >>> apart.reason, apart.values
+        ('source', ('an input', "a cell's output"))
     """
 
     cell: str

@@ -16,6 +16,18 @@ class Explanation(MinibatchUse):
 
     ``print`` shows it as text, `rich` as tables, a notebook as HTML. Its fields are
     those of `edbatch.explain.MinibatchUse`.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> explanation = batched.explain([1.0, 5.0])
+        >>> explanation.instances, explanation.lower_bound, explanation.plan.batches
+        (2, 2, 2)
     """
 
     def with_times(

@@ -33,6 +33,18 @@ class TypeUse:
         flops: Multiplications and additions of the nodes' matrix products, as the cell
             is written and without padding.
         time_us: Microseconds, or None.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> [first, then] = batched.explain([1.0, 5.0]).types
+        >>> first.nodes, first.batches, then.chain
+        (2, 1, 1)
     """
 
     type: TypeKey
@@ -73,6 +85,17 @@ class BatchUses:
         nodes: Nodes of each.
         rows: Rows that each computes.
         time_us: Microseconds of each; None if they are not known.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> batched.explain([1.0, 5.0]).batches.nodes.tolist()
+        [2, 2]
     """
 
     use: np.ndarray  # [S] int64
@@ -101,6 +124,17 @@ class MinibatchUse:
         loops: Loops of the compiled program.
         time_source: Where the times come from; None if there are none.
         compilations: What was compiled for the model so far in this process.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> isinstance(batched.explain([1.0, 5.0]), MinibatchUse)
+        True
     """
 
     model: str

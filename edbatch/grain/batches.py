@@ -30,6 +30,19 @@ class RecordedBatch:
         instances: How many there are.
         pad_to: Rows of the result; None for as many as instances.
         rest: What `RecordBatch` was told to make of the rest of the elements.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> import edbatch as eb
+        >>> from edbatch.models import get_workload
+        >>> workload = get_workload("tree-lstm", vocabulary_size=10)
+        >>> params = workload.init_params(jax.random.key(0), 8)
+        >>> trees = workload.sample(np.random.default_rng(0), 2)
+        >>> batched = eb.batch(workload.model, params=params)
+        >>> batch = eb.grain.RecordBatch(batched, 4)(trees)
+        >>> batch.instances, batch.pad_to
+        (2, 4)
     """
 
     def __init__(
@@ -48,6 +61,19 @@ class PlannedBatch:
         plan: Its plan, for ``batched.apply``.
         instances: How many instances it has, B; its result may have more rows.
         rest: What `RecordBatch` was told to make of the rest of the elements.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> import edbatch as eb
+        >>> from edbatch.models import get_workload
+        >>> workload = get_workload("tree-lstm", vocabulary_size=10)
+        >>> params = workload.init_params(jax.random.key(0), 8)
+        >>> trees = workload.sample(np.random.default_rng(0), 2)
+        >>> batched = eb.batch(workload.model, params=params)
+        >>> batch = eb.grain.PlanBatch(batched)(eb.grain.RecordBatch(batched, 4)(trees))
+        >>> batch.instances, batch.mask.tolist()
+        (2, [True, True, False, False])
     """
 
     def __init__(self, plan: Any, instances: int, rest: Any) -> None:
@@ -197,6 +223,19 @@ class PlanBatch:
 
     Raises:
         LoaderError: It is no batched function.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> import edbatch as eb
+        >>> from edbatch.models import get_workload
+        >>> workload = get_workload("tree-lstm", vocabulary_size=10)
+        >>> params = workload.init_params(jax.random.key(0), 8)
+        >>> trees = workload.sample(np.random.default_rng(0), 2)
+        >>> batched = eb.batch(workload.model, params=params)
+        >>> plan_batch = eb.grain.PlanBatch(batched)
+        >>> plan_batch(eb.grain.RecordBatch(batched, 4)(trees)).plan.report.nodes
+        86
     """
 
     def __init__(self, batched: BatchedFunction) -> None:

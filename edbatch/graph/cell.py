@@ -33,6 +33,12 @@ class Cell(CellCall):
         padded: Names of its padded list arguments.
         static: Names of arguments that are compile-time constants.
         takes_rng: Whether each call gets a key of its own.
+
+    Example:
+        >>> import edbatch as eb
+        >>> double = eb.Cell(lambda x: 2 * x, name="double")
+        >>> double, double(3).item()
+        (<cell 'double'>, 6)
     """
 
     def __init__(

@@ -60,6 +60,18 @@ class DataflowGraph:
         num_values: Number of values, V.
         node_member: Whose parameters each node reads, where its type has a family; None
             where none has, and in what is recorded.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> graph = batched.graph([1.0, 5.0])
+        >>> graph.num_nodes, graph.num_instances, graph.instance_nodes.tolist()
+        (4, 2, [2, 2])
     """
 
     types: TypeTable

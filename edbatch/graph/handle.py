@@ -16,6 +16,19 @@ class Handle(HandleSlots):
 
     A handle can be passed to cells and returned from the model, nothing else: it has
     a shape and a dtype but no value.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(x):
+        ...     return 2 * x
+        >>> def model(params, x):
+        ...     y = double(x)
+        ...     if isinstance(y, eb.Handle):  # an array where the model runs by itself
+        ...         print(y.shape, y.dtype, y.ndim)
+        ...     return y
+        >>> graph = eb.batch(model, params=()).graph([1.0])
+        () float32 0
     """
 
     __slots__ = ()

@@ -31,6 +31,16 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         PlanError: There is no graph, or they belong to different models, or the
             minibatch has more rows than int32 can count.
         RecordingError: Their outputs differ in structure.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> graph = merge([batched.record(1.0), batched.record(5.0)])
+        >>> graph.num_nodes, graph.num_instances
+        (2, 2)
     """
     if not graphs:
         raise PlanError(

@@ -26,7 +26,13 @@ _NO_DEFAULT = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Aval:
-    """Shape and dtype of an array."""
+    """Shape and dtype of an array.
+
+    Example:
+        >>> import numpy as np
+        >>> Aval((2, 3), np.dtype("float32")).num_bytes
+        24
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -51,6 +57,11 @@ class TypeKey:
         arity: Number of values of other nodes that it reads.
         variant: 0, or a running number where one model has several types that agree
             in the rest and differ in shapes only.
+
+    Example:
+        >>> from edbatch import TypeKey
+        >>> str(TypeKey("compose", "encoder.0", 2)), str(TypeKey("leaf", "", 0, 1))
+        ('compose@encoder.0/2', 'leaf/0~1')
     """
 
     cell: str
@@ -105,6 +116,18 @@ class CallTemplate:
         operands: Groups of operand slots.
         externals: Groups of external slots.
         paddings: Padded list arguments.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> first, then = batched.graph([1.0]).types.types
+        >>> [len(each.template.operands) for each in (first, then)]
+        [0, 1]
     """
 
     treedef: Any  # a jax PyTreeDef
@@ -177,6 +200,16 @@ class NodeType:
         is_stored: Whether it comes from a pickle, where the cell may have been another.
         family: Whose parameters its nodes read, each chunk those of one member; None
             if all nodes read the same.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> [node_type] = batched.graph([1.0]).types.types
+        >>> str(node_type.key), node_type.cell
+        ('double/0', <cell 'double'>)
     """
 
     id: int

@@ -133,6 +133,11 @@ class ParameterPath:
 
     Attributes are looked up on the parameters' own structure; the same path always
     gives the same object, so paths can be compared by identity.
+
+    Example:
+        >>> params = ParameterPath({"encoder": [{"w": 1.0}]})
+        >>> path_name(params["encoder"])
+        'encoder'
     """
 
     __slots__ = ("_children", "_listed", "_spec", "_steps")

@@ -52,7 +52,18 @@ class AsksForValueError(RecordingError):
 
 
 class Recorder(Calls):
-    """Records one instance onto a tape."""
+    """Records one instance onto a tape.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> graph = batched.record(1.0)  # a recorder takes the calls of `double`
+        >>> graph.num_nodes
+        1
+    """
 
     def __init__(self, tape: Tape, memory: CallMemory, instance: int = 0) -> None:
         super().__init__(tape, instance)
@@ -102,6 +113,15 @@ def record(
         RecordingError: The model computes outside cells.
         CellError: A cell cannot be traced.
         PlanError: The table was made under the other setting of ``jax_enable_x64``.
+
+    Example:
+        >>> import edbatch as eb
+        >>> from edbatch.graph import TypeTable
+        >>> from edbatch.graph.parameters import abstract
+        >>> double = eb.cell(lambda params, x: params * x)
+        >>> graph = record(double, TypeTable(abstract(2.0)), [1.0, 5.0])
+        >>> graph.num_nodes, graph.num_instances
+        (2, 2)
     """
     require_setting(types, "the table of types")
     tape = Tape(types)

@@ -21,6 +21,12 @@ class GraphStructure:
             Nodes stand in topological order: an operand's node has a smaller number.
         instance_nodes: Number of nodes of each of ``B`` independent instances, which
             stand one after the other.
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> structure = tree("(ab)c")
+        >>> structure.num_nodes, structure.num_types, structure.operand_node.tolist()
+        (3, 3, [0, 1])
     """
 
     type_keys: tuple[TypeKey, ...]

@@ -63,6 +63,16 @@ class TypeTable:
         x64: Whether ``jax_enable_x64`` was on when the table was made. Dtypes of
             numbers and of what cells make follow from it, so its types, and all that
             is recorded and planned with them, belong to that setting.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> types = batched.graph([1.0]).types
+        >>> [str(each.key) for each in types.types]
+        ['double/0']
     """
 
     def __init__(

@@ -20,6 +20,17 @@ class Minibatch:
             minibatch of an epoch.
         epoch: Number of its epoch, from 0.
         step: Its place in the epoch, from 0.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> loader = eb.Loader(batched, [1.0, 2.0, 3.0], 2, shuffle=False)
+        >>> minibatch = next(iter(loader))
+        >>> minibatch.index.tolist(), minibatch.epoch, minibatch.step
+        ([0, 1], 0, 0)
     """
 
     plan: Any

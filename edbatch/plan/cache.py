@@ -19,6 +19,16 @@ class CacheInfo(NamedTuple):
         entries: Plans kept.
         num_bytes: Memory that they take.
         max_bytes: Memory that they may take.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> plan = batched.plan([1.0]), batched.plan([5.0])
+        >>> batched.cache_info.hits, batched.cache_info.misses
+        (1, 1)
     """
 
     hits: int
@@ -68,6 +78,11 @@ class PlanCache:
 
     Attributes:
         max_bytes: Memory that the plans may take; 0 keeps none.
+
+    Example:
+        >>> cache = PlanCache(max_bytes=1024)
+        >>> cache.info.entries, cache.info.max_bytes
+        (0, 1024)
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -22,6 +22,11 @@ class GradientMemory:
         tapes: Inputs and outputs of weight-gradient sites, one row per node and padding
             row.
         plan: The integers of the plan.
+
+    Example:
+        >>> from edbatch import GradientMemory
+        >>> GradientMemory(values=100, cotangents=60, tapes=30, plan=10).total
+        200
     """
 
     values: int

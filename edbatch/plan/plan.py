@@ -36,6 +36,16 @@ class PlanShape:
     Attributes:
         program: Loops and arenas.
         result: Structure of the result.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> one, other = batched.plan([1.0, 2.0]), batched.plan([3.0, 5.0])
+        >>> one.shape == other.shape  # so one program runs both
+        True
     """
 
     program: ProgramShape
@@ -188,6 +198,16 @@ class Encoded:
     Attributes:
         plan: The plan with empty pools.
         pool_rows: Rows of each pool, by array kind.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> import dataclasses
+        >>> [field.name for field in dataclasses.fields(Encoded)]
+        ['plan', 'pool_rows']
     """
 
     plan: Plan

@@ -33,6 +33,18 @@ class PlanReport:
         arena_bytes: Bytes of all arenas, without the bucket's headroom.
         plan_ms: Time to schedule and to lay out.
         cached: Whether schedule and layout came from the cache.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> def model(params, x):
+        ...     return double(params, double(params, x))
+        >>> batched = eb.batch(model, params=2.0)
+        >>> report = batched.plan([1.0, 5.0, 3.0]).report
+        >>> report.policy, report.nodes, report.batches
+        ('greedy', 6, 2)
     """
 
     policy: str

@@ -33,6 +33,17 @@ def run_plan(params: Any, plan: Plan, rng: Any = None) -> Any:
         PlanError: The parameters have other shapes than those that were recorded, or
             a cell needs a key and there is none.
         CellError: `rng` is not a key.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> import jax.numpy as jnp
+        >>> plan = batched.plan([1.0, 5.0], pad_to=2)
+        >>> run_plan(jnp.float32(2), plan).tolist()
+        [2.0, 10.0]
     """
     return plan.shape.result.assemble(compute_results(params, plan, rng), plan.lengths)
 

@@ -29,6 +29,12 @@ class FrontierState(NamedTuple):
         type_start: First place of each type in ``queue``, and the end.
         head: Nodes of each type that have run.
         tail: Nodes of each type that have become ready.
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> state = start_frontier(tree("(ab)c"))
+        >>> (state.tail - state.head).tolist()  # nodes on the frontier, by type
+        [1, 1, 0]
     """
 
     node_type: np.ndarray  # [N] int32
@@ -49,6 +55,12 @@ def start_frontier(structure: GraphStructure) -> FrontierState:
 
     Returns:
         The state in which the nodes without operands are on the frontier.
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> state = start_frontier(tree("(ab)c"))
+        >>> (state.tail - state.head).tolist()
+        [1, 1, 0]
     """
     start, consumers, indegree = structure.consumers
     return new_frontier(
@@ -121,6 +133,12 @@ def run_type(state: FrontierState, chosen: int) -> tuple[int, int]:
 
     Returns:
         First and last (exclusive) place of the batch in ``state.queue``.
+
+    Example:
+        >>> from edbatch.schedule.examples import tree
+        >>> state = start_frontier(tree("(ab)c"))
+        >>> run_type(state, 0)  # from and up to where its nodes stand in the queue
+        (0, 1)
     """
     first = state.type_start[chosen] + state.head[chosen]
     last = state.type_start[chosen] + state.tail[chosen]

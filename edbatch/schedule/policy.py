@@ -24,6 +24,15 @@ class Policy(Protocol):
 
     Implementations live in `edbatch.policies`. Subclass `FrontierPolicy` to write one
     that only chooses a type at each step.
+
+    Example:
+        >>> import edbatch as eb
+        >>> from edbatch.policies import Greedy
+        >>> from edbatch.schedule.examples import tree
+        >>> isinstance(Greedy(), eb.Policy)
+        True
+        >>> Greedy().schedule(tree("((ab)cb)c")).num_batches
+        4
     """
 
     @property
@@ -42,7 +51,17 @@ class Policy(Protocol):
 
 
 class Frontier:
-    """A read-only view of an execution, for policies written in Python."""
+    """A read-only view of an execution, for policies written in Python.
+
+    Example:
+        >>> import numpy as np
+        >>> from edbatch.schedule import start_frontier
+        >>> from edbatch.schedule.examples import tree
+        >>> structure = tree("(ab)c")
+        >>> frontier = Frontier(structure, start_frontier(structure))
+        >>> frontier.sizes.tolist(), frontier.remaining.tolist()
+        ([1, 1, 0], [1, 1, 1])
+    """
 
     def __init__(self, structure: GraphStructure, state: FrontierState) -> None:
         self.structure = structure

@@ -18,6 +18,13 @@ class Schedule:
         policy: Name of the policy that made it.
         unseen_states: How many batches a learned policy had to choose by its fallback
             because training never saw the state.
+
+    Example:
+        >>> from edbatch.policies import Greedy
+        >>> from edbatch.schedule.examples import tree
+        >>> schedule = Greedy().schedule(tree("((ab)cb)c"))
+        >>> schedule.batch_type.tolist(), schedule.batch_start.tolist()
+        ([0, 1, 2, 2], [0, 1, 3, 4, 5])
     """
 
     order: np.ndarray  # [N] int32
@@ -41,6 +48,13 @@ def check_schedule(schedule: Schedule, structure: GraphStructure) -> None:
 
     Raises:
         AssertionError: It does not; the message names the first offending node.
+
+    Example:
+        >>> from edbatch.policies import Depth
+        >>> from edbatch.schedule.examples import tree
+        >>> structure = tree("(ab)c")
+        >>> schedule = Depth().schedule(structure)
+        >>> check_schedule(schedule, structure)  # raises where it is wrong
     """
     n = structure.num_nodes
     order = schedule.order

@@ -27,6 +27,10 @@ class HeadState(NamedTuple):
             type all of whose remaining nodes are on the frontier.
         heads: Number of heads of each type.
         stack: Scratch.
+
+    Example:
+        >>> HeadState._fields
+        ('blocked', 'heads', 'stack')
     """
 
     blocked: np.ndarray  # [T, N] int32

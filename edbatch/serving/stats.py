@@ -32,6 +32,18 @@ class ServerStats:
             answer.
         latency_histogram: Of all answers, how many took how long.
         first_value_histogram: Likewise for the first value.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> with eb.Server(batched, 2.0) as server:
+        ...     answer = server.submit_nowait(3.0).result()
+        >>> stats = server.stats()
+        >>> stats.submitted, stats.answered, stats.waiting
+        (1, 1, 0)
     """
 
     submitted: int

@@ -40,6 +40,17 @@ def predict_work(
 
     Raises:
         PolicyError: The costs are those of other cells.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> recordings = [batched.record(1.0), batched.record(5.0)]
+        >>> work = predict_work(recordings, recordings[0].types)
+        >>> work.shape, bool(work[0] == work[1])
+        ((2,), True)
     """
     weights = np.ones(len(types))
     if costs is not None:

@@ -36,6 +36,18 @@ def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
 
     Raises:
         EdbatchError: As `run_plan`.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> plan = batched.sharded().plan([1.0, 5.0], pad_to=2)
+        >>> jax.jit(run_sharded)(jnp.float32(2), plan).tolist()
+        [2.0, 10.0]
     """
     return run_sharded_and_look_up(params, plan, rng)[0]
 

@@ -25,6 +25,16 @@ class ShardedShape:
         mesh: The devices.
         axis: The axis of the mesh over which minibatches are split.
         result: Structure of the whole minibatch's result.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> plan = batched.sharded().plan([1.0, 5.0])
+        >>> plan.shape.count == plan.shape.mesh.size
+        True
     """
 
     mesh: Mesh
@@ -59,6 +69,16 @@ class ShardedPlan:
             rows of padding up to ``N``.
         report: What the plan costs; not part of the pytree, None after
             transformations.
+
+    Example:
+        >>> import edbatch as eb
+        >>> @eb.cell
+        ... def double(params, x):
+        ...     return params * x
+        >>> batched = eb.batch(double, params=2.0)
+        >>> plan = batched.sharded().plan([1.0, 5.0, 3.0])
+        >>> plan.instance_mask.tolist(), plan.report.batches
+        ([True, True, True], 1)
     """
 
     shape: ShardedShape

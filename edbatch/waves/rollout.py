@@ -31,6 +31,20 @@ class Rollout:
         report: What the waves were made of.
         values: For each instance what it was handed, one list of arrays for each time
             that it asked; None if they were not kept.
+
+    Example:
+        >>> import edbatch as eb
+        >>> import jax.numpy as jnp
+        >>> @eb.cell
+        ... def halve(x):
+        ...     return x / 2
+        >>> def model(params, x):
+        ...     while eb.value(x := halve(x)) > 1:
+        ...         pass
+        ...     return x
+        >>> found = eb.batch(model).rollout((), [6.0, 1.0])
+        >>> found.outputs.tolist(), found.report.waves
+        ([0.75, 0.5], 3)
     """
 
     outputs: Any

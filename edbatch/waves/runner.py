@@ -75,6 +75,10 @@ class WaveReport:
         host_ms: Time to schedule and encode them, in milliseconds.
         run_ms: Time in calls of the program, which CPUs run in part at once, and until
             values had come back.
+
+    Example:
+        >>> WaveReport(waves=3, nodes=4).copy().waves
+        3
     """
 
     waves: int = 0

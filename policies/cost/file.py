@@ -25,6 +25,16 @@ def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
 
     Raises:
         PolicyError: The file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from edbatch.policies import CostModel, load_costs
+        >>> from edbatch.schedule.examples import chain
+        >>> keys = chain("a").type_keys
+        >>> costs = CostModel(keys, (2, 4), ((300.0, 400.0),), (2,), (1.0,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     load_costs(save_costs(costs, f"{folder}/costs.json")) == costs
+        True
     """
     return costs.save(path)
 

@@ -46,6 +46,11 @@ class CostRecord:
         rounds: How often each was.
         error_percent: Difference of predicted and measured times of minibatches that
             the costs were not fitted to, the median, and the mean over policies.
+
+    Example:
+        >>> record = CostRecord("tree-lstm", "cpu", "0.10.2", 128, 64, 5, 7, 6.0)
+        >>> record.workload, record.hidden
+        ('tree-lstm', 128)
     """
 
     workload: str

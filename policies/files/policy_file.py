@@ -31,6 +31,17 @@ def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
 
     Raises:
         PolicyError: The file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from edbatch.policies import load_policy, train_policy
+        >>> from edbatch.schedule.examples import tree
+        >>> graph = tree("((ab)cb)c")
+        >>> policy = train_policy([graph], [graph], trials=10)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = save_policy(policy, f"{folder}/p.json")
+        ...     load_policy(path).types == policy.types
+        True
     """
     return policy.save(path)
 

@@ -18,6 +18,10 @@ class MachineState:
         action: The type that runs; a position in the machine's types.
         visits: How often training chose in this state.
         value: Return that training expected of the action.
+
+    Example:
+        >>> MachineState((0, 2), action=2, visits=7).frontier
+        (0, 2)
     """
 
     frontier: tuple[int, ...]

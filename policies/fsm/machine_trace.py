@@ -43,6 +43,15 @@ class MachineTrace:
         action: The type that the machine ran at each step.
         agenda: The type that the agenda heuristic would have run.
         greedy: The type that the greedy heuristic would have run.
+
+    Example:
+        >>> from edbatch.policies import trace_machine, train_policy
+        >>> from edbatch.schedule.examples import tree
+        >>> graph = tree("((ab)cb)c")
+        >>> policy = train_policy([graph], [graph], trials=10)
+        >>> trace = trace_machine(policy, [graph])
+        >>> trace.types == graph.type_keys
+        True
     """
 
     types: tuple[TypeKey, ...]

@@ -49,6 +49,14 @@ class TrainingRecord:
         elapsed_s: Seconds that it took, Numba's compilation left out.
         curve: Trial, and batches on the held-out minibatches, of each evaluation.
         versions: Versions of the packages that could change the outcome.
+
+    Example:
+        >>> from edbatch.policies import train_policy
+        >>> from edbatch.schedule.examples import tree
+        >>> graph = tree("((ab)cb)c")
+        >>> policy = train_policy([graph], [graph], trials=10)
+        >>> policy.training.encoding, policy.training.seed
+        ('fall', 0)
     """
 
     workload: str

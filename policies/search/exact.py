@@ -36,6 +36,13 @@ class Optimum:
         schedule: The schedule of fewest batches that was found.
         bound: No schedule has fewer batches; at least the lower bound.
         part: How many instances prove that bound.
+
+    Example:
+        >>> from edbatch.policies import Depth, find_optimum
+        >>> from edbatch.schedule.examples import tree
+        >>> optimum = find_optimum(tree("((ab)cb)c"), Depth())
+        >>> optimum.schedule.num_batches, optimum.is_proven
+        (4, True)
     """
 
     schedule: Schedule

@@ -27,6 +27,24 @@ class ServingScore:
         late: Share of requests that were not.
         rows_per_batch: Mean number of rows.
         batches_per_wave: Mean number of batches.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> from edbatch.policies.serving import compare_serving
+        >>> [row] = compare_serving(
+        ...     serving_heuristics(library)[:1],
+        ...     library,
+        ...     config,
+        ...     [Arrivals(rate=100)],
+        ...     requests=20,
+        ... )
+        >>> row.policy, row.rate
+        ('agenda', 100)
     """
 
     policy: str
@@ -54,6 +72,19 @@ def score(
 
     Returns:
         The summary.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> from edbatch.policies.serving import draw_trace, serve
+        >>> trace = draw_trace(library, Arrivals(rate=100), 20, 0)
+        >>> served = serve(serving_heuristics(library)[0], library, config, trace)
+        >>> score("agenda", 100, [served], deadline_ms=1000).late
+        0.0
     """
     latency = np.concatenate([each.latency_ms for each in served])
     good = int(np.sum(latency <= deadline_ms))
@@ -92,6 +123,16 @@ def capacity(
 
     Returns:
         Requests per second.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> bool(capacity(serving_heuristics(library)[0], library, config, 50) > 0)
+        True
     """
     trace = draw_trace(library, None, requests, seed)
     served = serve(policy, library, config, trace)

@@ -31,6 +31,27 @@ def load_serving_policy(path: str | PathLike[str]) -> Learned:
     Raises:
         PolicyError: The file does not exist, is damaged, is no serving policy, or was
             written by a later version.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> import tempfile
+        >>> from edbatch.policies.serving import Objective, train_serving_machine
+        >>> machine = train_serving_machine(
+        ...     library,
+        ...     config,
+        ...     [Arrivals(rate=100)],
+        ...     Objective("mean"),
+        ...     episodes=4,
+        ...     requests=20,
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     load_serving_policy(machine.save(f"{folder}/s.json")) == machine
+        True
     """
     path = SERVING.path(path)
     return SERVING.parse(SERVING.read(path), str(path), _build)

@@ -90,6 +90,25 @@ def train_serving_machine(
 
     Raises:
         PolicyError: A number is out of range, or there is no rate.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> from edbatch.policies.serving import Objective
+        >>> machine = train_serving_machine(
+        ...     library,
+        ...     config,
+        ...     [Arrivals(rate=100)],
+        ...     Objective("mean"),
+        ...     episodes=4,
+        ...     requests=20,
+        ... )
+        >>> machine.training.method
+        'q-learning'
     """
     rates = checked_rates(arrivals)
     check_number(PolicyError, "episodes", episodes, 1, whole=True)

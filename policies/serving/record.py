@@ -24,6 +24,25 @@ class ServingRecord:
         best_heuristics: The best heuristic at each rate.
         elapsed_s: Seconds that it took.
         versions: Versions of the packages that could change the outcome.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> from edbatch.policies.serving import Objective, train_serving_machine
+        >>> machine = train_serving_machine(
+        ...     library,
+        ...     config,
+        ...     [Arrivals(rate=100)],
+        ...     Objective("mean"),
+        ...     episodes=4,
+        ...     requests=20,
+        ... )
+        >>> machine.training.rates
+        (100.0,)
     """
 
     method: str

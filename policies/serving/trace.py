@@ -27,6 +27,18 @@ class Trace:
     Attributes:
         instance: Which instance each is of.
         arrival_ms: When each arrives, ascending.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> from edbatch.policies.serving import draw_trace
+        >>> trace = draw_trace(library, Arrivals(rate=100), requests=3, seed=0)
+        >>> trace.instance.tolist(), len(trace.arrival_ms)
+        ([0, 0, 0], 3)
     """
 
     instance: np.ndarray  # [R] int32
@@ -46,6 +58,16 @@ def draw_trace(
 
     Returns:
         The trace.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> draw_trace(library, Arrivals(rate=100), 3, 0).instance.tolist()
+        [0, 0, 0]
     """
     rng = np.random.default_rng(seed)
     instance = rng.integers(library.num_instances, size=requests).astype(np.int32)
@@ -94,6 +116,18 @@ def serve(
 
     Returns:
         What became of them.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> trace = draw_trace(library, Arrivals(rate=100), 20, 0)
+        >>> served = serve(serving_heuristics(library)[0], library, config, trace)
+        >>> len(served.latency_ms), bool((served.latency_ms > 0).all())
+        (20, True)
     """
     kind, weights, scale_ms, wave = policy.choice
     simulation = Simulation(

@@ -89,6 +89,26 @@ def train_serving_policy(
 
     Raises:
         PolicyError: A number is out of range, or there is no rate.
+
+    Example:
+        >>> from edbatch.policies.serving import affine_costs, serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import Arrivals, InstanceLibrary
+        >>> from edbatch.schedule.serving import ServingConfig
+        >>> library = InstanceLibrary.of([chain("ab")])
+        >>> config = ServingConfig(affine_costs(2))
+        >>> from edbatch.policies.serving import Objective
+        >>> rule = train_serving_policy(
+        ...     library,
+        ...     config,
+        ...     [Arrivals(rate=100)],
+        ...     Objective("mean"),
+        ...     generations=1,
+        ...     population=4,
+        ...     requests=20,
+        ... )
+        >>> [str(key) for key in rule.types]
+        ['a/0', 'b/0']
     """
     rates = checked_rates(arrivals)
     check_number(PolicyError, "generations", generations, 1, whole=True)

@@ -77,6 +77,19 @@ class ServingState:
             none of their own type (`edbatch.schedule.sufficient_condition`); None where
             nobody keeps count. The policy `greedy` needs them; for a learned one the
             share of the nodes that remain stands for that of the heads then.
+
+    Example:
+        >>> import numpy as np
+        >>> state = ServingState(
+        ...     waiting=np.array([3, 5]),
+        ...     remaining=np.array([3, 9]),
+        ...     oldest_ms=np.array([4.0, 1.0]),
+        ...     waited_ms=np.array([0.5, 0.5]),
+        ...     slack_ms=np.array([np.inf, np.inf]),
+        ...     in_flight=3,
+        ... )
+        >>> state.num_types
+        2
     """
 
     waiting: np.ndarray  # [T] int32
@@ -107,6 +120,14 @@ class ServingPolicy(Protocol):
         name: Short name for tables.
         admission: When requests join; the server obeys it.
         max_rows: No batch is wider, in rows; None for the server's own limit.
+
+    Example:
+        >>> from edbatch.policies.serving import serving_heuristics
+        >>> from edbatch.schedule.examples import chain
+        >>> from edbatch.schedule.serving import InstanceLibrary
+        >>> found = serving_heuristics(InstanceLibrary.of([chain("ab")]))
+        >>> isinstance(found[0], ServingPolicy), found[0].name
+        (True, 'agenda')
     """
 
     @property

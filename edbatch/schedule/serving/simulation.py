@@ -45,6 +45,11 @@ class ServingConfig:
 
     Raises:
         PolicyError: A number is out of range, or the costs have another shape.
+
+    Example:
+        >>> import numpy as np
+        >>> ServingConfig(np.full((2, 5), 1.0)).max_rows
+        4
     """
 
     cost_ms: np.ndarray  # [T, W + 1] float64
@@ -105,6 +110,13 @@ class Served:
         waves: In how many waves.
         rows: Nodes that ran.
         busy_ms: Time that batches took, with the overhead of waves.
+
+    Example:
+        >>> import numpy as np
+        >>> arrival, finish = np.array([0.0, 1.0]), np.array([4.0, 6.0])
+        >>> served = Served(arrival, finish, 3, 3, 4, busy_ms=5.0)
+        >>> served.latency_ms.tolist()
+        [4.0, 5.0]
     """
 
     arrival_ms: np.ndarray  # [R] float64

@@ -1,0 +1,50 @@
+"""What packages export has an example in its docstring; test_docstrings runs them."""
+
+import importlib
+import inspect
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"][
+    "setuptools"
+]["packages"]
+
+
+def has_example(found):
+    """In its own docstring, or for a class in that of a method or property."""
+    documented = [found]
+    if inspect.isclass(found):
+        members = vars(found).values()
+        documented += [each for each in members if callable(each)]
+        documented += [each for each in members if isinstance(each, property)]
+    return any(">>> " in (each.__doc__ or "") for each in documented)
+
+
+def names_without_example(packages):
+    for package in packages:
+        module = importlib.import_module(package)
+        for name in getattr(module, "__all__", ()):
+            found = getattr(module, name)
+            # Constants and aliases of others' types have no docstring of their own.
+            own = getattr(found, "__module__", "").startswith("edbatch")
+            if own and callable(found) and not has_example(found):
+                yield f"{package}.{name}"
+
+
+def test_every_public_name_has_an_example():
+    assert list(names_without_example(PACKAGES)) == []
+
+
+def test_one_without_is_found(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("edbatch").batch, "__doc__", "Runs.")
+    assert list(names_without_example(["edbatch"])) == ["edbatch.batch"]
+
+
+@pytest.mark.parametrize("package", [p for p in PACKAGES if p.count(".") < 3])
+def test_what_is_exported_is_there(package):
+    module = importlib.import_module(package)
+    for name in getattr(module, "__all__", ()):
+        assert hasattr(module, name), f"{package} exports {name} and has none"
