@@ -30,7 +30,7 @@ def test_code_prints_what_stands_below_it(blocks, capsys):
         elif kind == "text":
             assert capsys.readouterr().out == content
             compared += 1
-    assert compared == 3
+    assert compared == 4
 
 
 def test_the_program_trains_alike_in_one_process_and_in_two(blocks, tmp_path):
