@@ -3,8 +3,8 @@
 The gradient of an embedding table is zero in all rows but those of the words that the
 minibatch holds, yet as an array it is as large as the table: it is allocated, cleared,
 added to, summed over devices, and an optimizer then goes through table and moments in
-full. `value_and_grad` gives rows and values instead, and `update_rows` applies an
-optimizer of optax to these rows alone. PyTorch has the same as ``sparse=True`` of its
+full. `value_and_grad` gives rows and values instead, and `update` applies an optimizer
+of optax to these rows alone. PyTorch has the same as ``sparse=True`` of its
 `Embedding`, with `SparseAdam` as the optimizer.
 
 Cells are written as ever, with ``params["embedding"][word]``.
@@ -12,7 +12,7 @@ Cells are written as ever, with ``params["embedding"][word]``.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -181,55 +181,109 @@ def value_and_grad(
     return transformed
 
 
-def update_rows(
-    optimizer: "optax.GradientTransformation",
-    gradient: SparseRows,
-    state: Any,
-    table: Array,
-) -> tuple[Array, Any]:
-    """Updates the rows of a table that a gradient has, and no others.
+def update(
+    optimizer: "optax.GradientTransformation", gradient: Any, state: Any, params: Any
+) -> tuple[Any, Any]:
+    """Applies an optimizer of optax to dense gradients and to rows of tables.
 
-    Rows that the minibatch did not look up keep their values and moments: momentum and
-    weight decay act on a row only when it is looked up, as in `SparseAdam` of PyTorch
-    and ``LazyAdam`` of TensorFlow. Plain gradient descent gives what it gives with the
-    dense gradient.
+    Of a table only the rows that the minibatch looked up are read and written, and so
+    of its moments: momentum, decay of moments and of weights act on a row when it is
+    looked up, as in `SparseAdam` of PyTorch and ``LazyAdam`` of TensorFlow. Where a
+    zero gradient changes nothing, as in `optax.sgd` without momentum and in
+    `optax.adagrad`, that is what the dense gradient does; norms of the gradient
+    (`optax.clip_by_global_norm`) are the same, too.
 
     Args:
-        optimizer: An optimizer of optax that treats each element by itself, such as
-            `optax.adam`.
-        gradient: The gradient.
-        state: The optimizer's state for this table, at first ``optimizer.init(table)``.
-        table: The table, ``[N, ...]``.
+        optimizer: An optimizer of optax that treats each element by itself, whatever it
+            takes of the whole gradient.
+        gradient: The gradient, a pytree as `value_and_grad` returns it.
+        state: The optimizer's state, at first ``optimizer.init(params)``.
+        params: The parameters.
 
     Returns:
-        The table and the state.
+        The parameters and the state.
+
+    Raises:
+        PlanError: The optimizer keeps something of another shape for a table.
 
     Example:
         >>> import optax
-        >>> optimizer, table = optax.sgd(0.5), jnp.zeros((4, 2))
-        >>> gradient = SparseRows(jnp.array([2]), jnp.ones((1, 2)), num_rows=4)
-        >>> table, _ = update_rows(optimizer, gradient, optimizer.init(table), table)
-        >>> table.tolist()
-        [[0.0, 0.0], [0.0, 0.0], [-0.5, -0.5], [0.0, 0.0]]
+        >>> optimizer, params = optax.sgd(0.5), {"table": jnp.zeros((3, 2))}
+        >>> rows = SparseRows(jnp.array([2]), jnp.ones((1, 2)), num_rows=3)
+        >>> state = optimizer.init(params)
+        >>> params, state = update(optimizer, {"table": rows}, state, params)
+        >>> params["table"].tolist()
+        [[0.0, 0.0], [0.0, 0.0], [-0.5, -0.5]]
     """
-    once = gradient.sum_duplicates()
+    import optax
 
-    def is_like_table(each: Any) -> bool:
-        return getattr(each, "shape", None) == table.shape
+    if not any(map(_is_rows, jax.tree.leaves(gradient, is_leaf=_is_rows))):
+        updates, state = optimizer.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+    once = jax.tree.map(
+        lambda g: g.sum_duplicates() if _is_rows(g) else g, gradient, is_leaf=_is_rows
+    )
+    values = jax.tree.map(
+        lambda g: g.values if _is_rows(g) else g, once, is_leaf=_is_rows
+    )
+    # What each leaf of the state belongs to.
+    owners = jax.tree.leaves(
+        optax.tree.map_params(
+            optimizer,
+            _Owner,
+            state,
+            once,
+            transform_non_params=lambda each: _Owner(each, None),
+            is_leaf=lambda each: isinstance(each, optax.MaskedNode),
+        ),
+        is_leaf=lambda each: isinstance(each, _Owner),
+    )
+    leaves, tree = jax.tree.flatten(state)
+    owned = [
+        each.rows for each in owners if not isinstance(each.leaf, optax.MaskedNode)
+    ]
+    parts = [_part(*each) for each in zip(leaves, owned, strict=True)]
+    own = jax.tree.map(_part, params, once)
+    updates, found = optimizer.update(values, jax.tree.unflatten(tree, parts), own)
+    updated = optax.apply_updates(own, updates)
+    found = [
+        _whole(old, new, rows)
+        for old, new, rows in zip(leaves, jax.tree.leaves(found), owned, strict=True)
+    ]
+    params = jax.tree.map(_whole, params, updated, once)
+    return params, jax.tree.unflatten(tree, found)
 
-    def part(each: Any) -> Any:
-        if not is_like_table(each):
-            return each
-        return each.at[once.rows].get(mode="fill", fill_value=0)
 
-    def whole(each: Any, new: Any) -> Any:
-        if not is_like_table(each):
-            return new
-        return each.at[once.rows].set(new.astype(each.dtype), mode="drop")
+class _Owner(NamedTuple):
+    """A leaf of an optimizer's state, and the gradient of what it is kept for."""
 
-    own = part(table)
-    updates, some = optimizer.update(once.values, jax.tree.map(part, state), own)
-    return whole(table, own + updates), jax.tree.map(whole, state, some)
+    leaf: Any
+    rows: Any
+
+
+def _is_rows(each: Any) -> bool:
+    return isinstance(each, SparseRows)
+
+
+def _part(array: Any, rows: Any) -> Any:
+    """The rows of an array that a gradient has; all of it if that is dense."""
+    if not isinstance(rows, SparseRows):
+        return array
+    expected = (rows.num_rows, *rows.values.shape[1:])
+    if array.shape != expected:
+        raise PlanError(
+            "an optimizer is applied to rows of a table if it keeps an array like the"
+            f" table, {list(expected)}, or nothing for it, but this one keeps"
+            f" {list(array.shape)}; use another one, or the dense gradient"
+        )
+    return array.at[rows.rows].get(mode="fill", fill_value=0)
+
+
+def _whole(array: Any, part: Any, rows: Any) -> Any:
+    """An array with the rows of a part in their places."""
+    if not isinstance(rows, SparseRows):
+        return part
+    return array.at[rows.rows].set(part.astype(array.dtype), mode="drop")
 
 
 def _places(tables: Paths, paths: list[tuple[Any, ...]]) -> list[int]:

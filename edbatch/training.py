@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from edbatch import sparse
 from edbatch.arguments import check_type
 from edbatch.compilation.jit import jit
 from edbatch.errors import TrainingError
@@ -58,6 +59,8 @@ class Trainer:
         targets: ``[N, ...]``, a row per instance of the loader's data; ``loss`` gets
             those of its minibatch, a row for each row of the result. None where
             instances hold their targets: it gets None.
+        tables: Parameters whose gradient is computed and applied as rows, see
+            `edbatch.sparse.value_and_grad`; None for dense gradients.
 
     Attributes:
         learned: Parameters and state of the optimizer after the last step.
@@ -95,6 +98,7 @@ class Trainer:
         optimizer: optax.GradientTransformation,
         params: Any,
         targets: np.ndarray | None = None,
+        tables: sparse.Paths | None = None,
     ) -> None:
         if not callable(loss):
             raise TrainingError(
@@ -110,7 +114,12 @@ class Trainer:
         )
         self.learned = Learned(params, optimizer.init(params))
         self.losses: list[float] = []
-        self._update = jit(partial(_update, loss, optimizer))
+        value_and_grad = (
+            jax.value_and_grad(loss)
+            if tables is None
+            else sparse.value_and_grad(loss, tables)
+        )
+        self._update = jit(partial(_update, value_and_grad, optimizer))
         self._targets = targets
         self._begun: _Begun | None = None
         self._checked_padding = False
@@ -183,15 +192,16 @@ def _first_row_as_padding(rows: Any) -> Any:
 
 
 def _update(
-    loss: Loss,
+    value_and_grad: Callable[..., tuple[Array, Any]],
     optimizer: optax.GradientTransformation,
     learned: Learned,
     plan: Plan,
     targets: Any,
 ) -> tuple[Learned, Array, Array]:
     """Computes a step: what it learned, the loss, and whether all is finite."""
-    value, grads = jax.value_and_grad(loss)(learned.params, plan, targets)
-    updates, state = optimizer.update(grads, learned.optimizer_state, learned.params)
-    params = optax.apply_updates(learned.params, updates)
+    value, gradient = value_and_grad(learned.params, plan, targets)
+    params, state = sparse.update(
+        optimizer, gradient, learned.optimizer_state, learned.params
+    )
     is_finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(params))
     return Learned(params, state), value, is_finite
