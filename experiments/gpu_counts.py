@@ -62,6 +62,7 @@ class Counts:
         conditions: Conditions and indices that are asked for.
         round_trips: Those that the host waits for.
         launches: What the host launches.
+        cleared_mib: Arrays that are filled with a constant in each call, MiB.
         temporary_mib: Memory beside arguments and results, MiB.
         compile_s: CPU seconds of XLA.
         error: Largest difference from the program that JAX compiles for the CPU,
@@ -81,6 +82,7 @@ class Counts:
     conditions: int
     round_trips: int
     launches: int
+    cleared_mib: float
     temporary_mib: float
     compile_s: float
     error: float
@@ -121,6 +123,7 @@ def measure(name: str, way: str, arguments: Arguments) -> list[Counts]:
                 conditions=done.conditions,
                 round_trips=done.round_trips,
                 launches=done.launches,
+                cleared_mib=round(module.cleared_bytes / 2**20, 1),
                 temporary_mib=round(module.temporary_bytes / 2**20, 1),
                 compile_s=round(module.seconds, 1),
                 error=error,
@@ -143,7 +146,8 @@ COLUMNS = {
     "kernels_per_chunk": "kernels/chunk", "copies_per_chunk": "copies/chunk",
     "arena_copies": "arena copies", "conditions": "conditions",
     "round_trips": "round trips", "launches": "launches",
-    "temporary_mib": "temporary MiB", "compile_s": "XLA s",
+    "cleared_mib": "cleared MiB", "temporary_mib": "temporary MiB",
+    "compile_s": "XLA s",
 }  # fmt: skip
 
 

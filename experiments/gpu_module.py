@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ class Module:
     seconds: float
     temporary_bytes: int
     compiled: jax.stages.Compiled
+
+    @property
+    def cleared_bytes(self) -> int:
+        """Bytes of arrays that are filled with a constant, once per call."""
+        entry = self.text[self.text.find("\nENTRY") :]
+        filled = re.findall(r"= (\(.*\)|\S+) fusion\(\), kind=kLoop", entry)
+        arrays = re.findall(r"([a-z]+)(\d+)?\[([\d,]*)\]", "".join(filled))
+        return sum(
+            int(bits or 8) // 8 * prod(map(int, filter(None, shape.split(","))))
+            for _, bits, shape in arrays
+        )
 
     def iterations(self, thunk: Thunk) -> int | None:
         """How often a loop iterates, if the host knows."""

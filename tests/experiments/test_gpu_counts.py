@@ -101,6 +101,23 @@ def test_what_runs_is_counted_in_the_tree_of_thunks(experiment, compiled):
     assert compiled.executed(module, places).round_trips == 6
 
 
+def test_arrays_that_are_cleared_are_added_up(compiled):
+    text = """
+%inner {
+  %a = f32[999]{0} fusion(), kind=kLoop, calls=%b
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %one = f32[8,2]{1,0} fusion(), kind=kLoop, calls=%b, metadata={op_name="zeros"}
+  %two = (bf16[4]{0}, pred[3]{0}) fusion(), kind=kLoop, calls=%b
+  %three = f32[8]{0} fusion(%x), kind=kLoop, calls=%b
+  %four = s32[] fusion(), kind=kLoop, calls=%b
+}
+"""
+    module = compiled.Module([], {}, text, 0.0, 0, None)
+    assert module.cleared_bytes == 8 * 2 * 4 + 4 * 2 + 3 + 4
+
+
 def test_loops_that_xla_made_are_no_match(experiment, compiled):
     _, places = experiment.run_counted(alternating, jnp.float32(1), 5)
     module = compiled.Module(
@@ -210,6 +227,8 @@ def test_the_host_is_not_asked_and_no_arena_is_copied(counted, model, device, wa
     assert found["arena_copies"] == 0, found
     assert found["kernels_per_chunk"] <= (30 if way == "forward" else 90), found
     assert found["error"] < 1e-4, found
+    if way == "forward":  # arenas are allocated, and only their first row is cleared
+        assert found["cleared_mib"] <= 0.1, found
 
 
 @pytest.mark.gpu_aot
