@@ -24,6 +24,8 @@ from edbatch.gradient.asked_tables import AskedTables, Probes, asking
 if TYPE_CHECKING:
     import optax
 
+__all__ = ["SparseRows", "update", "value_and_grad"]
+
 Paths = str | Iterable[str | tuple[Any, ...]]
 
 
