@@ -3,8 +3,9 @@
 Runs the tests marked ``gpu``, then ``edbatch bench --train`` for some workloads, sizes
 and systems, and profiles one minibatch. It installs nothing and needs no installation
 of edbatch, only its dependencies; it writes ``gpu-report.json``, ``gpu-report.md`` and
-``gpu-profile.svg``. What the time does not suffice for is named as not measured. On a
-machine without a GPU it measures the CPU and says so. Run in a clone:
+``gpu-profile.svg``. What the goals are about comes first, and what the time does not
+suffice for is named as not measured. On a machine without a GPU it measures the CPU and
+says so. Run in a clone:
 
     python experiments/gpu_report.py --out report
     python experiments/gpu_report.py --workloads tree-lstm --hidden 8 --batch-sizes 4
@@ -20,12 +21,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_picture import draw
+from gpu_report_text import Run, Task, markdown
+
 from arguments import option, parse_arguments
 
+LATE = "the time was over"
+SLOWEST = "unbatched"
+_TWO_CORES = (
+    "import os; os.environ['JAX_PLATFORMS'] = 'cpu';"
+    " hasattr(os, 'sched_setaffinity') and os.sched_setaffinity("
+    "0, sorted(os.sched_getaffinity(0))[:2])"
+)
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -42,25 +55,36 @@ class Arguments:
     out: Path = option(Path("."), "Where to write the report.")
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of a benchmark.
+def tasks(arguments: Arguments, platform: str) -> list[Task]:
+    """Lists the benchmarks, those that the goals are about first.
 
-    Attributes:
-        workload: The workload.
-        hidden: Length of its states.
-        batch_size: Instances per minibatch.
-        seconds: How long the run took, compilations included.
-        result: What ``edbatch bench --json`` printed; None if nothing was measured.
-        why: Why nothing was measured.
+    Args:
+        arguments: Workloads, sizes and systems.
+        platform: What JAX runs on here.
+
+    Returns:
+        All systems but the slowest at each size; then that, timed once.
     """
-
-    workload: str
-    hidden: int
-    batch_size: int
-    seconds: float
-    result: dict[str, Any] | None
-    why: str = ""
+    sizes = [
+        (workload, int(hidden), int(count))
+        for hidden, count, workload in itertools.product(
+            arguments.hidden.split(","),
+            arguments.batch_sizes.split(","),
+            arguments.workloads.split(","),
+        )
+    ]
+    workloads = arguments.workloads.split(",")
+    first = [each for each in sizes if each[0] == workloads[0]]
+    sizes.sort(key=lambda each: each not in (first[0], first[-1]))
+    systems = arguments.systems.split(",")
+    fast = ",".join(each for each in systems if each != SLOWEST)
+    found = [Task(*size, fast, rounds=arguments.rounds) for size in sizes if fast]
+    if platform != "cpu" and "edbatch" in systems:
+        beside = Task(*first[0], "edbatch", train=False, on_cpu=True)
+        found.insert(2, replace(beside, rounds=arguments.rounds))
+    if SLOWEST in systems:
+        found += [Task(*size, SLOWEST, rounds=1) for size in sizes]
+    return found
 
 
 def importable(folder: Path) -> str:
@@ -100,7 +124,7 @@ def python(words: list[str], path: str, seconds: float) -> tuple[int, str, str]:
         )
     except subprocess.TimeoutExpired as error:
         printed = error.stdout or b""
-        return 124, printed.decode(errors="replace"), "the time was over"
+        return 124, printed.decode(errors="replace"), LATE
     return done.returncode, done.stdout, done.stderr
 
 
@@ -131,30 +155,55 @@ def run_tests(path: str, seconds: float) -> dict[str, Any]:
     return {"passed": status == 0, "output": "\n".join(lines)}
 
 
-def bench(
-    workload: str,
-    hidden: int,
-    batch_size: int,
-    arguments: Arguments,
-    path: str,
-    seconds: float,
-) -> Run:
+def bench(task: Task, arguments: Arguments, path: str, seconds: float) -> Run:
     """Runs one benchmark, within some seconds."""
     if seconds < 5:
-        why = "the time was over before it began"
-        return Run(workload, hidden, batch_size, 0.0, None, why)
-    words = ["-c", "from edbatch.cli.main import main; main()", "bench", "--train"]
-    words += ["--json", "--policy", "greedy", "--systems", arguments.systems]
-    words += ["--workload", workload, "--hidden", str(hidden)]
-    words += ["--batch-size", str(batch_size), "--rounds", str(arguments.rounds)]
-    words += ["--minibatches", str(arguments.minibatches)]
+        return Run(task, 0.0, None, "the time was over before it began")
+    code = "from edbatch.cli.main import main; main()"
+    if task.on_cpu:
+        code = f"{_TWO_CORES}; {code}"
+    minibatches = arguments.minibatches if task.rounds > 1 else 1
+    words = ["-c", code, "bench", "--json", "--policy", "greedy"]
+    words += ["--systems", task.systems, *(["--train"] if task.train else [])]
+    words += ["--workload", task.workload, "--hidden", str(task.hidden)]
+    words += ["--batch-size", str(task.batch_size), "--rounds", str(task.rounds)]
+    words += ["--minibatches", str(minibatches)]
     start = time.perf_counter()
     status, out, err = python(words, path, seconds)
     took = time.perf_counter() - start
     if status:
         why = " ".join((err or out).split())[-300:]
-        return Run(workload, hidden, batch_size, took, None, why)
-    return Run(workload, hidden, batch_size, took, json.loads(out))
+        return Run(task, took, None, why)
+    return Run(task, took, json.loads(out))
+
+
+def bench_all(
+    left_to_do: list[Task], arguments: Arguments, path: str, left: Callable[[], float]
+) -> list[Run]:
+    """Runs benchmarks until the time is over.
+
+    Args:
+        left_to_do: The benchmarks; one that takes too long is tried again without
+            gradients, before those of the slowest system.
+        arguments: How they are run.
+        path: What ``PYTHONPATH`` is to begin with.
+        left: Tells how many seconds are left.
+
+    Returns:
+        What they measured, those included that did not come to an end.
+    """
+    runs, queue = [], deque(left_to_do)
+    while queue:
+        task = queue.popleft()
+        # What one run does not need is left to those after it.
+        weight = {each: 1 if each.systems == SLOWEST else 4 for each in (task, *queue)}
+        share = 2 * left() * weight[task] / sum(weight.values())
+        runs.append(bench(task, arguments, path, min(share, left())))
+        print(f"{task.name}: {runs[-1].why or 'measured'}", flush=True)
+        if runs[-1].why == LATE and task.train and task.systems != SLOWEST:
+            slow = [k for k, each in enumerate(queue) if each.systems == SLOWEST]
+            queue.insert(min(slow, default=len(queue)), replace(task, train=False))
+    return runs
 
 
 _PROFILED = """
@@ -187,110 +236,6 @@ def profile(
         return draw(json.load(file)["traceEvents"]), ""
 
 
-def draw(events: list[dict[str, Any]]) -> str:
-    """Draws what ran on the device, or on the host where there is none, as SVG.
-
-    Args:
-        events: Events of a trace in Chrome's format.
-
-    Returns:
-        One row per thread or stream, the busiest first; a bar per event.
-    """
-    names: dict[Any, str] = {}
-    for each in events:
-        if each.get("ph") == "M" and each.get("name") == "process_name":
-            names[each["pid"]] = each["args"]["name"]
-    timed = [each for each in events if each.get("ph") == "X" and each.get("dur")]
-    device = [each for each in timed if "device" in names.get(each["pid"], "")]
-    rows: dict[Any, list[dict[str, Any]]] = {}
-    for each in device or timed:
-        rows.setdefault((each["pid"], each["tid"]), []).append(each)
-    busiest = sorted(rows.values(), key=len, reverse=True)[:8]
-    shown = [each for row in busiest for each in row]
-    if not shown:
-        return '<svg xmlns="http://www.w3.org/2000/svg"/>'
-    start = min(each["ts"] for each in shown)
-    length = max(each["ts"] + each["dur"] for each in shown) - start
-    width, height = 1200, 26
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}"'
-        f' height="{height * len(busiest) + 30}" font-family="sans-serif">',
-        f'<text x="4" y="16" font-size="13">{length / 1e3:.3f} ms,'
-        f" {len(shown)} events</text>",
-    ]
-    for k, row in enumerate(busiest):
-        for each in row:
-            left = width * (each["ts"] - start) / length
-            across = max(0.5, width * each["dur"] / length)
-            hue = sum(map(ord, each["name"].split(".")[0])) * 47 % 360
-            title = each["name"].replace("&", "&amp;").replace("<", "&lt;")
-            parts.append(
-                f'<rect x="{left:.2f}" y="{24 + k * height}" width="{across:.2f}"'
-                f' height="{height - 4}" fill="hsl({hue},60%,55%)">'
-                f"<title>{title} {each['dur']:.1f} µs</title></rect>"
-            )
-    return "\n".join([*parts, "</svg>\n"])
-
-
-HEAD = (
-    "| workload | hidden | batch | system | forward ms | gradient ms | to exact"
-    " | compile s | compiles | % of peak | error |\n|" + " --- |" * 11
-)
-
-
-def markdown(report: dict[str, Any], runs: list[Run]) -> str:
-    """Writes the report for people."""
-    what = report["machine"]
-    lines = [
-        "# edbatch, measured on one device",
-        "",
-        f"{what['device']} ({what['platform']}), {what['cpus']} CPU cores, JAX"
-        f" {what['jax']}, Python {what['python']}; {report['seconds']:.0f} seconds.",
-        "",
-    ]
-    if what["platform"] == "cpu":
-        lines += [
-            "This machine has no GPU that JAX sees: these are times of a CPU.",
-            "",
-        ]
-    lines += ["## Tests", "", "```text", report["tests"]["output"], "```", ""]
-    lines += ["## Times per minibatch", "", HEAD]
-    missing = []
-    for run in runs:
-        first = f"| {run.workload} | {run.hidden} | {run.batch_size} |"
-        if run.result is None:
-            missing.append(f"- {first.strip('| ').replace(' | ', ', ')}: {run.why}")
-            continue
-        for row in run.result["rows"]:
-            train = row["train"] or {}
-            cells = [
-                row["system"],
-                number(row["forward_ms"]),
-                number(train.get("train_ms")),
-                number(row["ratio_to_exact"]),
-                number(row["compile_s"]),
-                str(row["compiles"]),
-                number(row["percent_of_peak"]),
-                number(row["max_abs_error"]),
-            ]
-            lines.append(f"{first} {' | '.join(cells)} |")
-        missing += [
-            f"- {run.workload}, {name}: {why}"
-            for name, why in run.result["left_out"].items()
-        ]
-    lines += ["", "## Not measured", "", *(missing or ["Nothing is missing."]), ""]
-    lines += ["## One minibatch", ""]
-    if report["profile"]:
-        lines.append("![what ran on the device](gpu-profile.svg)")
-    else:
-        lines.append(f"There is no profile: {report['no_profile']}")
-    return "\n".join([*lines, ""])
-
-
-def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
-
-
 def main(arguments: Arguments) -> None:
     start = time.perf_counter()
 
@@ -304,23 +249,11 @@ def main(arguments: Arguments) -> None:
         tests: dict[str, Any] = {"passed": None, "output": "not asked for"}
         if arguments.tests:
             tests = run_tests(path, min(90.0, left() / 4))
-        sizes = [
-            (workload, int(hidden), int(count))
-            for hidden, count, workload in itertools.product(
-                arguments.hidden.split(","),
-                arguments.batch_sizes.split(","),
-                arguments.workloads.split(","),
-            )
-        ]
         picture, why = profile(
             arguments, path, Path(folder) / "profile", min(60.0, left() / 4)
         )
-        runs = []
-        for k, size in enumerate(sizes):
-            # What one run does not need is left to those after it.
-            share = 1.5 * left() / (len(sizes) - k)
-            runs.append(bench(*size, arguments, path, min(share, left())))
-            print(f"{size}: {runs[-1].why or 'measured'}", flush=True)
+        todo = tasks(arguments, machine["platform"])
+        runs = bench_all(todo, arguments, path, left)
     report = {
         "machine": machine,
         "tests": tests,

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -26,7 +27,8 @@ def test_a_tiny_run_writes_a_report_on_any_machine(run, tmp_path):
 
 def test_what_takes_too_long_is_named(experiment, parse):
     arguments = parse(WORDS.split())
-    late = experiment.bench("tree-lstm", 4, 2, arguments, "", 0.0)
+    [task] = experiment.tasks(parse([*WORDS.split(), "--systems", "edbatch"]), "cpu")
+    late = experiment.bench(task, arguments, "", 0.0)
     assert late.result is None and late.why
     machine = {"device": "d", "platform": "gpu", "cpus": 1, "jax": "1", "python": "3"}
     report = {
@@ -37,7 +39,8 @@ def test_what_takes_too_long_is_named(experiment, parse):
         "no_profile": "there was no time",
     }
     text = experiment.markdown(report, [late])
-    assert f"- tree-lstm, 4, 2: {late.why}" in text
+    assert f"- tree-lstm, 4, 2 (edbatch): {late.why}" in text
+    assert text.count("| not measured |") == 4
     assert "There is no profile: there was no time" in text
 
 
@@ -54,3 +57,60 @@ def test_a_picture_has_a_bar_per_event_of_the_device(experiment, process):
     assert picture.count("<rect") == (2 if "device" in process else 3)
     assert "a&lt;b 1.0" in picture
     assert experiment.draw([]).startswith("<svg")
+
+
+def test_what_the_goals_are_about_comes_first(experiment, parse):
+    todo = experiment.tasks(parse([]), "gpu")
+    assert [(e.workload, e.hidden, e.batch_size, e.on_cpu) for e in todo[:3]] == [
+        ("tree-lstm", 256, 64, False),
+        ("tree-lstm", 1024, 256, False),
+        ("tree-lstm", 256, 64, True),
+    ]
+    assert len(set(todo)) == len(todo) == 12 + 1 + 12
+    slow = [each for each in todo if "unbatched" in each.systems]
+    assert slow == todo[13:] and all(each.rounds == 1 for each in slow)
+    assert not any(each.on_cpu for each in experiment.tasks(parse([]), "cpu"))
+
+
+def test_what_takes_too_long_is_tried_without_gradients(experiment, parse, monkeypatch):
+    clock, tried = [60.0], []
+
+    def bench(task, arguments, path, seconds):
+        tried.append(task)
+        needed = {"edbatch": 80.0 if task.train else 2.0}.get(task.systems, 0.5)
+        clock[0] -= min(needed, seconds)
+        why = experiment.LATE if needed > seconds else ""
+        return experiment.Run(task, needed, None, why)
+
+    monkeypatch.setattr(experiment, "bench", bench)
+    arguments = parse([*WORDS.split(), "--systems", "edbatch,unbatched"])
+    todo = experiment.tasks(arguments, "gpu")
+    assert [each.train for each in todo] == [True, False, True]
+    experiment.bench_all(todo, arguments, "", lambda: clock[0])
+    again = replace(todo[0], train=False)
+    assert tried == [*todo[:2], again, todo[2]] and clock[0] > 0
+
+
+def row(system, forward_ms, percent):
+    nothing = dict.fromkeys(("ratio_to_exact", "compile_s", "max_abs_error", "train"))
+    own = {"system": system, "forward_ms": forward_ms, "percent_of_peak": percent}
+    return nothing | own | {"compiles": 1}
+
+
+def test_goals_are_ratios_of_what_was_measured(experiment, parse):
+    arguments = parse(["--workloads", "tree-lstm", "--systems", "edbatch,scan,levels"])
+    runs = []
+    for task in experiment.tasks(arguments, "gpu"):
+        times = {"edbatch": 2.0 if not task.on_cpu else 12.0, "scan": 50.0}
+        if not task.on_cpu and task.hidden == 256:
+            times["levels"] = 3.0
+        rows = [row(system, ms, task.hidden / 20) for system, ms in times.items()]
+        runs.append(experiment.Run(task, 1.0, {"rows": rows, "left_out": {}}))
+    machine = {"device": "d", "platform": "gpu", "cpus": 1, "jax": "1", "python": "3"}
+    report = {"machine": machine, "tests": {"output": ""}, "seconds": 1.0}
+    text = experiment.markdown(report | {"profile": True}, runs)
+    assert "| 5 times as fast | 6 times as fast |" in text
+    assert "| 40 % | 51.2 % |" in text
+    assert "| 10 times as fast | 25 times as fast |" in text
+    assert "| 2 times as fast | 1.5 times as fast |" in text
+    assert "edbatch on two CPU cores | 12 |" in text
