@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from edbatch.errors import EdbatchError, nearest, shown
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 _LONGEST_PATH = 4096  # in characters, of what systems take
 _TEXT = "usually a text from a file or a command line, or another argument's value"
@@ -137,9 +136,7 @@ def check_word(
     raise error(f"{name} is one of {known} but this is {shown(value)}; {fix}")
 
 
-def renamed(
-    error: type[EdbatchError], **sentences: str
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def renamed(error: type[EdbatchError], **sentences: str) -> Callable[[Called], Called]:
     """Makes calls that use old names of options say the new ones.
 
     Args:
@@ -163,7 +160,7 @@ def renamed(
             if name in sentences:
                 raise error(f"the option {name!r} was renamed; {sentences[name]}")
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Called) -> Called:
         own: Any = function
         target = own.__init__ if isinstance(function, type) else own
 
@@ -173,7 +170,7 @@ def renamed(
             return target(*args, **kwargs)
 
         if not isinstance(function, type):
-            return checked
+            return cast(Called, checked)
         own.__init__ = checked
         return function
 

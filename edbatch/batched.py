@@ -66,6 +66,10 @@ class Batched(HostSide):
         super().__init__(states)
         self._begin()
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<Batched {name_of(self.model)}: policy {self.policy.name}>"
+
     def _begin(self) -> None:
         """Makes what is neither copied nor pickled."""
         self._compiles = 0

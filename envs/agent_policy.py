@@ -87,6 +87,10 @@ class AgentPolicy:
         object.__setattr__(self, "type_keys", tuple(self.type_keys))
         _check_agent(self.agent, len(self.type_keys))
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<AgentPolicy {self.name!r} for {len(self.type_keys)} types>"
+
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by asking the agent once per batch.
 

@@ -119,6 +119,10 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self.observation_space = observation_space(len(self.type_keys))
         self._structure: GraphStructure | None = None
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<BatchingEnv of {len(self.type_keys)} types>"
+
     @keyboard_interrupts()
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -131,6 +131,10 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self.observation_space = spaces.Box(low, high)
         self._simulation: Simulation | None = None
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<ServingEnv of {len(self.type_keys)} types>"
+
     @keyboard_interrupts()
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

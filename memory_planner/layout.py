@@ -75,6 +75,11 @@ class Layout:
     in_place: np.ndarray  # [C, most slots] bool
     reuse: bool = False
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        chunks, batches = len(self.chunk_start), len(self.batch_type)
+        return f"<Layout: {chunks} chunks of {batches} batches>"
+
 
 def plan_layout(
     graph: DataflowGraph,

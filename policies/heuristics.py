@@ -40,6 +40,10 @@ class Depth:
 
     name = "depth"
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"{type(self).__name__}()"
+
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by depth, then type."""
@@ -60,6 +64,10 @@ class Agenda:
     """
 
     name = "agenda"
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"{type(self).__name__}()"
 
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
@@ -84,6 +92,10 @@ class AgendaRemaining:
 
     name = "agenda-remaining"
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"{type(self).__name__}()"
+
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by mean depth of what remains."""
         state = start_frontier(structure)
@@ -102,6 +114,10 @@ class Greedy:
     """
 
     name = "greedy"
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"{type(self).__name__}()"
 
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:

@@ -68,6 +68,11 @@ class HoistedCell:
     _precompute: Callable[..., Sequence[Array]] = field(repr=False)
     _rest: Callable[..., Sequence[Array]] = field(repr=False)
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        vectors = ", ".join(map(str, self.vectors))
+        return f"<HoistedCell that hands on {vectors}>"
+
     def precompute(
         self, params: Any, externals: Sequence[Array], masks: Sequence[Array]
     ) -> list[Array]:

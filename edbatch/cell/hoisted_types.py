@@ -135,6 +135,10 @@ class HoistedTypes:
         with recorded.lock:
             _all_of(recorded).add(self)
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<HoistedTypes: {len(self.recorded)} types run as {len(self.table)}>"
+
     def __copy__(self) -> "HoistedTypes":
         """Returns the object itself, as for tables of types."""
         return self

@@ -58,6 +58,11 @@ class PackedCell:
     _run: Callable[..., Any] = field(repr=False)
     _output_tree: Any = field(repr=False)
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        before, after = self.before.num_products, self.after.num_products
+        return f"<PackedCell: {before} products run as {after}>"
+
     @cached_property
     def rows(self) -> Any:
         """As `CellProgram.rows`."""

@@ -45,6 +45,10 @@ class CompileReport:
 
     records: tuple[Compilation, ...]
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<CompileReport: {self._summary()}>"
+
     def __iter__(self) -> Iterator[Compilation]:
         """Gives the records."""
         return iter(self.records)

@@ -69,6 +69,11 @@ class Configuration:
         self.heads = [NO_HEAD] * length
         self.relations = [ROOT_RELATION] * length
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        left = len(self.heads) - self.next_word
+        return f"<Configuration: {len(self.stack)} words on the stack, {left} to come>"
+
     @property
     def done(self) -> bool:
         """Whether one word is left, the root."""

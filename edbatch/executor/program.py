@@ -66,6 +66,13 @@ class ProgramShape:
     options: CompileOptions = CompileOptions()
     chunks: int = 0
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        arenas = ", ".join(
+            f"{rows} x {self.types.avals[k]}" for k, rows in self.arena_rows
+        )
+        return f"<ProgramShape: {len(self.loops)} loops on arenas {arenas}>"
+
     def __hash__(self) -> int:
         """Returns the hash, kept because every call of a compiled program needs it."""
         return self._hash

@@ -103,6 +103,10 @@ class BatchUses:
     rows: np.ndarray  # [S] int64
     time_us: np.ndarray | None = None  # [S] float64
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<BatchUses: {len(self)} batches of {int(self.nodes.sum())} nodes>"
+
     def __len__(self) -> int:
         """Number of batches, S."""
         return len(self.use)
@@ -148,6 +152,10 @@ class MinibatchUse:
     loops: int
     time_source: TimeSource | None = None
     compilations: tuple[Compilation, ...] = ()
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<MinibatchUse: {self.plan.nodes} nodes in {self.plan.batches} batches>"
 
     @property
     def flops(self) -> int:

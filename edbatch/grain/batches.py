@@ -14,6 +14,7 @@ import jax
 
 from edbatch.arguments import check_number, list_of
 from edbatch.batched_function import BatchedFunction
+from edbatch.compilation.tiered_function import name_of
 from edbatch.errors import LoaderError, PickleError, shown
 from edbatch.graph.portable_graph import GraphPacker, GraphUnpacker, PackedGraph
 from edbatch.graph.type_table import TypeTable, x64_enabled
@@ -53,6 +54,10 @@ class RecordedBatch:
         self.pad_to = pad_to
         self.rest = rest
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<RecordedBatch of {self.instances} instances>"
+
 
 class PlannedBatch:
     """A batch that is ready to run.
@@ -80,6 +85,10 @@ class PlannedBatch:
         self.plan = plan
         self.instances = instances
         self.rest = rest
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<PlannedBatch of {self.instances} instances>"
 
     @property
     def mask(self) -> Any:
@@ -149,6 +158,10 @@ class RecordBatch:
         self._settings["jax_enable_x64"] = x64_enabled()
         self.pad_to, self._instance, self._rest = pad_to, instance, rest
         self._begin()
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<RecordBatch for {name_of(self._model)}>"
 
     def _begin(self) -> None:
         """Makes what belongs to one process."""
@@ -243,6 +256,10 @@ class PlanBatch:
         self._batched = batched
         self._unpacker = GraphUnpacker(batched.types)
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<PlanBatch for {name_of(self._batched.model)}>"
 
     def __call__(self, recorded: RecordedBatch) -> PlannedBatch:
         """Plans a batch.

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,20 @@ from edbatch.graph.context import context
 from edbatch.graph.recording_bases import CellCall
 from edbatch.graph.reference import find, full_name, reference
 
+if TYPE_CHECKING:  # type checkers know these; `Cell` alone is `Cell[..., Any]`
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R = ParamSpec("P"), TypeVar("R")
+
 RNG = "rng"  # the argument by which a cell asks for a key
 
 
-class Cell(CellCall):
+class Cell(CellCall, Generic[P, R]):
     """A function of one instance, recorded as a node while a model is recorded.
 
     Called with arrays it runs at once, as the specification of what the batched
@@ -43,7 +53,7 @@ class Cell(CellCall):
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         *,
         name: str | None = None,
         padded: Sequence[str] = (),
@@ -73,7 +83,7 @@ class Cell(CellCall):
                 "a padded list has one of several lengths but lengths is empty; leave"
                 " it out for powers of two"
             )
-        self.function = function
+        self.function: Callable[P, R] = function
         self.name: str = name if name else getattr(function, "__name__", "cell")
         self._lengths = sorted(lengths)
         parameters = inspect.signature(function).parameters
@@ -103,6 +113,11 @@ class Cell(CellCall):
         self.plain = not self.special
         self._made_in = user_module()
         functools.update_wrapper(self, function, updated=())
+
+    if TYPE_CHECKING:  # recording is in the base class, perhaps compiled
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+            """Runs the cell, or records the call."""
 
     def _check_rng(self, parameters: Mapping[str, inspect.Parameter]) -> None:
         own = parameters[RNG]
@@ -315,19 +330,102 @@ def _strong(leaf: Any) -> Any:
     return leaf
 
 
+# Functions that take a key, which edbatch fills in. No type can leave an argument of
+# another one out, so calls of these cells are not checked. (Where they keep the type of
+# the result, mypy 2.4 takes later cells for ones with keys, too.)
+
+
+class _Key0(Protocol):
+    def __call__(self, *, rng: Any) -> Any: ...
+
+
+class _Key1(Protocol):
+    def __call__(self, a: Any, /, *, rng: Any) -> Any: ...
+
+
+class _Key2(Protocol):
+    def __call__(self, a: Any, b: Any, /, *, rng: Any) -> Any: ...
+
+
+class _Key3(Protocol):
+    def __call__(self, a: Any, b: Any, c: Any, /, *, rng: Any) -> Any: ...
+
+
+class _Key4(Protocol):
+    def __call__(self, a: Any, b: Any, c: Any, d: Any, /, *, rng: Any) -> Any: ...
+
+
+class _Key5(Protocol):
+    def __call__(
+        self, a: Any, b: Any, c: Any, d: Any, e: Any, /, *, rng: Any
+    ) -> Any: ...
+
+
+class _Key6(Protocol):
+    def __call__(
+        self, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, /, *, rng: Any
+    ) -> Any: ...
+
+
+_TakesKey = _Key0 | _Key1 | _Key2 | _Key3 | _Key4 | _Key5 | _Key6
+
+
+class _MakesCell(Protocol):
+    """The decorator of a function whose arguments are passed as they are written."""
+
+    @overload
+    def __call__(self, function: _TakesKey, /) -> Cell[..., Any]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Cell[P, R]: ...
+
+
+class _MakesPaddedCell(Protocol):
+    """The decorator of a function with padded lists, whose masks edbatch fills in."""
+
+    def __call__(self, function: Callable[..., R], /) -> Cell[..., R]: ...
+
+
 @overload
-def cell(function: Callable[..., Any], /) -> Cell: ...
+def cell(
+    function: Callable[..., R],
+    /,
+    *,
+    padded: Sequence[str],
+    name: str | None = ...,
+    static: Sequence[str] = ...,
+    lengths: Sequence[int] = ...,
+) -> Cell[..., R]: ...
+@overload
+def cell(
+    function: _TakesKey,
+    /,
+    *,
+    name: str | None = ...,
+    static: Sequence[str] = ...,
+) -> Cell[..., Any]: ...
+@overload
+def cell(
+    function: Callable[P, R],
+    /,
+    *,
+    name: str | None = ...,
+    static: Sequence[str] = ...,
+) -> Cell[P, R]: ...
+@overload
+def cell(
+    *,
+    padded: Sequence[str],
+    name: str | None = ...,
+    static: Sequence[str] = ...,
+    lengths: Sequence[int] = ...,
+) -> _MakesPaddedCell: ...
 @overload
 def cell(
     *,
     name: str | None = ...,
-    padded: Sequence[str] = ...,
     static: Sequence[str] = ...,
-    lengths: Sequence[int] = ...,
-) -> Callable[[Callable[..., Any]], Cell]: ...
-def cell(
-    function: Callable[..., Any] | None = None, /, **options: Any
-) -> Cell | Callable[[Callable[..., Any]], Cell]:
+) -> _MakesCell: ...
+def cell(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Marks a JAX function of one instance as a cell.
 
     Args:

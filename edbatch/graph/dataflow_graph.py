@@ -84,6 +84,14 @@ class DataflowGraph:
     num_values: int
     node_member: np.ndarray | None = None  # [N] int32
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        types = len(np.unique(self.node_type))
+        return (
+            f"<DataflowGraph of {self.num_instances} instances: {self.num_nodes} nodes"
+            f" of {types} types>"
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickles what was recorded, and not what follows from it."""
         return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -42,6 +42,13 @@ class Ragged:
     segment_ids: Array
     lengths: Array
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return (
+            f"<Ragged: {self.lengths.shape[-1]} lists,"
+            f" {self.segment_ids.shape[-1]} elements with padding>"
+        )
+
     @property
     def mask(self) -> Array:
         """True for elements, False for padding; ``[V] bool``."""

@@ -69,6 +69,10 @@ class Recorder(Calls):
         super().__init__(tape, instance)
         self._memory = memory
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<Recorder of instance {self._instance}>"
+
     def value(self, tree: Any) -> Any:
         """Raises `AsksForValueError`: while a model is recorded, no cell runs."""
         raise AsksForValueError(

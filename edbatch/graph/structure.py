@@ -35,6 +35,10 @@ class GraphStructure:
     operand_node: np.ndarray  # [E] int32
     instance_nodes: np.ndarray  # [B] int32
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<GraphStructure: {self.num_nodes} nodes of {self.num_types} types>"
+
     @property
     def num_nodes(self) -> int:
         """Number of nodes, N."""

@@ -2,7 +2,7 @@
 
 import pickle
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -39,6 +39,7 @@ from edbatch.graph.stored_type import (
 Made = TypeVar("Made")
 
 _config: Any = jax.config
+_SHOWN = 4  # types, in the text of a table
 _MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
 
 
@@ -107,6 +108,12 @@ class TypeTable:
         self._size_in_pickle: Size | None = None  # if it is a copy
         self._register()
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        names = ", ".join(str(each.key) for each in self.types[:_SHOWN])
+        more = ", ..." if len(self.types) > _SHOWN else ""
+        return f"<{type(self).__name__} of {len(self.types)} types: {names}{more}>"
+
     def _register(self) -> None:
         """Lets pickles find the table."""
         with lineage.lock:
@@ -114,6 +121,10 @@ class TypeTable:
 
     def __len__(self) -> int:
         return len(self.types)
+
+    def __iter__(self) -> Iterator[NodeType]:
+        """Gives the types that are known by now, in their order."""
+        return iter(tuple(self.types))
 
     @property
     def avals(self) -> list[Aval]:

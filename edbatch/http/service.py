@@ -88,3 +88,7 @@ class Service:
             model = self.model.model if isinstance(self.model, Batched) else self.model
             found = getattr(model, "__name__", type(model).__name__)
             object.__setattr__(self, "name", found)
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<Service {self.name!r}>"

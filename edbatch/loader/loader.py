@@ -9,6 +9,7 @@ import numpy as np
 
 from edbatch.arguments import check_flag, check_number
 from edbatch.batched_function import BatchedFunction
+from edbatch.compilation.tiered_function import name_of
 from edbatch.errors import LoaderError, shown
 from edbatch.graph.type_table import x64_enabled
 from edbatch.loader.device import Settings, send
@@ -186,6 +187,11 @@ class Loader:
         )
         if state is not None:
             self.restore(state)
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        name, count = name_of(self.batched.model), self._state.instances
+        return f"<Loader for {name}: {count} instances, {self.batch_size} a minibatch>"
 
     def __len__(self) -> int:
         """Minibatches per epoch."""

@@ -38,6 +38,11 @@ class Minibatch:
     epoch: int
     step: int
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        count = len(self.index)
+        return f"<Minibatch {self.step} of epoch {self.epoch}: {count} instances>"
+
     @property
     def mask(self) -> np.ndarray:
         """True for instances, False for rows of padding; ``[N] bool``, on the host."""

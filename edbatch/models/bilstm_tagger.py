@@ -30,7 +30,7 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 
 @eb.cell
-def embed(params: Any, word: Array) -> Array:
+def embed(params: Any, word: Any) -> Array:
     """Gives a word's vector, ``[H]``."""
     return params["embedding"][word]
 

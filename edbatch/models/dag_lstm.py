@@ -42,7 +42,7 @@ def start(params: Any) -> State:
 
 
 @eb.cell
-def step(params: Any, word: Array, score: Array, state: State) -> State:
+def step(params: Any, word: Any, score: Any, state: State) -> State:
     """Gives the state of a node with one incoming arc, from the state it comes from."""
     h, c = state
     x = jnp.append(params["embedding"][word], score)

@@ -45,7 +45,7 @@ def start(params: Any) -> State:
 
 
 @eb.cell
-def lstm(params: Any, word: Array, state: State) -> State:
+def lstm(params: Any, word: Any, state: State) -> State:
     """Gives the next state of the encoder or decoder from a word and the state."""
     h, c = state
     i, f, o, u = gates(params, "ifou", params["embedding"][word], h)

@@ -30,7 +30,7 @@ State = tuple[Array, Array]  # the vector [H] and the matrix [H, H]
 
 
 @eb.cell
-def leaf(params: Any, word: Array) -> State:
+def leaf(params: Any, word: Any) -> State:
     """Gives the vector and the matrix of a word from its number."""
     own = params["word_matrix"]
     matrix = jnp.diag(own["diagonal"][word]) + own["left"][word] @ own["right"][word]

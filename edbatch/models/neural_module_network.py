@@ -35,7 +35,7 @@ _SIDE = 3  # of the window of a convolution
 
 
 @eb.cell
-def scene(params: Any, image: Array) -> Array:
+def scene(params: Any, image: Any) -> Array:
     """Gives the map of the image, ``[7, 7, H]``, from its features."""
     return relu(_convolved(params["scene"], image))
 

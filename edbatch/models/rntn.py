@@ -26,7 +26,7 @@ _BILINEAR = 0.1
 
 
 @eb.cell
-def leaf(params: Any, word: Array) -> Array:
+def leaf(params: Any, word: Any) -> Array:
     """Looks up a word's vector, ``[H]``."""
     return params["embedding"][word]
 

@@ -50,7 +50,7 @@ def start(params: Any) -> dict[str, State]:
 
 
 @eb.cell
-def token(params: Any, word: Array, tag: Array) -> Array:
+def token(params: Any, word: Any, tag: Any) -> Array:
     """Gives the vector of a word and its part of speech, ``[H]``."""
     both = [params["word_embedding"][word], params["tag_embedding"][tag]]
     return jnp.tanh(jnp.concatenate(both) @ params["token"]["W"] + params["token"]["b"])
@@ -63,14 +63,14 @@ def push(params: Any, x: Array, state: State) -> State:
 
 
 @eb.cell
-def record(params: Any, transition: Array, state: State) -> State:
+def record(params: Any, transition: Any, state: State) -> State:
     """Gives the state of the history after one transition more."""
     x = params["transition_embedding"][transition]
     return _lstm(params["history"], x, state)
 
 
 @eb.cell
-def compose(params: Any, head: Array, dependent: Array, transition: Array) -> Array:
+def compose(params: Any, head: Array, dependent: Array, transition: Any) -> Array:
     """Gives the vector of a head with one dependent more, ``[H]``.
 
     The transition says the relation, and on which side the dependent stands.

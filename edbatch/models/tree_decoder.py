@@ -54,13 +54,13 @@ def first(params: Any) -> State:
 
 
 @eb.cell
-def below(params: Any, label: Array, state: State) -> State:
+def below(params: Any, label: Any, state: State) -> State:
     """Gives the ancestral state of the children of a node of this label."""
     return _lstm(params["ancestral"], params["label_embedding"][label], state)
 
 
 @eb.cell
-def beside(params: Any, label: Array, state: State) -> State:
+def beside(params: Any, label: Any, state: State) -> State:
     """Gives the fraternal state of the sibling behind a node of this label."""
     return _lstm(params["fraternal"], params["label_embedding"][label], state)
 

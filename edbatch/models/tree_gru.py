@@ -29,7 +29,7 @@ from edbatch.models.shared.workload import Workload
 
 
 @eb.cell
-def leaf(params: Any, word: Array) -> Array:
+def leaf(params: Any, word: Any) -> Array:
     """Gives the state of a leaf, ``[H]``, from its word's number."""
     z, u = from_input(params["leaf"], "zu", params["embedding"][word])
     return sigmoid(z) * jnp.tanh(u)

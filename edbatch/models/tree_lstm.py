@@ -27,7 +27,7 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 
 @eb.cell
-def leaf(params: Any, word: Array) -> State:
+def leaf(params: Any, word: Any) -> State:
     """Gives the state of a leaf, ``h`` and ``c``, from its word's number."""
     i, o, u = from_input(params["leaf"], "iou", params["embedding"][word])
     c = sigmoid(i) * jnp.tanh(u)

@@ -26,7 +26,7 @@ State = tuple[Array, Array]  # h and c, each [H]
 
 
 @eb.cell
-def leaf(params: Any, word: Array) -> State:
+def leaf(params: Any, word: Any) -> State:
     """Gives the state of a node without children, ``h`` and ``c``."""
     i, o, u = from_input(params["gates"], "iou", params["embedding"][word])
     c = sigmoid(i) * jnp.tanh(u)
@@ -36,7 +36,7 @@ def leaf(params: Any, word: Array) -> State:
 # Few lengths: more padding costs less than the batches of more types (measured at
 # hidden 64 and 256).
 @eb.cell(padded=("children",), lengths=(4, 16, 64))
-def head(params: Any, word: Array, children: State, mask: Array) -> State:
+def head(params: Any, word: Any, children: State, mask: Array) -> State:
     """Gives the state of a node from its word and its children's states.
 
     The children arrive as ``h`` and ``c``, each ``[K, H]``, of which those count where

@@ -93,6 +93,10 @@ class PlanCache:
         self._misses = 0
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<PlanCache: {self.info}>"
+
     def get_or_make(self, key: Key, make: Callable[[], Kept]) -> tuple[Kept, bool]:
         """Finds a plan, or makes and keeps one.
 

@@ -51,6 +51,11 @@ class PlanShape:
     program: ProgramShape
     result: ResultShape
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        rows, loops = self.result.instances, len(self.program.loops)
+        return f"<PlanShape: {loops} loops, {rows} rows of results>"
+
 
 # Of a plan as a pytree: its shape, and the array kinds of its pools.
 _Static = tuple[PlanShape, tuple[int, ...]]
@@ -90,6 +95,13 @@ class Plan:
     lengths: tuple[Any, ...]
     num_instances: Any  # []
     report: PlanReport | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        rows, loops = self.shape.result.instances, len(self.shape.program.loops)
+        own = "" if self.report is None else f"{self.report.nodes} nodes in"
+        own += "" if self.report is None else f" {self.report.batches} batches, "
+        return f"<Plan: {own}{rows} rows of results, {loops} loops>"
 
     @property
     def instance_mask(self) -> Any:
@@ -212,6 +224,10 @@ class Encoded:
 
     plan: Plan
     pool_rows: dict[int, int]
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<Encoded {self.plan!r} without external inputs>"
 
     @property
     def num_bytes(self) -> int:

@@ -46,6 +46,11 @@ class FrontierState(NamedTuple):
     head: np.ndarray  # [T] int32
     tail: np.ndarray  # [T] int32
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        ready, ran = int((self.tail - self.head).sum()), int(self.head.sum())
+        return f"<FrontierState: {ready} nodes are ready, {ran} have run>"
+
 
 def start_frontier(structure: GraphStructure) -> FrontierState:
     """Starts the execution of a graph.

@@ -67,6 +67,11 @@ class Frontier:
         self.structure = structure
         self._state = state
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        ready, left = int(self.sizes.sum()), int(self.remaining.sum())
+        return f"<Frontier: {ready} nodes are ready of {left} that remain>"
+
     @property
     def sizes(self) -> np.ndarray:
         """Frontier nodes of each type; ``[T] int32``."""
@@ -101,6 +106,10 @@ class FrontierPolicy:
     """
 
     name = "frontier"
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"{type(self).__name__}()"
 
     def choose(self, frontier: Frontier) -> int:
         """Chooses the type to run next.

@@ -33,6 +33,11 @@ class Schedule:
     policy: str = ""
     unseen_states: int = field(default=0)
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        own = f" by {self.policy}" if self.policy else ""
+        return f"<Schedule{own}: {len(self.order)} nodes, {self.num_batches} batches>"
+
     @property
     def num_batches(self) -> int:
         """Number of batches, S."""

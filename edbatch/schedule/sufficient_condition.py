@@ -37,6 +37,10 @@ class HeadState(NamedTuple):
     heads: np.ndarray  # [T] int32
     stack: np.ndarray  # [N] int32
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<HeadState: {int(self.heads.sum())} heads of {len(self.heads)} types>"
+
 
 @njit(cache=True, nogil=True)
 def new_heads(state: FrontierState) -> HeadState:

@@ -48,6 +48,10 @@ class Histogram:
     counts: tuple[int, ...]
     sum_ms: float
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<Histogram of {sum(self.counts)} durations>"
+
 
 class Durations:
     """Durations of requests, which several threads add to and read."""

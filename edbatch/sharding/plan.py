@@ -41,6 +41,11 @@ class ShardedShape:
     axis: str
     result: ResultShape
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        rows = self.result.instances
+        return f"<ShardedShape: {self.count} devices, {rows} rows of results>"
+
     @property
     def count(self) -> int:
         """Number of shards, D."""
@@ -87,6 +92,11 @@ class ShardedPlan:
     lengths: tuple[Any, ...]
     num_instances: Any  # []
     report: ShardedReport | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        rows = self.shape.result.instances
+        return f"<ShardedPlan for {self.shape.count} devices: {rows} rows of results>"
 
     def in_tier(self, tier: Tier) -> "ShardedPlan":
         """Returns the plan for another tier of programs; see `Plan.in_tier`.

@@ -77,6 +77,11 @@ class Sharded(HostSide):
         _check_repeatable(batched.policy, mesh)
         self._begin()
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        devices = self.mesh.shape[self.axis]
+        return f"<Sharded {name_of(self.model)} on {devices} devices>"
+
     def _begin(self) -> None:
         """Makes what is not copied."""
         self._compiles = 0

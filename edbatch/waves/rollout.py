@@ -52,6 +52,10 @@ class Rollout:
     report: WaveReport
     values: list[list[list[np.ndarray]]] | None = None
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<Rollout of {len(self.recordings)} instances: {self.report}>"
+
 
 def run_instances(
     runner: WaveRunner,

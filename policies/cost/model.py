@@ -145,6 +145,10 @@ class CostModel:
                     f" {shown(number)}; calibrate again"
                 )
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<CostModel of {len(self.types)} types in {len(self.widths)} widths>"
+
     def batch_us(self, key: TypeKey, count: int) -> float:
         """Returns the time of one batch.
 

@@ -63,6 +63,11 @@ class MachineTrace:
     agenda: np.ndarray  # [S] int32
     greedy: np.ndarray  # [S] int32
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        steps, frontiers = len(self.action), len(self.frontiers)
+        return f"<MachineTrace: {steps} steps through {frontiers} frontiers>"
+
     @property
     def visits(self) -> np.ndarray:
         """Steps on each frontier; ``[F] int64``."""

@@ -94,6 +94,13 @@ class StateMachine:
                     " from positions in 'types'"
                 )
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return (
+            f"<StateMachine {self.encoding!r}: {len(self.states)} states of"
+            f" {len(self.types)} types>"
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickles the machine, and not what it remembers of graphs."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {

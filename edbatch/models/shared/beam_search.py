@@ -28,7 +28,7 @@ def no_words(count: int) -> Array:
 
 @eb.cell(static=("count",))
 def best_words(
-    scores: Array, rank: Array, logits: Array, count: int
+    scores: Array, rank: Any, logits: Array, count: int
 ) -> tuple[Array, Array]:
     """Gives the best words to go on with: their scores and numbers, ``[count]`` each.
 
@@ -43,7 +43,7 @@ def best_words(
 
 
 @eb.cell
-def normalised(scores: Array, rank: Array, length: Array, penalty: Array) -> Array:
+def normalised(scores: Array, rank: Any, length: Any, penalty: Any) -> Array:
     """Gives a score divided by the number of words to the power of the penalty."""
     return scores[rank] / length.astype(jnp.float32) ** penalty
 

@@ -59,6 +59,10 @@ class Workload:
     decode: Callable[[Any, Any], Any] | None = None
     zoo_data: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Says what it is in one line."""
+        return f"<Workload {self.name!r}: {self.description}>"
+
     def vocabulary(self, text: Iterable[Any]) -> Vocabularies:
         """Numbers the words of a data set by frequency.
 
