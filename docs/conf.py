@@ -70,6 +70,7 @@ html_theme = "sphinx_book_theme"
 html_title = "edbatch"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["search_names.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_last_updated_fmt = None
@@ -82,4 +83,5 @@ html_theme_options = {
     "use_download_button": False,
     "use_fullscreen_button": False,
 }
+html_show_search_summary = False  # it fetches pages, which folders forbid
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system

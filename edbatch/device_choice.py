@@ -37,6 +37,13 @@ class DeviceChoice(NamedTuple):
         devices: How many devices it runs on.
         milliseconds: The measured time of the sample by number of devices, medians;
             empty where there was nothing to choose.
+
+    Example:
+        >>> import edbatch as eb
+        >>> batched = eb.batch(eb.cell(lambda params, x: params * x))
+        >>> chosen = eb.DeviceChoice(batched, 2.0, devices=1, milliseconds={})
+        >>> chosen.function(chosen.params, [1.0, 5.0]).tolist()
+        [2.0, 10.0]
     """
 
     function: BatchedFunction

@@ -2,8 +2,8 @@
 
 ``.. public-names:: edbatch.policies`` writes a table of names and the documentation of
 each. Names may stand below it, one group per directive; without any it takes all that
-the package exports. Whatever a public package exports and no page documents is a
-warning, which `make docs` turns into an error.
+the package exports and that stand in no group before. Whatever a public package exports
+and no page documents is a warning, which `make docs` turns into an error.
 """
 
 import importlib
@@ -66,7 +66,12 @@ class PublicNames(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Returns a table of the names, and the documentation of each."""
         [package] = self.arguments
-        names = " ".join(self.content).split() or exported(package)
+        grouped = self.env.temp_data.setdefault("public_names", set())
+        rest = [name for name in exported(package) if name not in grouped]
+        names = " ".join(self.content).split() or rest
+        if not names:
+            return []
+        grouped.update(names)
         unknown = {*names} - {*exported(package)}
         if unknown:
             raise self.error(f"{package} does not export {', '.join(sorted(unknown))}")
