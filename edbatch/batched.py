@@ -314,6 +314,7 @@ class Batched(HostSide):
             params=params,
             rng=rng,
             measure=measure,
+            compilations=self._run.compilations() + self._run_packed.compilations(),
         )
 
     def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:

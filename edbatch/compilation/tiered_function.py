@@ -21,7 +21,7 @@ import jax
 from edbatch.cell.jaxpr import is_staging, is_tracing
 from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
-from edbatch.compilation.report import keep
+from edbatch.compilation.report import compile_report, keep
 from edbatch.compilation.settings import (
     REFINE_AFTER,
     SETTINGS,
@@ -172,6 +172,19 @@ class TieredFunction:
         """
         found: Callable[..., Any] = self._fine
         return found if self._find(args, kwargs).is_fine else None
+
+    def compilations(self) -> tuple[Compilation, ...]:
+        """Returns the records of what was compiled for this function, in their order.
+
+        Example:
+            >>> import edbatch as eb
+            >>> double = eb.jit(lambda x: 2 * x)
+            >>> double(1.0).item(), len(double.compilations())
+            (2.0, 1)
+        """
+        with self._lock:
+            own = {id(each.runs) for each in self._programs.values()}
+        return tuple(each for each in compile_report() if id(each.programs) in own)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers the fine program, as ``jax.jit(function).lower`` does."""

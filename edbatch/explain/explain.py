@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from edbatch.compilation.record import Compilation
-from edbatch.compilation.report import compile_report
 from edbatch.compilation.tiered_function import name_of
 from edbatch.errors import PlanError
 from edbatch.explain.build import explain_plan, predict_us
@@ -26,6 +25,7 @@ def explain_graph(
     params: Any = None,
     rng: Any = None,
     measure: bool = False,
+    compilations: tuple[Compilation, ...] = (),
 ) -> Explanation:
     """Explains a minibatch that was recorded.
 
@@ -37,6 +37,7 @@ def explain_graph(
         params: The model's parameters; arrays to measure.
         rng: The key for cells that draw random numbers, to measure.
         measure: Whether to measure how long batches take.
+        compilations: What was compiled for the model so far.
 
     Returns:
         The report; with times if they are measured, or costs are given.
@@ -58,17 +59,9 @@ def explain_graph(
                 "to measure a minibatch is to run it, but no parameters were given;"
                 " pass params=, arrays, to explain"
             )
-        times = measure_us(laid_out, plan, params, rng, model)
+        times, measured = measure_us(laid_out, plan, params, rng, model)
         found = found.with_times(times, "measured")
+        compilations += measured
     elif options.costs is not None:
         found = found.with_times(predict_us(found, options.costs), "predicted")
-    return replace(found, compilations=_compilations(model))
-
-
-def _compilations(model: str) -> tuple[Compilation, ...]:
-    """What was compiled for a model by now."""
-    return tuple(
-        each
-        for each in compile_report()
-        if each.function == model or each.function.startswith(f"{model} ")
-    )
+    return replace(found, compilations=compilations)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from edbatch.compilation.record import Compilation
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.errors import PlanError
 from edbatch.executor.arenas import Arenas, new_arenas
@@ -36,7 +37,7 @@ _ROUNDS = 5
 
 def measure_us(
     laid_out: LaidOut, plan: Plan, params: Any, rng: Any, name: str
-) -> list[float]:
+) -> tuple[list[float], tuple[Compilation, ...]]:
     """Measures the time of each batch.
 
     Args:
@@ -48,7 +49,7 @@ def measure_us(
 
     Returns:
         Microseconds per batch, 0 or more, in the order in which they run: the shortest
-        of some rounds. A program is compiled for it.
+        of some rounds. And the records of what was compiled to measure.
 
     Raises:
         PlanError: The device runs programs of one switch per chunk, whose chunks cannot
@@ -74,7 +75,7 @@ def measure_us(
     # Whatever else the machine does makes a time longer, never shorter.
     each_ms = (times_ms.min(axis=0) - idle_ms) / np.array(counts)
     found: list[float] = (1e3 * np.maximum(0, each_ms)).tolist()
-    return found
+    return found, run.compilations()
 
 
 class _Program:
@@ -100,6 +101,10 @@ class _Program:
             tiers="fine",
             name=f"{name} (measured)",
         )
+
+    def compilations(self) -> tuple[Compilation, ...]:
+        """Returns the records of what was compiled."""
+        return self._run.compilations()
 
     def _step(self, arenas: Arenas, packed: Any, pools: Any, stream: Stream) -> Arenas:
         executor = executor_of(self._program.options.target)

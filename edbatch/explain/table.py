@@ -86,7 +86,7 @@ def compiled_table(report: MinibatchUse) -> Table | None:
         for each in report.compilations
     ]
     heads = ("function", "tier", "took", "runs", "why")
-    return Table("Compiled so far for the model", heads, rows)
+    return Table("Compiled so far for direct calls", heads, rows)
 
 
 def tables(report: MinibatchUse) -> list[Table]:

@@ -41,7 +41,10 @@ def as_rich(report: MinibatchUse) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(Text(summary(report)), *map(_rich_table, tables(report)))
+    parts: list[Any] = [Text(summary(report))]
+    for table in tables(report):
+        parts += [Text(f"\n{table.title}", style="bold"), _rich_table(table)]
+    return Group(*parts)
 
 
 def _rich_table(table: Table) -> Any:
@@ -49,13 +52,7 @@ def _rich_table(table: Table) -> Any:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(
-        title=Text(table.title),
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    shown = RichTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     is_numbers = len(table.heads) > _FEW
     for k, head in enumerate(table.heads):
         if is_numbers and k:

@@ -127,7 +127,7 @@ class MinibatchUse:
         plan: Counts of the plan.
         loops: Loops of the compiled program.
         time_source: Where the times come from; None if there are none.
-        compilations: What was compiled for the model so far in this process.
+        compilations: What was compiled for direct calls of the function so far.
 
     Example:
         >>> import edbatch as eb

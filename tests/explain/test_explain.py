@@ -239,3 +239,15 @@ def test_explaining_changes_no_plan():
 def test_an_empty_minibatch():
     with pytest.raises(eb.PlanError, match="at least one instance"):
         eb.batch(encode, params=make_params()).explain([])
+
+
+def test_what_compiled_is_that_of_the_function():
+    """Others of the same name are not in it."""
+    params, trees = make_params(), [(1, 2), (3, (4, 5))]
+    one, other = (eb.batch(encode, params=params) for _ in range(2))
+    other(params, trees)
+    assert one.explain(trees).compilations == ()
+    one(params, trees)
+    [found] = one.explain(trees).compilations
+    assert (found.function, found.runs) == ("encode", 1)
+    assert "Compiled so far for direct calls" in str(one.explain(trees))
