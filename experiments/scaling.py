@@ -7,6 +7,7 @@ each has processes of its own; they take turns. All losses agree, or the script 
 a clone:
 
     python experiments/scaling.py
+    python experiments/scaling.py --measure forward
     python experiments/scaling.py --hidden 16 --batch-size 8 --repeats 1
 
 Takes ten minutes on two cores, most of it to compile. Keep the machine otherwise idle.
@@ -16,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -43,6 +45,9 @@ class Arguments:
     minibatches: int = option(3, "Minibatches.")
     rounds: int = option(15, "How often each minibatch is timed in one process.")
     repeats: int = option(3, "How many processes each number of devices gets.")
+    measure: str = option(
+        "gradient", "Or forward; or rows, the gradient of the words' table by rows."
+    )
     seed: int = option(0, "Seed of inputs and parameters.")
     here: bool = option(False, "Measure in this process and print JSON.")
 
@@ -62,7 +67,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         leaves = jax.tree.leaves(function.apply(params, plan))
         return sum(jnp.square(each).mean() for each in leaves)
 
-    step = jax.jit(jax.value_and_grad(loss))
+    step = jax.jit(_transform(arguments.measure)(loss))
     rng = np.random.default_rng(arguments.seed)
     plans = [
         function.plan(workload.sample(rng, arguments.batch_size))
@@ -75,8 +80,20 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         "devices": jax.device_count(),
         "nodes": sum(each.report.nodes for each in plans),
         "ms": float(np.median(times, axis=1).sum()),
-        "losses": [float(step(params, each)[0]) for each in plans],
+        "losses": [float(jax.tree.leaves(step(params, each))[0]) for each in plans],
     }
+
+
+def _transform(measure: str) -> Callable[..., Any]:
+    """What is measured of a loss."""
+    known: dict[str, Callable[..., Any]] = {
+        "forward": lambda loss: loss,
+        "gradient": jax.value_and_grad,
+        "rows": partial(eb.sparse.value_and_grad, tables="embedding"),
+    }
+    if measure not in known:
+        raise SystemExit(f"--measure is one of {', '.join(known)}, not {measure}")
+    return known[measure]
 
 
 def measure_elsewhere(devices: int, arguments: Arguments) -> dict[str, Any]:

@@ -11,6 +11,11 @@ def test_arguments(experiment, parse):
     assert parse(["--devices", "1,4"]) == experiment.Arguments(devices="1,4")
 
 
+def test_an_unknown_measure_is_named(experiment):
+    with pytest.raises(SystemExit, match="forward, gradient, rows, not time"):
+        experiment._transform("time")
+
+
 def test_lines_hold_medians_and_their_ratios(experiment):
     measured = [
         [found(1, 10.0), found(1, 20.0), found(1, 40.0)],
@@ -32,7 +37,7 @@ def test_losses_that_differ_end_the_script(experiment, parse, monkeypatch):
 
 def test_a_tiny_run_on_one_device_and_on_two(experiment, parse, capfd):
     words = "--hidden 4 --batch-size 4 --minibatches 1 --rounds 1 --repeats 1"
-    experiment.main(parse(words.split()))
+    experiment.main(parse([*words.split(), "--measure", "rows"]))
     head, one, two = capfd.readouterr().out.splitlines()
     assert head.split()[:3] == ["workload", "hidden", "devices"]
     assert [one.split()[2], two.split()[2]] == ["1", "2"]
