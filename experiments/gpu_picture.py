@@ -1,48 +1,106 @@
 """A picture of what ran on a device, from a trace of JAX's profiler."""
 
+from collections import defaultdict
 from typing import Any
 
+Event = dict[str, Any]
 
-def draw(events: list[dict[str, Any]]) -> str:
+_LABELS, _WIDTH, _HEIGHT = 180, 1200, 26
+_MOST_ROWS, _MOST_NAMES = 8, 12
+_HOST = "python"  # the thread that dispatches, and that ends the trace
+
+
+def draw(events: list[Event]) -> str:
     """Draws what ran on the device, or on the host where there is none, as SVG.
 
     Args:
         events: Events of a trace in Chrome's format.
 
     Returns:
-        One row per thread or stream, the busiest first; a bar per event.
+        One row per thread or stream with its name, the busiest first; a bar per event,
+        whose name and microseconds a browser shows under the pointer; and below the
+        operations that took longest.
     """
+    names = _names(events)
+    timed = [each for each in events if each.get("ph") == "X" and each.get("dur")]
+    device = [each for each in timed if "device" in names.get(each["pid"], "")]
+    others = [each for each in timed if names.get(_row_of(each)) != _HOST]
+    rows: dict[Any, list[Event]] = defaultdict(list)
+    for each in device or others or timed:
+        rows[_row_of(each)].append(each)
+    busiest = sorted(rows.values(), key=len, reverse=True)[:_MOST_ROWS]
+    shown = [each for row in busiest for each in row]
+    if not shown:
+        return '<svg xmlns="http://www.w3.org/2000/svg"/>'
+    longest = _longest(shown)
+    start = min(each["ts"] for each in shown)
+    length = max(each["ts"] + each["dur"] for each in shown) - start
+    height = 24 + _HEIGHT * len(busiest) + 18 * len(longest) + 12
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LABELS + _WIDTH}"'
+        f' height="{height}" font-family="sans-serif">',
+        _text(4, 16, f"{length / 1e3:.3f} ms, {len(shown)} events", 13),
+    ]
+    for k, row in enumerate(busiest):
+        top = 24 + k * _HEIGHT
+        place = _row_of(row[0])
+        label = names.get(place, names.get(place[0], ""))
+        parts.append(_text(4, top + 16, label[:26]))
+        # Events may lie inside of others, which come first.
+        for each in sorted(row, key=lambda one: (one["ts"], -one["dur"])):
+            left = _LABELS + _WIDTH * (each["ts"] - start) / length
+            across = max(0.5, _WIDTH * each["dur"] / length)
+            parts.append(
+                f'<rect x="{left:.2f}" y="{top}" width="{across:.2f}"'
+                f' height="{_HEIGHT - 4}" fill="{_color(each["name"])}">'
+                f"<title>{_escaped(each['name'])} {each['dur']:.1f} µs</title></rect>"
+            )
+    top = 24 + _HEIGHT * len(busiest) + 14
+    for k, (name, count, took) in enumerate(longest):
+        y = top + 18 * k
+        parts.append(
+            f'<circle cx="{_LABELS + 6}" cy="{y - 4}" r="5" fill="{_color(name)}"/>'
+        )
+        text = f"{name[:120]}: {took / 1e3:.3f} ms in {count}"
+        parts.append(_text(_LABELS + 18, y, text))
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _names(events: list[Event]) -> dict[Any, str]:
+    """Names of processes by number, and of threads by both numbers."""
     names: dict[Any, str] = {}
     for each in events:
         if each.get("ph") == "M" and each.get("name") == "process_name":
             names[each["pid"]] = each["args"]["name"]
-    timed = [each for each in events if each.get("ph") == "X" and each.get("dur")]
-    device = [each for each in timed if "device" in names.get(each["pid"], "")]
-    rows: dict[Any, list[dict[str, Any]]] = {}
-    for each in device or timed:
-        rows.setdefault((each["pid"], each["tid"]), []).append(each)
-    busiest = sorted(rows.values(), key=len, reverse=True)[:8]
-    shown = [each for row in busiest for each in row]
-    if not shown:
-        return '<svg xmlns="http://www.w3.org/2000/svg"/>'
-    start = min(each["ts"] for each in shown)
-    length = max(each["ts"] + each["dur"] for each in shown) - start
-    width, height = 1200, 26
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}"'
-        f' height="{height * len(busiest) + 30}" font-family="sans-serif">',
-        f'<text x="4" y="16" font-size="13">{length / 1e3:.3f} ms,'
-        f" {len(shown)} events</text>",
-    ]
-    for k, row in enumerate(busiest):
-        for each in row:
-            left = width * (each["ts"] - start) / length
-            across = max(0.5, width * each["dur"] / length)
-            hue = sum(map(ord, each["name"].split(".")[0])) * 47 % 360
-            title = each["name"].replace("&", "&amp;").replace("<", "&lt;")
-            parts.append(
-                f'<rect x="{left:.2f}" y="{24 + k * height}" width="{across:.2f}"'
-                f' height="{height - 4}" fill="hsl({hue},60%,55%)">'
-                f"<title>{title} {each['dur']:.1f} µs</title></rect>"
-            )
-    return "\n".join([*parts, "</svg>\n"])
+        if each.get("ph") == "M" and each.get("name") == "thread_name":
+            names[_row_of(each)] = each["args"]["name"]
+    return names
+
+
+def _row_of(event: Event) -> tuple[Any, Any]:
+    return event["pid"], event["tid"]
+
+
+def _longest(events: list[Event]) -> list[tuple[str, int, float]]:
+    """Names of operations, how often each ran, and its microseconds in all."""
+    took: dict[str, list[float]] = defaultdict(list)
+    for each in events:
+        took[_operation(each["name"])].append(each["dur"])
+    found = [(name, len(own), sum(own)) for name, own in took.items()]
+    return sorted(found, key=lambda each: -each[2])[:_MOST_NAMES]
+
+
+def _operation(name: str) -> str:
+    return name.split(".")[0]
+
+
+def _color(name: str) -> str:
+    return f"hsl({sum(map(ord, _operation(name))) * 47 % 360},60%,55%)"
+
+
+def _text(x: int, y: int, text: str, size: int = 11) -> str:
+    return f'<text x="{x}" y="{y}" font-size="{size}">{_escaped(text)}</text>'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -84,10 +84,12 @@ def markdown(report: dict[str, Any], runs: list[Run]) -> str:
     ]
     if what["platform"] == "cpu":
         lines += [
-            "This machine has no GPU that JAX sees: these are times of a CPU.",
+            "This machine has no GPU that JAX sees: these are times of a CPU, which"
+            " the goals are not about.",
             "",
         ]
-    lines += ["## Goals", "", *_goals(runs), ""]
+    else:
+        lines += ["## Goals", "", *_goals(runs), ""]
     lines += ["## Tests", "", "```text", report["tests"]["output"], "```", ""]
     lines += ["## Times per minibatch", "", HEAD]
     lines += [line for run in runs for line in _rows(run)]

@@ -49,6 +49,13 @@ def test_a_picture_has_a_bar_per_event_of_the_device(experiment, process):
     events = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": process}},
         {"ph": "M", "pid": 2, "name": "process_name", "args": {"name": "/host:CPU"}},
+        {
+            "ph": "M",
+            "pid": 1,
+            "tid": 1,
+            "name": "thread_name",
+            "args": {"name": "Stream #1(<main>)"},
+        },
         {"ph": "X", "pid": 1, "tid": 1, "ts": 5.0, "dur": 2.0, "name": "fusion.1"},
         {"ph": "X", "pid": 1, "tid": 1, "ts": 8.0, "dur": 1.0, "name": "a<b"},
         {"ph": "X", "pid": 2, "tid": 1, "ts": 0.0, "dur": 9.0, "name": "launch"},
@@ -56,7 +63,27 @@ def test_a_picture_has_a_bar_per_event_of_the_device(experiment, process):
     picture = experiment.draw(events)
     assert picture.count("<rect") == (2 if "device" in process else 3)
     assert "a&lt;b 1.0" in picture
+    assert ">Stream #1(&lt;main>)</text>" in picture
+    assert ">fusion: 0.002 ms in 1</text>" in picture
     assert experiment.draw([]).startswith("<svg")
+
+
+def test_a_picture_leaves_out_the_thread_that_ends_the_trace(experiment):
+    def named(tid, name):
+        own = {"ph": "M", "pid": 1, "tid": tid, "name": "thread_name"}
+        return own | {"args": {"name": name}}
+
+    events = [
+        named(1, "python"),
+        named(2, "tf_XLAExecute"),
+        {"ph": "X", "pid": 1, "tid": 1, "ts": 0.0, "dur": 9e4, "name": "stop"},
+        {"ph": "X", "pid": 1, "tid": 2, "ts": 2.0, "dur": 3.0, "name": "dot.2"},
+        {"ph": "X", "pid": 1, "tid": 2, "ts": 1.0, "dur": 6.0, "name": "while"},
+    ]
+    picture = experiment.draw(events)
+    assert picture.count("<rect") == 2 and "stop" not in picture
+    assert picture.index("<title>while") < picture.index("<title>dot.2")
+    assert experiment.draw(events[:3]).count("<rect") == 1
 
 
 def test_what_the_goals_are_about_comes_first(experiment, parse):
