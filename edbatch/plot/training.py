@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _CURVES = (("#BC450F", "o"), ("#2A9D6E", "D"), ("#8F3F71", "P"), ("#56B4E9", "X"))
 _UNTRAINED = (0, (7, 2, 1, 2, 1, 2))
 _LEGEND_LINE = 0.11  # of a panel's height
-# Levels above so many times the distance from the bound to what matters are in words.
+# Heuristics above so many times the distance from the bound to what matters are in
+# words: as lines they would flatten the curves.
 _FAR = 3.0
 
 
@@ -27,10 +28,11 @@ def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
 
     Records of one workload share a panel, in which each has a line, the best so far,
     labelled by its encoding with the trials and seconds that it took, and a pale curve
-    through all evaluations; or one point where greedy met the bound and nothing was
-    trained. Of the encoding ``"fall"`` a dashed line says what it reaches untrained;
-    the others, untrained, are greedy. The heuristics and the bound are lines, those of
-    the panel's first record; heuristics far above the rest are named at its top.
+    through all evaluations, which may leave the picture; or one point where greedy met
+    the bound and nothing was trained. Of the encoding ``"fall"`` a dashed line says
+    what it reaches untrained; the others, untrained, are greedy. The heuristics and the
+    bound are lines, those of the panel's first record; heuristics far above the rest
+    are named at its top.
 
     Args:
         records: Training records, such as ``policy.training``.
@@ -61,7 +63,7 @@ def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
         for k, record in enumerate(of_one):
             _draw_curve(each, record, k)
             handles |= _draw_evaluations(each, record, k)
-        levels, above = _draw_levels(each, of_one[0], _top(of_one))
+        levels, above = _draw_levels(each, of_one[0], _highest(of_one))
         handles |= levels
         _draw_axes(each, workload, len(of_one), above)
     legend_below(figure, handles)
@@ -99,10 +101,10 @@ def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
         markevery=np.flatnonzero(is_better).tolist(),
         drawstyle="steps-post",
         # Where curves agree, the earlier stands inside the later.
-        markersize=6 + 1.5 * k,
+        markersize=6 + k,
         markeredgecolor="white",
         markeredgewidth=0.6,
-        linewidth=1.6 + 0.8 * k,
+        linewidth=1.6 + 0.4 * k,
         zorder=3 - 0.01 * k,
         label="greedy, not trained" if record.stopped == "greedy" else took,
     )
@@ -151,20 +153,16 @@ def untrained_batches(record: TrainingRecord) -> float | None:
     return batches if is_first else None
 
 
-def _top(records: Sequence[TrainingRecord]) -> float:
-    """The highest level that is drawn as a line; others would flatten the curves."""
-    first = records[0]
-    matter = [first.held_out_greedy]
-    for record in records:
-        matter.append(record.curve[0][1])
-        matter.append(untrained_batches(record) or 0.0)
-    bound = first.held_out_lower_bound
-    near = max(matter) - bound
-    return bound + _FAR * near if near > 0 else math.inf
+def _highest(records: Sequence[TrainingRecord]) -> float:
+    """The highest of greedy, and of what training began with."""
+    return max(
+        records[0].held_out_greedy,
+        *(record.curve[0][1] for record in records),
+    )
 
 
 def _draw_levels(
-    axes: "Axes", record: TrainingRecord, top: float
+    axes: "Axes", record: TrainingRecord, highest: float
 ) -> tuple[dict[str, Any], str]:
     """Draws lines; also returns a text about the levels above the picture."""
     levels: dict[str, float | None] = {
@@ -174,6 +172,8 @@ def _draw_levels(
     }
     handles: dict[str, Any] = {}
     above = []
+    bound = record.held_out_lower_bound
+    top = bound + _FAR * (highest - bound) if highest > bound else math.inf
     for name, level in levels.items():
         if level is None:  # not on record
             continue
@@ -188,13 +188,11 @@ def _draw_levels(
             # Where the bound is met, it stands inside the wider line of greedy.
             linewidth=3.6 if name == "greedy" else 1.6,
         )
-    bound = record.held_out_lower_bound
     handles["lower bound"] = axes.axhline(bound, color="black", ls="--", lw=1.2)
-    if above:
-        shown = [each for each in levels.values() if each is not None and each <= top]
-        highest = max(*shown, record.curve[0][1])
-        span = highest - bound
-        axes.set_ylim(bound - 0.1 * span, highest + 0.3 * span)
+    shown = [each for each in levels.values() if each is not None and each <= top]
+    span = max(highest, *shown) - bound
+    if span > 0:  # evaluations of tables that were not kept may leave the picture
+        axes.set_ylim(bound - 0.1 * span, bound + 1.2 * span)
     return handles, f"↑ above: {', '.join(above)}" if above else ""
 
 

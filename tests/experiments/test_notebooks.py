@@ -38,6 +38,24 @@ TINY: dict[str, dict[str, Any]] = {
         "batch_size": 1,
         "max_states": 2,
     },
+    "what_learning_brings": {
+        "workload_names": ["tree-lstm-2type"],
+        "batch_size": 4,
+        "num_minibatches": 2,
+        "num_instances": 15,
+        "trials": 3,
+        "seeds": [0],
+        "search_width": 1,
+    },
+    "your_own_model": {
+        "num_instances": 24,
+        "batch_size": 4,
+        "num_minibatches": 2,
+        "operations": (5, 30),
+        "hidden": 4,
+        "trials": 5,
+        "rounds": 1,
+    },
 }
 
 
