@@ -74,6 +74,9 @@ class BatchedFunction(Protocol):
     ) -> Any:
         """Schedules and lays out a minibatch; on the host only."""
 
+    def explain(self, instances: Iterable[Any], *, params: Any = None) -> Any:
+        """Explains what a minibatch costs, type by type, and what keeps types apart."""
+
     def apply(self, params: Any, plan: Any, *, rng: Any = None) -> Any:
         """Runs a plan: a pure JAX function."""
 

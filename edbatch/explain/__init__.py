@@ -5,6 +5,14 @@ Everything is counted on the host, from the recorded graph, its schedule and its
 
 from edbatch.explain.apart import Apart
 from edbatch.explain.report import Explanation
+from edbatch.explain.sharded import ShardedExplanation
 from edbatch.explain.uses import BatchUses, MinibatchUse, TypeUse
 
-__all__ = ["Apart", "BatchUses", "Explanation", "MinibatchUse", "TypeUse"]
+__all__ = [
+    "Apart",
+    "BatchUses",
+    "Explanation",
+    "MinibatchUse",
+    "ShardedExplanation",
+    "TypeUse",
+]

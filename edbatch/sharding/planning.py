@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -49,6 +49,51 @@ class EncodedShards:
         return own + sum(each.num_bytes for each in self.shards if each)
 
 
+class Split(NamedTuple):
+    """A minibatch of ``B`` instances, divided among ``D`` devices.
+
+    Attributes:
+        device: The device of each instance; ``[B]``.
+        graphs: The graph of each device's instances; None where it has none.
+        work: Predicted work of each instance; ``[B]``.
+    """
+
+    device: np.ndarray
+    graphs: list[DataflowGraph | None]
+    work: np.ndarray
+
+
+def split_minibatch(
+    recordings: Sequence[DataflowGraph],
+    state: ModelState,
+    options: Options,
+    devices: int,
+) -> Split:
+    """Divides a minibatch so that all devices are busy for about as long.
+
+    Args:
+        recordings: Recordings of its instances.
+        state: The state of their model.
+        options: What planning goes by.
+        devices: Number of devices, D.
+
+    Returns:
+        Which device runs what.
+
+    Raises:
+        PolicyError: The costs given are those of other cells.
+    """
+    work = predict_work(recordings, state.types, options.costs)
+    device = balance(work, devices)
+    graphs = [
+        at_places(merge([recordings[k] for k in places.tolist()]), places.tolist())
+        if places.size
+        else None
+        for places in (np.flatnonzero(device == d) for d in range(devices))
+    ]
+    return Split(device, graphs, work)
+
+
 def plan_shards(
     recordings: Sequence[DataflowGraph],
     state: ModelState,
@@ -79,16 +124,9 @@ def plan_shards(
     rows = pad_to if isinstance(pad_to, int) else count
     result = outputs.describe(rows)
     target = choose_target(mesh=mesh)
-    work = predict_work(recordings, state.types, options.costs)
-    devices = int(mesh.shape[axis])
-    device = balance(work, devices)
-    graphs = [
-        at_places(merge([recordings[k] for k in places.tolist()]), places.tolist())
-        if places.size
-        else None
-        for places in (np.flatnonzero(device == d) for d in range(devices))
-    ]
-
+    split = split_minibatch(recordings, state, options, int(mesh.shape[axis]))
+    device, graphs, work = split
+    devices = len(graphs)
     own = state.planning
 
     def make() -> EncodedShards:

@@ -14,6 +14,8 @@ from edbatch.compilation.tiered_function import TieredFunction, name_of
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PickleError, PlanError
+from edbatch.explain.explain import explain_graph
+from edbatch.explain.sharded import ShardedExplanation
 from edbatch.gradient.asked_tables import asked_of
 from edbatch.host_side import HostSide
 from edbatch.plan.keys import plan_key
@@ -33,7 +35,7 @@ from edbatch.sharding.devices import (
 )
 from edbatch.sharding.mesh_run import ShardedTableRun, run_sharded
 from edbatch.sharding.plan import ShardedPlan
-from edbatch.sharding.planning import plan_shards
+from edbatch.sharding.planning import plan_shards, split_minibatch
 from edbatch.target import Target, choose_target
 
 
@@ -176,6 +178,42 @@ class Sharded(HostSide):
         recordings = record_each(state, instances)
         return plan_shards(
             recordings, state, self.options, self.mesh, self.axis, pad_to=pad_to
+        )
+
+    @keyboard_interrupts()
+    def explain(
+        self, instances: Iterable[Any], *, params: Any = None
+    ) -> ShardedExplanation:
+        """Explains what a minibatch costs on each device, as `Batched.explain` does.
+
+        Args:
+            instances: Instances, or recordings of them.
+            params: As for `Batched.explain`.
+
+        Returns:
+            A report for each device. Times are those that costs predict, if they were
+            given; one batch alone is measured by ``.batched.explain``.
+
+        Raises:
+            EdbatchError: As `plan`.
+        """
+        instances = list_of(PlanError, "a minibatch", instances)
+        state = self.states.of_minibatch(instances, params)
+        check_not_empty(instances)
+        recordings = record_each(state, instances)
+        devices = int(self.mesh.shape[self.axis])
+        graphs = split_minibatch(recordings, state, self.options, devices).graphs
+        target = self._target(params)
+        compilations = self._run.compilations()
+        return ShardedExplanation(
+            tuple(
+                None
+                if each is None
+                else explain_graph(
+                    each, state, self.options, target, compilations=compilations
+                )
+                for each in graphs
+            )
         )
 
     def apply(self, params: Any, plan: ShardedPlan, *, rng: Any = None) -> Any:
