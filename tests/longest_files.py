@@ -29,5 +29,6 @@ LONGEST = (
     "compilation/test_cache.py",
     "experiments/test_train_sentiment.py",
     "test_docstrings.py",
+    "docs/test_pages.py",
     "compilation/test_jit.py",
 )

@@ -23,6 +23,7 @@ _OWN = re.compile(r"(?:eb|edbatch)((?:\.[A-Za-z_]\w*)+)(?:\(\))?")
 _OTHERS = re.compile(
     r"((?:jax|numpy|optax|flax|gymnasium)(?:\.[A-Za-z_]\w*)+)(?:\(\))?"
 )
+_TYPE_VARIABLE = re.compile(r"[A-Z]")  # in signatures; no reference has a page for it
 _OF_THE_PAST = ("changelog",)  # names what is no more
 # Where classes are defined that other projects document under a shorter name.
 _ALIASES = {
@@ -138,7 +139,8 @@ def _leave_code(
         for name, found in objects.items()
     )
     inside = target.startswith("edbatch.") and not public and exists_inside(target)
-    return content if node.get("may_be_code") or inside else None
+    plain = inside or _TYPE_VARIABLE.fullmatch(target)
+    return content if node.get("may_be_code") or plain else None
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

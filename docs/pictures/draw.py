@@ -113,7 +113,7 @@ def place(tree: object, x: float, depth: int) -> Iterator[tuple[Node, list[Node]
 
 def draw_graph() -> str:
     parts = [HEAD.format(width=760, height=280, label="Two trees as graphs of nodes")]
-    for tree, x, name in zip(TREES, (220, 560), ("0", "1"), strict=True):
+    for tree, x, name in zip(TREES, (220, 545), ("0", "1"), strict=True):
         words = str(tree).replace("'", "").replace(",", "")
         parts.append(text(x, 40, f"instance {name}: {words}", "middle", 16))
         for node, read in place(tree, x, 0):
