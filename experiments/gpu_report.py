@@ -249,9 +249,7 @@ def main(arguments: Arguments) -> None:
         tests: dict[str, Any] = {"passed": None, "output": "not asked for"}
         if arguments.tests:
             tests = run_tests(path, min(90.0, left() / 4))
-        picture, why = profile(
-            arguments, path, Path(folder) / "profile", min(60.0, left() / 4)
-        )
+        picture, why = profile(arguments, path, Path(folder) / "profile", left() / 4)
         todo = tasks(arguments, machine["platform"])
         runs = bench_all(todo, arguments, path, left)
     report = {
