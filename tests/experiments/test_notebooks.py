@@ -26,6 +26,14 @@ TINY: dict[str, dict[str, Any]] = {
         "num_instances": 2,
         "search_width": 1,
     },
+    "batches_against_time": {
+        "workload_name": "tree-lstm-2type",
+        "policy_names": ["agenda", "greedy", "learned"],
+        "batch_size": 2,
+        "hidden_sizes": [4],
+        "rounds": 1,
+        "repeats": 1,
+    },
     "one_minibatch_four_schedules": {
         "workload_name": "tree-lstm-2type",
         "num_instances": 3,
