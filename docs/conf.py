@@ -28,6 +28,8 @@ nitpick_ignore = [
     # Their projects do not document them.
     ("py:exc", "gymnasium.error.ResetNeeded"),
     ("py:class", "jax._src.core.Var"),
+    # The arguments of a function under `eb.cell`, a ParamSpec.
+    ("py:class", "P"),
 ]
 
 # Other projects' names, from files here and not from a network.
