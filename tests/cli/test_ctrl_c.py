@@ -25,6 +25,7 @@ SMALL = ("--batch-size", "8", "--minibatches", "2")
 TREES = ("--workload", "tree-lstm", *SMALL)
 TRAIN = ("train-policy", *TREES)
 OUT = ("--out", "a.json")
+LOG = "a.json.metrics.csv"
 RUN = ("--workload", "tree-lstm", "--hidden", "8", "--batch-size", "8")
 ENDLESS = (
     *("train-policy", "--workload", "lattice-lstm", "--encoding", "sort"),
@@ -109,7 +110,7 @@ def test_while_it_imports(tmp_path: Path, command: str, module: str) -> None:
     [
         ("Scheduling ", 0, ("edbatch", "compare", *TREES, *ZOO), set()),
         ("Laying out", 0, ("edbatch", "compare", *TREES, *ZOO, "--memory"), set()),
-        ("Comparing ", 0, (*TRAIN, "--minibatches", "20", *OUT), {"a.json"}),
+        ("Comparing ", 0, (*TRAIN, "--minibatches", "20", *OUT), {"a.json", LOG}),
         ("Sampling ", 0.1, TRAIN, set()),
         ("edbatch.cli.batched_run", 1, ("edbatch", "run", *RUN), set()),
         ("edbatch.benchmark", 1, ("edbatch", "bench", *RUN[:4]), set()),
@@ -152,7 +153,7 @@ def test_training_keeps_what_it_found(tmp_path: Path) -> None:
     assert_interrupted(running)
     found = json.loads(running.output.read_text())
     assert found["training"]["stopped"] == "interrupted"
-    assert left_in(tmp_path) == {"a.json", "a.json.checkpoint"}
+    assert left_in(tmp_path) == {"a.json", "a.json.checkpoint", LOG}
     assert eb.load_policy(tmp_path / "a.json").name == "fsm-sort"
 
 
@@ -163,7 +164,7 @@ def test_training_that_is_interrupted_twice_can_go_on(tmp_path: Path) -> None:
     time.sleep(0.01)
     running.press_ctrl_c()
     assert_interrupted(running)
-    assert left_in(tmp_path) <= {"a.json", "a.json.checkpoint"}
+    assert left_in(tmp_path) <= {"a.json", "a.json.checkpoint", LOG}
     (tmp_path / "a.json").unlink(missing_ok=True)
     resumed = Running(tmp_path, *ENDLESS, *OUT, "--resume")
     resumed.wait_for_line("Sampling ")
