@@ -6,6 +6,7 @@ the package exports and that stand in no group before. Whatever a public package
 and no page documents is a warning, which `make docs` turns into an error.
 """
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -29,6 +30,7 @@ _MAPPED = ("edbatch.envs", "edbatch.memory_planner", "edbatch.policies")
 _FOREIGN_BASES = "object, tuple, Exception, Env, Mapping, Sequence, Protocol, Generic"
 
 
+@functools.cache
 def public_packages() -> list[str]:
     """Returns the names of all packages that export something."""
     found = ["edbatch", *_MAPPED]
@@ -45,6 +47,7 @@ def exported(package: str) -> list[str]:
     return list(getattr(importlib.import_module(package), "__all__", ()))
 
 
+@functools.cache
 def home_of(package: str, name: str) -> str:
     """Returns the first of the packages that export this object under this name."""
     found = getattr(importlib.import_module(package), name)
@@ -119,6 +122,7 @@ def _shown(constant: object) -> str:
     return text if len(text) < 200 else f"{type(constant).__name__}(...)"
 
 
+@functools.cache
 def _has_inner_base(found: type) -> bool:
     """Whether a class has members from one of edbatch that has no page of its own."""
     return any(
