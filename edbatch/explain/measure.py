@@ -3,9 +3,11 @@
 A plan is data, so a batch can run alone: a stream of its chunks' records, repeated so
 often that it takes some milliseconds, runs by the program of the whole minibatch, on
 arenas that hold all its values. What a stream without a chunk takes is subtracted. So
-operands are read from where they lie and outputs written where they belong; but from
-one repetition to the next they stay in the processor's caches, and a switch from loop
-to loop is not paid: the sum over batches is below the time of the minibatch.
+operands are read from where they lie and outputs written where they belong. But from
+one repetition to the next they stay in the processor's caches, which makes batches
+faster, and each repetition is a step of its own, a pass over all loops, which makes
+narrow ones slower: the sum over batches was 1.17 times the time of a call for trees and
+1.18 times for lattices, at hidden 128 and 32 instances, on two cores in use by others.
 """
 
 import time
