@@ -146,7 +146,7 @@ def untrained_batches(record: TrainingRecord) -> float | None:
     Example:
         >>> from edbatch.policies import get_policy
         >>> untrained_batches(get_policy("zoo:lattice-lstm").training)
-        239.75
+        239.71875
     """
     trial, batches = record.curve[0]
     is_first = trial == 0 and record.encoding == "fall" and record.stopped != "greedy"
