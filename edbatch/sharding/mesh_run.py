@@ -102,6 +102,10 @@ def run_sharded_and_look_up(
     return found
 
 
+# Outside of jit JAX has no shard_map of functions with symbolic zeros.
+_jitted_run = jax.jit(run_sharded_and_look_up, static_argnums=3)
+
+
 class ShardedTableRun(NamedTuple):
     """The run of a sharded plan, as `edbatch.gradient.asked_tables` asks for it.
 
@@ -132,7 +136,9 @@ class ShardedTableRun(NamedTuple):
         self, params: Any, tables: tuple[Table, ...], probes: Probes
     ) -> tuple[Any, Probes]:
         """Returns the model's results, and the numbers of the rows looked up."""
-        return run_sharded_and_look_up(params, self.plan, self.rng, tables, probes)
+        found: tuple[Any, Probes]
+        found = _jitted_run(params, self.plan, self.rng, tables, probes)
+        return found
 
 
 def _take(stack: Array, rows: Array) -> Array:

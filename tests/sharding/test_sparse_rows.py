@@ -33,8 +33,9 @@ def random_tree(rng, depth):
     return random_tree(rng, depth - 1), random_tree(rng, depth - 1)
 
 
+@pytest.mark.parametrize("jit", [jax.jit, lambda step: step], ids=["jit", "eager"])
 @pytest.mark.parametrize("count", [1, 2, 13])
-def test_the_same_gradient_as_on_one_device(count):
+def test_the_same_gradient_as_on_one_device(count, jit):
     rng = np.random.default_rng(count)
     params = {
         "embedding": jnp.asarray(rng.normal(size=(997, 5)), jnp.float32),
@@ -49,7 +50,7 @@ def test_the_same_gradient_as_on_one_device(count):
 
     step = sparse.value_and_grad(loss, "embedding")
     plan, whole = sharded.plan(trees), batched.plan(trees)
-    on_all = jax.jit(lambda params, plan: step(params, plan, sharded))
+    on_all = jit(lambda params, plan: step(params, plan, sharded))
     value, found = on_all(sharded.replicate(params), plan)
     expected = jax.value_and_grad(lambda params: loss(params, whole, batched))(params)
     np.testing.assert_allclose(value, expected[0], rtol=1e-5)
