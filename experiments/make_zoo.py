@@ -15,6 +15,7 @@ not its sizes: it serves every hidden size, and every number of words or labels.
 
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +53,14 @@ def train(workload: str, arguments: Arguments) -> None:
         "seed": [str(arguments.seed)],
         "out": [str(arguments.out / f"{workload}.json")],
     }
-    command = [sys.executable, "-c", _TRAIN_POLICY]
-    for name, values in options.items():
-        for value in values:
-            command += [f"--{name}", value]
-    code = subprocess.run(command).returncode
+    with tempfile.TemporaryDirectory() as folder:
+        # The package has policies alone: no metrics beside them.
+        options["metrics"] = [str(Path(folder) / "metrics.csv")]
+        command = [sys.executable, "-c", _TRAIN_POLICY]
+        for name, values in options.items():
+            for value in values:
+                command += [f"--{name}", value]
+        code = subprocess.run(command).returncode
     if code:  # the command has said why
         sys.exit(code)
 

@@ -24,7 +24,7 @@ MEMBERS = [
         "fit",
         "record",
     ),
-    *("record_all", "graph", "plan", "apply", "loader", "__call__"),
+    *("record_all", "graph", "plan", "apply", "explain", "loader", "__call__"),
 ]
 
 
