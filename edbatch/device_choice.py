@@ -51,6 +51,12 @@ class DeviceChoice(NamedTuple):
     devices: int
     milliseconds: dict[int, float]
 
+    def __repr__(self) -> str:
+        """Says on how many devices, and what was measured."""
+        times = "".join(f", {ms:.2f} ms on {n}" for n, ms in self.milliseconds.items())
+        known = max(self.milliseconds, default=1)
+        return f"DeviceChoice({self.devices} of {known} devices{times})"
+
 
 def choose_devices(
     batched: Batched,

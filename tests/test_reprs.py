@@ -55,9 +55,10 @@ def objects():
     scheduled = batched.policy.schedule(recorded.structure)
     report = batched.explain(trees)
     sharded = batched.sharded()
+    chosen = eb.choose_devices(batched, params, trees)
     letters = chain("abcab")
     return [
-        *(batched, loader, minibatch, recorded, scheduled, report, sharded),
+        *(batched, loader, minibatch, recorded, scheduled, report, sharded, chosen),
         *(eb.cell(encode, name="encode"), eb.jit(encode), eb.compile_report()),
         *(eb.Compiler(), eb.Planner(), eb.Search(), eb.Sizes()),
         *(report.batches, *report.types, report.plan, minibatch.plan.shape),

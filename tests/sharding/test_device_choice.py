@@ -56,6 +56,10 @@ def test_the_faster_one_is_chosen_and_told(
     assert isinstance(found.function, eb.Sharded) == (devices == 2)
     assert found.milliseconds == {1: times[0], 2: times[1]}
     assert found.devices == devices
+    assert repr(found) == (
+        f"DeviceChoice({devices} of 2 devices, {times[0]:.2f} ms on 1,"
+        f" {times[1]:.2f} ms on 2)"
+    )
     [line] = [each.getMessage() for each in caplog.records]
     what = "value and gradient" if gradient else "forward"
     assert f"{what} of {TREES} instances" in line
