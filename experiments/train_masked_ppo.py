@@ -60,6 +60,7 @@ class Arguments:
     rollout: int = option(1024, "Batches that the agent runs between two updates.")
     gamma: float = option(0.95, "How much a batch counts more than the one after it.")
     seed: int = option(0, "Seed of the graphs and of the agent.")
+    out: str = option("", "Folder for the agent's metrics, progress.csv; '' for none.")
 
 
 def sampled(arguments: Arguments) -> tuple[Sampler, Sampler]:
@@ -90,6 +91,7 @@ def train(env: gymnasium.Env, arguments: Arguments) -> AgentPolicy:
     try:
         import torch
         from sb3_contrib import MaskablePPO
+        from stable_baselines3.common.logger import configure
         from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
     except ModuleNotFoundError as error:
         raise SystemExit(
@@ -116,6 +118,8 @@ def train(env: gymnasium.Env, arguments: Arguments) -> AgentPolicy:
         seed=arguments.seed,
         device="cpu",
     )
+    if arguments.out:
+        agent.set_logger(configure(arguments.out, ["csv"]))
     agent.learn(arguments.steps)
     return AgentPolicy(agent, env.unwrapped.type_keys, name="MaskablePPO")
 

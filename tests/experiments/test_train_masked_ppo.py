@@ -38,11 +38,12 @@ def test_without_sb3_contrib_it_says_what_to_install(experiment, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_tiny_run(run):
+def test_a_tiny_run(run, tmp_path):
     pytest.importorskip("sb3_contrib", reason=NEEDS)
     words = "--workload trees --steps 64 --rollout 64 --batch-size 2 --minibatches 2"
-    done = run(*words.split())
+    done = run(*words.split(), "--out", tmp_path)
     done.check_returncode()
+    assert len((tmp_path / "progress.csv").read_text().splitlines()) == 2
     title, _, *rows, bound = done.stdout.splitlines()
     assert title.startswith("trees: batches per minibatch of 2, mean of 2 held out; 64")
     assert [row.split()[0] for row in rows] == [
