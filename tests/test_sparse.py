@@ -359,6 +359,28 @@ def test_a_table_that_the_loss_reads_too():
         jax.jit(sparse.value_and_grad(tied, "embedding"))(new_params(), plan)
 
 
+@pytest.mark.parametrize(
+    "inside",
+    [
+        lambda loss: jax.lax.fori_loop(0, 2, lambda _, total: total + loss(), 0.0),
+        lambda loss: jax.lax.cond(jnp.bool(True), loss, lambda: 2 * loss()),
+        lambda loss: jnp.sum(jax.vmap(lambda s: s * loss())(jnp.arange(3.0))),
+        lambda loss: jax.jit(lambda s: s * loss())(2.0),
+        lambda loss: jax.checkpoint(lambda s: s * loss())(2.0),
+    ],
+    ids=["loop", "cond", "vmap", "jit", "checkpoint"],
+)
+@pytest.mark.parametrize("jit", [jax.jit, lambda step: step], ids=["jit", "eager"])
+def test_calls_inside_another_transformation(inside, jit):
+    plan = BATCHED.plan(sample(3, 5))
+
+    def loss(params):
+        return inside(lambda: loss_of(BATCHED)(params, plan))
+
+    with pytest.raises(PlanError, match="inside another transformation of the loss"):
+        jit(sparse.value_and_grad(loss, "embedding"))(new_params())
+
+
 def test_a_table_that_a_cell_reads_otherwise():
     @eb.cell
     def score(params, word):

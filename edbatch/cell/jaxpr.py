@@ -479,6 +479,18 @@ def is_tracing() -> bool:
     return bool(get_opaque_trace_state() != _OUTSIDE)
 
 
+def trace_state() -> Any:
+    """Returns what is equal as long as the same transformations of JAX trace.
+
+    Example:
+        >>> before, inside = trace_state(), []
+        >>> _ = jax.eval_shape(lambda: inside.append(trace_state()))
+        >>> trace_state() == before, inside[0] == before
+        (True, False)
+    """
+    return get_opaque_trace_state()
+
+
 def is_staging() -> bool:
     """Tells whether what the caller computes becomes equations of a compiled function.
 

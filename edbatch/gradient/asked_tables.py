@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import jax
 from jax import Array
 
+from edbatch.cell.jaxpr import trace_state
 from edbatch.errors import PlanError
 from edbatch.gradient.tables import Table
 
@@ -64,6 +65,7 @@ class AskedTables:
         self._arrays = arrays
         self._names = names
         self._probes = probes
+        self._state = trace_state()
         self.shapes: list[Probes] = []
         self.found: list[tuple[tuple[int, ...], Probes]] = []
 
@@ -91,9 +93,18 @@ class AskedTables:
             The model's results.
 
         Raises:
-            PlanError: A cell reads a table otherwise than by rows.
+            PlanError: A cell reads a table otherwise than by rows, or a transformation
+                of JAX inside the loss traces the call.
         """
         places = self.places(params)
+        if trace_state() != self._state:
+            raise PlanError(
+                f"the gradient of {self._names[next(iter(places.values()))]} was asked"
+                " for as rows and values, but a batched function was called with it"
+                " inside another transformation of the loss, such as jax.lax.scan,"
+                " jax.lax.cond, jax.vmap or jax.jit; call it in the loss itself, or"
+                " leave this table out, and its gradient is dense"
+            )
         leaves, tree = jax.tree.flatten(params)
         for leaf, which in places.items():
             leaves[leaf] = jax.lax.stop_gradient(self._arrays[which])
