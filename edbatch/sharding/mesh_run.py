@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from edbatch.gradient.asked_tables import Probes
@@ -18,6 +18,7 @@ from edbatch.gradient.tables import Table, find_tables, new_probes
 from edbatch.plan.plan import Plan
 from edbatch.plan.run import compute_results_and_lookups
 from edbatch.plan.table_run import zero_results
+from edbatch.sharding.collectives import attach, buckets, detach, gather
 from edbatch.sharding.plan import ShardedPlan
 
 
@@ -75,30 +76,40 @@ def run_sharded_and_look_up(
         EdbatchError: As `run_plan`.
     """
     shape = plan.shape
+    leaves, structure = jax.tree.flatten(params)
+    looked_up_leaves = {table.leaf for table in tables}
+    shared = tuple(
+        bucket for bucket in buckets(leaves) if looked_up_leaves.isdisjoint(bucket)
+    )
 
     def run_shard(
-        params: Any,
+        leaves: list[Any],
+        zeros: tuple[Array, ...],
         rng: Any,
         shards: Plan,
         rows: tuple[Array, ...],
         lengths: tuple[Array, ...],
         probes: Probes,
     ) -> tuple[Any, Probes]:
+        for own_zeros, bucket in zip(zeros, shared, strict=True):
+            leaves = attach(leaves, own_zeros, bucket)
+        params = jax.tree.unflatten(structure, leaves)
         own, probes = jax.tree.map(lambda each: each[0], (shards, probes))
         found, looked_up = compute_results_and_lookups(params, own, rng, tables, probes)
-        stacks = lax.all_gather(found, shape.axis, tiled=True)
+        stacks = gather(found, shape.axis)
         results = shape.result.assemble(tuple(map(_take, stacks, rows)), lengths)
         return results, tuple(each[None] for each in looked_up)
 
+    zeros = tuple(detach(leaves, bucket) for bucket in shared)
     # The program's loops carry what is alike on all devices at first (an empty arena)
     # and differs later, which the check of varying axes does not take.
     found: tuple[Any, Probes] = jax.shard_map(
         run_shard,
         mesh=shape.mesh,
-        in_specs=(P(), P(), P(shape.axis), P(), P(), P(shape.axis)),
+        in_specs=(P(), P(), P(), P(shape.axis), P(), P(), P(shape.axis)),
         out_specs=(P(), P(shape.axis)),
         check_vma=False,
-    )(params, rng, plan.shards, plan.rows, plan.lengths, probes)
+    )(leaves, zeros, rng, plan.shards, plan.rows, plan.lengths, probes)
     return found
 
 

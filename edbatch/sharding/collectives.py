@@ -1,0 +1,165 @@
+"""Sums and gathers over the devices of a mesh, in few collective operations.
+
+On a CPU the devices meet anew for every array of a collective operation, also where
+XLA has combined several into one with many operands: 24 small parameters of a
+tree-LSTM took 1.8 ms to add up, as one vector 0.2 ms (two devices on two cores;
+``python experiments/scaling.py`` shows the whole). Frameworks of data-parallel training
+call such a vector a bucket (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.2).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+# A larger array is sent on its own: to copy it costs more than to meet once more.
+MOST_BYTES = 1 << 20
+
+
+def buckets(leaves: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    """Divides small arrays of floating point numbers by dtype.
+
+    Args:
+        leaves: Arrays, or what has a shape and a dtype.
+
+    Returns:
+        Which leaves share a vector; those that do not are in none.
+    """
+    found: dict[np.dtype[Any], list[int]] = {}
+    for k, leaf in enumerate(leaves):
+        small = leaf.size * leaf.dtype.itemsize <= MOST_BYTES
+        if small and jnp.issubdtype(leaf.dtype, jnp.floating):
+            found.setdefault(leaf.dtype, []).append(k)
+    return tuple(tuple(own) for own in found.values() if len(own) > 1)
+
+
+def detach(leaves: Sequence[Array], bucket: Sequence[int]) -> Array:
+    """Returns zeros whose cotangent is that of some leaves, as one vector.
+
+    To be called outside of what runs on each device, with `attach` inside of it: the
+    cotangents of the leaves are added up as one array.
+
+    Args:
+        leaves: The parameters.
+        bucket: Which of them.
+
+    Returns:
+        As many zeros as these leaves have elements.
+    """
+    chosen = [leaves[k] for k in bucket]
+    shapes = tuple(leaf.shape for leaf in chosen)
+
+    @jax.custom_vjp
+    def zeros(*own: Array) -> Array:
+        return jnp.zeros(_elements(shapes), own[0].dtype)
+
+    def forward(*own: Array) -> tuple[Array, None]:
+        return zeros(*own), None
+
+    zeros.defvjp(forward, lambda _, cotangent: _split(shapes, cotangent))
+    return zeros(*chosen)
+
+
+def attach(leaves: Sequence[Array], zeros: Array, bucket: Sequence[int]) -> list[Array]:
+    """Sends the cotangents of some leaves to the zeros that `detach` returned.
+
+    Args:
+        leaves: The parameters, on a device.
+        zeros: The zeros of this bucket.
+        bucket: As for `detach`.
+
+    Returns:
+        All leaves.
+    """
+    chosen = [leaves[k] for k in bucket]
+
+    @jax.custom_vjp
+    def same(zeros: Array, own: list[Array]) -> list[Array]:
+        return own
+
+    def backward(_: None, cotangents: list[Array]) -> tuple[Array, None]:
+        return _join(cotangents), None
+
+    same.defvjp(lambda zeros, own: (own, None), backward)
+    constants = [lax.stop_gradient(leaf) for leaf in chosen]
+    found = dict(zip(bucket, same(zeros, constants), strict=True))
+    return [found.get(k, leaf) for k, leaf in enumerate(leaves)]
+
+
+def gather(arrays: Sequence[Array], axis: str) -> tuple[Array, ...]:
+    """Gathers arrays of all devices, for results that are the same on each.
+
+    Args:
+        arrays: A device's own, ``[n, ...]`` each.
+        axis: The axis of the mesh.
+
+    Returns:
+        Those of all devices, ``[D * n, ...]``. Cotangents have to be the same on all
+        devices, too: each takes its own part of them, and nothing is sent.
+    """
+    joined = buckets(arrays)
+    found: dict[int, Array] = {}
+    for bucket in joined:
+        own = [arrays[k] for k in bucket]
+        found |= zip(bucket, _gather_joined(axis, own), strict=True)
+    for k, each in enumerate(arrays):
+        if k in found:
+            continue
+        if jnp.issubdtype(each.dtype, jnp.floating):
+            (found[k],) = _gather_joined(axis, [each])
+        else:
+            found[k] = lax.all_gather(each, axis, tiled=True)
+    return tuple(found[k] for k in range(len(arrays)))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gather_joined(axis: str, own: list[Array]) -> list[Array]:
+    """Gathers arrays of one dtype as one."""
+    if len(own) == 1:
+        return [lax.all_gather(own[0], axis, tiled=True)]
+    rows = lax.all_gather(_join(own), axis)  # [D, elements]
+    shapes = tuple(each.shape for each in own)
+    parts = jax.vmap(partial(_split, shapes))(rows)
+    return [lax.collapse(part, 0, 2) for part in parts]
+
+
+def _gather_forward(axis: str, own: list[Array]) -> tuple[list[Array], list[int]]:
+    return _gather_joined(axis, own), [each.shape[0] for each in own]
+
+
+def _gather_backward(
+    axis: str, lengths: list[int], cotangents: list[Array]
+) -> tuple[list[Array]]:
+    place, count = lax.axis_index(axis), lax.axis_size(axis)
+
+    def own(length: int, whole: Array) -> Array:
+        # Each device has an equal share of the cotangent of what all have.
+        return count * lax.dynamic_slice_in_dim(whole, place * length, length)
+
+    return (list(map(own, lengths, cotangents)),)
+
+
+_gather_joined.defvjp(_gather_forward, _gather_backward)
+
+
+def _elements(shapes: Sequence[tuple[int, ...]]) -> int:
+    return int(sum(np.prod(shape, dtype=np.int64) for shape in shapes))
+
+
+def _join(arrays: Sequence[Array]) -> Array:
+    return jnp.concatenate([each.ravel() for each in arrays])
+
+
+def _split(shapes: Sequence[tuple[int, ...]], vector: Array) -> tuple[Array, ...]:
+    """Cuts a vector into arrays."""
+    found = []
+    start = 0
+    for shape in shapes:
+        end = start + _elements([shape])
+        found.append(vector[start:end].reshape(shape))
+        start = end
+    return tuple(found)
