@@ -1,16 +1,27 @@
-"""Clients of a test of faults: they submit, cancel and hang up, and check answers."""
+"""Clients of a test of faults: they send, cancel and hang up, and check answers.
 
-import asyncio
-import queue
-import threading
+They are in a process of their own, so that they take no lock from the server.
+"""
+
+import gc
+import heapq
+import selectors
+import socket
 import time
 from array import array
 from collections import Counter
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
+from fault_wire import (
+    CANCEL,
+    CANCELLATION,
+    FAULT,
+    KINDS,
+    REFUSED,
+    SWAP,
+    failure_type,
+)
 from faulty_requests import (
     CANCELLED,
     GOOD,
@@ -18,25 +29,20 @@ from faulty_requests import (
     LATE,
     OVERSIZED,
     POISONED,
-    Faulty,
-    PoisonedError,
-    oversized,
-    poisoned,
 )
-from load_models import ServedModel, encode_answer, same_answer
+from load_models import same_answer
+from load_wire import FAILED, Answer, Reader
 
-import edbatch as eb
-
-# Exceptions that a fault may end with.
-_ENDS: dict[str, tuple[type[BaseException], ...]] = {
-    GOOD: (),
-    POISONED: (PoisonedError, eb.RecordingError),
-    CANCELLED: (),
-    OVERSIZED: (eb.RecordingError,),
-    LATE: (eb.DeadlineError,),
-    HUNG_UP: (),
+# Types of exceptions that a fault may end with.
+_ENDS = {
+    POISONED: ("PoisonedError", "RecordingError"),
+    OVERSIZED: ("RecordingError",),
+    LATE: ("DeadlineError",),
 }
-MAY_BE_ANSWERED = (GOOD, CANCELLED, LATE, HUNG_UP)
+_MAY_BE_ANSWERED = (GOOD, CANCELLED, LATE, HUNG_UP)
+_GLANCE_S = 0.02  # between two looks at whether to end
+
+Draw = Iterator[tuple[str, int, float, float]]
 
 
 @dataclass
@@ -48,12 +54,14 @@ class Outcomes:
         ended: By kind and end: "answered", "failed as it should", "cancelled",
             "refused", and what should not be, "wrong answer", "failed otherwise".
         latency_s: Of good requests that were answered rightly.
+        late_sends_s: How much later than intended requests went out.
         problems: The first texts of what should not be.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     latency_s: "array[float]" = field(default_factory=lambda: array("d"))
+    late_sends_s: "array[float]" = field(default_factory=lambda: array("d"))
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -72,159 +80,211 @@ class Sent:
 
     Attributes:
         kind: What is to become of it.
-        number: Of its instance.
+        instance: Number of its instance.
         intended: When it was to be sent.
-        swaps: How many parameters had come into force then.
+        swaps: How many sets of parameters had come into force then, at least.
+        own: The connection of its own, if it has one.
     """
 
     kind: str
-    number: int
+    instance: int
     intended: float
     swaps: int
+    own: socket.socket | None = None
 
 
 class Clients:
-    """All clients of a server, in two threads besides the caller's.
+    """All clients of a server, in the caller's thread.
 
     Args:
-        server: The server.
-        served: The model, whose instances are sent.
+        connection: The connection for requests whose clients wait.
+        address: Where those that hang up connect.
         expected: The answers of the unbatched model, for each set of parameters.
-        deadline_ms: Of requests that have one.
+        asks: Whether the model asks for values, so that answers are numbers.
     """
 
     def __init__(
         self,
-        server: eb.Server,
-        served: ServedModel,
-        expected: list[list[bytes]],
-        deadline_ms: float,
+        connection: socket.socket,
+        address: tuple[str, int],
+        expected: Sequence[Sequence[bytes]],
+        *,
+        asks: bool,
     ) -> None:
         self.outcomes = Outcomes()
         self.swaps = 0  # sets of parameters take turns; the first is current
-        self._server, self._served = server, served
-        self._expected, self._deadline_ms = expected, deadline_ms
-        self._ended: queue.SimpleQueue[tuple[Sent, Any, float, int] | None] = (
-            queue.SimpleQueue()
-        )
-        self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._threads = [
-            threading.Thread(target=self._loop.run_forever, daemon=True),
-            threading.Thread(target=self._check_all, daemon=True),
-        ]
-        for each in self._threads:
-            each.start()
+        self._connection, self._address = connection, address
+        self._expected, self._asks = expected, asks
+        self._number = 0
+        self._sent: dict[int, Sent] = {}
+        self._timers: list[tuple[float, int]] = []  # when patience is at its end
+        self._selector = selectors.DefaultSelector()
+        reader = Reader(connection)
+        self._selector.register(connection, selectors.EVENT_READ, reader)
 
-    def send(self, kind: str, number: int, intended: float, patience_s: float) -> None:
+    def run(self, draw: Draw, seconds: float, swap_s: float) -> None:
+        """Sends requests at their times, and takes answers.
+
+        Args:
+            draw: Kind, instance, seconds until it comes, and patience of requests.
+            seconds: For how long.
+            swap_s: Seconds between two swaps of the parameters.
+        """
+        due = time.monotonic()
+        end, swap_at = due + seconds, due + swap_s
+        gc.disable()  # as of any client, a pause would be the server's
+        try:
+            for kind, instance, wait, patience_s in draw:
+                due += wait
+                if due >= end:
+                    return
+                while (left := due - time.monotonic()) > 0:
+                    self._turn(left)
+                if due >= swap_at:
+                    swap_at += swap_s
+                    self._swap()
+                self.send(kind, instance, due, patience_s)
+                self._turn(0.0)
+        finally:
+            gc.enable()
+
+    def receive(self, until: Callable[[], bool], limit_s: float) -> bool:
+        """Takes answers until something holds, but not longer than a limit.
+
+        Args:
+            until: What is to hold.
+            limit_s: The limit, in seconds.
+
+        Returns:
+            Whether it holds.
+        """
+        end = time.monotonic() + limit_s
+        while not until():
+            if time.monotonic() > end:
+                return False
+            self._turn(_GLANCE_S)
+        return True
+
+    @property
+    def on_their_way(self) -> int:
+        """How many requests have not ended."""
+        return len(self._sent)
+
+    def all_ended(self) -> bool:
+        """Whether there is no request on its way."""
+        return not self._sent
+
+    def none_hangs_up(self) -> bool:
+        """Whether there is no connection of a client that will hang up."""
+        return all(each.own is None for each in self._sent.values())
+
+    def send(self, kind: str, instance: int, due: float, patience_s: float) -> None:
         """Sends a request.
 
         Args:
             kind: What is to become of it.
-            number: Of its instance.
-            intended: When it was to be sent, by `time.monotonic`.
+            instance: Number of its instance.
+            due: When it was to be sent, by `time.monotonic`.
             patience_s: After which it is cancelled, or its client hangs up.
         """
-        sent = Sent(kind, number, intended, self.swaps)
+        number, self._number = self._number, self._number + 1
+        sent = self._sent[number] = Sent(kind, instance, due, self.swaps)
         self.outcomes.sent[kind] += 1
-        instance = self._served.instances[number]
+        message = FAULT.pack(number, KINDS.index(kind), instance)
         if kind == HUNG_UP:
-            request = self._hang_up(sent, Faulty(instance), patience_s)
-            asyncio.run_coroutine_threadsafe(request, self._loop)
+            sent.own = socket.create_connection(self._address)
+            # It may overtake the swap that was sent last, over another connection.
+            sent.swaps = max(0, self.swaps - 1)
+            sent.own.sendall(message)
+            self._selector.register(sent.own, selectors.EVENT_READ, Reader(sent.own))
+        else:
+            self._connection.sendall(message)
+        now = time.monotonic()
+        self.outcomes.late_sends_s.append(now - due)
+        if kind in (HUNG_UP, CANCELLED):
+            heapq.heappush(self._timers, (now + patience_s, number))
+
+    def _swap(self) -> None:
+        self.swaps += 1
+        self._connection.sendall(FAULT.pack(0, SWAP, 0))
+
+    def _turn(self, wait_s: float) -> None:
+        """Waits for answers, but not beyond the next timer, and does what is due."""
+        if self._timers:
+            wait_s = min(wait_s, self._timers[0][0] - time.monotonic())
+        for key, _ in self._selector.select(max(0.0, wait_s)):
+            answers = key.data.answers()
+            now = time.monotonic()
+            for each in answers:
+                self._end(each, now)
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, number = heapq.heappop(self._timers)
+            self._lose_patience(number)
+
+    def _lose_patience(self, number: int) -> None:
+        """Cancels a request, or hangs up, unless it has ended."""
+        sent = self._sent.get(number)
+        if sent is None:
             return
-        request = Faulty(instance)
-        if kind == POISONED:
-            request = poisoned(instance, self.outcomes.sent[kind])
-        elif kind == OVERSIZED:
-            request = oversized(instance)
-        deadline = self._deadline_ms if kind == LATE else None
-        try:
-            future = self._server.submit_nowait(request, deadline_ms=deadline)
-        except eb.ServerFullError as error:
-            self._note_end(sent, error)
-            return
-        future.add_done_callback(partial(self._note_end, sent))
-        if kind == CANCELLED:
-            self._loop.call_soon_threadsafe(
-                self._loop.call_later, patience_s, future.cancel
-            )
+        if sent.own is None:
+            self._connection.sendall(FAULT.pack(number, CANCEL, 0))
+        else:
+            self._hang_up(sent)
+            del self._sent[number]
+            self.outcomes.ended[sent.kind, "cancelled"] += 1
 
-    async def _hang_up(self, sent: Sent, request: Faulty, patience_s: float) -> None:
-        """Waits in an event loop as long as its patience lasts."""
-        try:
-            waiting = asyncio.wait_for(self._server.submit(request), patience_s)
-            found: Any = await waiting
-        except (TimeoutError, asyncio.CancelledError):
-            found = None
-        except Exception as error:
-            found = error
-        self._note_end(sent, found)
+    def _hang_up(self, sent: Sent) -> None:
+        assert sent.own is not None, "it has a connection"
+        self._selector.unregister(sent.own)
+        sent.own.close()
 
-    def _note_end(self, sent: Sent, found: Any) -> None:
-        self._ended.put((sent, found, time.monotonic(), self.swaps))
+    def _end(self, answer: Answer, now: float) -> None:
+        """Notes how a request has ended."""
+        sent = self._sent.pop(answer.number)
+        if sent.own is not None:
+            self._hang_up(sent)
+        end = self.end_of(sent, answer)
+        self.outcomes.ended[sent.kind, end] += 1
+        if end == "answered" and sent.kind == GOOD:
+            self.outcomes.latency_s.append(now - sent.intended)
 
-    def wait(self, limit_s: float) -> None:
-        """Waits until all that was sent has ended, but not longer than a limit."""
-        end = time.monotonic() + limit_s
-        while self.outcomes.lost and time.monotonic() < end:
-            time.sleep(0.02)
+    def end_of(self, sent: Sent, answer: Answer) -> str:
+        """Says how a request has ended, and whether that is right.
 
-    def close(self) -> None:
-        """Checks what came; the server has been drained."""
-        self.wait(10.0)
-        self._ended.put(None)
-        self._threads[1].join()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._threads[0].join()
-        self._loop.close()
+        Args:
+            sent: The request.
+            answer: What came.
 
-    def _check_all(self) -> None:
-        while (each := self._ended.get()) is not None:
-            sent, found, now, swaps = each
-            end = self._end_of(sent, found, swaps)
-            self.outcomes.ended[sent.kind, end] += 1
-            if end == "answered" and sent.kind == GOOD:
-                self.outcomes.latency_s.append(now - sent.intended)
-
-    def _end_of(self, sent: Sent, found: Any, swaps: int) -> str:
-        """Says how a request has ended, and whether that is right."""
-        if isinstance(found, Future):
-            found = _outcome(found)
-        if found is None:
-            return self._judge(sent, found, "cancelled", (CANCELLED, HUNG_UP))
-        if isinstance(found, eb.ServerFullError):
+        Returns:
+            The end, one of those of `Outcomes`.
+        """
+        if answer.status == REFUSED:
             return "refused"
-        if isinstance(found, BaseException):
-            right = isinstance(found, _ENDS[sent.kind])
-            return "failed as it should" if right else self._problem(sent, found)
-        if not self._is_right(sent, encode_answer(found), swaps):
+        if answer.status == CANCELLATION:
+            is_right, end = sent.kind == CANCELLED, "cancelled"
+        elif answer.status == FAILED:
+            kind = failure_type(answer.content)
+            is_right, end = kind in _ENDS.get(sent.kind, ()), "failed as it should"
+        elif self._is_right(sent, answer.content):
+            is_right, end = sent.kind in _MAY_BE_ANSWERED, "answered"
+        else:
             self._note(sent, "another answer than the model alone gives")
             return "wrong answer"
-        return self._judge(sent, found, "answered", MAY_BE_ANSWERED)
-
-    def _judge(self, sent: Sent, found: Any, end: str, kinds: tuple[str, ...]) -> str:
-        return end if sent.kind in kinds else self._problem(sent, found)
-
-    def _problem(self, sent: Sent, found: Any) -> str:
-        self._note(sent, repr(found))
-        return "failed otherwise"
+        if not is_right:
+            self._note(sent, f"{end}: {answer.content[:200]!r}")
+            return "failed otherwise"
+        return end
 
     def _note(self, sent: Sent, text: str) -> None:
         if len(self.outcomes.problems) < 20:
-            self.outcomes.problems.append(f"{sent.kind}, {sent.number}: {text}")
+            self.outcomes.problems.append(f"{sent.kind}, {sent.instance}: {text}")
 
-    def _is_right(self, sent: Sent, found: bytes, swaps: int) -> bool:
+    def _is_right(self, sent: Sent, found: bytes) -> bool:
         """Whether it is the answer under parameters that were current meanwhile."""
         sets = len(self._expected)
-        current = {k % sets for k in range(sent.swaps, swaps + 1)}
+        current = {k % sets for k in range(sent.swaps, self.swaps + 1)}
         return any(
-            same_answer(found, self._expected[k][sent.number], asks=self._served.asks)
+            same_answer(found, self._expected[k][sent.instance], asks=self._asks)
             for k in current
         )
-
-
-def _outcome(future: "Future[Any]") -> Any:
-    """What a future holds: a result, an exception, or None if it was cancelled."""
-    if future.cancelled():
-        return None
-    return future.exception() or future.result()

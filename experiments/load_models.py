@@ -146,4 +146,5 @@ def same_answer(found: bytes, expected: bytes, *, asks: bool) -> bool:
     if asks or len(found) != len(expected):
         return found == expected
     one, other = np.frombuffer(found, np.float32), np.frombuffer(expected, np.float32)
-    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-4))
+    # As np.allclose, which takes 30 µs, for finite numbers.
+    return bool((np.abs(one - other) <= 1e-4 + 1e-3 * np.abs(other)).all())

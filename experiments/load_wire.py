@@ -40,20 +40,24 @@ class Reader:
 
     Args:
         connection: The connection.
+        request: What a request is made of.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(
+        self, connection: socket.socket, request: struct.Struct = REQUEST
+    ) -> None:
         self._connection, self._rest = connection, b""
+        self._request = request
 
-    def requests(self) -> list[tuple[int, int]] | None:
+    def requests(self) -> list[tuple[int, ...]] | None:
         """Waits for requests; None if the other side has hung up."""
         data = self._connection.recv(_PART)
         if not data:
             return None
         data = self._rest + data
-        whole = len(data) - len(data) % REQUEST.size
+        whole = len(data) - len(data) % self._request.size
         self._rest = data[whole:]
-        return list(REQUEST.iter_unpack(data[:whole]))
+        return list(self._request.iter_unpack(data[:whole]))
 
     def answers(self) -> list[Answer]:
         """Waits for answers.

@@ -1,7 +1,7 @@
 """The test of faults answers good requests rightly, and would notice if it did not."""
 
 import json
-from concurrent.futures import Future
+import socket
 
 import pytest
 
@@ -67,47 +67,87 @@ def served(experiment):
     return load_model("tree-lstm", 4, 4)
 
 
-class Held:
-    """A server whose requests are answered by hand."""
-
-    def __init__(self):
-        self.futures = []
-
-    def submit_nowait(self, request, *, deadline_ms=None):
-        self.futures.append(Future())
-        return self.futures[-1]
-
-
-def test_wrong_answers_and_failures_of_good_requests_are_noticed(experiment, served):
+@pytest.fixture
+def clients(experiment, served):
+    """Clients whose server is the other end of a pair of sockets."""
     from fault_clients import Clients
-    from faulty_requests import GOOD, POISONED, PoisonedError
     from load_models import encode_answer
 
     answers = [served.model(served.params, each) for each in served.instances]
     later = [each + 1 for each in answers]
     expected = [[encode_answer(each) for each in own] for own in (answers, later)]
-    server = Held()
-    clients = Clients(server, served, expected, 1.0)
-    for kind in (GOOD, GOOD, GOOD, GOOD, POISONED):
+    one, other = socket.socketpair()
+    with one, other, socket.create_server(("127.0.0.1", 0)) as door:
+        found = Clients(one, door.getsockname(), expected, asks=False)
+        yield found, other, expected, door
+
+
+def test_wrong_answers_and_failures_of_good_requests_are_noticed(clients):
+    from fault_wire import REFUSED
+    from faulty_requests import GOOD, POISONED
+    from load_wire import ANSWERED, FAILED, Answer, pack_answer
+
+    clients, server, expected, _ = clients
+    for kind in (GOOD, GOOD, GOOD, POISONED, GOOD):
         clients.send(kind, 0, 0.0, 0.0)
-    right, swapped, wrong, failed, poisoned = server.futures
-    right.set_result(answers[0])
-    wrong.set_result(later[0])  # of a set that was not current yet
-    failed.set_exception(PoisonedError("of another request"))
-    poisoned.set_exception(PoisonedError("its own"))
-    clients.swaps += 1
-    swapped.set_result(later[0])
-    clients.send(GOOD, 0, 0.0, 0.0)  # never answered
-    assert clients.outcomes.lost >= 1
-    server.futures[-1].cancel()
-    clients.close()
+    own, poison = b"RecordingError: of another one", b"PoisonedError: its own"
+    for number, status, content in (
+        (0, ANSWERED, expected[0][0]),
+        (1, ANSWERED, expected[1][0]),  # of a set that was not current yet
+        (2, FAILED, own),
+        (3, FAILED, poison),
+        (4, REFUSED, b""),
+    ):
+        server.sendall(pack_answer(Answer(number, status, 0.0, content)))
+    assert clients.receive(clients.all_ended, 10.0)
     assert clients.outcomes.ended == {
-        (GOOD, "answered"): 2,
+        (GOOD, "answered"): 1,
         (GOOD, "wrong answer"): 1,
-        (GOOD, "failed otherwise"): 2,
+        (GOOD, "failed otherwise"): 1,
         (POISONED, "failed as it should"): 1,
+        (GOOD, "refused"): 1,
     }
-    assert clients.outcomes.lost == 0 and len(clients.outcomes.problems) == 3
+    assert clients.outcomes.lost == 0 and len(clients.outcomes.problems) == 2
+
+
+def test_answers_may_be_of_any_set_that_was_current_meanwhile(clients):
+    from faulty_requests import GOOD
+    from load_wire import ANSWERED, Answer, pack_answer
+
+    clients, server, expected, _ = clients
+    clients.send(GOOD, 0, 0.0, 0.0)  # before the swap
+    clients.run(iter([(GOOD, 0, 0.01, 0.0)]), 1.0, swap_s=0.005)
+    clients.send(GOOD, 0, 0.0, 0.0)  # never answered
+    assert clients.swaps == 1 and clients.outcomes.sent[GOOD] == 3
+    for number, of in ((0, 1), (1, 0)):
+        answer = Answer(number, ANSWERED, 0.0, expected[of][0])
+        server.sendall(pack_answer(answer))
+    clients.receive(lambda: clients.on_their_way == 1, 10.0)
+    assert clients.outcomes.ended == {(GOOD, "answered"): 1, (GOOD, "wrong answer"): 1}
+    assert not clients.receive(clients.all_ended, 0.05)
+    assert clients.outcomes.lost == 1
+
+
+def test_clients_cancel_and_hang_up(clients):
+    from fault_wire import CANCEL, CANCELLATION, FAULT, KINDS
+    from faulty_requests import CANCELLED, HUNG_UP
+    from load_wire import Answer, pack_answer
+
+    clients, server, _, door = clients
+    clients.send(CANCELLED, 1, 0.0, 0.01)
+    clients.send(HUNG_UP, 2, 0.0, 0.01)
+    connection, _ = door.accept()
+    with connection:
+        assert not clients.none_hangs_up()
+        assert clients.receive(clients.none_hangs_up, 10.0)
+        assert FAULT.unpack(connection.recv(100)) == (1, KINDS.index(HUNG_UP), 2)
+        assert connection.recv(1) == b""
+    found = [FAULT.unpack(server.recv(FAULT.size)) for _ in range(2)]
+    assert found == [(0, CANCELLATION, 1), (0, CANCEL, 0)]
+    server.sendall(pack_answer(Answer(0, CANCELLATION, 0.0, b"")))
+    assert clients.receive(clients.all_ended, 10.0)
+    ended = {(CANCELLED, "cancelled"): 1, (HUNG_UP, "cancelled"): 1}
+    assert clients.outcomes.ended == ended
 
 
 @pytest.mark.parametrize("name", ["tree-lstm", "lstm-nmt", "transition-parser"])
@@ -128,7 +168,10 @@ def test_faulty_requests_are_faulty(experiment, name):
 
 
 def test_memory_that_grows_is_noticed(experiment):
-    log = experiment.MemoryLog(60.0)
+    from fault_bench import MemoryLog, resident_bytes
+
+    assert resident_bytes() > 0
+    log = MemoryLog(60.0)
     log.close()
     log.rss_bytes[:] = [100, 100, 100, 100, 105, 110, 120, 120]
     assert log.growth_percent() == pytest.approx(20)
@@ -140,4 +183,40 @@ def test_memory_that_grows_is_noticed(experiment):
     assert experiment.is_fine(fine, 5.0)
     for change in ({"lost": 1}, {"rss_growth_percent": 6.0}, {"drained": False}):
         assert not experiment.is_fine(fine | change, 5.0)
-    assert experiment.resident_bytes() > 0
+
+
+def test_workloads_share_the_budget(experiment, monkeypatch, tmp_path):
+    """What a workload does not use is left to the next ones; a trial is never empty."""
+    clock = [0.0]
+
+    class Bench:
+        def __init__(self, workload, own):
+            self.warm_up_s = {"a": 60.0, "b": 600.0, "c": 60.0}[workload]
+
+        def __enter__(self):
+            clock[0] += self.warm_up_s
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def capacity(self):
+            return 10.0
+
+        def trial(self, rate, minutes):
+            assert rate == 8.0
+            clock[0] += 60 * minutes
+            found.append(minutes)
+            return {"problems": [], "wrong": 1} | dict.fromkeys(
+                ("failed_otherwise", "lost", "rss_growth_percent", "drained"), 0
+            )
+
+    found = []
+    monkeypatch.setattr(experiment, "Bench", Bench)
+    monkeypatch.setattr(experiment.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(experiment, "table", lambda results: "")
+    words = ["--workloads", "a,b,c", "--out", str(tmp_path)]
+    assert experiment.main([*words, "--budget-min", "20", "--minutes", "5"]) == 1
+    assert found == [5.0, 0.5, pytest.approx(20 - 6 - 10.5 - 1 - 0.3)]
+    assert experiment.main([*words, "--minutes", "2"]) == 1
+    assert found[3:] == [2.0] * 3
