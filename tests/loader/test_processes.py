@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pickled_models import gains, of_all_kinds
 from trees import all_states, encode, make_params, sample_trees
 
 import edbatch as eb
+from edbatch.loader import processes
 from edbatch.loader.prefetch import THREAD_NAME
 from edbatch.loader.processes import PROCESS_NAME
 from edbatch.loader.worker import WorkerTraceback
@@ -31,8 +33,33 @@ def params():
     return make_params()
 
 
+@pytest.fixture(scope="module")
+def fork_server():
+    """Starts processes as copies of one that has imported what workers need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["edbatch.loader.worker"])
+    multiprocessing.forkserver.ensure_running()
+    yield context
+    multiprocessing.forkserver._forkserver._stop()
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left():
+def quick_workers(request, fork_server, monkeypatch):
+    """Workers do not import all that they need one by one, each for seconds.
+
+    A test with the fixture `spawned` starts them as users do.
+    """
+    if "spawned" not in request.fixturenames:
+        monkeypatch.setattr(processes, "get_context", lambda method: fork_server)
+
+
+@pytest.fixture
+def spawned():
+    """Workers begin with nothing, as users' do; see `quick_workers`."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(quick_workers):
     files = len(os.listdir("/proc/self/fd"))
     yield
     gc.collect()
@@ -100,7 +127,7 @@ def test_results_are_those_of_the_model(params):
                 np.testing.assert_allclose(row, encode(params, trees[k])[0], atol=1e-5)
 
 
-def test_a_mesh(params):
+def test_a_mesh(params, spawned):
     loaders = [
         eb.Loader(
             new_batched(encode, params).sharded(), Trees(5), 2, keep=False, **more
@@ -129,7 +156,7 @@ def test_processes_end_once_all_is_recorded_that_is_kept(params):
     assert len(list(loader)) == 4
 
 
-def test_workers_start_no_client_of_xla():
+def test_workers_start_no_client_of_xla(spawned):
     batched = eb.batch(double, params=jnp.float32(1))
     loader = eb.Loader(batched, Clients(), 4, shuffle=False, keep=False, workers=1)
     with loader:
@@ -267,7 +294,7 @@ def test_a_loop_is_left_while_a_worker_hangs(params):
     loader.close()
 
 
-def test_ctrl_c_while_a_worker_hangs(params):
+def test_ctrl_c_while_a_worker_hangs(params, spawned):
     batched = new_batched(encode, params)
     data = Failing(8, 2, "hangs")
     loader = eb.Loader(batched, data, 2, shuffle=False, keep=False, workers=2)
