@@ -8,6 +8,7 @@ The test's process says over a pipe when a server starts, drains and ends.
 import asyncio
 import gc
 import socket
+import sys
 import threading
 import tracemalloc
 from concurrent.futures import Future
@@ -35,7 +36,9 @@ from load_wire import ANSWERED, FAILED, Answer, Reader, pack_answer
 import edbatch as eb
 from edbatch.graph.context import jitted_cells
 
+_SWITCH_S = 2e-4  # threads take turns, as in `edbatch serve`
 _PASSES = 6  # of warm-up, at most
+_OVERSIZED = 8  # different requests that are too large
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,9 @@ class Doors:
     ) -> None:
         self.server, self._served = server, served
         self._params, self._deadline_ms = params, deadline_ms
+        # Beforehand: to make one takes as long as to serve many good ones.
+        few = served.instances[:_OVERSIZED]
+        self._oversized = [oversized(each) for each in few]
         self._swaps = 0
         self._sending = threading.Lock()
         self._futures: dict[int, Future[Any]] = {}  # of requests to be cancelled
@@ -117,10 +123,10 @@ class Doors:
 
     def request(self, kind: str, number: int, instance: int) -> Faulty:
         """Makes a request, with what is wrong with it."""
+        if kind == OVERSIZED:
+            return self._oversized[instance % len(self._oversized)]
         content = self._served.instances[instance]
-        if kind == POISONED:
-            return poisoned(content, number)
-        return oversized(content) if kind == OVERSIZED else Faulty(content)
+        return poisoned(content, number) if kind == POISONED else Faulty(content)
 
     def _ended(
         self, connection: socket.socket, number: int, future: "Future[Any]"
@@ -288,6 +294,7 @@ def main(settings: FaultSettings, control: Connection) -> None:
             the address for clients that hang up, what is asked for, and a dict of facts
             about the run.
     """
+    sys.setswitchinterval(_SWITCH_S)
     with eb.use_tiers("fine"), socket.create_server(("127.0.0.1", 0)) as door:
         trial = Trial(settings)
         facts = trial.facts()

@@ -7,6 +7,7 @@ over a pipe: a run starts a system, takes one connection, and ends when that is 
 import gc
 import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -46,6 +47,7 @@ HEURISTICS = {"greedy": GREEDY, "largest": LARGEST, "oldest": OLDEST}
 # Ways to run `edbatch.Server`.
 SERVERS = (CONTINUOUS, CELLS_FIRST_COME, LEARNED, *HEURISTICS)
 _CHAINS = ("lstm-nmt",)
+_SWITCH_S = 2e-4  # threads take turns, as in `edbatch serve`
 _PASSES = 12  # of warm-up, at most
 _CLEAN = 2  # passes in a row that compile nothing end it
 _WAVE = 8
@@ -272,6 +274,7 @@ def main(settings: ServerSettings, control: Connection) -> None:
     """
     say = partial(print, f"  {settings.workload} {settings.hidden}:", flush=True)
     note_first_values()
+    sys.setswitchinterval(_SWITCH_S)
     with eb.use_tiers("fine"), socket.create_server(("127.0.0.1", 0)) as door:
         systems = Systems(settings, say)
         systems.warm_up()
@@ -306,6 +309,7 @@ def _run(systems: Systems, name: str, door: socket.socket) -> dict[str, Any]:
     if isinstance(system, Continuous):
         stats = asdict(system.server.stats())
         found["server"] = {
-            key: stats[key] for key in ("waves", "nodes", "batches", "rows", "width")
+            key: stats[key]
+            for key in ("waves", "nodes", "batches", "rows", "width", "slowest_turns")
         }
     return found

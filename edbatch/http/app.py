@@ -95,6 +95,8 @@ async def _warm_up(endpoints: Endpoints, sample: Sequence[Any]) -> None:
             if endpoints.on_failure is not None:
                 endpoints.on_failure(error)
             return
+    if endpoints.on_warm is not None:
+        endpoints.on_warm()
     endpoints.lifecycle.ready()
     say("ready")
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,7 @@ class Endpoints:
         lifecycle: Whether requests are taken.
         history: The last minutes.
         on_failure: Called with what the warm-up ended with, if it fails.
+        on_warm: Called before the first request is taken.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Endpoints:
         self.server, self.contract, self.name = server, contract, name
         self.lifecycle, self.history = Lifecycle(), History()
         self.on_failure: Callable[[Exception], None] | None = None
+        self.on_warm: Callable[[], None] | None = None
         self._limits, self._malformed = limits, 0
         self._metrics = HttpMetrics()
         self._registry = CollectorRegistry()
@@ -152,6 +155,7 @@ class Endpoints:
                     "malformed": self._malformed,
                 },
                 "now": {each: getattr(stats, each) for each in now},
+                "slowest_turns": [asdict(each) for each in stats.slowest_turns],
                 "kept_seconds": SECONDS,
                 "seconds": self.history.seconds(since),
             },

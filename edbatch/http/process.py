@@ -7,6 +7,7 @@ once.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -89,6 +90,7 @@ class Process:
     def __init__(self, app: Starlette, socket: socket.socket, drain_s: float) -> None:
         self._endpoints: Endpoints = app.state.endpoints
         self._endpoints.on_failure = self._fail
+        self._endpoints.on_warm = _freeze
         self._socket, self._drain_s = socket, drain_s
         config = uvicorn.Config(
             app,
@@ -117,6 +119,7 @@ class Process:
             asyncio.run(self._serve())
         finally:
             sys.setswitchinterval(before)
+            gc.unfreeze()
         return self._code
 
     def _fail(self, error: Exception) -> None:
@@ -152,6 +155,16 @@ class Process:
             closing = in_daemon_thread(endpoints.server.close)
             await asyncio.wait_for(closing, _CLOSE_S)
         self._uvicorn.should_exit = True
+
+
+def _freeze() -> None:
+    """Keeps Python's collector from looking through what stays, as vLLM does.
+
+    What was compiled and traced is some 100,000 objects; while they are looked through,
+    nobody is served.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def end_now(code: int) -> None:

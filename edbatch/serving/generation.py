@@ -64,6 +64,13 @@ class Generation:
         """All requests in flight."""
         return list(self._requests.values())
 
+    def has_values(self) -> bool:
+        """Whether the oldest wave has run, so that requests can go on."""
+        if not self._launched:
+            return False
+        values: dict[int, Any] = self._launched[0][1].values
+        return all(each.is_ready() for each in values.values())
+
     def start(self, request: Request) -> None:
         """Runs a request until it asks for values, ends or fails.
 

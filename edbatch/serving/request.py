@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -141,6 +142,12 @@ class Queue:
         with self.changed:
             count = min(most, len(self._requests))
             return [heappop(self._requests) for _ in range(count)]
+
+    def give_back(self, requests: Iterable[Request]) -> None:
+        """Lets requests that were taken wait again, as if they had not been."""
+        with self.changed:
+            for each in requests:
+                heappush(self._requests, each)
 
     def oldest(self) -> float:
         """When the first of those that wait was submitted; infinite if none waits."""

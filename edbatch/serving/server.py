@@ -242,7 +242,8 @@ class Server:
 
     def stats(self) -> ServerStats:
         """Returns what the server has done so far."""
-        return self._counts.summary(len(self._queue), self._loop.in_flight)
+        waiting, in_flight = len(self._queue), self._loop.in_flight
+        return self._counts.summary(waiting, in_flight, self._loop.turns.slowest())
 
     def drain(self, timeout: float | None = None) -> bool:
         """Takes no more requests, and waits until all are answered.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edbatch.serving.durations import Durations, Histogram, Latency
+from edbatch.serving.slow_turns import SlowTurn
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class ServerStats:
             answer.
         latency_histogram: Of all answers, how many took how long.
         first_value_histogram: Likewise for the first value.
+        slowest_turns: The slowest of the latest turns of the server's thread, and where
+            their time went.
 
     Example:
         >>> import edbatch as eb
@@ -64,6 +67,7 @@ class ServerStats:
     first_value: Latency
     latency_histogram: Histogram
     first_value_histogram: Histogram
+    slowest_turns: tuple[SlowTurn, ...]
 
 
 @dataclass(eq=False)
@@ -91,12 +95,15 @@ class Counts:
             for name, value in more.items():
                 setattr(self, name, getattr(self, name) + value)
 
-    def summary(self, waiting: int, in_flight: int) -> ServerStats:
+    def summary(
+        self, waiting: int, in_flight: int, slowest_turns: tuple[SlowTurn, ...]
+    ) -> ServerStats:
         """Returns the counts, as they are now.
 
         Args:
             waiting: Requests that have not begun to run.
             in_flight: Requests that run.
+            slowest_turns: The slowest turns.
 
         Returns:
             The summary.
@@ -110,4 +117,5 @@ class Counts:
             own[name] = durations.percentiles()
             own[f"{name}_histogram"] = durations.histogram()
         width = own["nodes"] / max(1, own["batches"])
-        return ServerStats(waiting=waiting, in_flight=in_flight, width=width, **own)
+        own |= {"waiting": waiting, "in_flight": in_flight, "width": width}
+        return ServerStats(slowest_turns=slowest_turns, **own)

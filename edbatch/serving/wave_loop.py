@@ -11,7 +11,11 @@ from edbatch.schedule.serving.policy import Admission
 from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.generation import Generation
 from edbatch.serving.request import Queue
+from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
+
+_AT_ONCE = 32  # requests that are started at least, so that waves are wide
+_FEW = 4  # requests between two looks at the device
 
 
 class WaveLoop:
@@ -27,6 +31,7 @@ class WaveLoop:
 
     Attributes:
         params: The parameters of requests that start from now on.
+        turns: The latest turns of the thread.
         stopped: Whether to end without the requests that have no answer.
     """
 
@@ -44,6 +49,7 @@ class WaveLoop:
         self._queue, self._counts, self._new = queue, counts, new
         self._admission, self._max_in_flight = admission, max_in_flight
         self._settings = settings()
+        self.turns = TurnLog()
         self._generations = [new(params)]
 
     @property
@@ -68,10 +74,15 @@ class WaveLoop:
 
     def _run_waves(self) -> None:
         """Runs waves until the queue is closed and empty."""
-        queue = self._queue
+        queue, clock = self._queue, TurnClock()
         while not self.stopped:
-            self._admit()
-            did = [self._step(each) for each in tuple(self._generations)]
+            clock.begin()
+            started = self._admit()
+            generations = tuple(self._generations)
+            clock.admitted(started, [each.runner for each in generations])
+            did = [self._step(each) for each in generations]
+            if any(did):
+                self.turns.add(clock.end())
             with queue.changed:
                 if not any(did):
                     self._wait()
@@ -113,11 +124,25 @@ class WaveLoop:
             each for each in self._generations[:-1] if len(each)
         ] + self._generations[-1:]
 
-    def _admit(self) -> None:
+    def _admit(self) -> int:
+        """Starts requests; returns how many.
+
+        Many are started one after the other, a fraction of a millisecond each, so once
+        the values of a wave are there, those that wait for them go first.
+        """
         requests = self._queue.take(self._joining())
         self._take_params()  # those that were swapped in before a request came, too
-        for request in requests:
-            self._generations[-1].start(request)
+        newest = self._generations[-1]
+        for started, request in enumerate(requests):
+            if started >= _AT_ONCE and not started % _FEW and self._has_values():
+                self._queue.give_back(requests[started:])
+                return started
+            newest.start(request)
+        return len(requests)
+
+    def _has_values(self) -> bool:
+        """Whether the values of a wave are there."""
+        return any(each.has_values() for each in self._generations)
 
     def _step(self, generation: Generation) -> bool:
         """Goes on; if a wave fails, so do its requests, and the server goes on.

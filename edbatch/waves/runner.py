@@ -75,6 +75,7 @@ class WaveReport:
         host_ms: Time to schedule and encode them, in milliseconds.
         run_ms: Time in calls of the program, which CPUs run in part at once, and until
             values had come back.
+        run_cpu_ms: Of this, time in which the thread ran itself, and did not wait.
 
     Example:
         >>> WaveReport(waves=3, nodes=4).copy().waves
@@ -90,6 +91,7 @@ class WaveReport:
     moves: int = 0
     host_ms: float = 0.0
     run_ms: float = 0.0
+    run_cpu_ms: float = 0.0
 
     def copy(self) -> "WaveReport":
         """Returns the counts as they are now."""
@@ -383,7 +385,7 @@ class WaveRunner:
 
     def _run(self, program: WaveProgram, wave: Wave) -> dict[int, Array]:
         """Runs a wave by its compiled program, which is looked up when it changes."""
-        start = time.perf_counter()
+        begun = time.perf_counter(), time.thread_time()
         arguments = (program.packed, self._values.arenas, wave, self._key)
         shape = (wave.shape, *map(len, wave.pools.values()))
         run: Callable[..., Any] = self._functions.run
@@ -393,8 +395,13 @@ class WaveRunner:
         elif (found := self._functions.run.ready(*arguments)) is not None:
             run, self._ready, self._ready_for = found, found, shape
         self._values.arenas, values = run(*arguments)
-        self.counts.run_ms += 1e3 * (time.perf_counter() - start)
+        self._ran(*begun)
         return values
+
+    def _ran(self, start_s: float, cpu_s: float) -> None:
+        """Counts the time since then as the program's."""
+        self.counts.run_ms += 1e3 * (time.perf_counter() - start_s)
+        self.counts.run_cpu_ms += 1e3 * (time.thread_time() - cpu_s)
 
     def answers(self, asked: Asked) -> Iterable[tuple[InstanceRun, list[np.ndarray]]]:
         """Waits for values.
@@ -405,17 +412,17 @@ class WaveRunner:
         Returns:
             Each instance with its values, of which it can be resumed at once.
         """
-        start = time.perf_counter()
+        begun = time.perf_counter(), time.thread_time()
         values = {kind: np.asarray(each) for kind, each in asked.values.items()}
-        self.counts.run_ms += 1e3 * (time.perf_counter() - start)
+        self._ran(*begun)
         for run, places in asked.places:
             yield run, [values[kind][row, ...] for kind, row in places]
 
     def wait(self) -> None:
         """Waits until the last wave has run."""
-        start = time.perf_counter()
+        begun = time.perf_counter(), time.thread_time()
         jax.block_until_ready(self._values.arenas)
-        self.counts.run_ms += 1e3 * (time.perf_counter() - start)
+        self._ran(*begun)
 
     def collect(self, shape: Any, rows: Any, lengths: Any, pools: Any) -> Any:
         """Gathers results; see `edbatch.waves.wave.collect`."""
