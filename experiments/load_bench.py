@@ -35,7 +35,8 @@ class Point:
         goodput: Answers within the limit, per second.
         latency_ms: 50th, 95th and 99th percentile from the intended start to the
             answer; None where it is infinite.
-        first_value_ms: The same to the first value that a request looked at.
+        mean_ms: Mean of the time to the answer; None where one never came.
+        first_value_ms: The percentiles to the first value that a request looked at.
         late_sends_ms: 99th percentile of how late the generator was.
         facts: What the server's process says about the run.
     """
@@ -48,6 +49,7 @@ class Point:
     reached: float
     goodput: float
     latency_ms: dict[str, float | None]
+    mean_ms: float | None
     first_value_ms: dict[str, float | None]
     late_sends_ms: float | None
     facts: dict[str, Any]
@@ -221,6 +223,7 @@ class Bench:
             reached=float(answered.sum() / max(run.seconds, 1e-9)),
             goodput=float(good / max(run.intended[-1], 1e-9)),
             latency_ms=percentiles(run.latency_ms),
+            mean_ms=float(run.latency_ms.mean()) if answered.all() else None,
             first_value_ms=percentiles(run.first_value_ms),
             late_sends_ms=late,
             facts=facts,

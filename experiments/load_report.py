@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from load_server import CONTINUOUS, ONE_BY_ONE, SERVERS
+from load_server import (
+    CELLS_FIRST_COME,
+    CONTINUOUS,
+    HEURISTICS,
+    LEARNED,
+    ONE_BY_ONE,
+    SERVERS,
+)
 
 from edbatch.errors import MissingMatplotlibError
 from edbatch.plot.figure import legend_below, new_figure
@@ -106,6 +113,7 @@ def table(found: dict[str, Any]) -> str:
         "",
         *_beside_windows(found),
         "",
+        *_beside_heuristics(found),
         *_loads(found),
         "",
     ]
@@ -135,12 +143,13 @@ def _limits(found: dict[str, Any]) -> list[str]:
 
 def _ratios(highest: dict[str, float | None]) -> str:
     own = highest[CONTINUOUS]
+    alone = highest.get(ONE_BY_ONE)
     windows = [
         each
         for name, each in highest.items()
         if name not in (*SERVERS, ONE_BY_ONE) and each is not None
     ]
-    found = [max(windows, default=None), highest[ONE_BY_ONE]]
+    found = [max(windows, default=None), alone]
     return ", ".join(
         "-" if own is None or each is None else f"{own / each:.2f}" for each in found
     )
@@ -170,6 +179,40 @@ def _beside_windows(found: dict[str, Any]) -> list[str]:
             f"| {share:.0f}% | {own[CONTINUOUS]:.1f} | {best:.1f} | {ratio:.2f} |"
         )
     return lines
+
+
+def _beside_heuristics(found: dict[str, Any]) -> list[str]:
+    """A row per load: the learned policy beside the best heuristic; none without."""
+    at: dict[float, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for each in found["points"]:
+        times = each["mean_ms"], each["latency_ms"]["p99"]
+        mean, p99 = (math.inf if each is None else each for each in times)
+        at[each["rate"]][each["system"]] = mean, p99
+    lines = []
+    for rate, own in sorted(at.items()):
+        names = [each for each in (*HEURISTICS, CELLS_FIRST_COME) if each in own]
+        if LEARNED not in own or not names:
+            continue
+        cells = [f"{100 * rate / found['standard_capacity']:.0f}%, {rate:,.0f}/s"]
+        for k in range(2):
+            best = min(names, key=lambda each, own=own, k=k: own[each][k])
+            ratio = own[LEARNED][k] / own[best][k]
+            values = [_ms_of(own[each][k]) for each in (LEARNED, best, CONTINUOUS)]
+            cells += [values[0], f"{values[1]} ({best})", f"{ratio:.2f}", values[2]]
+        lines.append(f"| {' | '.join(cells)} |")
+    if not lines:
+        return []
+    heads = [
+        f"{what} {each}"
+        for what in ("mean", "p99")
+        for each in ("learned", "of the best heuristic", "ratio", "continuous")
+    ]
+    rule = "| --- |" + " --- |" * len(heads)
+    return [f"| load | {' | '.join(heads)} |", rule, *lines, ""]
+
+
+def _ms_of(milliseconds: float) -> str:
+    return _ms(milliseconds if math.isfinite(milliseconds) else None)
 
 
 def _loads(found: dict[str, Any]) -> list[str]:

@@ -67,6 +67,7 @@ class ServerSettings:
         max_in_flight: Of `edbatch.Server`.
         policy: A file of a serving policy, which runs beside the default; or None.
         heuristics: Serving policies that run beside it, of `HEURISTICS`.
+        one_by_one: Whether one request at a time is measured, too.
         data: The folder of public data, or None.
         seed: Seed of parameters and instances.
     """
@@ -79,12 +80,14 @@ class ServerSettings:
     max_in_flight: int
     policy: Path | None
     heuristics: tuple[str, ...]
+    one_by_one: bool
     data: Path | None
     seed: int
 
     def system_names(self) -> list[str]:
         """Lists the systems."""
-        return [*self.servers(), *map(window_name, self.windows_ms), ONE_BY_ONE]
+        last = [ONE_BY_ONE] if self.one_by_one else []
+        return [*self.servers(), *map(window_name, self.windows_ms), *last]
 
     def servers(self) -> dict[str, dict[str, Any]]:
         """Returns the options of each way to run the server, by its name."""

@@ -1,4 +1,4 @@
-"""How long do requests wait for their answers, under how much load?
+r"""How long do requests wait for their answers, under how much load?
 
 A process serves one model, in several ways, one after the other (`load_systems.py`);
 this one sends requests over the loopback address, by a Poisson process, whether or not
@@ -11,6 +11,13 @@ In a clone, on an idle machine, with public data in a folder:
     pip install -e ".[plot]"
     python experiments/load_test.py --data ../shared/data --out load
     python experiments/load_test.py --workloads tree-lstm --hidden 128 --out load
+
+Serving policies beside heuristics, 12 minutes in all (`serving_policies/` holds those
+that were trained for these models; its README says how):
+
+    cd experiments && python load_test.py --data ../shared/data --out ../learned \
+        --policies serving_policies --heuristics greedy,largest,oldest --hidden 128 \
+        --windows 5 --no-one-by-one --seconds 4 --steps 0 --budget-min 12
 
 The folder gets a file of JSON and pictures for each model, and `tables.md` of all.
 Parameters are not trained. Every answer is compared with that of the model alone, and
@@ -54,13 +61,18 @@ class Arguments:
     limit_ms: float = option(50.0, "Limit of the 99th percentile.")
     instances: int = option(512, "Different requests.")
     max_in_flight: int = option(256, "Requests that eb.Server runs at once.")
-    budget_min: float = option(40.0, "Minutes for all; later searches are left out.")
+    budget_min: float = option(
+        40.0, "Minutes for all; later loads and searches are left out."
+    )
     policies: str = option(
-        "", "Serving policies to measure, such as tree-lstm=a.json,lstm-nmt=b.json."
+        "",
+        "Serving policies to measure, such as tree-lstm=a.json,lstm-nmt=b.json, or a"
+        " folder of tree-lstm.json and so on.",
     )
     heuristics: str = option(
         "", "Policies to measure as well: any of greedy, largest, oldest."
     )
+    one_by_one: bool = option(True, "Whether to measure one request at a time, too.")
     seed: int = option(0, "Seed of parameters, instances and times.")
 
 
@@ -70,7 +82,7 @@ class Test:
     Args:
         bench: What makes runs.
         own: The arguments.
-        end: When no further search begins, by `time.monotonic`.
+        end: When no further load or search begins, by `time.monotonic`.
     """
 
     def __init__(self, bench: Bench, own: Arguments, end: float) -> None:
@@ -85,17 +97,20 @@ class Test:
         """
         bench, own = self._bench, self._own
         names = bench.settings.system_names()
-        alone = {name: bench.alone_ms(name) for name in (CONTINUOUS, ONE_BY_ONE)}
+        single = [each for each in (CONTINUOUS, ONE_BY_ONE) if each in names]
+        alone = {name: bench.alone_ms(name) for name in single}
         capacity = {name: bench.capacity(name) for name in names}
         rates = {name: found for name, (found, _) in capacity.items()}
         windows = [each for each in names if each not in (*SERVERS, ONE_BY_ONE)]
         standard = max(rates[each] for each in windows)
         for share in map(float, own.shares.split(",")):
+            if self.points and time.monotonic() > self._end:
+                break
             for name in names:
                 of = rates[name] if name == ONE_BY_ONE else standard
                 self._measure(name, 0.01 * share * of)
         limits = [own.limit_ms]
-        if (longer := _LONG * alone[ONE_BY_ONE]) > own.limit_ms:
+        if (longer := _LONG * alone.get(ONE_BY_ONE, 0.0)) > own.limit_ms:
             limits.append(longer)
         found = {
             f"{limit:.1f}": {name: self.search(name, limit, rates) for name in names}
@@ -157,7 +172,10 @@ class Test:
 
 
 def _policy_of(policies: str, workload: str) -> Path | None:
-    """Returns the file that is named for a workload."""
+    """Returns the file that is named for a workload, or that a folder has for it."""
+    if policies and "=" not in policies:
+        path = Path(policies) / f"{workload}.json"
+        return path if path.exists() else None
     named = dict(each.split("=", 1) for each in policies.split(",") if each)
     return Path(named[workload]) if workload in named else None
 
@@ -184,6 +202,7 @@ def measure(own: Arguments, workload: str, hidden: int, end: float) -> dict[str,
         max_in_flight=own.max_in_flight,
         policy=_policy_of(own.policies, workload),
         heuristics=tuple(each for each in own.heuristics.split(",") if each),
+        one_by_one=own.one_by_one,
         data=own.data if own.data.is_dir() else None,
         seed=own.seed,
     )

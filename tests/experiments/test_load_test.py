@@ -223,7 +223,7 @@ class Slope:
         self.rates.append(rate)
         p99 = 10.0 * rate / 100 if rate < 900 else None
         latency = {"p50": 1.0, "p95": 1.0, "p99": p99}
-        return Point(system, rate, 1, 1, 0, rate, rate, latency, latency, 0.0, {})
+        return Point(system, rate, 1, 1, 0, rate, rate, latency, 1.0, latency, 0.0, {})
 
 
 def test_the_highest_load_is_found_between_what_keeps_a_limit_and_what_does_not(
@@ -246,10 +246,15 @@ def test_ways_to_run_the_server_go_by_the_workload(experiment, tmp_path):
 
     def settings(workload, policies="", heuristics=()):
         policy = experiment._policy_of(policies, workload)
-        return ServerSettings(workload, 4, 6, (2.0,), 4, 8, policy, heuristics, None, 1)
+        own = workload, 4, 6, (2.0,), 4, 8, policy, heuristics
+        return ServerSettings(*own, one_by_one=True, data=None, seed=1)
 
     names = [CONTINUOUS, "window 2 ms", "one by one"]
     assert settings("tree-lstm").system_names() == names
+    (tmp_path / "lstm-nmt.json").write_text("")
+    for policies in (str(tmp_path), f"lstm-nmt={tmp_path / 'lstm-nmt.json'}"):
+        assert settings("lstm-nmt", policies).policy == tmp_path / "lstm-nmt.json"
+        assert settings("tree-lstm", policies).policy is None
     own = settings("lstm-nmt", "tree-lstm=a.json,lstm-nmt=b.json")
     assert own.system_names() == [CONTINUOUS, CELLS_FIRST_COME, LEARNED, *names[1:]]
     assert own.servers()[LEARNED]["policy"].name == "b.json"
@@ -279,9 +284,11 @@ def test_the_table_puts_p99_beside_that_of_the_best_window(experiment):
         facts = {"compilations": 0, "cpu_s": 0.1}
         counts = {"requests": 9, "answered": 9, "wrong": 0, "reached": 1, "goodput": 1}
         own = {"latency_ms": latency, "first_value_ms": latency, "facts": facts}
+        own["mean_ms"] = 0.5 * p99 if p99 else None
         return {"system": system, "rate": rate, **counts, **own}
 
     names = ("continuous", "window 2 ms", "window 5 ms", "one by one")
+    learned = {"learned": 6.0, "greedy": 12.0, "largest": 8.0, "oldest": None}
     highest, p99s = (90.0, 40.0, 60.0, None), (9.0, None, 30.0, 1.0)
     found = {
         **{"workload": "any", "hidden": 4, "data": "none", "discarded_runs": 0},
@@ -292,10 +299,15 @@ def test_the_table_puts_p99_beside_that_of_the_best_window(experiment):
         "points": [
             *(point(name, 70.0, p99s[k]) for k, name in enumerate(names)),
             point("continuous", 80.0, None),
+            *(point(name, 70.0, p99) for name, p99 in learned.items()),
         ],
     }
     text = table(found)
     assert "| 70% | 9.0 | 30.0 | 0.30 |" in text
+    assert (
+        "| 70%, 70/s | 3.0 | 4.0 (largest) | 0.75 | 4.5 | 6.0 | 8.0 (largest) | 0.75"
+        " | 9.0 |" in text
+    )
     assert "| 80% | ∞ |" not in text  # no window was measured there
     assert "| continuous, by the best window and one by one | | 1.50, - |" in text
     assert "| continuous | 80 | 80% | 1.0 | 2.0 | ∞ |" in text
@@ -307,3 +319,29 @@ def test_what_is_compiled_is_counted(experiment):
     counted = Compilations()
     jax.jit(lambda x: 3 * x + counted.count)(2.0).block_until_ready()
     assert counted.count > 0
+
+
+def test_policies_are_trained_on_the_types_that_are_served(experiment):
+    """A policy knows types by cell, parameters and arity: none may be unknown."""
+    from load_models import MODELS, load_model
+    from load_training import pairs, parameters, translate_known
+
+    from edbatch.models import get_workload
+
+    found = pairs(np.random.default_rng(0), 3)
+    assert len(found) == 3 and parameters(jax.random.key(0))["encoder"]
+    for name in MODELS:
+        served = load_model(name, 4, 4, seed=2)
+        known = get_workload(name).model if name != "lstm-nmt" else translate_known
+        trained = eb.batch(known, params=served.params)
+        trained.plan(trained.record(each) for each in served.instances)
+        batched = eb.batch(served.model)
+        with eb.Server(batched, served.params) as server:
+            futures = [server.submit_nowait(each) for each in served.instances]
+            for each in futures:
+                each.result(120)
+        assert set(types_of(batched)) <= set(types_of(trained))
+
+
+def types_of(batched):
+    return [(each.key.cell, each.key.path) for each in batched.types]

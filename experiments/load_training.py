@@ -1,0 +1,55 @@
+r"""The translator of the load test as train-policy takes it: words known in advance.
+
+The load test serves a greedy decoder whose cell `next_word` is not one of the workload
+`lstm-nmt`, and a policy knows types by their cells. A simulation needs recordings,
+which look at no values, so here the words of the reference are those that are decoded:
+the same cells as often. In this folder, with public data in `LOAD_DATA` or else sampled
+pairs:
+
+    export LOAD_DATA=../shared/data
+    ASK="--model load_training:translate_known --instances load_training:pairs
+        --params load_training:parameters"
+    edbatch calibrate $ASK --minibatches 2 --rounds 3 --out lstm-nmt.costs.json
+    train-policy --serving $ASK --costs lstm-nmt.costs.json --objective p99 \
+        --overhead-us 500 --out lstm-nmt.json
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from load_models import load_model, next_word
+
+from edbatch.data import SentencePair
+from edbatch.models.lstm_nmt import lstm, start
+
+_HIDDEN = 128
+
+
+def translate_known(params: Any, pair: SentencePair) -> list[Any]:
+    """Gives each next word, as `load_models.translate_greedily` computes it."""
+    state = start(params["encoder"])
+    memory = []
+    for source_word in pair.source:
+        state = lstm(params["encoder"], source_word, state)
+        memory.append(state[0])
+    words = []
+    for word in pair.target[:-1]:
+        state = lstm(params["decoder"], word, state)
+        words.append(next_word(params["attention"], state[0], memory))
+    return words
+
+
+def pairs(rng: np.random.Generator, count: int) -> list[SentencePair]:
+    """Returns pairs of sentences, numbered; the generator chooses."""
+    folder = os.environ.get("LOAD_DATA")
+    seed = int(rng.integers(2**31))
+    data = None if folder is None else Path(folder)
+    return list(load_model("lstm-nmt", 2, count, data=data, seed=seed).instances)
+
+
+def parameters(key: jax.Array) -> Any:
+    """Returns parameters of the length that is measured."""
+    return load_model("lstm-nmt", _HIDDEN, 1).params
