@@ -7,19 +7,18 @@ depends on the model, its widths and the machine, so it is measured.
 """
 
 import logging
-import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from edbatch.arguments import check_flag, list_of
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
 from edbatch.errors import EdbatchError, PlanError
+from edbatch.measuring import loss_of, side_by_side
 from edbatch.sharding.devices import all_devices
 
 log = logging.getLogger("edbatch")
@@ -89,6 +88,7 @@ def choose_devices(
 
     Example:
         >>> import edbatch as eb
+        >>> import jax.numpy as jnp
         >>> @eb.cell
         ... def twice(params, x):
         ...     return params * x
@@ -121,7 +121,8 @@ def choose_devices(
         _run_of(batched, one, recordings, gradient),
         _run_of(sharded, several, recordings, gradient),
     ]
-    on_one, on_all = _milliseconds(runs, _ROUNDS)
+    times = side_by_side(runs, _ROUNDS, _MOST_MS)
+    on_one, on_all = np.median(times, axis=1).tolist()
     faster = on_all < on_one
     devices = count if faster else 1
     what = "value and gradient" if gradient else "forward"
@@ -150,26 +151,5 @@ def _run_of(
         forward = jax.jit(function.apply)
         return lambda: forward(params, plan)
 
-    def loss(params: Any, plan: Any) -> Any:
-        leaves = jax.tree.leaves(function.apply(params, plan))
-        floats = [x for x in leaves if jnp.issubdtype(x.dtype, jnp.inexact)]
-        return sum((jnp.sum(jnp.abs(x) ** 2) for x in floats), jnp.float32(0))
-
-    step = jax.jit(jax.value_and_grad(loss))
+    step = jax.jit(jax.value_and_grad(loss_of(function)))
     return lambda: step(params, plan)
-
-
-def _milliseconds(runs: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
-    """The median time of each run; they take turns, after one that compiles."""
-    for run in runs:
-        jax.block_until_ready(run())
-    times: list[list[float]] = [[] for _ in runs]
-    begin = time.perf_counter()
-    for number in range(rounds):
-        for own, run in zip(times, runs, strict=True):
-            start = time.perf_counter()
-            jax.block_until_ready(run())
-            own.append(1e3 * (time.perf_counter() - start))
-        if number >= 2 and 1e3 * (time.perf_counter() - begin) > _MOST_MS:
-            break
-    return [statistics.median(own) for own in times]

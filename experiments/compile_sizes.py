@@ -21,8 +21,8 @@ import jax
 import numpy as np
 
 import edbatch as eb
-from edbatch.benchmark.loss import half_squares
 from edbatch.cell.jaxpr import body_of, inner_bodies
+from edbatch.measuring import loss_of
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
@@ -132,13 +132,7 @@ def measure(name: str, way: str, tier: str, arguments: Arguments) -> str:
     model, params, instances = load(name, arguments)
     batched = eb.batch(model, params=params)
     plan = batched.plan(instances).in_tier(tier)
-    if way == "forward":
-        run: Any = batched.apply
-    else:
-
-        def run(params: Any, plan: Any) -> Any:
-            return jax.grad(lambda own: half_squares(batched.apply(own, plan)))(params)
-
+    run = batched.apply if way == "forward" else jax.grad(loss_of(batched))
     options = plan.coarse_options() if tier == "coarse" else None
     jitted = jax.jit(run, compiler_options=options or None)
     traced, trace_s = timed(lambda: jitted.trace(params, plan))

@@ -27,13 +27,13 @@ import edbatch as eb
 from edbatch.benchmark import BenchmarkConfig, calibrate
 from edbatch.benchmark.minibatches import random_params
 from edbatch.graph import GraphStructure
+from edbatch.measuring import side_by_side
 from edbatch.models import WORKLOADS, get_workload
 from edbatch.policies import BeamSearch, CostModel, train_policy
 from edbatch.policies.registry import HEURISTICS
 from edbatch.schedule import Policy, Schedule
 
 from arguments import option, parse_arguments
-from timing import side_by_side
 
 ROW = "{:22} {:>6} {:>15} {:>15} {:>15} {:>6} {:>8}"
 HEAD = ROW.format(

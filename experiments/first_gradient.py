@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 import edbatch as eb
-from edbatch.benchmark.loss import half_squares
+from edbatch.measuring import loss_of, timed
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
@@ -67,12 +67,7 @@ def load(name: str, arguments: Arguments) -> tuple[Any, Any, list[Any], int]:
 
 
 def milliseconds(call: Callable[[], Any], rounds: int) -> float:
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(1e3 * (time.perf_counter() - start))
-    return float(np.median(times))
+    return float(np.median([timed(call)[1] for _ in range(rounds)]))
 
 
 def measure(name: str, arguments: Arguments) -> str:
@@ -85,11 +80,7 @@ def measure(name: str, arguments: Arguments) -> str:
     if arguments.warm_up_host:
         eb.batch(model, params=params).plan(instances[size:])
     batched = eb.batch(model, params=params)
-
-    @eb.jit
-    def gradient(params: Any, plan: eb.Plan) -> Any:
-        return jax.grad(lambda own: half_squares(batched.apply(own, plan)))(params)
-
+    gradient = eb.jit(jax.grad(loss_of(batched)))
     start = time.perf_counter()
     plan = batched.plan(instances[:size])
     jax.block_until_ready(gradient(params, plan))

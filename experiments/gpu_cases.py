@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import edbatch as eb
-from edbatch.benchmark.loss import half_squares
 from edbatch.executor.program import ProgramShape
+from edbatch.measuring import loss_of
 from edbatch.models import get_workload
 from edbatch.models.transition_parser import parse
 from edbatch.plan import Plan
@@ -145,10 +145,7 @@ def function_of(batched: Any, way: str) -> Callable[[Any, Plan], Any]:
     if way == "forward":
         run: Callable[[Any, Plan], Any] = batched.apply
         return run
-
-    def gradient(params: Any, plan: Plan) -> Any:
-        return jax.grad(lambda own: half_squares(batched.apply(own, plan)))(params)
-
+    gradient: Callable[[Any, Plan], Any] = jax.grad(loss_of(batched))
     return gradient
 
 

@@ -29,13 +29,12 @@ import jax
 import numpy as np
 
 import edbatch as eb
-from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.peak import peak_gflops
 from edbatch.cell.flops import count_flops
+from edbatch.measuring import loss_of, side_by_side
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
-from timing import side_by_side
 
 # Names of operations in compiled programs of CPUs, and what they do. The first that
 # fits counts.
@@ -78,14 +77,10 @@ def main(arguments: Arguments) -> None:
     recordings = batched.record_all(workload.sample(rng, arguments.batch_size))
     plan = jax.device_put(batched.plan(recordings))
     graph = batched.graph(recordings)
-
-    def loss(params: Any, plan: Any) -> Any:
-        return half_squares(batched.apply(params, plan))
-
     transform: Callable[..., Any] = jax.value_and_grad
     if arguments.tables:
         transform = partial(eb.sparse.value_and_grad, tables=arguments.tables)
-    forward, step = jax.jit(batched.apply), jax.jit(transform(loss))
+    forward, step = jax.jit(batched.apply), jax.jit(transform(loss_of(batched)))
     calls = [partial(forward, params, plan), partial(step, params, plan)]
     times = np.median(side_by_side(calls, arguments.rounds), axis=1)
     peak, gflop = peak_gflops(graph, arguments.seed), count_flops(graph) / 1e9

@@ -20,11 +20,10 @@ import jax
 import numpy as np
 
 import edbatch as eb
-from edbatch.benchmark.loss import half_squares
+from edbatch.measuring import loss_of, side_by_side
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
-from timing import side_by_side
 
 ROW = "{:22} {:>6} {:>7} {:>6} {:>6} {:>9} {:>10} {:>10} {:>11}"
 HEAD = ROW.format(
@@ -81,12 +80,9 @@ def prepare(workload: Any, params: Any, instances: list[Any], budget: str) -> Ro
     sizes = eb.Sizes(max_loops=None if budget == "all" else int(budget))
     batched = eb.batch(workload.model, params=params, sizes=sizes)
     plan = batched.plan(instances)
-
-    def loss(params: Any, plan: eb.Plan) -> Any:
-        return half_squares(batched.apply(params, plan))
-
     forward = compiled(batched.apply, params, plan)
-    return Row(budget, plan, forward, compiled(jax.grad(loss), params, plan))
+    gradient = compiled(jax.grad(loss_of(batched)), params, plan)
+    return Row(budget, plan, forward, gradient)
 
 
 def measure(name: str, hidden: int, arguments: Arguments) -> None:

@@ -24,10 +24,10 @@ from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import Sentence, Tree
+from edbatch.measuring import side_by_side
 from edbatch.models import bilstm_tagger, get_workload, tree_lstm
 
 from arguments import option, parse_arguments
-from timing import side_by_side
 
 ROW = "{:14} {:>6} {:>12} {:>10} {:>10} {:>16} {:>16}"
 HEAD = ROW.format(

@@ -27,10 +27,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import edbatch as eb
+from edbatch.measuring import side_by_side
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
-from timing import side_by_side
 
 ROW = "{:14} {:>6} {:>8} {:>10} {:>12} {:>10}"
 HEAD = ROW.format("workload", "hidden", "devices", "ms", "nodes/s", "against 1")

@@ -20,7 +20,7 @@ import numpy as np
 from first_gradient import load
 
 import edbatch as eb
-from edbatch.benchmark.loss import half_squares
+from edbatch.measuring import loss_of, timed
 
 from arguments import option, parse_arguments
 
@@ -52,7 +52,7 @@ def steps_by_part(
     """Times each step, until the fine program ran some rounds.
 
     Args:
-        step: Runs a step of a new function of `eb.jit`, and waits for its result.
+        step: Runs a step of a new function of `eb.jit`, and returns its result.
         rounds: How many fine steps.
         limit_s: How long to wait for the fine program, in seconds.
 
@@ -60,17 +60,14 @@ def steps_by_part(
         Milliseconds of each step after the first, by what happened meanwhile.
     """
     earlier = len(list(eb.compile_report()))
-    step()
+    timed(step)
     times: dict[str, list[float]] = {
         each: [] for each in (BEFORE, TRACING, COMPILING, AFTER)
     }
     end = time.monotonic() + limit_s
     while len(times[AFTER]) < rounds and time.monotonic() < end:
         part = _now(earlier)
-        start = time.perf_counter()
-        step()
-        spent = 1e3 * (time.perf_counter() - start)
-        times[part].append(spent)
+        times[part].append(timed(step)[1])
     return times
 
 
@@ -91,13 +88,9 @@ def measure(name: str, arguments: Arguments) -> list[str]:
     model, params, instances, _ = load(name, arguments)
     batched = eb.batch(model, params=params)
     plan = batched.plan(instances[: arguments.batch_size])
-
-    @eb.jit(tiers="auto")
-    def gradient(params: Any, plan: eb.Plan) -> Any:
-        return jax.grad(lambda own: half_squares(batched.apply(own, plan)))(params)
-
+    gradient = eb.jit(jax.grad(loss_of(batched)), tiers="auto")
     times = steps_by_part(
-        lambda: jax.block_until_ready(gradient(params, plan)),
+        lambda: gradient(params, plan),
         arguments.rounds,
         arguments.limit_s,
     )

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 import edbatch as eb
-from edbatch.benchmark.loss import half_squares
+from edbatch.measuring import loss_of, timed
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
@@ -56,20 +56,13 @@ def line(nodes: int, arguments: Arguments) -> str:
     kept = [batched.record(each) for each in workload.sample(rng, 200)]
     ends = np.cumsum([each.num_nodes for each in kept])
     laps, rest = divmod(nodes, int(ends[-1]))
+    minibatch = kept * laps + kept[: int(np.searchsorted(ends, rest)) + 1]
     start = time.perf_counter()
-    plan = batched.plan(kept * laps + kept[: int(np.searchsorted(ends, rest)) + 1])
+    plan = batched.plan(minibatch)
     plan_s = time.perf_counter() - start
-
-    @jax.jit
-    def step(params, plan):
-        return jax.value_and_grad(lambda own: half_squares(batched.apply(own, plan)))(
-            params
-        )
-
+    step = jax.jit(jax.value_and_grad(loss_of(batched)))
     jax.block_until_ready(step(params, plan))
-    start = time.perf_counter()
-    jax.block_until_ready(step(params, plan))
-    seconds = time.perf_counter() - start
+    _, step_ms = timed(step, params, plan)
     assert plan.report is not None, "plans are made with a report"
     real = plan.report.nodes
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -78,7 +71,7 @@ def line(nodes: int, arguments: Arguments) -> str:
         real,
         *(f"{each / real:.0f}" for each in counted),
         f"{most:.2f}",
-        f"{real / seconds:.0f}",
+        f"{1e3 * real / step_ms:.0f}",
         f"{plan_s:.2f}",
     )
 

@@ -13,7 +13,6 @@ Takes a minute on two cores, most of it to compile. Keep the machine otherwise i
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +20,10 @@ import numpy as np
 from jax import Array
 
 import edbatch as eb
-from edbatch.benchmark.loss import half_squares
+from edbatch.measuring import loss_of, side_by_side
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
-from timing import side_by_side
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def measure(arguments: Arguments) -> np.ndarray:
         eb.batch(workload.model, "zoo:tree-lstm", params=own, cache_bytes=0)
         for own in params
     ]
-    steps = [jax.jit(jax.value_and_grad(partial(_loss, each))) for each in ways]
+    steps = [jax.jit(jax.value_and_grad(loss_of(each))) for each in ways]
     times = []
     for _ in range(arguments.minibatches):
         trees = workload.sample(rng, arguments.batch_size)
@@ -79,10 +77,6 @@ def measure(arguments: Arguments) -> np.ndarray:
         ]
         times.append(side_by_side(calls, arguments.rounds))
     return np.stack(times, axis=1)
-
-
-def _loss(batched: eb.Batched, params: Any, plan: eb.Plan) -> Array:
-    return half_squares(batched.apply(params, plan))
 
 
 def report(arguments: Arguments, times: np.ndarray) -> list[str]:

@@ -20,7 +20,6 @@ import jax
 import numpy as np
 from jax import Array
 
-from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
@@ -37,6 +36,7 @@ from edbatch.benchmark.staging import (
 )
 from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph, merge
+from edbatch.measuring import half_squares
 
 MOST_GROUPS = 160  # a chain of 240 took half a minute
 

@@ -19,7 +19,6 @@ import numpy as np
 from jax import Array
 
 from edbatch.benchmark.exact import assign_rows
-from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
@@ -37,6 +36,7 @@ from edbatch.benchmark.staging import (
 )
 from edbatch.cell.program import Packed
 from edbatch.graph import DataflowGraph, NodeType, TypeTable, merge
+from edbatch.measuring import half_squares
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from edbatch.benchmark.compile_counter import CompileCount
-from edbatch.benchmark.loss import max_relative_error
+from edbatch.benchmark.differences import max_abs_error, max_relative_error
 from edbatch.benchmark.systems import System
+from edbatch.measuring import timed
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ class _FirstRuns:
 
     def run(self, call: Callable[[Any], Any], plan: Any) -> Any:
         before = self._count.programs
-        outcome, elapsed_ms = _timed(call, plan)
+        outcome, elapsed_ms = timed(call, plan)
         self._first_ms.append(elapsed_ms)
         self._compiles.append(self._count.programs - before)
         return outcome
@@ -186,9 +186,9 @@ def alternate(
                     k = (turn + r) % len(systems)
                     times[k, :2, m, r] = _host(systems[k], instances)
                     plan = warm[k].plans[m]
-                    _, times[k, 2, m, r] = _timed(systems[k].forward, plan)
+                    _, times[k, 2, m, r] = timed(systems[k].forward, plan)
                     if train:
-                        _, times[k, 3, m, r] = _timed(systems[k].train, plan)
+                        _, times[k, 3, m, r] = timed(systems[k].train, plan)
                     tick()
     return [
         Samples(record, plan, forward, both if train else None)
@@ -214,12 +214,6 @@ def _host(system: System, instances: Sequence[Any]) -> tuple[float, float]:
     planned = time.perf_counter()
     del plan, recordings  # not before, since freeing them takes time too
     return 1e3 * (recorded - start), 1e3 * (planned - recorded)
-
-
-def _timed(call: Callable[[Any], Any], plan: Any) -> tuple[Any, float]:
-    start = time.perf_counter()
-    outcome = jax.block_until_ready(call(plan))
-    return outcome, 1e3 * (time.perf_counter() - start)
 
 
 def typical(samples: np.ndarray) -> float:
@@ -266,29 +260,3 @@ def noise_percent(samples: np.ndarray) -> float:
     relative = samples / np.median(samples, axis=1, keepdims=True)
     low, high = np.percentile(relative, (25, 75))
     return round(float(high - low) * 50, 6)
-
-
-def max_abs_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """Compares the outputs of all instances, number by number.
-
-    Returns:
-        The largest absolute difference; infinite where only one is not a number.
-
-    Raises:
-        AssertionError: Structures or shapes differ.
-    """
-    structure: Any
-    wanted: Any
-    ours, structure = jax.tree.flatten(list(found))
-    theirs, wanted = jax.tree.flatten(list(expected))
-    assert structure == wanted, f"the results have structure {structure}, not {wanted}"
-    worst = 0.0
-    for a, b in zip(ours, theirs, strict=True):
-        left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        assert left.shape == right.shape, "the results differ in shape"
-        same = (left == right) | (np.isnan(left) & np.isnan(right))
-        with np.errstate(invalid="ignore"):
-            gap = np.where(same, 0.0, np.abs(left - right))
-        gap[np.isnan(gap)] = np.inf
-        worst = max(worst, float(gap.max(initial=0.0)))
-    return worst

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.staged_system import (
     StagedSystem,
     instance_results,
@@ -44,6 +43,7 @@ from edbatch.benchmark.staging import (
 from edbatch.cell.program import Packed
 from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph, NodeType, TypeTable, merge
+from edbatch.measuring import half_squares
 
 _GRAIN = 8  # counts of nodes are rounded up to it, to compile less often
 

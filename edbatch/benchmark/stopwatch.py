@@ -5,13 +5,12 @@ kept. Microseconds come back at the end, by the standard's median time over the 
 session: whatever else the machine did for a while then touches all times alike.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
+from edbatch.measuring import timed
 from edbatch.plan import Plan
 
 
@@ -25,7 +24,7 @@ class Stopwatch:
     def __init__(self, apply: Callable[[Plan], Any], standard: Plan) -> None:
         self.standard = standard
         self._apply = apply
-        self._seconds: list[float] = []
+        self._ms: list[float] = []
         self._time(standard)  # compiles
 
     def ratio(self, *plans: Plan) -> np.ndarray:
@@ -37,8 +36,8 @@ class Stopwatch:
         Returns:
             The time of each relative to the standard's; ``[plans] float64``.
         """
-        self._seconds.append(self._time(self.standard))
-        return np.array([self._time(plan) for plan in plans]) / self._seconds[-1]
+        self._ms.append(self._time(self.standard))
+        return np.array([self._time(plan) for plan in plans]) / self._ms[-1]
 
     def warm_up(self, plan: Plan) -> None:
         """Runs a plan so that its program is compiled."""
@@ -47,9 +46,7 @@ class Stopwatch:
     @property
     def standard_us(self) -> float:
         """Microseconds of the standard: the median of its runs so far."""
-        return 1e6 * float(np.median(self._seconds))
+        return 1e3 * float(np.median(self._ms))
 
     def _time(self, plan: Plan) -> float:
-        start = time.perf_counter()
-        jax.block_until_ready(self._apply(plan))
-        return time.perf_counter() - start
+        return timed(self._apply, plan)[1]

@@ -11,11 +11,11 @@ import edbatch as eb
 from edbatch.benchmark.config import LEARNED, PLANNERS
 from edbatch.benchmark.exact import Exact
 from edbatch.benchmark.levels import Levels
-from edbatch.benchmark.loss import half_squares
 from edbatch.benchmark.scan import Scan, ScanSorted
 from edbatch.compiler import Compiler
 from edbatch.graph import DataflowGraph
 from edbatch.graph.context import jitted_cells
+from edbatch.measuring import half_squares, loss_of
 from edbatch.memory_planner import Planner
 from edbatch.plan import Plan
 from edbatch.schedule import Policy
@@ -77,11 +77,7 @@ class Batched:
             compiler=compiler,
             cache_bytes=0,
         )
-        self._train = jax.jit(
-            jax.value_and_grad(
-                lambda params, plan: half_squares(self.batched.apply(params, plan))
-            )
-        )
+        self._train = jax.jit(jax.value_and_grad(loss_of(self.batched)))
 
     def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
         """Records the model on each instance."""

@@ -1,7 +1,6 @@
 """The steps of `edbatch demo`."""
 
 import tempfile
-import time
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +18,7 @@ from edbatch.cli.task import Task
 from edbatch.compilation.settings import fine_only
 from edbatch.graph import GraphStructure
 from edbatch.graph.context import jitted_cells
+from edbatch.measuring import timed
 from edbatch.models import Workload, get_workload
 from edbatch.policies import Greedy, StateMachine, compare, train_policy, warm_up
 from edbatch.schedule.interrupt import deferred_interrupt
@@ -123,26 +123,20 @@ class Tour:
         size = self.batch_size
         chunks = [self.trees[k : k + size] for k in range(0, self.num_trees, size)]
         with stage("Compiling"):
-            began = time.perf_counter()
-            for chunk in chunks[:2]:
-                jax.block_until_ready(batched(self.params, chunk))
-            compile_s = time.perf_counter() - began
+            first_ms = [timed(batched, self.params, each)[1] for each in chunks[:2]]
         with stage("Running"):
-            batched_s = [
-                _timed(lambda chunk=chunk: batched(self.params, chunk))
-                for chunk in chunks[2:]
-            ]
+            batched_ms = [timed(batched, self.params, each)[1] for each in chunks[2:]]
             few = self.trees[:8]
             with jitted_cells():
-                unbatched_s = [
-                    _timed(lambda: [self.workload.model(self.params, t) for t in few])
+                unbatched_ms = [
+                    timed(lambda: [self.workload.model(self.params, t) for t in few])[1]
                     for _ in range(3)
                 ]
         return {
-            "instances_per_s": size / float(np.median(batched_s)),
-            "unbatched_per_s": len(few) / float(np.median(unbatched_s)),
+            "instances_per_s": 1e3 * size / float(np.median(batched_ms)),
+            "unbatched_per_s": 1e3 * len(few) / float(np.median(unbatched_ms)),
             "compiles": batched.compiles,
-            "compile_s": compile_s,
+            "compile_s": sum(first_ms) / 1e3,
         }
 
     def verify(self) -> dict[str, Any]:
@@ -152,9 +146,3 @@ class Tour:
             outputs = eb.verify(self.batched, self.params, minibatch, gradients=False)
             few = eb.verify(self.batched, self.params, minibatch[:_CHECKED_GRADIENTS])
         return asdict(outputs) | {"max_gradient_error": few.max_gradient_error}
-
-
-def _timed(run: Any) -> float:
-    start = time.perf_counter()
-    jax.block_until_ready(run())
-    return time.perf_counter() - start

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from edbatch.benchmark.compile_counter import count_compiles
-from edbatch.benchmark.loss import max_relative_error
+from edbatch.benchmark.differences import max_abs_error, max_relative_error
 from edbatch.benchmark.measure import (
     FirstRuns,
     Reference,
     alternate,
-    max_abs_error,
     noise_percent,
     ratio,
     typical,

@@ -8,9 +8,9 @@ import pytest
 import edbatch as eb
 from edbatch.benchmark import UnsupportedError
 from edbatch.benchmark.compile_counter import count_compiles
+from edbatch.benchmark.differences import max_abs_error
 from edbatch.benchmark.exact import MOST_GROUPS, Exact
 from edbatch.benchmark.levels import Levels
-from edbatch.benchmark.measure import max_abs_error
 from edbatch.benchmark.scan import Scan, ScanSorted
 from edbatch.data import Tree, sample_tree
 from edbatch.graph.context import jitted_cells

@@ -1,0 +1,117 @@
+"""What measurements of a model share: a loss for its gradient, and a clock."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from edbatch.batched_function import BatchedFunction
+
+
+def half_squares(outputs: Any) -> Array:
+    """Sums the squares of all outputs, so that every one of them has a cotangent.
+
+    Args:
+        outputs: A pytree; its integers do not count, and zeros of padding add nothing.
+
+    Returns:
+        Half the sum, a float32 scalar.
+
+    Example:
+        >>> float(half_squares({"state": jnp.array([1.0, 2.0]), "label": 7}))
+        2.5
+    """
+    arrays = map(jnp.asarray, jax.tree.leaves(outputs))
+    squares = [
+        jnp.sum(_square(each))
+        for each in arrays
+        if jnp.issubdtype(each.dtype, jnp.inexact)
+    ]
+    return 0.5 * sum(squares, jnp.float32(0))
+
+
+def _square(array: Array) -> Array:
+    if jnp.iscomplexobj(array):
+        return jnp.real(array * jnp.conj(array))
+    return jnp.square(array)
+
+
+def loss_of(function: BatchedFunction) -> Callable[[Any, Any], Array]:
+    """Makes the loss whose gradient is measured.
+
+    Args:
+        function: A batched function.
+
+    Returns:
+        `half_squares` of its outputs, a function of parameters and a plan.
+
+    Example:
+        >>> import edbatch as eb
+        >>> batched = eb.batch(eb.cell(lambda params, x: params * x))
+        >>> plan = batched.plan([1.0, 2.0], params=jnp.float32(3))
+        >>> float(jax.grad(loss_of(batched))(jnp.float32(3), plan))
+        15.0
+    """
+
+    def loss(params: Any, plan: Any) -> Array:
+        return half_squares(function.apply(params, plan))
+
+    return loss
+
+
+def timed(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """Calls a function and waits for what it returns.
+
+    Args:
+        call: The function.
+        *arguments: What it is called with.
+
+    Returns:
+        What it returned, and the milliseconds that it took.
+
+    Example:
+        >>> total, milliseconds = timed(jnp.sum, jnp.arange(4))
+        >>> int(total), milliseconds > 0
+        (6, True)
+    """
+    start = time.perf_counter()
+    outcome = jax.block_until_ready(call(*arguments))
+    return outcome, 1e3 * (time.perf_counter() - start)
+
+
+def side_by_side(
+    calls: Sequence[Callable[[], Any]], rounds: int, most_ms: float = np.inf
+) -> np.ndarray:
+    """Times calls that take turns, each once untimed before.
+
+    Each round begins with another call, so what the machine does meanwhile, and what
+    one call leaves in caches for the next, meets all alike.
+
+    Args:
+        calls: The calls; what they return is waited for.
+        rounds: How often each is timed.
+        most_ms: After three rounds none begins once so much time has passed.
+
+    Returns:
+        Milliseconds, ``[calls, rounds]``, of fewer rounds if time was up.
+
+    Example:
+        >>> side_by_side([lambda: jnp.zeros(2), lambda: jnp.ones(2)], rounds=3).shape
+        (2, 3)
+    """
+    for call in calls:
+        jax.block_until_ready(call())  # may compile
+    found: list[np.ndarray] = []
+    while len(found) < rounds:
+        if len(found) >= 3 and np.sum(found) > most_ms:
+            break
+        own = np.empty(len(calls))
+        for turn in range(len(calls)):
+            k = (turn + len(found)) % len(calls)
+            _, own[k] = timed(calls[k])
+        found.append(own)
+    return np.array(found).reshape(-1, len(calls)).T
