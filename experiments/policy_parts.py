@@ -57,7 +57,7 @@ def minibatches(workload: str, arguments: Arguments) -> list[GraphStructure]:
     """Records minibatches of held-out instances."""
     files = [Path(arguments.data) / file for file in FILES[workload]]
     data = files if arguments.data else None
-    options = TaskOptions(workload, data, None, None, None, None, None)
+    options = TaskOptions(workload, data)
     count = max(_INSTANCES, 10 * arguments.batch_size)
     task = load_task(options, arguments.seed, count)
     rng = np.random.default_rng(arguments.seed)

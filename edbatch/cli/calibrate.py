@@ -17,25 +17,10 @@ if TYPE_CHECKING:
 _SHOWN = 4  # widths in the table; the file has all
 
 
+@options.spread
 def calibrate(
-    workload: options.Workload = None,
-    data: options.Data = None,
-    arity: options.Arity = None,
-    classify: options.Classify = None,
-    model: options.Model = None,
-    instances: options.Instances = None,
-    params: options.Params = None,
-    hidden: Annotated[
-        int | None,
-        typer.Option(
-            metavar="H",
-            min=1,
-            help=(
-                "Length of a ready workload's states, 128 by default; your own model"
-                " has that of its parameters."
-            ),
-        ),
-    ] = None,
+    task_options: options.TaskOptions,
+    hidden: options.Hidden = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -72,16 +57,9 @@ def calibrate(
     from edbatch.cli.task import load_task
 
     check_writable("--out", out)
-    if model is not None and hidden is not None:
-        raise CommandError(
-            "--hidden belongs to the ready workloads but --model was given as well;"
-            " the function of --params decides how long the states are"
-        )
-    task_options = options.TaskOptions(
-        workload, data, arity, classify, model, instances, params
-    )
+    task_options.check_hidden(hidden)
     task = load_task(task_options, seed, 2 * batch_size * minibatches)
-    hidden = None if model is not None else hidden or 128
+    hidden = None if task_options.model is not None else hidden or 128
     values = task.params
     if hidden is not None:
         values = _ready_params(task_options, hidden, seed)

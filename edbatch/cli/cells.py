@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from edbatch.cli.console import print_json, print_table, say, stage
-from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.options import TaskOptions
 
 if TYPE_CHECKING:
@@ -26,11 +25,7 @@ def inspect_cells(
     from edbatch.cli import user_code
     from edbatch.cli.task import load_task
 
-    if options.model is not None and hidden is not None:
-        raise CommandError(
-            "--hidden belongs to the ready workloads but --model was given as well;"
-            " the function of --params decides how long the states are"
-        )
+    options.check_hidden(hidden)
     task = load_task(options, seed, _SAMPLED, hidden or 128)
     batched = eb.batch(task.model, params=task.params)
     with stage("Recording"), user_code.running("the model"):

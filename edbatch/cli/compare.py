@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from edbatch.schedule import Policy
 
 
+@options.spread
 def compare(
+    *,
+    task_options: options.TaskOptions,
     policy: Annotated[
         str,
         typer.Option(
@@ -27,13 +30,6 @@ def compare(
             ),
         ),
     ],
-    workload: options.Workload = None,
-    data: options.Data = None,
-    arity: options.Arity = None,
-    classify: options.Classify = None,
-    model: options.Model = None,
-    instances: options.Instances = None,
-    params: options.Params = None,
     batch_size: Annotated[
         list[int] | None,
         typer.Option(
@@ -96,17 +92,10 @@ def compare(
     ] = 128,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PICTURE",
-            help=(
-                "Also draw the comparison: a .png, .pdf or .svg file. Needs matplotlib:"
-                " pip install 'edbatch\\[plot]'."
-            ),
-        ),
+        options.picture("the comparison"),
     ] = None,
     serving_: serving_options.Serving = False,
-    rates: serving_options.Rates = serving_options.DEFAULT_RATES,
-    burst: serving_options.Burst = 1.0,
+    simulation: serving_options.ServingOptions,
     costs: Annotated[
         Path | None,
         typer.Option(
@@ -115,9 +104,6 @@ def compare(
             rich_help_panel="Serving",
         ),
     ] = None,
-    overhead_us: serving_options.Overhead = 200.0,
-    requests: serving_options.Requests = 2000,
-    max_rows: serving_options.MaxRows = 256,
     deadline_ms: serving_options.Deadline = 50.0,
     beside: serving_options.Beside = None,
     seed: options.Seed = 0,
@@ -165,15 +151,18 @@ def compare(
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
 
-    task_options = options.TaskOptions(
-        workload, data, arity, classify, model, instances, params
-    )
     if serving_:
         serving_options.refuse("compare", plot=plot, exact=exact, memory=memory)
-        given = serving_options.ServingOptions(
-            rates, burst, overhead_us, requests, max_rows, costs, seed
+        compare_for_serving(
+            task_options,
+            simulation,
+            costs,
+            seed,
+            policy=policy,
+            beside=beside,
+            deadline_ms=deadline_ms,
+            json=json,
         )
-        compare_for_serving(task_options, given, policy, beside, deadline_ms, json)
         return
     if plot is not None:
         from edbatch.cli.pictures import check_suffix
@@ -181,7 +170,7 @@ def compare(
         check_suffix(plot)
         check_writable("--plot", plot)
     learned = get_policy(policy)
-    if held_out and model is None and not data:
+    if held_out and task_options.model is None and not task_options.data:
         raise CommandError(
             "--held-out divides data as train-policy did but there are none, and"
             " sampled instances are not those of a training; add --data, or leave"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ServingScore,
     )
 
+_REQUESTS = 2000
 # Seeds of the requests that are compared on; those of training begin elsewhere.
 _COMPARED_SEEDS = (2_000_001, 2_000_002, 2_000_003)
 
@@ -24,6 +25,9 @@ _COMPARED_SEEDS = (2_000_001, 2_000_002, 2_000_003)
 def compare_for_serving(
     task_options: options.TaskOptions,
     given: ServingOptions,
+    costs: Path | None,
+    seed: int,
+    *,
     policy: str,
     beside: Path | None,
     deadline_ms: float,
@@ -32,9 +36,10 @@ def compare_for_serving(
     """Compares policies for serving with the heuristics."""
     from edbatch.policies.serving import compare_serving, load_serving_policy
 
+    requests = given.requests or _REQUESTS
     files: list[str | Path] = [policy] if beside is None else [policy, beside]
     learned = [load_serving_policy(each) for each in files]
-    server = simulated_server(task_options, given, held_out=True)
+    server = simulated_server(task_options, given, costs, seed, held_out=True)
     bound: list[ServingRule | ServingMachine | ServingHeuristic] = [
         *(each.for_types(server.library.type_keys) for each in learned),
         *server.heuristics,
@@ -45,8 +50,8 @@ def compare_for_serving(
             server.library,
             server.config,
             server.arrivals,
-            requests=given.requests,
-            seeds=[given.seed + each for each in _COMPARED_SEEDS],
+            requests=requests,
+            seeds=[seed + each for each in _COMPARED_SEEDS],
             deadline_ms=deadline_ms,
         )
     if json:
@@ -54,7 +59,7 @@ def compare_for_serving(
     else:
         print_out(
             f"{server.task.description}: {len(_COMPARED_SEEDS)} runs of"
-            f" {given.requests:,} requests, times in ms. The best heuristic can serve"
+            f" {requests:,} requests, times in ms. The best heuristic can serve"
             f" {server.capacity:,.0f} requests/s."
         )
         for process in server.arrivals:

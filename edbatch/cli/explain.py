@@ -14,36 +14,12 @@ if TYPE_CHECKING:
     from edbatch.cli.task import Task
 
 
+@options.spread
 def explain(
-    workload: options.Workload = None,
-    data: options.Data = None,
-    arity: options.Arity = None,
-    classify: options.Classify = None,
-    model: options.Model = None,
-    instances: options.Instances = None,
-    params: options.Params = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE|NAME",
-            help=(
-                "A policy file of train-policy; zoo:NAME for the ready-made policy of a"
-                " workload; or depth, agenda, agenda-remaining or greedy."
-            ),
-        ),
-    ] = "greedy",
+    task_options: options.TaskOptions,
+    policy: options.Policy = "greedy",
     batch_size: options.BatchSize = 64,
-    hidden: Annotated[
-        int | None,
-        typer.Option(
-            metavar="H",
-            min=1,
-            help=(
-                "Length of a ready workload's states, 128 by default; your own model"
-                " has that of its parameters."
-            ),
-        ),
-    ] = None,
+    hidden: options.Hidden = None,
     measure: Annotated[
         bool,
         typer.Option(
@@ -61,14 +37,7 @@ def explain(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PICTURE",
-            help=(
-                "Also draw the batches over time: a .png, .pdf or .svg file. With"
-                " --measure or --costs; needs matplotlib: pip install"
-                " 'edbatch\\[plot]'."
-            ),
-        ),
+        options.picture("the batches over time", "With --measure or --costs. "),
     ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
@@ -91,7 +60,8 @@ def explain(
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy, load_costs
 
-    _check(model, hidden, measure, costs, plot)
+    task_options.check_hidden(hidden)
+    _check(measure, costs, plot)
     if plot is not None:
         from edbatch.cli.pictures import check_suffix
 
@@ -99,9 +69,6 @@ def explain(
         check_writable("--plot", plot)
     chosen = get_policy(policy)
     known = None if costs is None else load_costs(costs)
-    task_options = options.TaskOptions(
-        workload, data, arity, classify, model, instances, params
-    )
     task = load_task(task_options, seed, batch_size, hidden or 128)
     rng = np.random.default_rng(seed)
     [own] = draw(np.arange(len(task.instances)), batch_size, 1, rng)
@@ -118,18 +85,7 @@ def explain(
         say(f"The picture is in {plot}.")
 
 
-def _check(
-    model: str | None,
-    hidden: int | None,
-    measure: bool,
-    costs: Path | None,
-    plot: Path | None,
-) -> None:
-    if model is not None and hidden is not None:
-        raise CommandError(
-            "--hidden belongs to the ready workloads but --model was given as well;"
-            " the function of --params decides how long the states are"
-        )
+def _check(measure: bool, costs: Path | None, plot: Path | None) -> None:
     if measure and costs is not None:
         raise CommandError(
             "times are either measured or predicted but --measure and --costs were both"

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from edbatch.policies import StateMachine, TrainingRecord
 
 
+@options.spread
 def inspect(
+    *,
     file: Annotated[
         str | None,
         typer.Argument(
@@ -34,13 +36,7 @@ def inspect(
     ] = 30,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PICTURE",
-            help=(
-                "Also draw the states: a .png, .pdf or .svg file. Needs matplotlib:"
-                " pip install 'edbatch\\[plot]'."
-            ),
-        ),
+        options.picture("the states"),
     ] = None,
     cell: Annotated[
         bool,
@@ -53,13 +49,7 @@ def inspect(
             ),
         ),
     ] = False,
-    workload: options.Workload = None,
-    data: options.Data = None,
-    arity: options.Arity = None,
-    classify: options.Classify = None,
-    model: options.Model = None,
-    instances: options.Instances = None,
-    params: options.Params = None,
+    task_options: options.TaskOptions,
     hidden: Annotated[
         int | None,
         typer.Option(
@@ -90,9 +80,6 @@ def inspect(
 
     Example: edbatch inspect --cell --workload lstm-nmt --hidden 64
     """
-    task_options = options.TaskOptions(
-        workload, data, arity, classify, model, instances, params
-    )
     if cell:
         from edbatch.cli.cells import inspect_cells
 

@@ -1,15 +1,81 @@
-"""Options that several commands share."""
+"""Options that several commands share, and groups of options as dataclasses."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from edbatch.cli.one_sentence import CommandError
 from edbatch.models import WORKLOADS
 
 _WHAT = "What to batch"
 NAMES = ", ".join(WORKLOADS)
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Makes an option of each field of the dataclasses that a command takes.
+
+    Args:
+        command: A function for typer, some of whose parameters are annotated with a
+            dataclass whose fields are annotated as options.
+
+    Returns:
+        The function with the fields in place of these parameters, all by keyword.
+
+    Example:
+        >>> @spread
+        ... def show(task: TaskOptions, seed: Seed = 0) -> None:
+        ...     print(task.workload, task.arity, seed)
+        >>> show(workload="tree-lstm", arity=3)
+        tree-lstm 3 0
+    """
+    groups: dict[str, type] = {}
+    parameters: list[Parameter] = []
+    hints = get_type_hints(command, include_extras=True)
+    for own in signature(command).parameters.values():
+        kind = hints[own.name]
+        if is_dataclass(kind):
+            assert isinstance(kind, type), "a hint names the class"
+            groups[own.name] = kind
+            parameters += _parameters(kind)
+        else:
+            own = own.replace(annotation=kind, kind=Parameter.KEYWORD_ONLY)
+            parameters.append(own)
+    known = Signature(parameters)
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        bound = known.bind(**given)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        made = {
+            name: kind(**{each.name: values.pop(each.name) for each in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**values, **made)
+
+    run.__signature__ = known  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _parameters(kind: type) -> list[Parameter]:
+    """The fields of a dataclass, as parameters."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        Parameter(
+            each.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if each.default is MISSING else each.default,
+            annotation=hints[each.name],
+        )
+        for each in fields(kind)
+    ]
+
 
 Workload = Annotated[
     str | None,
@@ -88,17 +154,50 @@ Params = Annotated[
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """The options above, which say what to batch."""
+    """What to batch."""
 
-    workload: str | None
-    data: list[Path] | None
-    arity: int | None
-    classify: str | None
-    model: str | None
-    instances: str | None
-    params: str | None
+    workload: Workload = None
+    data: Data = None
+    arity: Arity = None
+    classify: Classify = None
+    model: Model = None
+    instances: Instances = None
+    params: Params = None
+
+    def check_hidden(self, hidden: int | None) -> None:
+        """Checks that a hidden size is given for ready workloads alone.
+
+        Raises:
+            CommandError: The user's own model has one.
+        """
+        if self.model is not None and hidden is not None:
+            raise CommandError(
+                "--hidden belongs to the ready workloads but --model was given as well;"
+                " the function of --params decides how long the states are"
+            )
 
 
+Hidden = Annotated[
+    int | None,
+    typer.Option(
+        metavar="H",
+        min=1,
+        help=(
+            "Length of a ready workload's states, 128 by default; your own model has"
+            " that of its parameters."
+        ),
+    ),
+]
+Policy = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE|NAME",
+        help=(
+            "A policy file of train-policy; zoo:NAME for the ready-made policy of a"
+            " workload; or depth, agenda, agenda-remaining or greedy."
+        ),
+    ),
+]
 BatchSize = Annotated[
     int, typer.Option(metavar="N", min=1, help="Instances per minibatch.")
 ]
@@ -114,3 +213,19 @@ Json = Annotated[
         "--json", metavar="", help="Print JSON, for programs, and nothing else."
     ),
 ]
+
+
+def picture(of_what: str, remark: str = "") -> Any:
+    """Makes the option ``--plot``.
+
+    Args:
+        of_what: What is drawn.
+        remark: When it can be given, a clause.
+    """
+    return typer.Option(
+        metavar="PICTURE",
+        help=(
+            f"Also draw {of_what}: a .png, .pdf or .svg file. {remark}Needs"
+            " matplotlib: pip install 'edbatch\\[plot]'."
+        ),
+    )

@@ -26,16 +26,7 @@ def run(
     data: options.Data = None,
     arity: options.Arity = None,
     classify: options.Classify = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE|NAME",
-            help=(
-                "A policy file of train-policy; zoo:NAME for the ready-made policy of a"
-                " workload; or depth, agenda, agenda-remaining or greedy."
-            ),
-        ),
-    ] = "greedy",
+    policy: options.Policy = "greedy",
     batch_size: options.BatchSize = 64,
     hidden: Annotated[
         int, typer.Option(metavar="H", min=1, help="Hidden size of random parameters.")

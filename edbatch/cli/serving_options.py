@@ -9,7 +9,6 @@ import typer
 from edbatch.cli.one_sentence import CommandError
 
 _PANEL = "Serving"
-DEFAULT_RATES = "30%,50%,70%,90%"
 METHODS = ("cross-entropy", "q-learning")
 
 Serving = Annotated[
@@ -56,9 +55,14 @@ Overhead = Annotated[
     ),
 ]
 Requests = Annotated[
-    int,
+    int | None,
     typer.Option(
-        metavar="N", min=1, help="Requests of a simulation.", rich_help_panel=_PANEL
+        metavar="N",
+        min=1,
+        help=(
+            "Requests of a simulation, by default 1,000 to train and 2,000 to compare."
+        ),
+        rich_help_panel=_PANEL,
     ),
 ]
 MaxRows = Annotated[
@@ -131,26 +135,23 @@ Deadline = Annotated[
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """The options above that both commands have."""
+    """What is simulated, in training as in comparing."""
 
-    rates: str
-    burst: float
-    overhead_us: float
-    requests: int
-    max_rows: int
-    costs: Path | None
-    seed: int
+    rates: Rates = "30%,50%,70%,90%"
+    burst: Burst = 1.0
+    overhead_us: Overhead = 200.0
+    requests: Requests = None
+    max_rows: MaxRows = 256
 
 
 @dataclass(frozen=True)
 class ServingTraining:
-    """The options that decide how `train-policy --serving` trains."""
+    """How `train-policy --serving` trains."""
 
-    objective: str
-    method: str
-    generations: int | None
-    population: int
-    episodes: int | None
+    objective: Objective = "p99"
+    method: Method = METHODS[0]
+    population: Population = 48
+    episodes: Episodes = None
 
 
 def parse_rates(text: str) -> list[tuple[float, bool]]:

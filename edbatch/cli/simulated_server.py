@@ -1,6 +1,7 @@
 """The server that `train-policy --serving` and `compare --serving` simulate."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edbatch.cli import options
@@ -31,13 +32,20 @@ class SimulatedServer:
 
 
 def simulated_server(
-    task_options: options.TaskOptions, given: ServingOptions, held_out: bool
+    task_options: options.TaskOptions,
+    given: ServingOptions,
+    costs: Path | None,
+    seed: int,
+    *,
+    held_out: bool,
 ) -> SimulatedServer:
     """Loads a task, and makes the server and the arrivals that options ask for.
 
     Args:
         task_options: What is served.
         given: How.
+        costs: What batches cost, a file of `edbatch calibrate`; a guess without it.
+        seed: Decides which instances are kept from training.
         held_out: Whether its requests are of instances that are kept from training.
 
     Returns:
@@ -60,9 +68,9 @@ def simulated_server(
     from edbatch.schedule.serving import Arrivals, InstanceLibrary, ServingConfig
 
     wanted = parse_rates(given.rates)
-    measured = None if given.costs is None else load_costs(given.costs)
-    task = load_task(task_options, given.seed, _SAMPLES)
-    rng = np.random.default_rng(given.seed)
+    measured = None if costs is None else load_costs(costs)
+    task = load_task(task_options, seed, _SAMPLES)
+    rng = np.random.default_rng(seed)
     to_train, _, kept = split(len(task.instances), rng)
     used = (kept if held_out else to_train)[:_SAMPLES]
     (structures,) = record(task, _one_by_one(used))
@@ -72,7 +80,7 @@ def simulated_server(
         source = "not measured (50 µs per batch and 2 µs per row), see --costs"
     else:
         table = batch_costs(measured, library.type_keys, given.max_rows)
-        source = f"those of {given.costs}"
+        source = f"those of {costs}"
     config = ServingConfig(table, given.overhead_us / 1000)
     heuristics = serving_heuristics(library)
     with stage("Measuring what heuristics can serve (Numba may compile for a minute)"):

@@ -5,27 +5,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edbatch.cli import options, serving_options, training_options
+from edbatch.cli import options, serving_options
 from edbatch.cli.console import print_json, say, stage
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.train_serving import train_serving
+from edbatch.cli.training_options import LogOptions, TrainingOptions
 from edbatch.ctrl_c import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from edbatch.policies import TrainingRecord
+    from edbatch.cli.task import Task
+    from edbatch.graph import GraphStructure
+    from edbatch.policies import StateMachine, TrainingRecord
+
+    BySize = dict[int, list[GraphStructure]]
 
 OTHER_SIZES = (8, 32, 128)
 _LEAST_SAMPLES = 500  # a fifth of fewer may be all alike
 
 
+@options.spread
 def train_policy(
-    workload: options.Workload = None,
-    data: options.Data = None,
-    arity: options.Arity = None,
-    classify: options.Classify = None,
-    model: options.Model = None,
-    instances: options.Instances = None,
-    params: options.Params = None,
+    *,
+    task_options: options.TaskOptions,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -33,7 +34,7 @@ def train_policy(
             help="Write the policy to this .json file, for eb.batch(model, FILE).",
         ),
     ] = None,
-    encoding: training_options.Encoding = "fall",
+    training: TrainingOptions,
     batch_size: options.BatchSize = 64,
     minibatches: Annotated[
         int,
@@ -43,13 +44,6 @@ def train_policy(
             help="How many to train on; as many to validate on, and to report on.",
         ),
     ] = 16,
-    trials: training_options.Trials = 1000,
-    n_step: training_options.NStep = 4,
-    alpha: training_options.Alpha = 0.5,
-    learning_rate: training_options.LearningRate = 0.05,
-    epsilon: training_options.Epsilon = 0.3,
-    generations: training_options.Generations = None,
-    patience: training_options.Patience = 15,
     seed: options.Seed = 0,
     resume: Annotated[
         bool,
@@ -84,17 +78,9 @@ def train_policy(
         ),
     ] = False,
     serving_: serving_options.Serving = False,
-    rate: serving_options.Rates = serving_options.DEFAULT_RATES,
-    objective: serving_options.Objective = "p99",
-    method: serving_options.Method = "cross-entropy",
-    burst: serving_options.Burst = 1.0,
-    overhead_us: serving_options.Overhead = 200.0,
-    requests: serving_options.Requests = 1000,
-    max_rows: serving_options.MaxRows = 256,
-    population: serving_options.Population = 48,
-    episodes: serving_options.Episodes = None,
-    metrics: training_options.Metrics = None,
-    tensorboard: training_options.TensorBoard = None,
+    simulation: serving_options.ServingOptions,
+    of_serving: serving_options.ServingTraining,
+    log: LogOptions,
     json: options.Json = False,
 ) -> None:
     """Learn in which order to run the operations of a model.
@@ -120,44 +106,29 @@ def train_policy(
 
     Example: train-policy --workload tree-lstm --data trees.ptb --out tree.json
     """
-    import numpy as np
-
-    from edbatch.cli.minibatches import draw, record, split
     from edbatch.cli.output_file import check_writable
     from edbatch.cli.policy_training import LogFiles, train
-    from edbatch.cli.rows import as_rows, comparisons, print_rows, where_beaten
     from edbatch.cli.task import load_task
     from edbatch.policies import load_costs
-    from edbatch.policies.fsm.settings import Settings
     from edbatch.schedule.interrupt import deferred_interrupt
 
-    task_options = options.TaskOptions(
-        workload, data, arity, classify, model, instances, params
-    )
     check_writable("--out", out)
-    logs = LogFiles.of(out, metrics, tensorboard, resume=resume)
+    logs = LogFiles.of(out, log.metrics, log.tensorboard, resume=resume)
     if serving_:
         serving_options.refuse("train-policy", resume=resume, train_anyway=train_anyway)
-        given = serving_options.ServingOptions(
-            rate, burst, overhead_us, requests, max_rows, costs, seed
+        train_serving(
+            task_options,
+            simulation,
+            of_serving,
+            costs,
+            seed,
+            generations=training.generations,
+            out=out,
+            logs=logs,
+            json=json,
         )
-        how = serving_options.ServingTraining(
-            objective, method, generations, population, episodes
-        )
-        train_serving(task_options, given, how, out, logs, json)
         return
-    settings = Settings(
-        encoding=encoding,
-        trials=trials,
-        seed=seed,
-        n_step=n_step,
-        alpha=alpha,
-        learning_rate=learning_rate,
-        epsilon=epsilon,
-        generations=12 if generations is None else generations,
-        patience=patience,
-    )
-    settings.check_ranges()
+    settings = training.settings(seed)
     measured = None if costs is None else load_costs(costs)
     if resume and out is None:
         raise CommandError(
@@ -167,15 +138,7 @@ def train_policy(
     checkpoint = None if out is None else out.with_name(f"{out.name}.checkpoint")
     samples = max(_LEAST_SAMPLES, 2 * batch_size * minibatches)
     task = load_task(task_options, seed, samples)
-    rng = np.random.default_rng(seed)
-    to_train, to_judge, held_out = split(len(task.instances), rng)
-    groups = [
-        draw(indices, batch_size, minibatches, rng)
-        for indices in (to_train, to_judge, held_out)
-    ]
-    others = [size for size in OTHER_SIZES if size != batch_size]
-    groups += [draw(held_out, size, minibatches, rng) for size in others]
-    graphs, judged, reported, *elsewhere = record(task, *groups)
+    graphs, judged, reported = _record(task, batch_size, minibatches, seed)
     # Ctrl-C ends the training; another one waits until the policy is saved.
     with deferred_interrupt():
         policy = train(
@@ -189,43 +152,77 @@ def train_policy(
             costs=measured,
             anyway=train_anyway,
         )
-        training = policy.training
-        assert training is not None, "train_policy keeps a record"
+        record = policy.training
+        assert record is not None, "train_policy keeps a record"
         if out is not None and checkpoint is not None:
             policy.save(out)
-            if training.stopped != "interrupted":
+            if record.stopped != "interrupted":
                 checkpoint.unlink(missing_ok=True)
+    _report(policy, record, reported, task.description, out, json=json)
+    logs.say()
+    if record.stopped == "interrupted":
+        if checkpoint is not None:
+            say("The same command with --resume goes on with the training.")
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _record(
+    task: "Task", batch_size: int, minibatches: int, seed: int
+) -> "tuple[list[GraphStructure], list[GraphStructure], BySize]":
+    """Records minibatches to train on, to validate on, and held-out ones by size."""
+    import numpy as np
+
+    from edbatch.cli.minibatches import draw, record, split
+
+    rng = np.random.default_rng(seed)
+    to_train, to_judge, held_out = split(len(task.instances), rng)
+    groups = [
+        draw(indices, batch_size, minibatches, rng)
+        for indices in (to_train, to_judge, held_out)
+    ]
+    others = [size for size in OTHER_SIZES if size != batch_size]
+    groups += [draw(held_out, size, minibatches, rng) for size in others]
+    graphs, judged, *reported = record(task, *groups)
+    return graphs, judged, dict(zip((batch_size, *others), reported, strict=True))
+
+
+def _report(
+    policy: "StateMachine",
+    record: "TrainingRecord",
+    reported: "BySize",
+    description: str,
+    out: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """Compares the policy with the heuristics, and says how training ended."""
+    from edbatch.cli.rows import as_rows, comparisons, print_rows, where_beaten
+
     with stage("Comparing with the heuristics"):
-        groups_by_size = dict(
-            zip((batch_size, *others), (reported, *elsewhere), strict=True)
-        )
-        table = {
-            size: comparisons(policy, structures)
-            for size, structures in groups_by_size.items()
-        }
-    rows = [row for size, found in table.items() for row in as_rows(found, size)]
+        table = {size: comparisons(policy, some) for size, some in reported.items()}
+    own, *elsewhere = [as_rows(found, size) for size, found in table.items()]
+    others = [row for rows in elsewhere for row in rows]
     if json:
         summary = {
             "out": None if out is None else str(out),
             "states": len(policy.states),
-            "rows": rows,
-            "training": training.to_json(),
+            "rows": own + others,
+            "training": record.to_json(),
         }
         print_json(summary)
     else:
-        shown = [row for row in rows if row["batch_size"] == batch_size]
+        size, held_out = next(iter(reported.items()))
         title = (
-            f"{task.description}: batches per minibatch of {batch_size},"
-            f" mean of {len(reported)} held out"
+            f"{description}: batches per minibatch of {size}, mean of"
+            f" {len(held_out)} held out"
         )
-        print_rows(shown, title)
-        shown = [row for row in rows if row["batch_size"] != batch_size]
-        print_rows(shown, "The same policy at sizes that it was not trained on")
-    say(describe_outcome(training, len(policy.states)))
+        print_rows(own, title)
+        print_rows(others, "The same policy at sizes that it was not trained on")
+    say(describe_outcome(record, len(policy.states)))
     for size, found in table.items():
         if beaten := where_beaten(found, size):
             say(beaten)
-        if training.stopped == "greedy" and found[-1].worst_ratio > 1:
+        if record.stopped == "greedy" and found[-1].worst_ratio > 1:
             say(
                 f"At {size:,} instances per minibatch, which it was not asked about,"
                 f" greedy runs {found[-1].mean_ratio:.3f} times the bound; with that"
@@ -235,11 +232,6 @@ def train_policy(
         say("The policy was not saved; --out FILE saves it.")
     else:
         say(f"The policy is in {out}.")
-    logs.say()
-    if training.stopped == "interrupted":
-        if checkpoint is not None:
-            say("The same command with --resume goes on with the training.")
-        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def describe_outcome(record: "TrainingRecord", states: int) -> str:

@@ -3,27 +3,31 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edbatch.cli import options
 from edbatch.cli.console import print_json, print_table, progress_bar, say
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.policy_training import LogFiles
 from edbatch.cli.serving_options import METHODS, ServingOptions, ServingTraining
-from edbatch.cli.simulated_server import SimulatedServer, simulated_server
+from edbatch.cli.simulated_server import simulated_server
 from edbatch.errors import nearest, shown
 
 if TYPE_CHECKING:
-    from edbatch.policies.serving import Objective as Goal
     from edbatch.policies.serving import ServingMachine, ServingRule
 
 _EPISODES = 20  # per generation
+_REQUESTS = 1000
 
 
 def train_serving(
     task_options: options.TaskOptions,
     given: ServingOptions,
     how: ServingTraining,
+    costs: Path | None,
+    seed: int,
+    *,
+    generations: int | None,
     out: Path | None,
     logs: LogFiles,
     json: bool,
@@ -42,7 +46,8 @@ def train_serving(
             f"--episodes are those of Q-learning but --method is {how.method}; give"
             " --generations, or --method q-learning"
         )
-    server = simulated_server(task_options, given, held_out=False)
+    run = _training(how, 20 if generations is None else generations)
+    server = simulated_server(task_options, given, costs, seed, held_out=False)
     with logs.open() as write, progress_bar("{task.fields[found]}") as bar:
         row = bar.add_task("Training", total=None, found="")
 
@@ -50,7 +55,17 @@ def train_serving(
             bar.update(row, completed=done, total=total, found=f"loss {loss:+.3f}")
             write(done, {"validation/loss": loss})
 
-        rule = _train(server, goal, how, given, progress)
+        rule = run(
+            server.library,
+            server.config,
+            server.arrivals,
+            goal,
+            requests=given.requests or _REQUESTS,
+            seed=seed,
+            workload=server.task.description,
+            costs=server.costs,
+            progress=progress,
+        )
     if out is not None:
         rule.save(out)
     training = rule.training
@@ -80,32 +95,15 @@ def train_serving(
     logs.say()
 
 
-def _train(
-    server: SimulatedServer,
-    goal: "Goal",
-    how: ServingTraining,
-    given: ServingOptions,
-    progress: Callable[[int, int, float], None],
-) -> "ServingRule | ServingMachine":
+def _training(
+    how: ServingTraining, generations: int
+) -> "Callable[..., ServingRule | ServingMachine]":
+    """The function that trains by the method that was asked for."""
     from edbatch.policies.serving import train_serving_machine, train_serving_policy
 
-    generations = 20 if how.generations is None else how.generations
     if how.method == METHODS[0]:
-        train: Any = partial(
+        return partial(
             train_serving_policy, generations=generations, population=how.population
         )
-    else:
-        episodes = how.episodes or _EPISODES * generations
-        train = partial(train_serving_machine, episodes=episodes)
-    found: ServingRule | ServingMachine = train(
-        server.library,
-        server.config,
-        server.arrivals,
-        goal,
-        requests=given.requests,
-        seed=given.seed,
-        workload=server.task.description,
-        costs=server.costs,
-        progress=progress,
-    )
-    return found
+    episodes = how.episodes or _EPISODES * generations
+    return partial(train_serving_machine, episodes=episodes)

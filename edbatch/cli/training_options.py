@@ -1,9 +1,13 @@
 """Options of `train-policy` that decide how a policy is trained, and what is logged."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from edbatch.policies.fsm.settings import Settings
 
 _HOW = "Training"
 _LOGS = "Metrics"
@@ -110,3 +114,40 @@ TensorBoard = Annotated[
         rich_help_panel=_LOGS,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a policy is trained."""
+
+    encoding: Encoding = "fall"
+    trials: Trials = 1000
+    n_step: NStep = 4
+    alpha: Alpha = 0.5
+    learning_rate: LearningRate = 0.05
+    epsilon: Epsilon = 0.3
+    generations: Generations = None
+    patience: Patience = 15
+
+    def settings(self, seed: int) -> "Settings":
+        """Returns the settings of a training.
+
+        Raises:
+            EdbatchError: One is out of range.
+        """
+        from edbatch.policies.fsm.settings import Settings
+
+        given = vars(self) | {"seed": seed}
+        if self.generations is None:
+            given["generations"] = 12
+        found = Settings(**given)
+        found.check_ranges()
+        return found
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Where a training writes its metrics."""
+
+    metrics: Metrics = None
+    tensorboard: TensorBoard = None
