@@ -127,60 +127,98 @@ def value_and_grad(
     """
 
     def transformed(params: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        with_paths, tree = jax.tree.flatten_with_path(params)
-        leaves = [jnp.asarray(leaf) for _, leaf in with_paths]
-        places = _places(tables, [path for path, _ in with_paths])
-        names = [f"params{jax.tree_util.keystr(with_paths[k][0])}" for k in places]
-        rest = [k for k in range(len(leaves)) if k not in places]
+        leaves = _Leaves.of(params, tables)
 
         def run(
             others: list[Array], own: list[Array], probes: list[Probes] | None
         ) -> tuple[Any, tuple[Any, AskedTables]]:
             stand_ins = [
                 _read_by_rows_only(name)(each)
-                for name, each in zip(names, own, strict=True)
+                for name, each in zip(leaves.names, own, strict=True)
             ]
-            together = dict(zip(places, stand_ins, strict=True))
-            together |= dict(zip(rest, others, strict=True))
-            filled = jax.tree.unflatten(tree, [together[k] for k in range(len(leaves))])
-            asked = AskedTables(stand_ins, own, names, probes)
+            asked = AskedTables(stand_ins, own, leaves.names, probes)
             with asking(asked):
-                found = loss(filled, *args, **kwargs)
+                found = loss(leaves.join(others, stand_ins), *args, **kwargs)
             value, aux = found if has_aux else (found, None)
             return value, (aux, asked)
 
-        def probe(others: list[Array], own: list[Array]) -> tuple[Any, list[Probes]]:
-            value, (_, asked) = run(others, own, None)
-            asked.check_looked_up()
-            return value, asked.shapes
-
-        others, own = [leaves[k] for k in rest], [leaves[k] for k in places]
-        _, shapes = jax.eval_shape(probe, others, own)
-        probes = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes)
-        which: list[tuple[int, ...]] = []
-
-        def with_rows(
-            others: list[Array], own: list[Array], probes: list[Probes]
-        ) -> tuple[Any, Any]:
-            value, (aux, asked) = run(others, own, probes)
-            which[:] = [each for each, _ in asked.found]
-            return value, (aux, [rows for _, rows in asked.found])
-
-        transform = jax.value_and_grad(with_rows, argnums=(0, 1, 2), has_aux=True)
-        (value, (aux, rows)), bars = transform(others, own, probes)
-        found = dict(zip(rest, bars[0], strict=True))
-        for number, (k, table) in enumerate(zip(places, own, strict=True)):
-            parts = [
-                (rows[call][place], bars[2][call][place])
-                for call, each in enumerate(which)
-                for place, one in enumerate(each)
-                if one == number
-            ]
-            found[k] = _joined(parts, table)
-        gradient = jax.tree.unflatten(tree, [found[k] for k in range(len(leaves))])
+        value, aux, gradient = _differentiate(run, leaves)
         return (value, aux) if has_aux else value, gradient
 
     return transformed
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaves:
+    """The arrays of the parameters: the tables that are asked for, and the others."""
+
+    tree: Any
+    places: list[int]  # of the tables among all arrays
+    names: list[str]  # of the tables, for messages
+    tables: list[Array]
+    others: list[Array]
+
+    @classmethod
+    def of(cls, params: Any, tables: Paths) -> "_Leaves":
+        with_paths, tree = jax.tree.flatten_with_path(params)
+        places = _places(tables, [path for path, _ in with_paths])
+        names = [f"params{jax.tree_util.keystr(with_paths[k][0])}" for k in places]
+        leaves = [jnp.asarray(leaf) for _, leaf in with_paths]
+        others = [leaf for k, leaf in enumerate(leaves) if k not in places]
+        return cls(tree, places, names, [leaves[k] for k in places], others)
+
+    def join(self, others: Iterable[Any], tables: Iterable[Any]) -> Any:
+        """A pytree as the parameters, of these."""
+        own, rest = dict(zip(self.places, tables, strict=True)), iter(others)
+        count = self.tree.num_leaves
+        return self.tree.unflatten(
+            [own[k] if k in own else next(rest) for k in range(count)]
+        )
+
+
+def _differentiate(run: Callable[..., Any], leaves: _Leaves) -> tuple[Any, Any, Any]:
+    """The value, what else was returned, and the gradient, of tables as rows.
+
+    Probes are zeros that are added to what batched functions look up, so their
+    cotangents are the values of the rows.
+    """
+    which: list[tuple[int, ...]] = []  # the tables that each call looks up
+
+    def with_rows(
+        others: list[Array], own: list[Array], probes: list[Probes]
+    ) -> tuple[Any, Any]:
+        value, (aux, asked) = run(others, own, probes)
+        which[:] = [each for each, _ in asked.found]
+        return value, (aux, [rows for _, rows in asked.found])
+
+    transform = jax.value_and_grad(with_rows, argnums=(0, 1, 2), has_aux=True)
+    probes = _new_probes(run, leaves)
+    (value, (aux, rows)), bars = transform(leaves.others, leaves.tables, probes)
+    found = []
+    for number, table in enumerate(leaves.tables):
+        parts = [
+            (rows[call][place], bars[2][call][place])
+            for call, each in enumerate(which)
+            for place, one in enumerate(each)
+            if one == number
+        ]
+        found.append(_joined(parts, table))
+    return value, aux, leaves.join(bars[0], found)
+
+
+def _new_probes(run: Callable[..., Any], leaves: _Leaves) -> list[Probes]:
+    """Zeros in the shapes of what the loss looks up."""
+
+    def probe(others: list[Array], own: list[Array]) -> tuple[Any, list[Probes]]:
+        value, (_, asked) = run(others, own, None)
+        asked.check_looked_up()
+        return value, asked.shapes
+
+    _, shapes = jax.eval_shape(probe, leaves.others, leaves.tables)
+    zeros: list[Probes] = jax.tree.map(
+        lambda each: jnp.zeros(each.shape, each.dtype), shapes
+    )
+    return zeros
 
 
 def update(

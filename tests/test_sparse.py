@@ -6,89 +6,24 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
+from word_tables import (
+    VOCABULARY,
+    WIDTH,
+    assert_close,
+    encode,
+    leaf,
+    loss_of,
+    new_params,
+    sample,
+    to_dense,
+)
 
 import edbatch as eb
 from edbatch import sparse
-from edbatch.errors import PlanError
 from edbatch.gradient.tables import find_tables, new_probes
 from edbatch.plan.run import compute_results_and_lookups, run_plan
 from edbatch.target import CPU
-from edbatch.training import Trainer
-
-VOCABULARY, WIDTH = 37, 6
-
-
-@eb.cell
-def leaf(params, word):
-    return jnp.tanh(params["embedding"][word] @ params["W"])
-
-
-@eb.cell
-def bag(params, words):
-    """Several rows at once; negative numbers count from the end."""
-    return jnp.tanh(params["embedding"][words]).sum(0) + params["labels"][words[0] % 5]
-
-
-@eb.cell
-def join(params, left, right):
-    return jnp.tanh(params["W"] @ (left + 2 * right))
-
-
-def encode(params, tree):
-    if isinstance(tree, (int, np.integer)):
-        return leaf(params, np.int32(tree))
-    if isinstance(tree, list):
-        return bag(params, np.array(tree, np.int32))
-    return join(params, *(encode(params, child) for child in tree))
-
-
-def new_params(seed=0):
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape):
-        return jnp.asarray(rng.normal(size=shape), jnp.float32)
-
-    return {
-        "embedding": normal(VOCABULARY, WIDTH),
-        "labels": normal(5, 1)[:, 0],
-        "W": normal(WIDTH, WIDTH) / WIDTH,
-    }
-
-
-def random_tree(rng, depth):
-    if depth == 0 or rng.random() < 0.2:
-        if rng.random() < 0.4:
-            return rng.integers(-VOCABULARY, VOCABULARY, 3).tolist()
-        return int(rng.integers(VOCABULARY))
-    return random_tree(rng, depth - 1), random_tree(rng, depth - 1)
-
-
-def sample(seed, count):
-    rng = np.random.default_rng(seed)
-    return [random_tree(rng, 4) for _ in range(count)]
-
-
-def loss_of(batched):
-    def loss(params, plan):
-        return jnp.sum(jnp.sin(batched.apply(params, plan)))
-
-    return loss
-
-
-def to_dense(gradient):
-    return jax.tree.map(
-        lambda g: g.to_dense() if isinstance(g, sparse.SparseRows) else g,
-        gradient,
-        is_leaf=lambda g: isinstance(g, sparse.SparseRows),
-    )
-
-
-def assert_close(one, other):
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
-
 
 BATCHED = eb.batch(encode, params=new_params())
 
@@ -289,7 +224,7 @@ def test_switch_programs():
     assert_close(found.to_dense(), expected["embedding"])
 
 
-def test_other_lanes_and_padding_stay_out_of_it():
+def test_other_rows_and_padding_stay_out_of_it():
     """A word without a slope spoils its own row only."""
 
     @eb.cell
@@ -347,257 +282,3 @@ def test_no_array_of_the_size_of_the_table_is_made():
 
 
 # What is refused.
-
-
-def test_a_table_that_the_loss_reads_too():
-    plan = BATCHED.plan(sample(3, 5))
-
-    def tied(params, plan):
-        return jnp.sum(BATCHED.apply(params, plan) @ params["embedding"].T)
-
-    with pytest.raises(PlanError, match=r"'embedding'.* also reads"):
-        jax.jit(sparse.value_and_grad(tied, "embedding"))(new_params(), plan)
-
-
-@pytest.mark.parametrize(
-    "inside",
-    [
-        lambda loss: jax.lax.fori_loop(0, 2, lambda _, total: total + loss(), 0.0),
-        lambda loss: jax.lax.cond(jnp.bool(True), loss, lambda: 2 * loss()),
-        lambda loss: jnp.sum(jax.vmap(lambda s: s * loss())(jnp.arange(3.0))),
-        lambda loss: jax.jit(lambda s: s * loss())(2.0),
-        lambda loss: jax.checkpoint(lambda s: s * loss())(2.0),
-    ],
-    ids=["loop", "cond", "vmap", "jit", "checkpoint"],
-)
-@pytest.mark.parametrize("jit", [jax.jit, lambda step: step], ids=["jit", "eager"])
-def test_calls_inside_another_transformation(inside, jit):
-    plan = BATCHED.plan(sample(3, 5))
-
-    def loss(params):
-        return inside(lambda: loss_of(BATCHED)(params, plan))
-
-    with pytest.raises(PlanError, match="inside another transformation of the loss"):
-        jit(sparse.value_and_grad(loss, "embedding"))(new_params())
-
-
-def test_a_table_that_a_cell_reads_otherwise():
-    @eb.cell
-    def score(params, word):
-        return params["embedding"] @ params["embedding"][word]
-
-    params = new_params()
-    batched = eb.batch(score, params=params)
-    plan = batched.plan([np.int32(1), np.int32(2)])
-    with pytest.raises(PlanError, match=r"embedding.*score.* otherwise than"):
-        sparse.value_and_grad(loss_of(batched), "embedding")(params, plan)
-
-
-def test_a_table_that_nothing_looks_up():
-    plan = BATCHED.plan(sample(3, 5))
-
-    def loss(params, plan):
-        return jnp.sum(params["W"])
-
-    with pytest.raises(PlanError, match="no batched function"):
-        sparse.value_and_grad(loss, "embedding")(new_params(), plan)
-    batched = eb.batch(encode, params=new_params())
-    plan = batched.plan([1, 2])  # no bag, so no labels
-    with pytest.raises(PlanError, match="no cell"):
-        sparse.value_and_grad(loss_of(batched), "labels")(new_params(), plan)
-
-
-@pytest.mark.parametrize(
-    ("tables", "message"),
-    [
-        ("embeddings", "names no array.*'embedding'"),
-        ([], "at least one"),
-        (3, "received int"),
-    ],
-)
-def test_names_that_are_none(tables, message):
-    plan = BATCHED.plan(sample(3, 5))
-    with pytest.raises(PlanError, match=message):
-        sparse.value_and_grad(loss_of(BATCHED), tables)(new_params(), plan)
-
-
-def test_reduced_precision_is_refused_with_a_reason():
-    batched = eb.batch(encode, params=new_params(), compute_dtype=jnp.bfloat16)
-    plan = batched.plan(sample(3, 5))
-    with pytest.raises(PlanError, match="otherwise than"):
-        sparse.value_and_grad(loss_of(batched), "embedding")(new_params(), plan)
-
-
-# What is done with them.
-
-
-def random_rows(seed, num_rows=9, width=4):
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, num_rows + 1, 15).astype(np.int32)
-    values = rng.normal(size=(15, width)).astype(np.float32)
-    values[rows == num_rows] = 0
-    return sparse.SparseRows(jnp.asarray(rows), jnp.asarray(values), num_rows)
-
-
-def test_sum_duplicates():
-    found = random_rows(0)
-    once = jax.jit(lambda each: each.sum_duplicates())(found)
-    assert_close(once.to_dense(), found.to_dense())
-    rows = np.asarray(once.rows)
-    real = rows[rows < 9]
-    assert len(set(real.tolist())) == len(real)
-    assert sorted(set(np.asarray(found.rows).tolist()) - {9}) == sorted(real.tolist())
-
-
-def test_repr():
-    assert repr(random_rows(0)) == "SparseRows(15 rows of float32[9, 4])"
-
-
-def dense(gradient):
-    return jax.tree.map(
-        lambda g: g.to_dense() if isinstance(g, sparse.SparseRows) else g,
-        gradient,
-        is_leaf=lambda g: isinstance(g, sparse.SparseRows),
-    )
-
-
-def random_gradient(seed):
-    rng = np.random.default_rng(seed)
-    bias = jnp.asarray(rng.normal(size=4), jnp.float32)
-    return {"table": random_rows(seed), "bias": bias, "more": [random_rows(seed + 9)]}
-
-
-def random_state(optimizer):
-    rng = np.random.default_rng(0)
-    shapes = {"table": (9, 4), "bias": (4,), "more": [(9, 4)]}
-    params = jax.tree.map(
-        lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32),
-        shapes,
-        is_leaf=lambda each: isinstance(each, tuple),
-    )
-    return params, optimizer.init(params)
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        optax.sgd(0.1),
-        optax.adagrad(0.1),
-        optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1)),
-    ],
-    ids=["sgd", "adagrad", "clipped"],
-)
-def test_where_zeros_change_nothing_it_is_what_dense_gradients_do(optimizer):
-    params, state = expected, expected_state = random_state(optimizer)
-    update = jax.jit(functools.partial(sparse.update, optimizer))
-    for seed in range(4):
-        gradient = random_gradient(seed)
-        params, state = update(gradient, state, params)
-        updates, expected_state = optimizer.update(
-            dense(gradient), expected_state, expected
-        )
-        expected = optax.apply_updates(expected, updates)
-        assert_close((params, state), (expected, expected_state))
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        optax.adam(0.1),
-        optax.adamw(0.1),
-        optax.sgd(0.1, 0.9),
-        optax.chain(
-            optax.add_decayed_weights(
-                0.1, mask={"table": True, "bias": False, "more": [False]}
-            ),
-            optax.adam(optax.linear_schedule(0.1, 0.01, 3)),
-        ),
-        optax.masked(optax.adam(0.1), {"table": True, "bias": True, "more": [False]}),
-    ],
-    ids=["adam", "adamw", "momentum", "decayed", "masked"],
-)
-def test_optimizers_move_only_the_rows_that_were_looked_up(optimizer):
-    params, state = expected, expected_state = random_state(optimizer)
-    update = jax.jit(functools.partial(sparse.update, optimizer))
-    for seed in range(4):
-        gradient = random_gradient(seed)
-        params, state = update(gradient, state, params)
-
-        def keep(new, old, rows):
-            if not isinstance(rows, sparse.SparseRows):
-                return new
-            touched = np.zeros(10, bool)
-            touched[np.asarray(rows.rows)] = True
-            return jnp.where(touched[:9, None], new, old)
-
-        updates, after = optimizer.update(dense(gradient), expected_state, expected)
-        moved = optax.apply_updates(expected, updates)
-        expected = jax.tree.map(keep, moved, expected, gradient)
-        # By shape and place: tables before and after in each copy of the parameters.
-        expected_state = jax.tree_util.tree_map_with_path(
-            lambda path, new, old, gradient=gradient: keep(
-                new, old, owner_of(path, gradient)
-            ),
-            after,
-            expected_state,
-        )
-        assert_close((params, state), (expected, expected_state))
-
-
-def owner_of(path, gradient):
-    """The gradient of what a leaf of an optimizer's state is kept for."""
-    keys = [getattr(key, "key", None) for key in path]
-    if "table" in keys:
-        return gradient["table"]
-    return gradient["more"][0] if "more" in keys else None
-
-
-def test_an_array_by_itself():
-    optimizer, table = optax.adam(0.1), jnp.ones((9, 4))
-    gradient = random_rows(1)
-    found, _ = sparse.update(optimizer, gradient, optimizer.init(table), table)
-    rows = np.asarray(gradient.rows)
-    moved = np.zeros(10, bool)
-    moved[rows] = True
-    assert (np.asarray(found != 1).any(1) == moved[:9]).all()
-
-
-def test_dense_gradients_alone():
-    optimizer = optax.adam(0.1)
-    params, state = random_state(optimizer)
-    gradient = dense(random_gradient(0))
-    found = sparse.update(optimizer, gradient, state, params)
-    updates, expected = optimizer.update(gradient, state, params)
-    assert_close(found, (optax.apply_updates(params, updates), expected))
-
-
-def test_state_of_other_shapes_is_refused():
-    optimizer = optax.adafactor(0.1, min_dim_size_to_factor=2)
-    params, state = random_state(optimizer)
-    with pytest.raises(PlanError, match="keeps an array like the table"):
-        sparse.update(optimizer, random_gradient(0), state, params)
-
-
-@pytest.mark.parametrize("tables", [None, "embedding"])
-def test_trainers_take_tables(tables):
-    """The same losses, step by step, where zeros change nothing."""
-    targets = np.arange(6, dtype=np.float32)
-    trees = sample(2, 6)
-
-    def loss(params, plan, targets):
-        found = BATCHED.apply(params, plan).sum(1) - targets
-        return jnp.mean(found**2, where=plan.instance_mask)
-
-    trainer = Trainer(loss, optax.adagrad(0.05), new_params(), targets, tables=tables)
-    for minibatch in eb.Loader(BATCHED, trees, 4, seed=1).epochs(2):
-        trainer.step(minibatch)
-    trainer.finish()
-    params, state = new_params(), optax.adagrad(0.05).init(new_params())
-    losses = []
-    for minibatch in eb.Loader(BATCHED, trees, 4, seed=1).epochs(2):
-        own = targets[minibatch.padded_index]
-        value, bars = jax.value_and_grad(loss)(params, minibatch.plan, own)
-        updates, state = optax.adagrad(0.05).update(bars, state, params)
-        params = optax.apply_updates(params, updates)
-        losses.append(float(value))
-    np.testing.assert_allclose(trainer.losses, losses, rtol=1e-4)

@@ -1,0 +1,187 @@
+"""Rows of tables as optimizers take them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from word_tables import (
+    assert_close,
+    encode,
+    new_params,
+    sample,
+    to_dense,
+)
+
+import edbatch as eb
+from edbatch import sparse
+from edbatch.errors import PlanError
+from edbatch.training import Trainer
+
+BATCHED = eb.batch(encode, params=new_params())
+
+
+def random_rows(seed, num_rows=9, width=4):
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, num_rows + 1, 15).astype(np.int32)
+    values = rng.normal(size=(15, width)).astype(np.float32)
+    values[rows == num_rows] = 0
+    return sparse.SparseRows(jnp.asarray(rows), jnp.asarray(values), num_rows)
+
+
+def test_sum_duplicates():
+    found = random_rows(0)
+    once = jax.jit(lambda each: each.sum_duplicates())(found)
+    assert_close(once.to_dense(), found.to_dense())
+    rows = np.asarray(once.rows)
+    real = rows[rows < 9]
+    assert len(set(real.tolist())) == len(real)
+    assert sorted(set(np.asarray(found.rows).tolist()) - {9}) == sorted(real.tolist())
+
+
+def test_repr():
+    assert repr(random_rows(0)) == "SparseRows(15 rows of float32[9, 4])"
+
+
+def random_gradient(seed):
+    rng = np.random.default_rng(seed)
+    bias = jnp.asarray(rng.normal(size=4), jnp.float32)
+    return {"table": random_rows(seed), "bias": bias, "more": [random_rows(seed + 9)]}
+
+
+def random_state(optimizer):
+    rng = np.random.default_rng(0)
+    shapes = {"table": (9, 4), "bias": (4,), "more": [(9, 4)]}
+    params = jax.tree.map(
+        lambda shape: jnp.asarray(rng.normal(size=shape), jnp.float32),
+        shapes,
+        is_leaf=lambda each: isinstance(each, tuple),
+    )
+    return params, optimizer.init(params)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.sgd(0.1),
+        optax.adagrad(0.1),
+        optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1)),
+    ],
+    ids=["sgd", "adagrad", "clipped"],
+)
+def test_where_zeros_change_nothing_it_is_what_dense_gradients_do(optimizer):
+    params, state = expected, expected_state = random_state(optimizer)
+    update = jax.jit(functools.partial(sparse.update, optimizer))
+    for seed in range(4):
+        gradient = random_gradient(seed)
+        params, state = update(gradient, state, params)
+        updates, expected_state = optimizer.update(
+            to_dense(gradient), expected_state, expected
+        )
+        expected = optax.apply_updates(expected, updates)
+        assert_close((params, state), (expected, expected_state))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.adam(0.1),
+        optax.adamw(0.1),
+        optax.sgd(0.1, 0.9),
+        optax.chain(
+            optax.add_decayed_weights(
+                0.1, mask={"table": True, "bias": False, "more": [False]}
+            ),
+            optax.adam(optax.linear_schedule(0.1, 0.01, 3)),
+        ),
+        optax.masked(optax.adam(0.1), {"table": True, "bias": True, "more": [False]}),
+    ],
+    ids=["adam", "adamw", "momentum", "decayed", "masked"],
+)
+def test_optimizers_move_only_the_rows_that_were_looked_up(optimizer):
+    params, state = expected, expected_state = random_state(optimizer)
+    update = jax.jit(functools.partial(sparse.update, optimizer))
+    for seed in range(4):
+        gradient = random_gradient(seed)
+        params, state = update(gradient, state, params)
+
+        def keep(new, old, rows):
+            if not isinstance(rows, sparse.SparseRows):
+                return new
+            touched = np.zeros(10, bool)
+            touched[np.asarray(rows.rows)] = True
+            return jnp.where(touched[:9, None], new, old)
+
+        updates, after = optimizer.update(to_dense(gradient), expected_state, expected)
+        moved = optax.apply_updates(expected, updates)
+        expected = jax.tree.map(keep, moved, expected, gradient)
+        # By shape and place: tables before and after in each copy of the parameters.
+        expected_state = jax.tree_util.tree_map_with_path(
+            lambda path, new, old, gradient=gradient: keep(
+                new, old, owner_of(path, gradient)
+            ),
+            after,
+            expected_state,
+        )
+        assert_close((params, state), (expected, expected_state))
+
+
+def owner_of(path, gradient):
+    """The gradient of what a leaf of an optimizer's state is kept for."""
+    keys = [getattr(key, "key", None) for key in path]
+    if "table" in keys:
+        return gradient["table"]
+    return gradient["more"][0] if "more" in keys else None
+
+
+def test_an_array_by_itself():
+    optimizer, table = optax.adam(0.1), jnp.ones((9, 4))
+    gradient = random_rows(1)
+    found, _ = sparse.update(optimizer, gradient, optimizer.init(table), table)
+    rows = np.asarray(gradient.rows)
+    moved = np.zeros(10, bool)
+    moved[rows] = True
+    assert (np.asarray(found != 1).any(1) == moved[:9]).all()
+
+
+def test_dense_gradients_alone():
+    optimizer = optax.adam(0.1)
+    params, state = random_state(optimizer)
+    gradient = to_dense(random_gradient(0))
+    found = sparse.update(optimizer, gradient, state, params)
+    updates, expected = optimizer.update(gradient, state, params)
+    assert_close(found, (optax.apply_updates(params, updates), expected))
+
+
+def test_state_of_other_shapes_is_refused():
+    optimizer = optax.adafactor(0.1, min_dim_size_to_factor=2)
+    params, state = random_state(optimizer)
+    with pytest.raises(PlanError, match="keeps an array like the table"):
+        sparse.update(optimizer, random_gradient(0), state, params)
+
+
+@pytest.mark.parametrize("tables", [None, "embedding"])
+def test_trainers_take_tables(tables):
+    """The same losses, step by step, where zeros change nothing."""
+    targets = np.arange(6, dtype=np.float32)
+    trees = sample(2, 6)
+
+    def loss(params, plan, targets):
+        found = BATCHED.apply(params, plan).sum(1) - targets
+        return jnp.mean(found**2, where=plan.instance_mask)
+
+    trainer = Trainer(loss, optax.adagrad(0.05), new_params(), targets, tables=tables)
+    for minibatch in eb.Loader(BATCHED, trees, 4, seed=1).epochs(2):
+        trainer.step(minibatch)
+    trainer.finish()
+    params, state = new_params(), optax.adagrad(0.05).init(new_params())
+    losses = []
+    for minibatch in eb.Loader(BATCHED, trees, 4, seed=1).epochs(2):
+        own = targets[minibatch.padded_index]
+        value, bars = jax.value_and_grad(loss)(params, minibatch.plan, own)
+        updates, state = optax.adagrad(0.05).update(bars, state, params)
+        params = optax.apply_updates(params, updates)
+        losses.append(float(value))
+    np.testing.assert_allclose(trainer.losses, losses, rtol=1e-4)
