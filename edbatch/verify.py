@@ -13,21 +13,18 @@ import numpy as np
 from edbatch.arguments import check_flag, check_number, list_of
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
+from edbatch.closeness import Roundings, compare_outputs, difference
 from edbatch.compilation.settings import fine_only
 from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
 from edbatch.graph.compute_dtype import computing_in
 from edbatch.graph.context import given_values, jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
-from edbatch.graph.ragged import Ragged
 from edbatch.graph.recorder import AsksForValueError
+from edbatch.instance_results import split_instances
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
 
-_ROUNDING = 512  # tolerance in units of the rounding error
-_MOST = 0.5  # of an array's scale: beyond, dtypes of few bits would allow anything
-
 Values = list[list[list[np.ndarray]]]  # what each instance got each time it asked
-Roundings = Callable[[], list[Rounding]]  # per leaf; asked for only where it matters
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,9 @@ def verify(
     worst, count = 0.0, 0
     for k, (own, reference) in enumerate(zip(found, expected, strict=True)):
         roundings = _output_roundings(model, params, instances[k], k)
-        error, size = _compare(own, reference, f"instance {k}", tolerance, roundings)
+        error, size = compare_outputs(
+            own, reference, f"instance {k}", tolerance, roundings
+        )
         worst, count = max(worst, error), count + size
     gradient = (
         _compare_gradients(
@@ -209,7 +208,7 @@ class _ComparedValues(_GivenValues):
         for k, (own, other) in enumerate(zip(given, leaves, strict=True)):
             # A number that was asked for has NumPy's dtype, not JAX's.
             own = own.astype(input_dtype(own))
-            _error(own, other, name, self._tolerance, roundings, k)
+            difference(own, other, name, self._tolerance, roundings, k)
 
 
 def _compare_values(
@@ -230,60 +229,10 @@ def _is_other_path(own: Any, expected: Any) -> bool:
     """Whether a result is another one than by rounding."""
     arrays = jax.tree.map(lambda leaf: np.asarray(leaf, input_dtype(leaf)), own)
     try:
-        _compare(arrays, expected, "", None, list)
+        compare_outputs(arrays, expected, "", None, list)
     except (VerificationError, IndexError):
         return True
     return False
-
-
-def split_instances(result: Any, count: int) -> list[Any]:
-    """Takes a batched result apart.
-
-    Args:
-        result: What a batched function returned.
-        count: Number of instances.
-
-    Returns:
-        For each instance what the model returns, as NumPy arrays.
-    """
-
-    def is_ragged(node: Any) -> bool:
-        return isinstance(node, Ragged)
-
-    parts = jax.tree.map(
-        lambda each: _unstack(each) if is_ragged(each) else np.asarray(each),
-        result,
-        is_leaf=is_ragged,
-    )
-    is_list = _Elements.is_instance
-    return [
-        jax.tree.map(
-            lambda each, k=k: each.lists[k] if is_list(each) else each[k],
-            parts,
-            is_leaf=is_list,
-        )
-        for k in range(count)
-    ]
-
-
-class _Elements:
-    """Lists per instance; a leaf for ``jax.tree``."""
-
-    def __init__(self, lists: list[list[Any]]) -> None:
-        self.lists = lists
-
-    @staticmethod
-    def is_instance(node: Any) -> bool:
-        return isinstance(node, _Elements)
-
-
-def _unstack(ragged: Ragged) -> _Elements:
-    lengths = np.asarray(ragged.lengths)
-    elements = split_instances(ragged.values, int(lengths.sum()))
-    ends = np.cumsum(lengths)
-    return _Elements(
-        [elements[end - n : end] for end, n in zip(ends, lengths, strict=True)]
-    )
 
 
 def _output_roundings(
@@ -294,82 +243,6 @@ def _output_roundings(
             return coarsest_roundings(lambda own: model(own, instance, place), params)
 
     return cache(find)
-
-
-def _compare(
-    found: Any,
-    expected: Any,
-    where: str,
-    tolerance: float | None,
-    roundings: Roundings,
-) -> tuple[float, int]:
-    own, own_tree = jax.tree.flatten(found)
-    paths, tree = jax.tree_util.tree_flatten_with_path(expected)
-    trees: tuple[Any, Any] = (own_tree, tree)
-    if trees[0] != trees[1]:
-        raise VerificationError(
-            f"{where}: the batched result has structure {own_tree} but the model"
-            f" returns {tree}; please report this as a defect of edbatch"
-        )
-    worst, count = 0.0, 0
-    for k, (array, (path, reference)) in enumerate(zip(own, paths, strict=True)):
-        name = f"{where}, output{jax.tree_util.keystr(path)}"
-        worst = max(worst, _error(array, reference, name, tolerance, roundings, k))
-        count += np.size(array)
-    return worst, count
-
-
-def _error(
-    found: Any,
-    expected: Any,
-    where: str,
-    tolerance: float | None,
-    roundings: Roundings,
-    leaf: int,
-) -> float:
-    own, reference = np.asarray(found), np.asarray(expected)
-    if own.shape != reference.shape:
-        raise VerificationError(
-            f"{where}: the batched result has shape {own.shape} but the model returns"
-            f" {reference.shape}; please report this as a defect of edbatch"
-        )
-    if own.dtype != input_dtype(reference):
-        raise VerificationError(
-            f"{where}: the batched result has dtype {own.dtype} but the model returns"
-            f" {input_dtype(reference)}; please report this as a defect of edbatch"
-        )
-    if not own.size:
-        return 0.0
-    if not jnp.issubdtype(own.dtype, jnp.inexact):
-        difference = float((own != reference).max())
-        allowed, rounding = 0.0, None
-    else:
-        rounding = rounding_of(own.dtype)
-        wide = np.complex128 if np.iscomplexobj(own) else np.float64
-        own, reference = own.astype(wide), reference.astype(wide)
-        same = (own == reference) | (np.isnan(own) & np.isnan(reference))
-        with np.errstate(invalid="ignore"):
-            gap = np.where(same, 0.0, np.abs(own - reference))
-            finite = np.abs(reference[np.isfinite(reference)])
-        scale = max(1.0, float(finite.max(initial=0.0)))
-        difference = float(gap.max()) / scale
-        allowed = _allowed(rounding) if tolerance is None else tolerance
-        if tolerance is None and not difference <= allowed:
-            rounding = max(rounding, roundings()[leaf])
-            allowed = _allowed(rounding)
-    if not difference <= allowed:  # a NaN on one side only fails as well
-        lowest = f" (in {rounding.dtype})" if rounding and tolerance is None else ""
-        raise VerificationError(
-            f"{where}: batched and unbatched results differ by {difference:.3g}"
-            f" relative to the array's scale, more than {allowed:.3g}{lowest}; if the"
-            " model is ill-conditioned pass a larger tolerance, else please report this"
-            " as a defect of edbatch"
-        )
-    return difference
-
-
-def _allowed(rounding: Rounding) -> float:
-    return min(_ROUNDING * rounding.eps, max(_MOST, 4 * rounding.eps))
 
 
 def _compare_gradients(
@@ -427,7 +300,7 @@ def _compare_gradients(
 
     allowed = None if tolerance is None else 10 * tolerance
     return max(
-        _error(a, b, f"gradient of params{name}", allowed, roundings, k)
+        difference(a, b, f"gradient of params{name}", allowed, roundings, k)
         for k, (name, a, b) in enumerate(zip(names, own, reference, strict=True))
     )
 

@@ -18,7 +18,7 @@ from fuzz_cases import POISONS, Case
 from fuzz_models import Instance, make_model, make_params, reads
 
 import edbatch as eb
-from edbatch.verify import split_instances
+from edbatch.instance_results import split_instances
 
 _POISONED_INPUTS = 16
 # Rounding errors, relative to the largest number; 512 of them are allowed.

@@ -18,7 +18,7 @@ from trees import (
 )
 
 import edbatch as eb
-from edbatch.verify import split_instances
+from edbatch.instance_results import split_instances
 
 pytestmark = pytest.mark.default_flags
 

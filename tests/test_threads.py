@@ -7,7 +7,7 @@ import numpy as np
 from trees import all_states, assert_equal, encode, make_params, sample_trees
 
 import edbatch as eb
-from edbatch.verify import split_instances
+from edbatch.instance_results import split_instances
 
 SIZES = eb.Sizes(widths=(4, 16))
 

@@ -15,8 +15,8 @@ from jax import Array
 from edbatch.graph import DataflowGraph, TypeTable, record
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.parameters import abstract
+from edbatch.instance_results import split_instances
 from edbatch.plan.run import take_results
-from edbatch.verify import split_instances
 
 
 class StagedSystem(ABC):

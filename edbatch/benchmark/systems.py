@@ -15,11 +15,11 @@ from edbatch.benchmark.scan import Scan, ScanSorted
 from edbatch.compiler import Compiler
 from edbatch.graph import DataflowGraph
 from edbatch.graph.context import jitted_cells
+from edbatch.instance_results import split_instances
 from edbatch.measuring import half_squares, loss_of
 from edbatch.memory_planner import Planner
 from edbatch.plan import Plan
 from edbatch.schedule import Policy
-from edbatch.verify import split_instances
 
 Model = Callable[[Any, Any], Any]
 

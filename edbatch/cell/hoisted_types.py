@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from edbatch.cell.hoisted_cell import HoistedCell, hoisted_cell
 from edbatch.cell.indexed_cell import indexed_type
+from edbatch.cell.part_types import call_template, hoisted_part, rest_part
 from edbatch.cell.shared_types import ALONE, INDEXED, Shared, SharedTypes
 from edbatch.errors import PickleError
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
+from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.hoist import NONE, Numbers
 
@@ -269,7 +269,9 @@ class HoistedTypes:
         node_type, cell = self.recorded.types[type_id], self._shared.indexed(type_id)
         assert cell is not None, "an indexed type indexes a parameter"
         own = node_type.template
-        template = self._template(own.operands, own.externals, own.paddings)
+        template = call_template(
+            self.recorded.params, own.operands, own.externals, own.paddings
+        )
         return indexed_type(node_type, cell, template)
 
     def node_members(self, graph: DataflowGraph) -> np.ndarray | None:
@@ -401,72 +403,10 @@ class HoistedTypes:
         if before not in self._place:
             number = self.table.kinds.number
             kinds = tuple(number(each.shape, each.dtype) for each in cell.vectors)
-            self._add(before, self._before(node_type, cell, kinds))
-            self._add(after, self._after(node_type, cell, kinds))
+            params = self.recorded.params
+            self._add(before, hoisted_part(node_type, cell, kinds, params))
+            self._add(after, rest_part(node_type, cell, kinds, params))
         return True
-
-    def _before(
-        self, node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...]
-    ) -> NodeType:
-        """The type of the hoisted part."""
-        template = node_type.template
-        paddings = [each for each in template.paddings if each.kind == "external"]
-
-        def hoisted(params: Any, externals: Any, **masks: Any) -> Any:
-            own = [masks[each.mask] for each in paddings]
-            return cell.precompute(params, externals, own)
-
-        return replace(
-            node_type,
-            key=replace(node_type.key, cell=f"{node_type.key.cell}.ahead", arity=0),
-            function=hoisted,
-            template=self._template((), template.externals, paddings),
-            operand_kinds=(),
-            output_kinds=kinds,
-            output_tree=jax.tree.structure([0] * len(kinds)),
-        )
-
-    def _after(
-        self, node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...]
-    ) -> NodeType:
-        """The type of the rest, which reads one operand more per kind."""
-        template = node_type.template
-        first = len(node_type.operand_kinds)
-        added = tuple(Slots((first + k,)) for k in range(len(kinds)))
-
-        def rest(params: Any, operands: Any, externals: Any, **masks: Any) -> Any:
-            own = [masks[each.mask] for each in template.paddings]
-            return cell.rest(params, operands, externals, own)
-
-        return replace(
-            node_type,
-            function=rest,
-            template=self._template(
-                (*template.operands, *added), template.externals, template.paddings
-            ),
-            operand_kinds=(*node_type.operand_kinds, *kinds),
-        )
-
-    def _template(
-        self,
-        operands: Sequence[Slots],
-        externals: Sequence[Slots],
-        paddings: Sequence[Padding],
-    ) -> CallTemplate:
-        """How to call the functions above: with lists of operands and externals."""
-        params = self.recorded.params
-        leaves = [("static", None) if params is None else ("parameter", params)]
-        leaves += [("operand", k) for k in range(len(operands))]
-        leaves += [("external", k) for k in range(len(externals))]
-        lists = [[0] * len(operands)] if operands else []
-        arguments = (0, *lists, [0] * len(externals))
-        return CallTemplate(
-            jax.tree.structure((arguments, {})),
-            tuple(leaves),
-            tuple(operands),
-            tuple(externals),
-            tuple(paddings),
-        )
 
 
 def _all_of(recorded: TypeTable) -> "weakref.WeakSet[HoistedTypes]":

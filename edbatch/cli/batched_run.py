@@ -10,9 +10,9 @@ import numpy as np
 import edbatch as eb
 from edbatch.cli.console import tracked
 from edbatch.compilation.settings import fine_only
+from edbatch.instance_results import split_instances
 from edbatch.models import Workload
 from edbatch.plan.padding import first_rows
-from edbatch.verify import split_instances
 
 
 @fine_only

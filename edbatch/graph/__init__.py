@@ -1,6 +1,7 @@
 """Recording: from a model and an instance to a dataflow graph of arrays."""
 
-from edbatch.graph.cell import Cell, cell
+from edbatch.graph.cell import Cell
+from edbatch.graph.cell_decorator import cell
 from edbatch.graph.dataflow_graph import MISSING, DataflowGraph
 from edbatch.graph.handle import Handle
 from edbatch.graph.merge import merge

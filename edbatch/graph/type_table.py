@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from edbatch.errors import CellError, PickleError
+from edbatch.errors import PickleError
 from edbatch.graph import lineage
 from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.graph.cell import Cell
-from edbatch.graph.cell_outputs import infer_outputs
 from edbatch.graph.lineage import Lineage, Marks, Size
 from edbatch.graph.list_lengths import ListLengths
 from edbatch.graph.node_type import (
@@ -21,12 +20,11 @@ from edbatch.graph.node_type import (
     CallTemplate,
     NodeType,
     TypeKey,
-    input_specs,
     parameter_names,
 )
+from edbatch.graph.output_traces import OutputTraces, call_identity
 from edbatch.graph.output_tree import OutputTree
 from edbatch.graph.parameters import ParameterPath
-from edbatch.graph.part_structure import PartStructures
 from edbatch.graph.reference import full_name
 from edbatch.graph.stored_type import (
     PortableType,
@@ -40,7 +38,6 @@ Made = TypeVar("Made")
 
 _config: Any = jax.config
 _SHOWN = 4  # types, in the text of a table
-_MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
 
 
 class TypeTable:
@@ -92,16 +89,13 @@ class TypeTable:
         self.lock = self.kinds.lock
         self.trees: dict[OutputTree, OutputTree] = {}
         self.x64 = x64_enabled()
-        self._in_dtype: dict[Cell, Callable[..., Any]] = {}
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
         self._list_lengths = ListLengths()
         self._counts: tuple[np.ndarray, ...] | None = None
         self._external_kinds = (np.zeros(1, np.int32), np.zeros(0, np.int32))
         self._keys: tuple[TypeKey, ...] = ()
-        self._functions: dict[Any, set[Callable[..., Any]]] = {}
-        self._structures = PartStructures(params_spec)
-        self._traced: dict[Hashable, tuple[tuple[int, ...], Any]] = {}
+        self._outputs = OutputTraces(params_spec, self.kinds, compute_dtype)
         self._derived: dict[Hashable, Any] = {}
         self.traces: dict[Hashable, Any] = {}
         self._lineage = Lineage()
@@ -152,8 +146,8 @@ class TypeTable:
         What is traced of cells is shared, too.
         """
         self.kinds, self.lock, self.x64 = other.kinds, other.lock, other.x64
-        self.compute_dtype = other.compute_dtype
-        self.traces = other.traces
+        self.compute_dtype, self.traces = other.compute_dtype, other.traces
+        self._outputs = other._outputs
 
     def __copy__(self) -> "TypeTable":
         """Returns the table itself: copies of recordings are of the same model."""
@@ -259,7 +253,7 @@ class TypeTable:
         output: tuple[tuple[int, ...], Any],
     ) -> int:
         with self.lock:
-            found = self._by_facts.get(_identity(*facts))
+            found = self._by_facts.get(call_identity(*facts))
             if found is None:
                 found = self._add(*facts, *output, is_stored=True)
             if output != (found.output_kinds, found.output_tree):
@@ -341,36 +335,11 @@ class TypeTable:
         """
         facts = (cell, template, operand_kinds, external_kinds)
         with self.lock:
-            found = self._by_facts.get(_identity(*facts))
+            found = self._by_facts.get(call_identity(*facts))
             if found is None:
-                found = self._add(*facts, *self._output_of(*facts))
+                found = self._add(*facts, *self._outputs.of(*facts))
                 self._list_lengths.add(cell, found.key.path, template.treedef)
             return found
-
-    def _output_of(
-        self,
-        cell: Cell,
-        template: CallTemplate,
-        operand_kinds: tuple[int, ...],
-        external_kinds: tuple[int, ...],
-    ) -> tuple[tuple[int, ...], Any]:
-        """Array kinds and structure of a cell's output, traced once for all layers."""
-        facts = (template, operand_kinds, external_kinds)
-        key = _identity(cell, self._without_paths(template), *facts[1:])
-        if key not in self._traced:
-            self._check_not_anew(cell.name, cell.function)
-            self._traced[key] = self._trace(cell.name, self.function_of(cell), *facts)
-        return self._traced[key]
-
-    def _without_paths(self, template: CallTemplate) -> CallTemplate:
-        """A template with the structure of each parameter in place of its path."""
-        leaves = tuple(
-            (kind, self._structures.number(content._steps))
-            if kind == "parameter"
-            else (kind, content)
-            for kind, content in template.leaves
-        )
-        return replace(template, leaves=leaves)
 
     def _add(
         self,
@@ -387,7 +356,7 @@ class TypeTable:
             id=len(self.types),
             key=self._key(cell.name, template, len(operand_kinds)),
             cell=cell,
-            function=self.function_of(cell),
+            function=self._outputs.function_of(cell),
             template=template,
             operand_kinds=operand_kinds,
             external_kinds=external_kinds,
@@ -396,30 +365,9 @@ class TypeTable:
             is_stored=is_stored,
         )
         facts = (cell, template, operand_kinds, external_kinds)
-        self._by_facts[_identity(*facts)] = node_type
+        self._by_facts[call_identity(*facts)] = node_type
         self.types.append(node_type)
         return node_type
-
-    def function_of(self, cell: Cell) -> Callable[..., Any]:
-        """Returns a cell's function as it computes for this table; always the same."""
-        if self.compute_dtype is None:
-            return cell.function
-        known = self._in_dtype.get(cell)
-        if known is None:
-            known = cell.function_in(self.compute_dtype)
-            known = self._in_dtype.setdefault(cell, known)
-        return known
-
-    def _check_not_anew(self, name: str, function: Callable[..., Any]) -> None:
-        code = getattr(function, "__code__", None)
-        functions = self._functions.setdefault(code, set())
-        functions.add(function)
-        if code is not None and len(functions) > _MOST_COPIES:
-            raise CellError(
-                f"cell {name!r} was made anew {len(functions)} times, each time as a"
-                " type of its own that shares no batch with the others; define the"
-                " cell once, outside the model, and pass what differs as an argument"
-            )
 
     def trace(self, node_type: NodeType) -> tuple[tuple[int, ...], Any]:
         """Returns the kinds and the tree of what a type's cell returns by now.
@@ -427,25 +375,13 @@ class TypeTable:
         Raises:
             CellError: It cannot be traced on the type's shapes.
         """
-        return self._trace(
+        return self._outputs.trace(
             node_type.key.cell,
             node_type.function,
             node_type.template,
             node_type.operand_kinds,
             node_type.external_kinds,
         )
-
-    def _trace(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        template: CallTemplate,
-        operand_kinds: tuple[int, ...],
-        external_kinds: tuple[int, ...],
-    ) -> tuple[tuple[int, ...], Any]:
-        inputs = input_specs(template, operand_kinds, external_kinds, self.avals)
-        leaves, tree = infer_outputs(name, function, template, self.params_spec, inputs)
-        return tuple(self.kinds.number(x.shape, x.dtype) for x in leaves), tree
 
     def _key(self, name: str, template: CallTemplate, arity: int) -> TypeKey:
         key = TypeKey(name, parameter_names(template.leaves), arity)
@@ -487,16 +423,6 @@ def _load(
         table.model_name, table.x64 = model_name, x64
         table._extend(marks, avals, stored)
         return table
-
-
-def _identity(
-    cell: Cell,
-    template: CallTemplate,
-    operand_kinds: tuple[int, ...],
-    external_kinds: tuple[int, ...],
-) -> Hashable:
-    exact = template.with_exact_constants()
-    return cell.function, exact, operand_kinds, external_kinds
 
 
 def changed_cell(node_type: NodeType) -> PickleError:

@@ -10,8 +10,8 @@ from equations import random_like
 import edbatch as eb
 from edbatch.benchmark.compile_counter import count_compiles
 from edbatch.graph.context import jitted_cells
+from edbatch.instance_results import split_instances
 from edbatch.models import WORKLOADS, get_workload
-from edbatch.verify import split_instances
 
 # These tests pay for compiles, not for rows.
 pytestmark = pytest.mark.usefixtures("quick_compiles")

@@ -7,7 +7,7 @@ import pytest
 from trees import all_states, encode, make_params, sample_trees
 
 import edbatch as eb
-from edbatch.verify import split_instances
+from edbatch.instance_results import split_instances
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 

@@ -20,8 +20,8 @@ from asking_models import (
 )
 
 import edbatch as eb
+from edbatch.instance_results import split_instances
 from edbatch.schedule.schedule import Schedule
-from edbatch.verify import split_instances
 from edbatch.waves import rollout, runner
 
 PARAMS = make_params()

@@ -18,7 +18,7 @@ from asking_models import (
 )
 
 import edbatch as eb
-from edbatch.verify import split_instances
+from edbatch.instance_results import split_instances
 
 MODELS = {
     "parser": (shift_reduce, sample_words(13)),

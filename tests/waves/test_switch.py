@@ -17,8 +17,8 @@ from asking_models import (
 
 import edbatch as eb
 from edbatch.cell.jaxpr import body_of, inner_bodies, name_of
+from edbatch.instance_results import split_instances
 from edbatch.target import CPU
-from edbatch.verify import split_instances
 from edbatch.waves import runner as runner_module
 from edbatch.waves.runner import handles_in
 from edbatch.waves.wave import Wave, run_wave

@@ -1,0 +1,95 @@
+"""The types of a divided type's parts: what is hoisted, and the rest that reads it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from edbatch.cell.hoisted_cell import HoistedCell
+from edbatch.graph.node_type import CallTemplate, NodeType, Padding, Slots
+
+
+def hoisted_part(
+    node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...], params: Any
+) -> NodeType:
+    """Makes the type of the hoisted part.
+
+    Args:
+        node_type: The type.
+        cell: Its cell, divided.
+        kinds: Array kinds of what the hoisted part hands on.
+        params: The stand-in for parameters; None if there are none.
+    """
+    template = node_type.template
+    paddings = [each for each in template.paddings if each.kind == "external"]
+
+    def hoisted(params: Any, externals: Any, **masks: Any) -> Any:
+        own = [masks[each.mask] for each in paddings]
+        return cell.precompute(params, externals, own)
+
+    return replace(
+        node_type,
+        key=replace(node_type.key, cell=f"{node_type.key.cell}.ahead", arity=0),
+        function=hoisted,
+        template=call_template(params, (), template.externals, paddings),
+        operand_kinds=(),
+        output_kinds=kinds,
+        output_tree=jax.tree.structure([0] * len(kinds)),
+    )
+
+
+def rest_part(
+    node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...], params: Any
+) -> NodeType:
+    """Makes the type of the rest, which reads one operand more per kind.
+
+    Args:
+        node_type: The type.
+        cell: Its cell, divided.
+        kinds: Array kinds of what the hoisted part hands on.
+        params: The stand-in for parameters; None if there are none.
+    """
+    template = node_type.template
+    first = len(node_type.operand_kinds)
+    added = tuple(Slots((first + k,)) for k in range(len(kinds)))
+
+    def rest(params: Any, operands: Any, externals: Any, **masks: Any) -> Any:
+        own = [masks[each.mask] for each in template.paddings]
+        return cell.rest(params, operands, externals, own)
+
+    operands = (*template.operands, *added)
+    return replace(
+        node_type,
+        function=rest,
+        template=call_template(params, operands, template.externals, template.paddings),
+        operand_kinds=(*node_type.operand_kinds, *kinds),
+    )
+
+
+def call_template(
+    params: Any,
+    operands: Sequence[Slots],
+    externals: Sequence[Slots],
+    paddings: Sequence[Padding],
+) -> CallTemplate:
+    """Says how to call a part: with parameters, a list of operands, one of externals.
+
+    Args:
+        params: The stand-in for parameters; None if there are none.
+        operands: The slots of each operand; without one the list is left out.
+        externals: The slots of each external input.
+        paddings: The padded lists among them.
+    """
+    leaves = [("static", None) if params is None else ("parameter", params)]
+    leaves += [("operand", k) for k in range(len(operands))]
+    leaves += [("external", k) for k in range(len(externals))]
+    lists = [[0] * len(operands)] if operands else []
+    arguments = (0, *lists, [0] * len(externals))
+    return CallTemplate(
+        jax.tree.structure((arguments, {})),
+        tuple(leaves),
+        tuple(operands),
+        tuple(externals),
+        tuple(paddings),
+    )

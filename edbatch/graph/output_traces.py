@@ -1,0 +1,120 @@
+"""What cells return: shapes, dtypes and structure, traced once for all layers."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from edbatch.errors import CellError
+from edbatch.graph.array_kinds import ArrayKinds
+from edbatch.graph.cell import Cell
+from edbatch.graph.cell_outputs import infer_outputs
+from edbatch.graph.node_type import CallTemplate, input_specs
+from edbatch.graph.part_structure import PartStructures
+
+_MOST_COPIES = 100  # of one cell's function; more are made in a loop by mistake
+
+Output = tuple[tuple[int, ...], Any]  # array kinds, and structure
+
+
+class OutputTraces:
+    """Traces the cells of a model on the shapes that they are called with.
+
+    Args:
+        params_spec: The parameters' structure, ``jax.ShapeDtypeStruct`` leaves.
+        kinds: The model's array kinds; those of outputs are added.
+        compute_dtype: The dtype that cells compute in; None for that of what they are
+            called with.
+    """
+
+    def __init__(
+        self, params_spec: Any, kinds: ArrayKinds, compute_dtype: np.dtype | None
+    ) -> None:
+        self._params_spec, self._kinds = params_spec, kinds
+        self._compute_dtype = compute_dtype
+        self._in_dtype: dict[Cell, Callable[..., Any]] = {}
+        self._copies: dict[Any, set[Callable[..., Any]]] = {}
+        self._structures = PartStructures(params_spec)
+        self._known: dict[Hashable, Output] = {}
+
+    def of(
+        self,
+        cell: Cell,
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+    ) -> Output:
+        """Returns array kinds and structure of a call's output.
+
+        Raises:
+            CellError: The function cannot be traced on these shapes; or the cell was
+                made anew too often.
+        """
+        facts = (template, operand_kinds, external_kinds)
+        key = call_identity(cell, self._without_paths(template), *facts[1:])
+        if key not in self._known:
+            self._check_not_anew(cell.name, cell.function)
+            self._known[key] = self.trace(cell.name, self.function_of(cell), *facts)
+        return self._known[key]
+
+    def _without_paths(self, template: CallTemplate) -> CallTemplate:
+        """A template with the structure of each parameter in place of its path."""
+        leaves = tuple(
+            (kind, self._structures.number(content._steps))
+            if kind == "parameter"
+            else (kind, content)
+            for kind, content in template.leaves
+        )
+        return replace(template, leaves=leaves)
+
+    def function_of(self, cell: Cell) -> Callable[..., Any]:
+        """Returns a cell's function as it computes here; always the same."""
+        if self._compute_dtype is None:
+            return cell.function
+        known = self._in_dtype.get(cell)
+        if known is None:
+            known = cell.function_in(self._compute_dtype)
+            known = self._in_dtype.setdefault(cell, known)
+        return known
+
+    def _check_not_anew(self, name: str, function: Callable[..., Any]) -> None:
+        code = getattr(function, "__code__", None)
+        functions = self._copies.setdefault(code, set())
+        functions.add(function)
+        if code is not None and len(functions) > _MOST_COPIES:
+            raise CellError(
+                f"cell {name!r} was made anew {len(functions)} times, each time as a"
+                " type of its own that shares no batch with the others; define the"
+                " cell once, outside the model, and pass what differs as an argument"
+            )
+
+    def trace(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+    ) -> Output:
+        """Traces a function anew.
+
+        Raises:
+            CellError: It cannot be traced on these shapes.
+        """
+        kinds = self._kinds
+        inputs = input_specs(template, operand_kinds, external_kinds, kinds.avals)
+        spec = self._params_spec
+        leaves, tree = infer_outputs(name, function, template, spec, inputs)
+        return tuple(kinds.number(x.shape, x.dtype) for x in leaves), tree
+
+
+def call_identity(
+    cell: Cell,
+    template: CallTemplate,
+    operand_kinds: tuple[int, ...],
+    external_kinds: tuple[int, ...],
+) -> Hashable:
+    """Returns what two calls have in common if they are of one type."""
+    exact = template.with_exact_constants()
+    return cell.function, exact, operand_kinds, external_kinds
