@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from edbatch.cell.cell_graph import CellGraph
-from edbatch.cell.column_order import Orders
 from edbatch.cell.emitter import Emitter
 from edbatch.cell.jaxpr import Atom, JaxprEqn, Var, dtype_of, rewire, shape_of
 from edbatch.cell.places import Place, concatenated, find_places, read_place
@@ -21,12 +20,11 @@ from edbatch.cell.wide_product import WideProduct
 from edbatch.target import Target
 
 
-def lower(graph: CellGraph, orders: Orders, target: Target) -> CellGraph:
+def lower(graph: CellGraph, target: Target) -> CellGraph:
     """Writes wide products as equations.
 
     Args:
         graph: A graph with wide products.
-        orders: The order of each one's columns in its block.
         target: The device that runs it.
 
     Returns:
@@ -35,7 +33,7 @@ def lower(graph: CellGraph, orders: Orders, target: Target) -> CellGraph:
     lowering = _Lowering(target)
     for node in graph.nodes:
         if isinstance(node, WideProduct):
-            lowering.wide_product(node, orders[node])
+            lowering.wide_product(node)
         else:
             assert isinstance(node, JaxprEqn), "every merged node has its lowering"
             lowering.equation(node)
@@ -85,7 +83,7 @@ class _Lowering(Emitter):
         self.nodes.append(eqn)
         self.places.update(find_places(eqn, self.places))
 
-    def wide_product(self, node: WideProduct, order: Sequence[int]) -> None:
+    def wide_product(self, node: WideProduct) -> None:
         """Emits one product of concatenated inputs and weights."""
         inputs = [
             self.emit(product.input_matrix, self.read(product.x))
@@ -94,24 +92,20 @@ class _Lowering(Emitter):
         rows = self._row_order(inputs)
         last = len(shape_of(inputs[0])) - 1
         x = self._concatenated([inputs[row] for row in rows], last)
-        weights = [
-            self._concatenated([self._weight(node, row, each) for each in order], 1)
-            for row in rows
-        ]
+        weights = [self._concatenated(self._weights(node, row), 1) for row in rows]
         weight = self._concatenated(weights, 0)
         height, columns = shape_of(weight)
         itemsize = dtype_of(weight).itemsize
         extra = extra_columns(height, columns, itemsize, self.target)
         block = self.emit(node.columns[0].multiply, x, self._widened(weight, extra))
         if node.biases:
-            biases = [self.read(node.biases[column]) for column in order]
+            biases = [self.read(each) for each in node.biases]
             bias = self._widened(self._concatenated(biases, 0), extra)
             block = self.emit(_add_to_last, block, bias)
         start = 0
-        for column in order:
-            product = node.columns[column]
+        for outvar, product in zip(node.outvars, node.columns, strict=True):
             stop = start + product.columns
-            self._read_column(node.outvars[column], block, product, start, stop)
+            self._read_column(outvar, block, product, start, stop)
             start = stop
 
     def _widened(self, array: Atom, extra: int) -> Atom:
@@ -122,10 +116,12 @@ class _Lowering(Emitter):
         widened: Atom = self.emit(lambda x: jnp.pad(x, [*none, (0, extra)]), array)
         return widened
 
-    def _weight(self, node: WideProduct, row: int, column: int) -> Atom:
-        product, sign = node.grid[row][column]
-        weight = self.emit(product.weight_matrix, self.read(product.weight))
-        return weight if sign > 0 else self.emit(lax.neg, weight)
+    def _weights(self, node: WideProduct, row: int) -> list[Atom]:
+        weights = []
+        for product, sign in node.grid[row]:
+            weight = self.emit(product.weight_matrix, self.read(product.weight))
+            weights.append(weight if sign > 0 else self.emit(lax.neg, weight))
+        return weights
 
     def _row_order(self, inputs: Sequence[Atom]) -> list[int]:
         """Inputs in the order in which they stand in larger variables, if they do."""

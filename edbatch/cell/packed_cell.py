@@ -1,4 +1,9 @@
-"""A cell whose products run as few as possible: the door of packing."""
+"""A cell whose products run as few as possible: the door of packing.
+
+Gain on 64 instances at hidden 32, 128 and 256 (`experiments/packing_speed.py`): the
+forward pass takes 0.82, 0.82 and 0.93 times as long for taggers, 0.87, 0.96 and 0.98
+for tree-LSTMs, as long as with matrices that were put side by side by hand.
+"""
 
 import math
 from collections.abc import Callable
@@ -11,7 +16,6 @@ from jax import Array
 
 from edbatch.cell.binding_time import BindingTime, binding_times, split
 from edbatch.cell.cell_graph import CellGraph, trace_cell
-from edbatch.cell.column_order import order_columns
 from edbatch.cell.derivatives import keeps_outputs_apart
 from edbatch.cell.jaxpr import Var, dtype_of, shape_of
 from edbatch.cell.join_slices import join_slices
@@ -199,7 +203,7 @@ def _merge(graph: CellGraph, overhead: int, target: Target) -> CellGraph:
         if pushed is not graph:
             other, other_cost = widen_products(simplify(pushed), overhead)
             wide = other if other_cost < cost else wide
-    return join_slices(lower(wide, order_columns(wide), target))
+    return join_slices(lower(wide, target))
 
 
 def _num_bytes(var: Var) -> int:

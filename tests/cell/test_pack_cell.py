@@ -479,3 +479,14 @@ def test_an_overhead_is_not_negative():
         eb.PlanError, match=r"0 elements or more but is -3; leave it out"
     ):
         pack_cell(lstm, {}, overhead=-3)
+
+
+def test_factored_weights():
+    def cell(params, x):
+        a, b, c = (x @ params[f"A{k}"] for k in range(3))
+        return a @ params["B0"] + c @ params["B2"], b
+
+    params = {f"A{k}": normal(k, 5, 4) for k in range(3)}
+    params |= {f"B{k}": normal(k, 4, 6) for k in (0, 2)}
+    packed = assert_packed(cell, params, normal(7, 5))
+    assert packed.after.num_products == 2
