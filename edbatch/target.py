@@ -38,7 +38,7 @@ class Target:
         padded_bytes: Larger matrices than so many bytes get them.
         pretransposed_bytes: Matrices of up to so many bytes are transposed once, before
             the loops, for the backward pass; 0 for none. See
-            `edbatch.cell.turned_product`.
+            `edbatch.cell.transposed_weight`.
         gather_row_ns: How much longer a row takes to gather than to read in a slice.
         align_node_ns: How much longer a node takes to lay out aligned, on the host.
         own_memory: Whether arrays have to be sent to it. A loader sends plans ahead

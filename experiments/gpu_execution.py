@@ -92,7 +92,7 @@ def _execute(
 def _with_made(
     module: Module, own: list[Thunk], places: list[Iterations], times: int
 ) -> list[Iterations]:
-    """The loops of a jaxpr, and those that an operation became whose turns are known.
+    """The loops of a jaxpr, and those made of an operation, with known iterations.
 
     From version 0.12 on, JAX's binary search is one operation, which becomes a loop.
     """
@@ -100,10 +100,10 @@ def _with_made(
     for k, each in enumerate(own):
         if len(own) <= len(places):
             break
-        turns = module.iterations(each) if each.kind == "kWhile" else None
+        iterations = module.iterations(each) if each.kind == "kWhile" else None
         is_other = k == len(places) or _size(each) != _size(places[k])
-        if turns is not None and is_other and not _size(each):
-            made = Iterations("while", times, times * turns, inner=[[], []])
+        if iterations is not None and is_other and not _size(each):
+            made = Iterations("while", times, times * iterations, inner=[[], []])
             places.insert(k, made)
     return places
 
@@ -122,7 +122,7 @@ def _kept(own: list[Thunk], places: list[Iterations]) -> list[Iterations]:
             rest = places[:k] + places[k + 1 :]
             pairs = zip(own, rest[: len(own)], strict=True)
             wrong = sum(_size(one) != _size(other) for one, other in pairs)
-            return wrong, places[k].turns
+            return wrong, places[k].iterations
 
         del places[min(range(len(places)), key=cost)]
     return places
@@ -140,10 +140,10 @@ def _loop(
     module: Module, loop: Thunk, place: Iterations, on_device: bool, total: Executed
 ) -> None:
     known = module.iterations(loop) is not None
-    asked = 0 if known and not on_device else place.turns + place.runs
+    asked = 0 if known and not on_device else place.iterations + place.runs
     total.conditions += asked
     total.round_trips += 0 if on_device else asked
     condition, body = loop.parts
     inner = place.inner if place.kind == "while" else [[], *place.inner]
     _execute(module, condition, inner[0], asked, on_device, total)
-    _execute(module, body, inner[1], place.turns, on_device, total)
+    _execute(module, body, inner[1], place.iterations, on_device, total)

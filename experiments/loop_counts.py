@@ -32,14 +32,14 @@ class Iterations:
     Attributes:
         kind: ``"while"``, ``"scan"`` or ``"cond"``.
         runs: How often it was reached.
-        turns: Iterations of a loop, all runs together.
+        iterations: Iterations of a loop, all runs together.
         branches: How often each branch ran.
         inner: The loops and conditionals inside, per part, in order.
     """
 
     kind: str
     runs: int = 0
-    turns: int = 0
+    iterations: int = 0
     branches: list[int] = field(default_factory=list)
     inner: list[list["Iterations"]] = field(default_factory=list)
 
@@ -159,7 +159,7 @@ class _Counter:
             [more] = self.run(loop.condition, own, place.inner[0])
             if not more:
                 return carry
-            place.turns += 1
+            place.iterations += 1
             carry = self.run(loop.body, [*body_consts, *carry], place.inner[1])
 
     def _switch(self, branches: list[Body], inputs: Any, place: Iterations) -> Any:
@@ -173,7 +173,7 @@ class _Counter:
         last = first + scan.num_carried
         consts, carry, stacked = inputs[:first], inputs[first:last], inputs[last:]
         place.runs += 1
-        place.turns += scan.length
+        place.iterations += scan.length
         order = range(scan.length)
         collected = []
         for k in reversed(order) if scan.reverse else order:

@@ -33,7 +33,7 @@ def read_list(params, words, state, mask):
 
 @eb.cell(padded=("vectors",))
 def gather_list(params, numbers, vectors, mask):
-    """The mask belongs to operands, so what it hides cannot run ahead."""
+    """The mask belongs to operands, so what it hides cannot be hoisted."""
     query = params["mix"]["a"] @ numbers
     scores = jnp.where(mask, vectors @ query, -jnp.inf)
     return jax.nn.softmax(scores) @ vectors

@@ -147,7 +147,7 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
         ...     return state
         >>> batched = eb.batch(model, params={"W": np.eye(2), "U": np.eye(2)})
         >>> types = batched.graph([[np.ones(2, np.float32)] * 2]).types
-        >>> split = hoisted_cell(types.types[-1], types)  # params["U"] @ x runs ahead
+        >>> split = hoisted_cell(types.types[-1], types)  # params["U"] @ x is hoisted
         >>> [each.shape for each in split.vectors]
         [(2,)]
     """

@@ -24,7 +24,7 @@ from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.hoist import NONE, Numbers
 
 # The parts of a type that the table of types as they run may hold.
-WHOLE, HOISTED, REST = "whole", "ahead", "rest"
+WHOLE, HOISTED, REST = "whole", "hoisted", "rest"
 
 
 class Part(NamedTuple):

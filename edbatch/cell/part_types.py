@@ -30,7 +30,7 @@ def hoisted_part(
 
     return replace(
         node_type,
-        key=replace(node_type.key, cell=f"{node_type.key.cell}.ahead", arity=0),
+        key=replace(node_type.key, cell=f"{node_type.key.cell}.hoisted", arity=0),
         function=hoisted,
         template=call_template(params, (), template.externals, paddings),
         operand_kinds=(),

@@ -4,6 +4,10 @@ They run the streams of fine programs, which have a loop per type, width and set
 slices. A chunk is cut into parts of the greatest width that divides those of all loops
 of its type; parts that hold padding alone are left out. Slots that not all of these
 loops read as slices are gathered.
+
+Gain (`experiments/first_gradient.py`, docs/results.md): the first gradient comes after
+0.9 s for tree-lstm and 4.6 s for a network of 17 types, where the fine program takes 10
+and 12 s to compile. Until then a step takes 7 to 11 times as long.
 """
 
 import math
@@ -219,9 +223,9 @@ class _Parts:
         """Rows that each external and operand slot of a part reads."""
         starts, strides = table[1:, :1], table[1:, 1:]
         # Padding reads what the last node does, as it does in records.
-        lanes = jnp.minimum(begin + jnp.arange(self.common.width), size - 1)[None, :]
-        rows = take_rows(self.records, first + starts + strides * lanes)
-        rows += (1 - strides) * lanes
+        numbers = jnp.minimum(begin + jnp.arange(self.common.width), size - 1)[None, :]
+        rows = take_rows(self.records, first + starts + strides * numbers)
+        rows += (1 - strides) * numbers
         node_type = self.program.types.types[self.common.type_id]
         externals = len(node_type.external_kinds)
         return [rows[k] for k in range(externals)], [

@@ -75,7 +75,7 @@ class Plan:
     Attributes:
         shape: The static part.
         stream: Records of all chunks.
-        trips: Turns of each of ``P`` loops in each step.
+        trips: Iterations of each of ``P`` loops in each step.
         num_steps: Steps in use.
         pools: External inputs by array kind, ``[rows, ...]``; row 0 is zero.
         rows: Row of each result, per leaf of the model's output.

@@ -98,7 +98,7 @@ class BucketStore(WithoutLock):
         Args:
             loops: Loops that it uses.
             needs: Size of each dimension that it needs.
-            least: What a program with given loops needs even if it never turns.
+            least: What a program with given loops needs even if it never iterates.
             target: The kind of device that will run it.
             scale: How many times larger the minibatches are that the bucket is for;
                 1 or more.

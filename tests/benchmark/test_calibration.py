@@ -59,7 +59,7 @@ def replay(batched, trees):
 
 
 def turns_of(plan):
-    """How often each loop turns, all steps together."""
+    """How often each loop iterates, all steps together."""
     return plan.trips[: plan.num_steps].sum(axis=0)
 
 

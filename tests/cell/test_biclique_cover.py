@@ -19,7 +19,7 @@ def partitions(items):
             yield [*each[:k], [first, *each[k]], *each[k + 1 :]]
 
 
-def as_rectangle(group):
+def as_biclique(group):
     rows = tuple(sorted({row for row, _ in group}))
     columns = tuple(sorted({column for _, column in group}))
     full = set(product(rows, columns)) == set(group)
@@ -29,7 +29,7 @@ def as_rectangle(group):
 def least_cost(table):
     found = []
     for groups in partitions(entries_of(table)):
-        bicliques = list(map(as_rectangle, groups))
+        bicliques = list(map(as_biclique, groups))
         if None not in bicliques:
             found.append(sum(map(table.cost, bicliques)))
     return min(found)

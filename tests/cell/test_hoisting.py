@@ -1,4 +1,4 @@
-"""Products of external inputs run ahead, and batched equals unbatched."""
+"""Products of external inputs are hoisted, and batched equals unbatched."""
 
 import functools
 from dataclasses import replace
@@ -69,11 +69,11 @@ def test_rows_that_are_used_again():
 
 def test_every_cell_of_the_programs_is_split():
     types = batched("default").plan(minibatch(0, 12, 40)).shape.program.types.types
-    ahead = {t.key.cell for t in types if t.key.cell.endswith(".ahead")}
-    assert ahead == {f"{name}.ahead" for name in HOISTED}
+    hoisted = {t.key.cell for t in types if t.key.cell.endswith(".hoisted")}
+    assert hoisted == {f"{name}.hoisted" for name in HOISTED}
 
 
-def test_what_runs_ahead_runs_first_and_in_the_order_of_its_readers():
+def test_what_is_hoisted_runs_first_and_in_the_order_of_its_readers():
     own = batched("default")
     graph = own.graph(minibatch(4))
     schedule = own.policy.schedule(graph.structure)
@@ -86,10 +86,10 @@ def test_what_runs_ahead_runs_first_and_in_the_order_of_its_readers():
     ]
     cells = [running.types.types[t].key.cell for t in divided.batch_type]
     first = len(divided.batch_type) - len(schedule.batch_type)
-    assert all(cell.endswith(".ahead") for cell in cells[:first])
+    assert all(cell.endswith(".hoisted") for cell in cells[:first])
     assert len(set(divided.batch_type[:first])) == first
     assert cells[first:] == [graph.types.types[t].key.cell for t in schedule.batch_type]
-    # Each batch reads what ran ahead of it in its own order, from consecutive nodes.
+    # Each batch reads its hoisted part in its own order, from consecutive nodes.
     reader = np.full(running.num_nodes, -1)
     structure = running.structure
     for v in range(running.num_nodes):
@@ -294,6 +294,6 @@ def test_each_hoisted_vector_has_its_own_row():
     hoisted = [
         each
         for each in plan.shape.program.types.types
-        if each.key.cell.endswith(".ahead")
+        if each.key.cell.endswith(".hoisted")
     ]
     assert [len(each.output_kinds) for each in hoisted] == [1, 2]

@@ -21,8 +21,8 @@ PRODUCTS = {
 }  # fmt: skip
 
 
-def product(function, matrix, lane):
-    closed = jax.make_jaxpr(function)(matrix, lane)
+def product(function, matrix, row):
+    closed = jax.make_jaxpr(function)(matrix, row)
     [eqn] = [each for each in closed.eqns if each.primitive is jax.lax.dot_general_p]
     return eqn, closed.jaxpr.invars
 
@@ -31,33 +31,31 @@ def product(function, matrix, lane):
 def test_it_pulls_as_jax_does(name):
     function, *shapes = PRODUCTS[name]
     rng = np.random.default_rng(0)
-    matrix, lane = (jnp.asarray(rng.normal(size=each), jnp.float32) for each in shapes)
+    matrix, row = (jnp.asarray(rng.normal(size=each), jnp.float32) for each in shapes)
     # Only the product itself; what comes before and after it are other equations.
-    outer, _ = product(function, matrix, lane)
+    outer, _ = product(function, matrix, row)
 
-    def multiply(matrix, lane):
+    def multiply(matrix, row):
         return outer.primitive.bind(
-            *((matrix, lane) if first else (lane, matrix)), **outer.params
+            *((matrix, row) if first else (row, matrix)), **outer.params
         )
 
     first = outer.invars[0].aval.shape == matrix.shape
-    eqn, [_, of_lane] = product(multiply, matrix, lane)
-    found = transposed_weight(eqn, {of_lane})
-    given, pull = jax.vjp(lambda lane: multiply(matrix, lane), lane)
+    eqn, [_, of_row] = product(multiply, matrix, row)
+    found = transposed_weight(eqn, {of_row})
+    given, pull = jax.vjp(lambda row: multiply(matrix, row), row)
     bar = jnp.asarray(rng.normal(size=given.shape), jnp.float32)
     np.testing.assert_allclose(
         found.pull(found.transpose(matrix), bar), pull(bar)[0], rtol=1e-5, atol=1e-6
     )
 
 
-def elementwise(matrix, lane):
-    return jax.lax.dot_general(matrix, lane, (([], []), ([0], [0])))
+def elementwise(matrix, row):
+    return jax.lax.dot_general(matrix, row, (([], []), ([0], [0])))
 
 
-def converting(matrix, lane):
-    return jax.lax.dot_general(
-        matrix, lane.astype(jnp.bfloat16), (([0], [0]), ([], []))
-    )
+def converting(matrix, row):
+    return jax.lax.dot_general(matrix, row.astype(jnp.bfloat16), (([0], [0]), ([], [])))
 
 
 @pytest.mark.parametrize("function", [elementwise, converting, jnp.add])

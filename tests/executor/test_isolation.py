@@ -72,7 +72,7 @@ def test_chains(options, widths, quick_compiles):
 
 @pytest.mark.parametrize("policy", ["depth", "agenda", "greedy"])
 def test_trees(policy, quick_compiles):
-    """With padded lists, random numbers, and inputs of products that run ahead."""
+    """With padded lists, random numbers, and inputs of products that are hoisted."""
     batched = eb.batch(
         model,
         policy,

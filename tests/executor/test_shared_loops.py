@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_outputs_and_gradients(name):
-    expected = ALL | ({"project.ahead": DEPTH} if name == "hoisted" else {})
+    expected = ALL | ({"project.hoisted": DEPTH} if name == "hoisted" else {})
     assert families(batched(name).plan(minibatch(1))) == expected
     found = eb.verify(batched(name), make_params(1), minibatch(1))
     assert found.max_gradient_error is not None

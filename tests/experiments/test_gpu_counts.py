@@ -72,11 +72,11 @@ def alternating(x, count):
 def test_loops_and_branches_are_counted_as_they_run(experiment):
     [found], [loop] = experiment.run_counted(alternating, jnp.float32(1), 5)
     assert found == alternating(jnp.float32(1), 5)
-    assert (loop.kind, loop.runs, loop.turns) == ("while", 1, 5)
+    assert (loop.kind, loop.runs, loop.iterations) == ("while", 1, 5)
     conditional, inner = loop.inner[1]
     assert (conditional.runs, sum(conditional.branches)) == (5, 5)
     assert sorted(conditional.branches) == [2, 3]
-    assert (inner.runs, inner.turns) == (5, 0 + 1 + 2 + 3 + 4)
+    assert (inner.runs, inner.iterations) == (5, 0 + 1 + 2 + 3 + 4)
 
 
 def test_what_runs_is_counted_in_the_tree_of_thunks(experiment, compiled):

@@ -240,7 +240,7 @@ def test_loops_of_what_has_no_gradient(step, packing, remat, quick_compiles):
     )
 
 
-def test_loops_of_what_runs_ahead_and_has_no_gradient(quick_compiles):
+def test_loops_of_what_is_hoisted_and_has_no_gradient(quick_compiles):
     """The loop reads a product of inputs, from which it was cut off before."""
 
     @eb.cell
@@ -261,7 +261,7 @@ def test_loops_of_what_runs_ahead_and_has_no_gradient(quick_compiles):
         compiler=eb.Compiler(hoisting="always"),
         sizes=eb.Sizes(widths=(4,)),
     )
-    assert len(batched_plan.shape.program.types.types) >= 3, "a part runs ahead"
+    assert len(batched_plan.shape.program.types.types) >= 3, "a part is hoisted"
 
 
 def test_loops_of_inputs_alone(quick_compiles):
