@@ -13,6 +13,10 @@ sharing saves more than it copies (`pays`):
   which are copied in the time that a chunk takes in any case.
 
 Types that are met later and fit join a family, or make one as soon as there are enough.
+
+Gain (docs/results.md, "Shared loops"): a stack of 48 layers has 5 loops in place of 98,
+and its forward pass is compiled in 0.5 in place of 2.0 s. 10,000 inputs to as many
+experts take half the time of single calls; a loop for each could not be compiled.
 """
 
 import warnings

@@ -3,6 +3,10 @@
 JAX finds a program by its StableHLO, the options of the compiler, the device and its
 own version, and reads it in place of compiling it. An entry that cannot be read or
 written costs a warning, and the program is compiled.
+
+Gain (`experiments/first_gradient.py --cache FOLDER`, docs/results.md): a second process
+has its first gradient after 0.55 in place of 0.91 s for tree-lstm, 2.0 in place of 4.6
+for a network of 17 types, and the fine program 1.2 and 2.2 s later.
 """
 
 import os

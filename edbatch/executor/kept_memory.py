@@ -3,6 +3,9 @@
 Each call of a compiled program on a CPU allocates its arenas and tapes anew. glibc gets
 blocks of their size from the system and gives them back at once, so that every call has
 the system clear and map each page again.
+
+Gain (`experiments/gradient_profile.py --keep-memory`): the gradient of tree-lstm at
+hidden 256 takes 90 in place of 102 ms on one core; at 128 nothing.
 """
 
 import ctypes

@@ -2,6 +2,9 @@
 
 Packing copies the matrices of a cell's gates side by side, in every call. For
 inference, where the same arrays come back, it is done once.
+
+Gain (docs/results-memory.md, "Packing"): the forward pass of a tagger at hidden 256,
+whose matrices take 10 MB, took 1.08 times as long when each call packed them.
 """
 
 import weakref

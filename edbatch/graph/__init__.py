@@ -1,4 +1,8 @@
-"""Recording: from a model and an instance to a dataflow graph of arrays."""
+"""Recording: from a model and an instance to a dataflow graph of arrays.
+
+It is compiled: 0.20 to 0.29 µs per node beside the model's own Python, where the same
+in Python takes 1.5 (`experiments/recording_speed.py`, docs/recording.md).
+"""
 
 from edbatch.graph.cell import Cell
 from edbatch.graph.cell_decorator import cell

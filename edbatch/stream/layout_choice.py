@@ -8,6 +8,10 @@ and to pass.
 
 A type is aligned if the rows that its nodes no longer gather take longer than it takes
 to align its nodes, by the numbers of the `Target` (`docs/results-memory.md`).
+
+Gain on 64 instances at hidden 64 (docs/results-memory.md, "Speed"): forward pass and
+plan of taggers take 13.1 in place of 13.9 ms, and trees keep a plan of 0.63 ms where an
+aligned one takes 1.27.
 """
 
 import threading

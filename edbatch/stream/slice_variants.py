@@ -7,6 +7,10 @@ slots. Each type has the variant that gathers everything and at most `_VARIANTS`
 those that read most bytes in place in its sample: the first minibatch that has operands
 of the type in place. A chunk takes the best variant that its operands allow. Later
 minibatches add none, so their plans find their loops compiled.
+
+Gain (`edbatch bench --planner`, docs/results-memory.md): with packing the forward pass
+of taggers takes 0.78 in place of 0.90 times as long as without either, that of
+lattice-lstm 0.90 in place of 0.93; that of trees gains nothing.
 """
 
 import threading
