@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 
 import pytest
 
@@ -37,6 +38,16 @@ def test_import_loads_what_a_model_needs_and_no_more() -> None:
     own = {name.split(".")[1] for name in modules if name.startswith("edbatch.")}
     assert "batched" in own
     assert not own & {*LATER_OWN}
+
+
+def test_import_loads_no_distribution_but_these() -> None:
+    """What JAX and Numba load, scipy say, is their own matter."""
+    known, own = packages_distributions(), "import jax, jax.numpy, numpy, numba"
+    wanted, found = (
+        {dist for name in loaded(code) for dist in known.get(name.split(".")[0], ())}
+        for code in (own, "import edbatch")
+    )
+    assert found - wanted == {"edbatch", "greenlet"}
 
 
 @pytest.mark.parametrize(
