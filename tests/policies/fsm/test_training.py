@@ -1,3 +1,5 @@
+"""Training of state machines."""
+
 import signal
 import subprocess
 import sys
@@ -8,14 +10,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from random_graphs import build, long_chain
+from random_graphs import build
+from sampled_graphs import LATTICES, TREES, sampled
 
 from edbatch.envs import (
     sample_dag_structure,
     sample_lattice_structure,
-    sample_tree_structure,
 )
-from edbatch.errors import PolicyError
 from edbatch.policies import (
     ENCODINGS,
     Agenda,
@@ -28,19 +29,10 @@ from edbatch.policies import (
     train_policy,
 )
 from edbatch.policies.fsm import episode, training, training_run
-from edbatch.policies.fsm.settings import common_types, evaluations
+from edbatch.policies.fsm.settings import evaluations
 from edbatch.policies.fsm.tuning import next_generation, start_tuning
 from edbatch.schedule import check_schedule, lower_bound
 from edbatch.schedule.examples import chain, tree
-
-
-def sampled(sampler, count, seed):
-    rng = np.random.default_rng(seed)
-    return [sampler(rng) for _ in range(count)]
-
-
-TREES = partial(sample_tree_structure, instances=32, max_leaves=30)
-LATTICES = partial(sample_lattice_structure, instances=8, max_characters=110)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -393,84 +385,6 @@ def test_warming_up_compiles_all_that_training_runs(encoding):
     command = [sys.executable, "-P", "-c", WARM.format(encoding=encoding)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-
-
-# ---- types ----
-
-
-def test_graphs_recorded_at_different_times():
-    early, late = chain("ab"), build([0, 2, 1], [[], [0], [1]], 3)
-    late = replace(late, type_keys=(*early.type_keys, build([], [], 3).type_keys[2]))
-    for train, held_out in (([early, late], [early]), ([early], [late])):
-        policy = train_policy(train, held_out)
-        assert policy.types == late.type_keys
-        assert policy.training.stopped == "lower bound"
-        # Nothing can be learned of a type that is only in the held-out graph.
-        assert (policy.training.held_out_unseen > 0) == (held_out == [late])
-        for structure in (early, late):
-            check_schedule(policy.schedule(structure), structure)
-
-
-def test_graphs_of_different_models():
-    with pytest.raises(
-        PolicyError, match="but graph 1 has a/0 where another has t0/0; record all"
-    ):
-        train_policy([build([0], [[]], 2), chain("a")], [chain("a")])
-    assert common_types([build([], [], 0)]) == ()
-
-
-# ---- arguments ----
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"graphs": []}, "'graphs' and 'held_out' but 'graphs' is empty; sample some"),
-        ({"held_out": ()}, "but 'held_out' is empty"),
-        ({"trials": 0}, "'trials' is between 1 and inf but is 0; leave it out"),
-        ({"n_step": 0}, "'n_step' is between 1 and inf but is 0"),
-        ({"alpha": -0.1}, "'alpha' is between 0 and inf but is -0.1"),
-        ({"learning_rate": 1.5}, "'learning_rate' is between 0 and 1 but is 1.5"),
-        ({"epsilon": float("nan")}, "'epsilon' is between 0 and 1 but is nan"),
-        ({"generations": -1}, "'generations' is between 0 and inf but is -1"),
-        ({"patience": 0}, "'patience' is between 1 and inf but is 0"),
-        ({"trials": 2.5}, "'trials' is a whole number but is 2.5; leave it out"),
-        ({"n_step": float("inf")}, "'n_step' is a whole number but is inf"),
-        ({"patience": 1.0}, "'patience' is a whole number but is 1.0"),
-        ({"generations": 0.5}, "'generations' is a whole number but is 0.5"),
-        ({"resume": True}, "but 'checkpoint' is None; name the file that the interr"),
-        ({"encoding": "bse"}, "but this is 'bse'; did you mean 'base'"),
-    ],
-)
-def test_arguments_out_of_range(arguments, message):
-    with pytest.raises(PolicyError, match=message):
-        train_policy(**{"graphs": [chain("ab")], "held_out": [chain("ab")]} | arguments)
-
-
-def test_whole_numbers_serve_as_fractions():
-    graph = chain("ab")
-    policy = train_policy([graph], [graph], alpha=1, learning_rate=1, epsilon=1)
-    assert policy.training.stopped == "lower bound"
-
-
-def test_no_node_and_one_node():
-    for graph in (build([], [], 1), chain("a")):
-        policy = train_policy([graph], [graph])
-        assert policy.training.held_out_batches == graph.num_nodes
-        assert policy.training.stopped == "lower bound"
-
-
-def test_many_types():
-    graph = build([k % 100 for k in range(300)], [[]] * 300, 100)
-    for encoding in ENCODINGS:
-        policy = train_policy([graph], [graph], encoding=encoding)
-        assert policy.training.stopped == "lower bound"
-        assert policy.schedule(graph).num_batches == 100
-
-
-def test_a_deep_chain():
-    graph = long_chain(100_000)
-    assert train_policy([graph], [graph]).training.stopped == "lower bound"
 
 
 def test_ctrl_c_at_any_moment_keeps_a_policy():

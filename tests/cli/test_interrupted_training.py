@@ -1,0 +1,98 @@
+"""`edbatch train-policy`, interrupted and resumed."""
+
+import json
+import os
+import signal
+
+import pytest
+from rich.progress import Progress
+from training_commands import LATTICES, TREES, evaluations, load
+
+
+def press_ctrl_c_at_trial(monkeypatch: pytest.MonkeyPatch, pressed_at: int) -> None:
+    update = Progress.update
+
+    def press(bar, task, **fields):
+        if fields.get("completed", 0) >= pressed_at and "found" in fields:
+            os.kill(os.getpid(), signal.SIGINT)
+        update(bar, task, **fields)
+
+    monkeypatch.setattr(Progress, "update", press)
+
+
+@pytest.mark.parametrize("encoding", ["fall", "sort"])
+def test_ctrl_c_keeps_the_best_policy_so_far(
+    edbatch, tmp_path, monkeypatch, encoding
+) -> None:
+    press_ctrl_c_at_trial(monkeypatch, 1)
+    before = signal.getsignal(signal.SIGINT)
+    out = tmp_path / "lattice.json"
+    result = edbatch(*LATTICES, "--encoding", encoding, "--out", out, "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["training"]["stopped"] == "interrupted"
+    assert "Training was interrupted" in result.stderr
+    assert "The same command with --resume goes on" in result.stderr
+    training = load(out).training
+    assert training is not None
+    assert training.stopped == "interrupted"
+    assert 1 <= training.trials < 40
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "lattice.json.checkpoint").is_file()
+
+
+@pytest.mark.parametrize("pressed_at", [0, 1, 9])
+def test_a_resumed_training_gives_the_same_policy(
+    edbatch, tmp_path, monkeypatch, pressed_at
+) -> None:
+    # At 0 the weights of the smoothed bound are still being tuned.
+    whole, out = tmp_path / "whole.json", tmp_path / "resumed.json"
+    assert edbatch(*LATTICES, "--out", whole).exit_code == 0
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, pressed_at)
+        assert edbatch(*LATTICES, "--out", out).exit_code == 130
+    assert load(out).training.trials < load(whole).training.trials
+    result = edbatch(*LATTICES, "--out", out, "--resume")
+    assert result.exit_code == 0, result.output
+    found, expected = load(out), load(whole)
+    assert found.states == expected.states
+    assert found.weights == expected.weights
+    assert found.training.curve == expected.training.curve
+    logs = [each.with_name(f"{each.name}.metrics.csv") for each in (whole, out)]
+    assert {*tmp_path.iterdir()} == {whole, out, *logs}  # no checkpoint is left
+    first, second = map(evaluations, logs)
+    assert first == second
+
+
+def test_what_is_wrong_with_a_checkpoint_is_said(
+    edbatch, assert_fails, tmp_path, monkeypatch
+) -> None:
+    out = tmp_path / "lattice.json"
+    resume = ("--out", out, "--resume")
+    assert_fails("there is no file .*lattice.json.checkpoint", *LATTICES, *resume)
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, 1)
+        assert edbatch(*LATTICES, "--out", out).exit_code == 130
+    for message, name, value in (
+        ("but 'seed' is 5 now and was 0", "--seed", 5),
+        ("but 'encoding' is 'sort' now and was 'fall'", "--encoding", "sort"),
+        ("minibatches .* other", "--batch-size", 5),
+    ):
+        assert_fails(message, *LATTICES, *resume, name, value)
+    (tmp_path / "lattice.json.checkpoint").write_text("hello")
+    assert_fails("lattice.json.checkpoint", *LATTICES, *resume)
+    # Without --resume a training begins anew, whatever lies there.
+    assert edbatch(*LATTICES, "--out", out).exit_code == 0
+    assert {*tmp_path.iterdir()} == {out, tmp_path / "lattice.json.metrics.csv"}
+
+
+def test_ctrl_c_before_training_writes_nothing(edbatch, tmp_path, monkeypatch) -> None:
+    def press_ctrl_c(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edbatch.cli.minibatches.record", press_ctrl_c)
+    out = tmp_path / "tree.json"
+    result = edbatch(*TREES, "--out", out)
+    assert result.exit_code == 130
+    assert result.stderr.endswith("Interrupted.\n")
+    assert result.stdout == ""
+    assert not out.exists()
