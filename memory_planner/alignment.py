@@ -41,6 +41,7 @@ from edbatch.memory_planner.tables import (
     START,
     Tables,
 )
+from edbatch.sorting import order_by_weight, stable_order
 
 # Columns of an adjacency constraint: the chunk that has it, the read, and the next one
 # of a list.
@@ -89,8 +90,10 @@ def align(
     position = np.empty(len(order), np.int32)
     cut_runs(tables.node)
     constraints = _new_constraints(batch)
-    num_constraints = 0
-    longest = (batch[1:, START] - batch[:-1, START]).max() if num_batches else 0
+    num_constraints = np.int64(0)
+    longest = 0
+    for b in range(num_batches):
+        longest = max(longest, batch[b + 1, START] - batch[b, START])
     change = np.empty((longest, CHANGE_COLUMNS), np.int32)
     count = np.zeros(num_batches, np.int32)
     followed = np.full(num_batches, NONE, np.int32)  # the read, of batches that wait
@@ -106,9 +109,9 @@ def align(
             if followed[b] != NONE:
                 continue
         found, by_tree = order_runs(tables, b, nodes, weight, count, use_tree)
-        order[first:last] = found
         is_by_tree |= by_tree
         for place in range(first, last):
+            order[place] = found[place - first]
             position[order[place]] = place
         num_constraints = _add_constraints(
             tables, b, order, weight, constraints, num_constraints
@@ -200,7 +203,10 @@ def _sort_constraints(constraints, b):
         w = table[w, _NEXT]
     if total == 1:
         return found
-    return found[np.argsort(-num_bytes[found], kind="mergesort")]
+    own = np.empty(total)
+    for k in range(total):
+        own[k] = num_bytes[found[k]]
+    return found[order_by_weight(own)]
 
 
 @njit(cache=True, nogil=True)
@@ -244,6 +250,9 @@ def _follow(tables, b, slot, order, position):
             key[k] = np.int64(batch[tables.node[u, BATCH], RANK]) << 32 | position[u]
         is_sorted &= k == 0 or key[k - 1] <= key[k]
     if not is_sorted:
-        order[first:last] = order[first:last][np.argsort(key, kind="mergesort")]
+        before = order[first:last].copy()
+        by_key = stable_order(key)
+        for k in range(last - first):
+            order[first + k] = before[by_key[k]]
     for place in range(first, last):
         position[order[place]] = place

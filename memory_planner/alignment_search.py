@@ -20,7 +20,8 @@ from edbatch.memory_planner.problem import LayoutProblem
 from edbatch.memory_planner.rows import find_in_place, place_blocks
 from edbatch.memory_planner.tables import IS_READ, make_tables
 
-_MOST_CHANGES = 3  # from one try to the next
+_MOST_CHANGES = np.int64(3)  # from one try to the next
+_KINDS = np.int64(4)  # of changes
 _FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; what has none is left out
 _PATIENCE = 50  # tries without gain, after which the search begins anew
 
@@ -42,7 +43,10 @@ def best_alignment(
     order, batch_start = problem.order, problem.batch_start
     tables, read_bytes = make_tables(problem)
     pairs, pair_bytes, possible = find_pairs(tables, order, read_bytes)
-    start = (pair_bytes, read_bytes, order, tables.batch[:-1, IS_READ] == 0)
+    may_wait = np.empty(len(tables.batch) - 1, np.bool_)
+    for b in range(len(may_wait)):
+        may_wait[b] = tables.batch[b, IS_READ] == 0
+    start = (pair_bytes, read_bytes, order, may_wait)
     state = start
     state_bytes = -1
     patience = _PATIENCE
@@ -50,8 +54,10 @@ def best_alignment(
     best_blocks = np.arange(len(problem.batch_type)).astype(np.int32)
     best_bytes = -1
     tries = 1 + effort // (len(problem.operands) + len(order) + 1)
-    use_tree = True
-    random = np.array([0x9E3779B97F4A7C15], np.uint64)
+    # Not the constants, for which Numba would compile all that follows once more.
+    use_tree = tight = tries > 0
+    random = np.empty(1, np.uint64)
+    random[0] = np.uint64(0x9E3779B97F4A7C15)
     k = 0
     while k < tries and best_bytes < possible:
         now = state
@@ -60,7 +66,7 @@ def best_alignment(
         pair_weight, read_weight, reference, may_wait = now
         blocks = chain_blocks(tables.batch, pairs, pair_weight)
         found, by_tree = align(tables, read_weight, reference, may_wait, use_tree)
-        value_row, arena_rows = place_blocks(problem, blocks, found, True)
+        value_row, arena_rows = place_blocks(problem, blocks, found, tight)
         _, num_bytes = find_in_place(problem, found, value_row, arena_rows)
         patience -= 1
         if num_bytes > state_bytes:
@@ -97,7 +103,7 @@ def _change(random, state, pair_bytes, read_bytes, batch_start):
     pair_weight, read_weight = pair_weight.copy(), read_weight.copy()
     reference, may_wait = reference.copy(), may_wait.copy()
     for _ in range(1 + _below(random, _MOST_CHANGES)):
-        what = _below(random, 4)
+        what = _below(random, _KINDS)
         factor = _FACTORS[_below(random, len(_FACTORS))]
         if what == 0 and len(pair_weight) > 0:
             p = _below(random, len(pair_weight))

@@ -32,6 +32,7 @@ from edbatch.memory_planner.tables import (
     START,
     Tables,
 )
+from edbatch.sorting import order_by_weight, sort_in_place, stable_order
 
 
 @njit(cache=True, nogil=True)
@@ -52,11 +53,14 @@ def find_pairs(
     """
     batch, read = tables.batch, tables.read
     num_batches = len(batch) - 1
-    pairs = np.empty((2 * read[:, PRODUCERS].sum(), 2), np.int32)
+    most = 0
+    for r in range(len(read)):
+        most += 2 * read[r, PRODUCERS]
+    pairs = np.empty((most, 2), np.int32)
     pair_bytes = np.empty(len(pairs))
     count = np.zeros(num_batches, np.int32)
     producers = np.empty(num_batches, np.int32)
-    num_pairs = 0
+    num_pairs = np.int64(0)
     possible = 0.0
     for b in range(num_batches):
         nodes = order[batch[b, START] : batch[b + 1, START]]
@@ -107,7 +111,7 @@ def count_producers(
                 producers[found] = a
                 found += 1
             count[a] += 1
-    producers.sort()
+    sort_in_place(producers)
 
 
 @njit(cache=True, nogil=True)
@@ -163,7 +167,7 @@ def _join_equal(pairs, pair_bytes):
     total = np.zeros(len(pairs))
     count = 0
     last = np.int64(-1)
-    for k in np.argsort(code, kind="mergesort"):
+    for k in stable_order(code):
         if code[k] != last:
             last = code[k]
             joined[count, 0] = pairs[k, 0]
@@ -196,7 +200,7 @@ def chain_blocks(
         batch[b, PREVIOUS] = NONE
         batch[b, FIRST_NODE] = NONE
         batch[b, LAST_NODE] = NONE
-    for k in np.argsort(-pair_bytes, kind="mergesort"):
+    for k in order_by_weight(pair_bytes):
         a, b = pairs[k, 0], pairs[k, 1]
         if pair_bytes[k] == 0:
             break

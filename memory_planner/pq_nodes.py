@@ -14,12 +14,15 @@ import numpy as np
 from numba import njit
 
 Row = int | np.int32
+Column = int | np.int64
 NONE = np.int32(-1)  # of the arrays' own type, so that functions are compiled once
-UNUSED, LEAF, P, Q = range(4)
+UNUSED, LEAF, P, Q = np.int32(0), np.int32(1), np.int32(2), np.int32(3)
 
 # Columns of a node. A P node's FIRST is any of its children, a Q node's FIRST and LAST
 # are its ends; CHILDREN counts those of a P node. A free row's PARENT is the next one.
-KIND, PARENT, LEFT, RIGHT, FIRST, LAST, CHILDREN, MARK = range(8)
+KIND, PARENT, LEFT, RIGHT = range(4)
+FIRST, LAST = np.int64(4), np.int64(5)  # functions take them: no constants, see NONE
+CHILDREN, MARK = 6, 7
 # What a reduction notes: the parent it has found, how many pertinent children are not
 # labelled yet, the full children (FULL_LIST is the latest, NEXT_FULL the one before),
 # and the partial ones. Between two reductions MARK is 0 and these mean nothing.
@@ -52,12 +55,12 @@ def new_tree(n: int) -> tuple[np.ndarray, np.ndarray]:
     node[top, USED] = n
     node[top, ROOT] = 0 if n > 0 else NONE
     for v in range(n):
-        _clear(node, v, LEAF)
+        _clear(node, np.int32(v), LEAF)
     if n > 1:
         root = new_node(node, P)
         node[top, ROOT] = root
         for v in range(n - 1, -1, -1):
-            add_to_ring(node, root, v)
+            add_to_ring(node, root, np.int32(v))
     return node, np.empty(rows, np.int32)
 
 
@@ -109,7 +112,7 @@ def _push_children(node, v, stack, height):
 
 
 @njit(cache=True, nogil=True)
-def new_node(node: np.ndarray, kind: int) -> Row:
+def new_node(node: np.ndarray, kind: Row) -> Row:
     """Returns a row for a node without children."""
     top = len(node) - 1
     v = node[top, FREE]
@@ -211,7 +214,7 @@ def take_from_ring(node: np.ndarray, parent: Row, v: Row) -> None:
 
 
 @njit(cache=True, nogil=True)
-def add_to_chain(node: np.ndarray, parent: Row, end: int, v: Row) -> None:
+def add_to_chain(node: np.ndarray, parent: Row, end: Column, v: Row) -> None:
     """Makes v the child of a Q node that is outermost at one end, FIRST or LAST."""
     before = node[parent, end]
     node[v, LEFT] = before

@@ -72,7 +72,9 @@ def frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def reduce(tree: tuple[np.ndarray, np.ndarray], subset: np.ndarray, count: int) -> bool:
+def reduce(
+    tree: tuple[np.ndarray, np.ndarray], subset: np.ndarray, count: int | np.int64
+) -> bool:
     """Keeps the orderings in which the leaves of a subset are consecutive.
 
     Args:
@@ -94,7 +96,7 @@ def reduce(tree: tuple[np.ndarray, np.ndarray], subset: np.ndarray, count: int) 
         [0, 1, 3, 2]
     """
     node, queue = tree
-    leaves = 0
+    leaves = np.int64(0)  # not the literal, for which Numba compiles the callees again
     for k in range(count):
         if node[subset[k], MARK] == _UNSEEN:
             queue[leaves] = subset[k]
@@ -118,7 +120,7 @@ def reduce(tree: tuple[np.ndarray, np.ndarray], subset: np.ndarray, count: int) 
 @njit(cache=True, nogil=True)
 def _climb(node, queue, leaves):
     """Finds the node ABOVE each pertinent one; whether that is possible."""
-    top = len(node) - 1
+    top = np.int32(len(node) - 1)
     first, last = 0, leaves
     blocks = 0
     at_top = 0

@@ -27,8 +27,10 @@ from edbatch.memory_planner.tables import (
     START,
     Tables,
 )
+from edbatch.sorting import stable_order
 
 _KEY_BITS = 60
+_PAIR = np.int64(2)  # no literal, for which Numba would compile `reduce` once more
 
 
 @njit(cache=True, nogil=True)
@@ -124,7 +126,7 @@ def _sort_by_groups(heads, node, own, group):
             first = group[k, node[heads[h], PLACE] - own[START]]
             last = group[k, node[node[heads[h], END], PLACE] - own[START]]
             key[h] = (key[h] << bits | first) << bits | last
-    return np.argsort(key, kind="mergesort")
+    return stable_order(key)
 
 
 @njit(cache=True, nogil=True)
@@ -136,9 +138,9 @@ def _make_tree(heads, node, own, group):
     reduce(tree, leaves, n + 1)
     reduce(tree, leaves[1:], n + 1)
     if own[FIRST_NODE] != NONE:
-        reduce(tree, leaves, 2)
+        reduce(tree, leaves, _PAIR)
     if own[LAST_NODE] != NONE:
-        reduce(tree, leaves[n:], 2)
+        reduce(tree, leaves[n:], _PAIR)
     for k in range(len(group)):
         members, first = _list_members(heads, node, own[START], group[k])
         for g in range(len(first) - 1):

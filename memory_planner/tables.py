@@ -63,12 +63,16 @@ def make_tables(problem: LayoutProblem) -> tuple[Tables, np.ndarray]:
     """
     batch, node = _tabulate(problem)
     read, read_bytes = _find_reads(problem, batch, node)
-    end = np.int32(len(problem.order))
+    chunks = len(problem.chunk_start)
+    chunk_start = np.empty(chunks + 1, np.int32)
+    for c in range(chunks):
+        chunk_start[c] = problem.chunk_start[c]
+    chunk_start[chunks] = len(problem.order)
     tables = Tables(
         batch,
         node,
         read,
-        np.append(problem.chunk_start, end),
+        chunk_start,
         problem.operand_start,
         problem.operand_node,
     )

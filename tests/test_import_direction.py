@@ -54,6 +54,7 @@ BASE = (
     "arguments",
     "compiler",
     "target",
+    "sorting",
     "without_lock",
 )  # modules that import nothing of edbatch but errors and arguments
 
@@ -63,6 +64,7 @@ MAY_IMPORT = {
     "arguments": {"errors", "arguments"},
     "target": {"errors", "target"},
     "compiler": {"errors", "arguments", "compiler"},
+    "sorting": {"sorting"},
     "without_lock": {"without_lock"},
     **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
     FRONT_DOOR: {*BASE, *STAGES, FRONT_DOOR},

@@ -19,6 +19,7 @@ from numba import njit
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.memory_planner.layout import Layout
+from edbatch.sorting import distinct
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
 
@@ -177,7 +178,7 @@ def _find_loops(
         t = np.int64(node_type[chunks.order[chunks.first[c]]])
         rank = np.int64(chunks.slices[c])
         code[c] = t << 48 | rank << 32 | (_WIDEST - np.int64(chunks.width[c]))
-    used = np.unique(code)
+    used, chunk_loop = distinct(code)
     fields = 0
     for each in used:
         t = each >> 48
@@ -198,10 +199,8 @@ def _find_loops(
                 continue
             is_slice = field >= first_operand and mask >> (field - first_operand) & 1
             at += 1 if field < scalars or is_slice else width
-    chunk_loop = np.empty(count, np.int32)
     length = 0
     for c in range(count):
-        chunk_loop[c] = np.searchsorted(used, code[c])
         length += starts[chunk_loop[c], fields]
     return used, chunk_loop, starts, length
 

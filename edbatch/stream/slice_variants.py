@@ -22,6 +22,7 @@ from numba import njit
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.problem import slot_tables
+from edbatch.sorting import distinct
 from edbatch.without_lock import WithoutLock
 
 Variant = tuple[int, ...]  # operand slots, ascending
@@ -202,8 +203,7 @@ def _find_patterns(in_place, chunk_size, chunk_type, slot_bytes):
         for slot in range(slots):
             if in_place[c, slot] and slot_bytes[t, slot] > 0:
                 key[c] |= np.int64(1) << slot
-    keys = np.unique(key)
-    chunk_key = np.searchsorted(keys, key)
+    keys, chunk_key = distinct(key)
     weight = np.zeros(len(keys), np.float64)
     for c in range(count):
         weight[chunk_key[c]] += chunk_size[c]
