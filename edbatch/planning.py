@@ -204,10 +204,14 @@ def encode_laid_out(
     Returns:
         The plan before it is padded.
     """
-    part = encode_unpadded(
-        laid_out.graph, laid_out.schedule, laid_out.layout, result, state.variants
+    return encode_unpadded(
+        laid_out.graph,
+        laid_out.schedule,
+        laid_out.layout,
+        result,
+        state.variants,
+        laid_out.plan_ms,
     )
-    return replace(part, report=replace(part.report, plan_ms=laid_out.plan_ms))
 
 
 def lay_out(
@@ -250,7 +254,8 @@ def lay_out(
         )
 
     if planner.layout == AUTO:
-        layout = state.layouts.lay_out(graph, laid_out, target)
+        used = sorted({*schedule.batch_type.tolist()})
+        layout = state.layouts.lay_out(graph, used, laid_out, target)
     elif planner.layout == "aligned":
         layout = laid_out(np.ones(len(graph.types), np.bool_))
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.merge import merge
+from edbatch.graph.merge import are_recordings, merge, tables_of
 from edbatch.graph.output_tree import align
 from edbatch.graph.recorder import record
 from edbatch.model_state import ModelState
@@ -108,6 +108,8 @@ def record_minibatch(state: ModelState, instances: Sequence[Any]) -> DataflowGra
         EdbatchError: As `record_instances`; or the minibatch is empty.
     """
     check_not_empty(instances)
+    if are_recordings(instances) and tables_of(instances) == [state.types]:
+        return merge(instances)
     kept = [isinstance(each, DataflowGraph) for each in instances]
     if not any(kept):
         return record_instances(state, instances)

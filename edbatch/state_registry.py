@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from edbatch.errors import PlanError
-from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.graph.merge import tables_of
 from edbatch.graph.parameters import abstract, difference, key_order
 from edbatch.graph.reference import full_name
 from edbatch.graph.type_checks import require_setting
@@ -177,8 +177,7 @@ class StateRegistry:
         """
         if params is not None:
             return self.checked(self.of_params(params), instances)
-        tables = (each.types for each in instances if isinstance(each, DataflowGraph))
-        first = next(tables, None)
+        first = next(iter(tables_of(instances)), None)
         state = self.default() if first is None else self.of_types(first)
         return self.checked(state, instances)
 
@@ -195,12 +194,9 @@ class StateRegistry:
         Raises:
             PlanError: A recording was made for other parameters, or by another model.
         """
-        tables = {
-            id(each.types): each.types
-            for each in instances
-            if isinstance(each, DataflowGraph) and each.types is not state.types
-        }
-        for each in tables.values():
+        for each in tables_of(instances):
+            if each is state.types:
+                continue
             other = self.of_types(each)
             if other is not state:
                 own, found = state.types.params_spec, other.types.params_spec

@@ -15,12 +15,19 @@ Row 0 of every arena is zero and stands for operands that a padded list lacks.
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.memory_planner.alignment_search import best_alignment
 from edbatch.memory_planner.planner import LAYOUTS, default_effort
-from edbatch.memory_planner.problem import LayoutProblem, make_problem
+from edbatch.memory_planner.problem import (
+    LayoutProblem,
+    cut_batches,
+    cuts_of_types,
+    layout_tables,
+    make_problem,
+)
 from edbatch.memory_planner.reuse import find_outputs, place_with_reuse
 from edbatch.memory_planner.rows import find_in_place, place_blocks
 from edbatch.memory_planner.sizes import Sizes, Widths
@@ -132,6 +139,8 @@ def plan_layout(
         [2, 2]
     """
     assert method in LAYOUTS, f"there is no layout {method!r}"
+    if method == "schedule" and not reuse:
+        return lay_out_in_order(graph, schedule, sizes, widths, overheads)
     problem = make_problem(graph, schedule, sizes, widths, overheads)
     blocks = np.arange(schedule.num_batches, dtype=np.int32)
     layout, in_place_bytes = _lay_out(problem, blocks, schedule.order, tight=False)
@@ -153,6 +162,88 @@ def plan_layout(
         layout = replace(_finish(problem, layout.order, *placed)[0], reuse=True)
     check_rows(int(layout.arena_rows.max(initial=0)), "arena rows")
     return layout
+
+
+def lay_out_in_order(
+    graph: DataflowGraph,
+    schedule: Schedule,
+    sizes: Sizes,
+    widths: tuple[Widths, ...] | None,
+    overheads: tuple[float, ...] | None,
+) -> Layout:
+    """Lays out in schedule order, in one call of compiled code.
+
+    Args:
+        graph: As for `plan_layout`.
+        schedule: As for `plan_layout`.
+        sizes: As for `plan_layout`.
+        widths: As for `plan_layout`.
+        overheads: As for `plan_layout`.
+
+    Returns:
+        The layout.
+
+    Raises:
+        PlanError: As `plan_layout`.
+    """
+    types = graph.types
+    start, size, width, value_row, arena_rows, in_place = _in_order(
+        schedule.order,
+        schedule.batch_start,
+        schedule.batch_type,
+        *cuts_of_types(types, sizes, widths, overheads),
+        graph.arrays,
+        graph.num_values,
+        *layout_tables(types),
+        len(types.avals),
+    )
+    check_rows(max(arena_rows.tolist(), default=0), "arena rows")
+    return Layout(
+        schedule.order,
+        schedule.batch_start,
+        schedule.batch_type,
+        start,
+        size,
+        width,
+        value_row,
+        arena_rows,
+        in_place,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _in_order(
+    order, batch_start, batch_type, tables, table_of_type, nodes, num_values,
+    column_kind, column_leaf, slot_bytes, slot_kind, num_kinds,
+):  # fmt: skip
+    """As `_lay_out` of a `LayoutProblem`, whose unused fields are of no length."""
+    start, size, width, batch_rows = cut_batches(
+        batch_start, batch_type, tables, table_of_type
+    )
+    problem = LayoutProblem(
+        order,
+        batch_start,
+        batch_type,
+        batch_rows,
+        start,
+        size,
+        width,
+        nodes.node_type,
+        nodes.value_start,
+        nodes.operand_start,
+        nodes.operands,
+        np.empty(0, np.int32),
+        np.empty(num_values, np.int32),
+        column_kind,
+        column_leaf,
+        slot_bytes,
+        slot_kind,
+        num_kinds,
+    )
+    blocks = np.arange(len(batch_type)).astype(np.int32)
+    value_row, arena_rows = place_blocks(problem, blocks, order, False)
+    in_place, _ = find_in_place(problem, order, value_row, arena_rows)
+    return start, size, width, value_row, arena_rows, in_place
 
 
 def _lay_out(

@@ -79,26 +79,13 @@ def make_problem(
         overheads: What one more chunk of each type costs, in rows; as ``sizes`` says if
             None.
     """
-    count = len(graph.types)
-    own = list(
-        zip(
-            [sizes.widths] * count if widths is None else widths,
-            [sizes.chunk_overhead] * count if overheads is None else overheads,
-            strict=True,
-        )
-    )
-    cuts = tuple(sorted({*own}))
-    start, size, width, batch_rows = _cut(
+    types = graph.types
+    start, size, width, batch_rows = cut_batches(
         schedule.batch_start,
         schedule.batch_type,
-        cut_tables(*zip(*cuts, strict=True)),
-        np.array([cuts.index(each) for each in own], np.int32),
+        *cuts_of_types(types, sizes, widths, overheads),
     )
-    types = graph.types
-    column_kind, column_leaf, slot_bytes, slot_kind = types.derived(
-        ("tables for layouts", len(types)),  # a table of types only grows
-        lambda: (*column_tables(types), *slot_tables(types)),
-    )
+    column_kind, column_leaf, slot_bytes, slot_kind = layout_tables(types)
     value_column = _value_columns(
         graph.node_type, graph.value_start, column_leaf, graph.num_values
     )
@@ -121,6 +108,51 @@ def make_problem(
         slot_bytes,
         slot_kind,
         len(types.avals),
+    )
+
+
+def cuts_of_types(
+    types: TypeTable,
+    sizes: Sizes,
+    widths: tuple[Widths, ...] | None = None,
+    overheads: tuple[float, ...] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tells how the batches of each type are cut into chunks.
+
+    Args:
+        types: The types, T.
+        sizes: As for `make_problem`.
+        widths: As for `make_problem`.
+        overheads: As for `make_problem`.
+
+    Returns:
+        Tables as from `cut_tables`, and which of them each type has, ``[T] int32``.
+    """
+    count = len(types)
+
+    def make() -> tuple[np.ndarray, np.ndarray]:
+        own = list(
+            zip(
+                [sizes.widths] * count if widths is None else widths,
+                [sizes.chunk_overhead] * count if overheads is None else overheads,
+                strict=True,
+            )
+        )
+        cuts = tuple(sorted({*own}))
+        number = np.array([cuts.index(each) for each in own], np.int32)
+        return cut_tables(*zip(*cuts, strict=True)), number
+
+    own = sizes.widths, sizes.chunk_overhead
+    return types.derived((cuts_of_types, count, own, widths, overheads), make)
+
+
+def layout_tables(
+    types: TypeTable,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns what `column_tables` and `slot_tables` do, found once."""
+    return types.derived(
+        ("tables for layouts", len(types)),  # a table of types only grows
+        lambda: (*column_tables(types), *slot_tables(types)),
     )
 
 
@@ -190,8 +222,23 @@ def _value_columns(node_type, value_start, column_leaf, num_values):
 
 
 @njit(cache=True, nogil=True)
-def _cut(batch_start, batch_type, tables, table_of_type):
-    """Cuts batches into chunks: start, size and width of each; rows of each batch."""
+def cut_batches(
+    batch_start: np.ndarray,
+    batch_type: np.ndarray,
+    tables: np.ndarray,
+    table_of_type: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Cuts batches into chunks, in compiled code.
+
+    Args:
+        batch_start: First position of each batch, and the end; ``[S + 1] int32``.
+        batch_type: Type of each batch; ``[S] int32``.
+        tables: As from `cuts_of_types`.
+        table_of_type: As from `cuts_of_types`.
+
+    Returns:
+        Start, size and width of each chunk, and the rows of each batch.
+    """
     num_batches = len(batch_start) - 1
     num_chunks = 0
     for b in range(num_batches):

@@ -17,10 +17,10 @@ from edbatch.graph.structure import GraphStructure
 from edbatch.schedule.frontier import (
     FrontierState,
     collect,
+    compiled_frontier,
     frontier_size,
     remaining_size,
     run_type,
-    start_frontier,
 )
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import schedules_are_valid
@@ -72,8 +72,7 @@ class Agenda:
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by the mean depth of each type."""
-        state = start_frontier(structure)
-        order, start, kind = _by_agenda(state, structure.depth, False)
+        order, start, kind = _by_agenda(*_arrays(structure), structure.depth, False)
         return Schedule(order, start, kind, self.name)
 
 
@@ -98,8 +97,7 @@ class AgendaRemaining:
 
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by mean depth of what remains."""
-        state = start_frontier(structure)
-        order, start, kind = _by_agenda(state, structure.depth, True)
+        order, start, kind = _by_agenda(*_arrays(structure), structure.depth, True)
         return Schedule(order, start, kind, self.name)
 
 
@@ -122,8 +120,20 @@ class Greedy:
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph greedily."""
-        order, start, kind = _by_ratio(start_frontier(structure))
+        order, start, kind = _by_ratio(*_arrays(structure))
         return Schedule(order, start, kind, self.name)
+
+
+def _arrays(
+    structure: GraphStructure,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """A graph as compiled policies take it, which start it and run it in one call."""
+    return (
+        structure.node_type,
+        structure.operand_start,
+        structure.operand_node,
+        structure.num_types,
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -168,11 +178,9 @@ def _counting_sort(items, keys, num_keys):
 
 
 @njit(cache=True, nogil=True)
-def _by_agenda(
-    state: FrontierState, depth: np.ndarray, of_remaining: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_agenda(node_type, operand_start, operand_node, num_types, depth, of_remaining):
+    state = compiled_frontier(node_type, operand_start, operand_node, num_types)
     n = len(depth)
-    num_types = len(state.head)
     depth_sum = np.zeros(num_types, np.int64)
     for v in range(n):
         depth_sum[state.node_type[v]] += depth[v]
@@ -222,7 +230,8 @@ def smallest_mean_depth(state: FrontierState, mean: np.ndarray) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _by_ratio(state: FrontierState) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_ratio(node_type, operand_start, operand_node, num_types):
+    state = compiled_frontier(node_type, operand_start, operand_node, num_types)
     n = len(state.node_type)
     heads = new_heads(state)
     batches = np.empty((n, 3), np.int32)

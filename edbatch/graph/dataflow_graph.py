@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from edbatch.graph.flat_graph import flatten
-from edbatch.graph.output_tree import Outputs
+from edbatch.graph.output_tree import Outputs, OutputTree
 from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import TypeTable
 
@@ -144,22 +144,57 @@ class DataflowGraph:
         )
 
     @cached_property
-    def flat(self) -> np.ndarray:
-        """All integers of a recording, to be joined with others'; ``[n] int32``."""
+    def joinable(self) -> "Joinable":
+        """A recording as it is joined with others."""
         nodes = self.node_type, self.operands, self.external_rows, self.instance_nodes
         outputs = self.outputs.columns, self.outputs.lengths
-        return flatten(nodes, self.num_values, self.externals, *outputs)
+        avals = {kind: self.types.kinds.pool_aval(kind) for kind in self.externals}
+        flat = flatten(nodes, self.num_values, self.externals, avals, *outputs)
+        return Joinable(self.types, self.outputs.tree, flat, self.externals)
 
     @cached_property
     def structure(self) -> GraphStructure:
         """Who reads whom, which is all that scheduling looks at."""
+        return self._structure_of(operand_nodes(self.value_start, self.operands))
+
+    def _structure_of(self, operand_node: np.ndarray) -> GraphStructure:
         return GraphStructure(
             type_keys=self.types.keys,
             node_type=self.node_type,
             operand_start=self.operand_start,
-            operand_node=operand_nodes(self.value_start, self.operands),
+            operand_node=operand_node,
             instance_nodes=self.instance_nodes,
         )
+
+    def know_structure(
+        self,
+        starts: tuple[np.ndarray, np.ndarray, np.ndarray],
+        operand_node: np.ndarray,
+    ) -> None:
+        """Takes over what follows from the graph, where it was found with it.
+
+        Args:
+            starts: As from `slot_starts`.
+            operand_node: As from `operand_nodes`.
+        """
+        vars(self)["_starts"] = starts
+        vars(self)["structure"] = self._structure_of(operand_node)
+
+
+class Joinable(NamedTuple):
+    """What joining recordings looks at, in one place.
+
+    Attributes:
+        types: As of `DataflowGraph`.
+        tree: The structure of its outputs.
+        flat: All integers; see `edbatch.graph.flat_graph`.
+        externals: As of `DataflowGraph`.
+    """
+
+    types: TypeTable
+    tree: OutputTree
+    flat: np.ndarray  # [n] int32
+    externals: dict[int, np.ndarray]
 
 
 @njit(cache=True)

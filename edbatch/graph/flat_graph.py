@@ -1,22 +1,30 @@
 """Graphs as one array of integers each, so that many are joined in one pass.
 
 A minibatch of kept recordings has dozens of graphs with a handful of arrays each; what
-Python and NumPy spend on every one of these arrays is more than to join them costs.
+Python and NumPy spend on every one of these arrays is more than to join them costs, and
+so does the memory: recordings of a data set lie apart, and each array is two places
+that the processor waits for.
 
 The array begins with eight counts: nodes, operands, external rows, values, instances,
 array kinds of external inputs, columns and lists of the outputs. Then come, for each of
-these kinds, its number and the rows of its pool; the length of each column and of each
-list; and the types of nodes, operands, external rows, nodes of each instance, columns
-and lists themselves.
+these kinds, its number, the rows of its pool, and the words (of 32 bits) of a row that
+are in the array; the length of each column and of each list; the types of nodes,
+operands, external rows, nodes of each instance, columns and lists themselves; and the
+words of the pools. Only pools of small rows are there (`words_of_row`): word ids, say.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
+from edbatch.graph.node_type import Aval
+
 _COUNTS = 8
+_MOST_VALUES = np.iinfo(np.int32).max
+_MOST_WORDS = 4  # of a row: to copy more costs more than to find another array
 
 
 class Joined(NamedTuple):
@@ -27,27 +35,50 @@ class Joined(NamedTuple):
         operands: As of `DataflowGraph`.
         external_rows: As of `DataflowGraph`.
         instance_nodes: As of `DataflowGraph`.
+        starts: First operand slot, external slot and value of each node, and the end.
+        operand_node: Node that each operand slot reads, negative where there is none.
         parts: Columns and then lists of the outputs, one after the other.
         part_start: First element of each of them, and the end.
         num_values: Number of values, perhaps more than int32 can count.
         pool_rows: External inputs of each kind, perhaps more than that; those of its
             pools that are there, even if they are empty; -1 where there is none.
+        words: The words of the pools that are in the arrays, one after the other.
+        word_start: First word of each kind, and the end.
     """
 
     node_type: np.ndarray  # [N] int32
     operands: np.ndarray  # [E] int32
     external_rows: np.ndarray  # [X] int32
     instance_nodes: np.ndarray  # [B] int32
+    starts: tuple[np.ndarray, np.ndarray, np.ndarray]  # [N + 1] int32
+    operand_node: np.ndarray  # [E] int32
     parts: np.ndarray  # [all parts] int32
     part_start: np.ndarray  # [parts + 1] int64
     num_values: int
     pool_rows: np.ndarray  # [K] int64
+    words: np.ndarray  # [words] int32
+    word_start: np.ndarray  # [K + 1] int64
+
+
+def words_of_row(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Returns how many words of 32 bits a row of a pool has in the array of a graph.
+
+    Args:
+        shape: Shape of a row.
+        dtype: Its dtype.
+
+    Returns:
+        The words; 0 where pools of this kind are kept apart.
+    """
+    words = math.prod(shape)
+    return words if dtype.itemsize == 4 and words <= _MOST_WORDS else 0
 
 
 def flatten(
     nodes: Sequence[np.ndarray],
     num_values: int,
     pools: Mapping[int, np.ndarray],
+    avals: Mapping[int, Aval],
     columns: Sequence[np.ndarray],
     lengths: Sequence[np.ndarray],
 ) -> np.ndarray:
@@ -58,6 +89,7 @@ def flatten(
             `DataflowGraph`.
         num_values: Number of values.
         pools: External inputs by array kind.
+        avals: Shape and dtype of a row of each.
         columns: Columns of the outputs.
         lengths: Lengths of their lists.
 
@@ -67,11 +99,18 @@ def flatten(
     num_nodes, num_operands, num_rows, num_instances = map(len, nodes)
     head = [num_nodes, num_operands, num_rows, num_values, num_instances]
     head += len(pools), len(columns), len(lengths)
+    words = []
     for kind, pool in pools.items():
-        head += kind, len(pool)
+        aval = avals[kind]
+        own = words_of_row(aval.shape, aval.dtype) if pool.dtype == aval.dtype else 0
+        head += kind, len(pool), own
+        if own:
+            words.append(np.ascontiguousarray(pool).reshape(-1).view(np.int32))
     parts = (*columns, *lengths)
     head += map(len, parts)
-    return np.concatenate([np.array(head, np.int32), *nodes, *parts], dtype=np.int32)
+    return np.concatenate(
+        [np.array(head, np.int32), *nodes, *parts, *words], dtype=np.int32
+    )
 
 
 def join_flat(
@@ -81,6 +120,7 @@ def join_flat(
     part_kind: np.ndarray,
     num_operands: np.ndarray,
     num_externals: np.ndarray,
+    num_outputs: np.ndarray,
     external_slots: tuple[np.ndarray, np.ndarray],
 ) -> Joined:
     """Joins graphs whose outputs have the same structure.
@@ -93,27 +133,29 @@ def join_flat(
             lengths, else the array kind whose rows it names; ``[parts] int64``.
         num_operands: Operands of each type; ``[T] int32``.
         num_externals: External slots of each type; ``[T] int32``.
+        num_outputs: Outputs of each type; ``[T] int32``.
         external_slots: First external slot of each type, and the array kind of each.
 
     Returns:
         All of them, numbered anew.
     """
-    slots = (num_externals, *external_slots)
-    return Joined(*_join(flat, count, num_kinds, part_kind, num_operands, *slots))
+    counts = num_operands, num_externals, num_outputs
+    return Joined(*_join(flat, count, num_kinds, part_kind, *counts, *external_slots))
 
 
 @njit(cache=True, nogil=True)
 def _join(
-    flat, count, num_kinds, part_kind, num_operands, num_externals, slot_start,
-    slot_kind,
+    flat, count, num_kinds, part_kind, num_operands, num_externals, num_outputs,
+    slot_start, slot_kind,
 ):  # fmt: skip
     """Returns what a `Joined` holds; arguments as of `join_flat`."""
     num_parts = len(part_kind)
     totals = np.zeros(_COUNTS, np.int64)
     part_start = np.zeros(num_parts + 1, np.int64)
+    word_start = np.zeros(num_kinds + 1, np.int64)
     at = 0
     for _ in range(count):
-        size = at + _COUNTS + 2 * flat[at + 5]
+        size = at + _COUNTS + 3 * flat[at + 5]
         own = np.int64(0)
         for part in range(num_parts):
             part_start[part + 1] += flat[size + part]
@@ -121,23 +163,37 @@ def _join(
         for k in range(_COUNTS):
             totals[k] += flat[at + k]
         own += flat[at] + flat[at + 1] + flat[at + 2] + flat[at + 4]
+        for place in range(at + _COUNTS, size, 3):
+            words = np.int64(flat[place + 1]) * flat[place + 2]
+            word_start[flat[place] + 1] += words
+            own += words
         at = size + num_parts + own
     for part in range(num_parts):
         part_start[part + 1] += part_start[part]
+    for kind in range(num_kinds):
+        word_start[kind + 1] += word_start[kind]
     node_type = np.empty(totals[0], np.int32)
     operands = np.empty(totals[1], np.int32)
     external_rows = np.empty(totals[2], np.int32)
     instance_nodes = np.empty(totals[4], np.int32)
+    # Values that int32 cannot count are refused by the caller.
+    value_node = np.empty(min(totals[3], _MOST_VALUES), np.int32)
+    operand_node = np.empty(totals[1], np.int32)
+    operand_start = np.zeros(totals[0] + 1, np.int32)
+    external_start = np.zeros(totals[0] + 1, np.int32)
+    value_start = np.zeros(totals[0] + 1, np.int32)
     parts = np.empty(part_start[num_parts], np.int32)
+    pool_words = np.empty(word_start[num_kinds], np.int32)
+    word_at = word_start[:num_kinds].copy()
     pool_rows = np.full(num_kinds, -1, np.int64)
     first_row = np.zeros(num_kinds, np.int64)
     part_at = part_start[:num_parts].copy()
     first_value = np.int64(0)
-    node = operand = row = instance = 0
+    node = operand = row = instance = values = 0
     at = 0
     for _ in range(count):
         head = at
-        lengths = at + _COUNTS + 2 * flat[head + 5]
+        lengths = at + _COUNTS + 3 * flat[head + 5]
         own_types = lengths + num_parts
         own_operands = own_types + flat[head]
         own_rows = own_operands + flat[head + 1]
@@ -148,10 +204,14 @@ def _join(
         for v in range(own_types, own_operands):
             t = flat[v]
             node_type[node] = t
-            node += 1
             for _ in range(num_operands[t]):
                 value = flat[e]
-                operands[operand] = value + first_value if value >= 0 else value
+                if value >= 0:
+                    value += first_value
+                    operand_node[operand] = value_node[value]
+                else:
+                    operand_node[operand] = value
+                operands[operand] = value
                 e += 1
                 operand += 1
             for slot in range(slot_start[t], slot_start[t] + num_externals[t]):
@@ -160,6 +220,14 @@ def _join(
                 external_rows[row] = shifted
                 x += 1
                 row += 1
+            for _ in range(num_outputs[t]):
+                if values < len(value_node):
+                    value_node[values] = node
+                values += 1
+            node += 1
+            operand_start[node] = operand
+            external_start[node] = row
+            value_start[node] = values
         for place in range(own_instances, at):
             instance_nodes[instance] = flat[place]
             instance += 1
@@ -174,16 +242,25 @@ def _join(
                 part_at[part] += 1
             at += flat[lengths + part]
         first_value += flat[head + 3]
-        for place in range(head + _COUNTS, lengths, 2):
-            first_row[flat[place]] += flat[place + 1]
-            pool_rows[flat[place]] = first_row[flat[place]]
+        for place in range(head + _COUNTS, lengths, 3):
+            kind = flat[place]
+            first_row[kind] += flat[place + 1]
+            pool_rows[kind] = first_row[kind]
+            for _ in range(np.int64(flat[place + 1]) * flat[place + 2]):
+                pool_words[word_at[kind]] = flat[at]
+                word_at[kind] += 1
+                at += 1
     return (
         node_type,
         operands,
         external_rows,
         instance_nodes,
+        (operand_start, external_start, value_start),
+        operand_node,
         parts,
         part_start,
         first_value,
         pool_rows,
+        pool_words,
+        word_start,
     )

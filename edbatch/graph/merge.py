@@ -1,20 +1,27 @@
 """Merging recordings into one minibatch, from arrays, with no Python per node."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.flat_graph import join_flat
+from edbatch.graph.flat_graph import Joined, join_flat, words_of_row
 from edbatch.graph.node_keys import is_key
-from edbatch.graph.output_tree import Outputs, align
+from edbatch.graph.output_tree import Outputs, OutputTree, align
 from edbatch.graph.type_checks import require_same
 from edbatch.graph.type_table import TypeTable
 
 _LIMIT = np.iinfo(np.int32).max
+
+# A minibatch has dozens of recordings; these look at all of them without a loop in
+# Python.
+_types_of = attrgetter("types")
+_joinable_of = attrgetter("joinable")
 
 
 def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
@@ -49,21 +56,20 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
         )
     if len(graphs) == 1:
         return graphs[0]
-    types, tree = graphs[0].types, graphs[0].outputs.tree
-    for graph in graphs:
-        if graph.types is not types:
-            require_same(types, graph.types, "a recording")
-        if graph.outputs.tree is not tree:
-            return merge(_aligned(graphs))
-    num_operands, num_externals, _ = types.counts
+    tables, trees, flats, pools = zip(*map(_joinable_of, graphs), strict=True)
+    types: TypeTable = tables[0]
+    tree: OutputTree = trees[0]
+    for other in {*tables}:
+        require_same(types, other, "a recording")
+    if len({*map(id, trees)}) > 1:
+        return merge(_aligned(graphs))
     part_kind = [kind if source == "external" else -1 for source, kind in tree.leaves]
     joined = join_flat(
-        np.concatenate([each.flat for each in graphs]),
+        np.concatenate(flats),
         len(graphs),
         len(types.avals),
         np.array(part_kind + [-2] * len(tree.lists), np.int64),
-        num_operands,
-        num_externals,
+        *types.counts,
         _external_slots(types),
     )
     check_rows(joined.num_values, "values")
@@ -71,16 +77,37 @@ def merge(graphs: Sequence[DataflowGraph]) -> DataflowGraph:
     ends = joined.part_start.tolist()
     parts = [joined.parts[a:b] for a, b in itertools.pairwise(ends)]
     columns = len(tree.leaves)
-    return DataflowGraph(
+    found = DataflowGraph(
         types=types,
         node_type=joined.node_type,
         operands=joined.operands,
         external_rows=joined.external_rows,
-        externals=_join_pools(graphs, types, joined.pool_rows),
+        externals=_join_pools(graphs, pools, types, joined),
         outputs=Outputs(tree, tuple(parts[:columns]), tuple(parts[columns:])),
         instance_nodes=joined.instance_nodes,
         num_values=joined.num_values,
     )
+    found.know_structure(joined.starts, joined.operand_node)
+    return found
+
+
+def tables_of(instances: Sequence[Any]) -> list[TypeTable]:
+    """Lists the tables of types of the recordings in a minibatch.
+
+    Args:
+        instances: Instances, recordings, or both.
+
+    Returns:
+        The tables, each once.
+    """
+    if not are_recordings(instances):
+        instances = [each for each in instances if isinstance(each, DataflowGraph)]
+    return list(dict.fromkeys(map(_types_of, instances)))
+
+
+def are_recordings(instances: Sequence[Any]) -> bool:
+    """Tells whether all instances of a minibatch are recordings."""
+    return set(map(type, instances)) == {DataflowGraph}
 
 
 def _aligned(graphs: Sequence[DataflowGraph]) -> list[DataflowGraph]:
@@ -126,14 +153,24 @@ def check_rows(rows: int, what: str) -> None:
 
 
 def _join_pools(
-    graphs: Sequence[DataflowGraph], types: TypeTable, rows: np.ndarray
+    graphs: Sequence[DataflowGraph],
+    pools: Sequence[Mapping[int, np.ndarray]],
+    types: TypeTable,
+    joined: Joined,
 ) -> dict[int, np.ndarray]:
     """Joins the external inputs of each kind."""
-    pools = [each.externals for each in graphs]
     externals = {}
-    for kind in np.flatnonzero(rows >= 0).tolist():
-        own = [each[kind] for each in pools if kind in each]
-        externals[kind] = np.concatenate(own)
+    starts = joined.word_start.tolist()
+    for kind, rows in enumerate(joined.pool_rows.tolist()):
+        if rows < 0:
+            continue
+        aval = types.kinds.pool_aval(kind)
+        words = joined.words[starts[kind] : starts[kind + 1]]
+        if rows and len(words) == rows * words_of_row(aval.shape, aval.dtype) > 0:
+            externals[kind] = words.view(aval.dtype).reshape(rows, *aval.shape)
+        else:
+            own = [each[kind] for each in pools if kind in each]
+            externals[kind] = np.concatenate(own)
         if is_key(types.avals[kind].dtype):
             lengths = [len(each.get(kind, ())) for each in pools]
             instances = np.cumsum([0, *(each.num_instances for each in graphs[:-1])])

@@ -281,6 +281,7 @@ def encode_unpadded(
     layout: Layout,
     result: ResultShape,
     variants: SliceVariants | None = None,
+    plan_ms: float = 0.0,
 ) -> Unpadded:
     """Encodes a laid out graph.
 
@@ -290,18 +291,20 @@ def encode_unpadded(
         layout: Its layout.
         result: The static part of its result.
         variants: Which operands the model's loops read as slices; none if None.
+        plan_ms: Time to schedule and to lay out.
 
     Returns:
         What is left to pad.
     """
     slices = (variants or SliceVariants(least_share=2)).choose(graph, layout)
     stream = encode(graph, layout, slices.variants, slices.chunk_variant)
-    needs = _needs(graph, layout, stream)
+    report, type_rows = make_report(graph, schedule, layout, slices.bytes, plan_ms)
+    needs = _needs(graph, layout, stream, type_rows)
     for kind, least in slices.rows.items():
         needs[f"arena {kind}"] = max(needs[f"arena {kind}"], least)
     rows = graph.outputs.locate(layout.value_row)
-    result.pad(rows, lambda name, size: needs.setdefault(name, size))
-    report = make_report(graph, schedule, layout, slices.bytes)
+    if result.tree.lists:
+        result.pad(rows, lambda name, size: needs.setdefault(name, size))
     return Unpadded(
         graph.types, stream, result, rows, graph.num_instances, needs, report
     )
@@ -356,19 +359,25 @@ def pad(
         Everything but the external inputs.
     """
     sizes = bucket.sizes
-    program = ProgramShape(
-        part.types,
-        bucket.loops,
-        tuple(_by_kind("arena", sizes).items()),
-        tuple(_by_kind("rows", sizes).items()),
-        CompileOptions(
-            target=bucket.target,
-            packing=compiler.packing != NEVER,
-            remat=compiler.remat == ALWAYS,
-            reuses_rows=planner.reuses_rows,
-        ),
-        sizes.get(CHUNKS, 0),
-    )
+    packing, remat = compiler.packing != NEVER, compiler.remat == ALWAYS
+
+    def make() -> ProgramShape:
+        return ProgramShape(
+            part.types,
+            bucket.loops,
+            bucket.arena_rows,
+            bucket.type_rows,
+            CompileOptions(
+                target=bucket.target,
+                packing=packing,
+                remat=remat,
+                reuses_rows=planner.reuses_rows,
+            ),
+            sizes.get(CHUNKS, 0),
+        )
+
+    key = (pad, bucket, packing, remat, planner.reuses_rows)
+    program = part.types.derived(key, make)  # the hash of a program is kept with it
     stream = pad_stream(part.stream, bucket.loops, sizes["stream"], sizes["steps"])
     rows = part.result.pad(part.rows, lambda name, _: sizes[name])
     plan = Plan(
@@ -380,19 +389,22 @@ def pad(
         np.int32(part.num_instances),
         part.report,
     )
-    return Encoded(plan, _by_kind("pool", sizes))
+    return Encoded(plan, bucket.pool_rows)
 
 
-def _needs(graph: DataflowGraph, layout: Layout, stream: UnpaddedStream) -> Needs:
+def _needs(
+    graph: DataflowGraph,
+    layout: Layout,
+    stream: UnpaddedStream,
+    type_rows: np.ndarray,
+) -> Needs:
     needs = {"stream": len(stream.records), "steps": stream.num_steps}
     for kind, rows in enumerate(layout.arena_rows.tolist()):
         if rows > 1:
             needs[f"arena {kind}"] = rows
-    chunk_type = graph.node_type[layout.order[layout.chunk_start]]
-    computed = np.bincount(chunk_type, layout.chunk_width)
-    for type_id, rows in enumerate(computed.tolist()):
+    for type_id, rows in enumerate(type_rows.tolist()):
         if rows:
-            needs[f"rows {type_id}"] = int(rows)
+            needs[f"rows {type_id}"] = rows
     for kind, pool in graph.externals.items():
         needs[f"pool {kind}"] = len(pool) + 1
     return needs
@@ -411,10 +423,3 @@ def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
             name = f"arena {kind}"
             least[name] = max(least.get(name, 0), loop.width + 1)
     return least
-
-
-def _by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
-    found = [name.split() for name in sizes if name.startswith(prefix)]
-    return {
-        kind: sizes[f"{prefix} {kind}"] for kind in sorted(int(k) for _, k in found)
-    }

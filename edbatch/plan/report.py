@@ -65,8 +65,12 @@ class PlanReport:
 
 
 def make_report(
-    graph: DataflowGraph, schedule: Schedule, layout: Layout, sliced_bytes: int = 0
-) -> PlanReport:
+    graph: DataflowGraph,
+    schedule: Schedule,
+    layout: Layout,
+    sliced_bytes: int = 0,
+    plan_ms: float = 0.0,
+) -> tuple[PlanReport, np.ndarray]:
     """Counts what a laid out schedule costs.
 
     Args:
@@ -74,10 +78,11 @@ def make_report(
         schedule: Its schedule.
         layout: Its layout.
         sliced_bytes: Bytes that the program reads as slices.
+        plan_ms: Time to schedule and to lay out.
 
     Returns:
-        The counts; `edbatch.memory_planner.report_memory` has more. Time O(C) in the
-        number of chunks.
+        The counts; `edbatch.memory_planner.report_memory` has more. And the rows that
+        chunks of each type compute, ``[T] int64``. Time O(C) in the number of chunks.
     """
     types = graph.types
     slot_bytes, kind_bytes = types.derived(
@@ -87,9 +92,8 @@ def make_report(
             np.array([each.num_bytes for each in types.avals], np.int64),
         ),
     )
-    nodes = int(graph.instance_nodes.sum())
-    batches, padding, operands, in_place, read_bytes, in_place_bytes = _count(
-        nodes,
+    nodes, counts, type_rows = _count(
+        graph.instance_nodes,
         graph.node_type,
         schedule.order,
         schedule.batch_start,
@@ -101,7 +105,8 @@ def make_report(
         types.counts[0],
         slot_bytes,
     )
-    return PlanReport(
+    batches, padding, operands, in_place, read_bytes, in_place_bytes = counts
+    report = PlanReport(
         policy=schedule.policy,
         nodes=nodes,
         batches=batches,
@@ -115,21 +120,28 @@ def make_report(
         in_place_bytes=in_place_bytes,
         sliced_bytes=sliced_bytes,
         arena_bytes=int(layout.arena_rows @ kind_bytes[: len(layout.arena_rows)]),
+        plan_ms=plan_ms,
     )
+    return report, type_rows
 
 
 @njit(cache=True, nogil=True)
 def _count(
-    nodes, node_type, schedule_order, batch_start, order, chunk_start, chunk_size,
-    chunk_width, in_place, num_operands, slot_bytes,
+    instance_nodes, node_type, schedule_order, batch_start, order, chunk_start,
+    chunk_size, chunk_width, in_place, num_operands, slot_bytes,
 ):  # fmt: skip
-    """Counts batches of recorded nodes, rows of padding, operands and their bytes."""
+    """Counts nodes; batches of recorded ones, padding, operands and bytes; and rows."""
+    nodes = np.int64(0)
+    for each in instance_nodes:
+        nodes += each
+    type_rows = np.zeros(len(num_operands), np.int64)
     batches = padding = operands = slots_in_place = read = read_in_place = 0
     for b in range(len(batch_start) - 1):
         batches += schedule_order[batch_start[b]] < nodes
     for c in range(len(chunk_start)):
         padding += chunk_width[c] - chunk_size[c]
         t = node_type[order[chunk_start[c]]]
+        type_rows[t] += chunk_width[c]
         operands += num_operands[t]
         for slot in range(num_operands[t]):
             own = slot_bytes[t, slot] * chunk_size[c]
@@ -137,4 +149,5 @@ def _count(
             if in_place[c, slot]:
                 slots_in_place += 1
                 read_in_place += own
-    return batches, padding, operands, slots_in_place, read, read_in_place
+    counts = batches, padding, operands, slots_in_place, read, read_in_place
+    return nodes, counts, type_rows

@@ -3,7 +3,9 @@
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 from edbatch.memory_planner.sizes import Sizes, Widths
 from edbatch.stream.loop import Loop, order_loops
@@ -27,23 +29,81 @@ class Bucket:
     """
 
     loops: tuple[Loop, ...]
-    sizes: Needs = field(hash=False)
+    sizes: Needs
     target: Target = CPU
+
+    def __hash__(self) -> int:
+        """Returns the hash, kept because programs are found by their bucket."""
+        return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the hash, which is another one in another process."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.loops, self.target))
+
+    @cached_property
+    def arena_rows(self) -> tuple[tuple[int, int], ...]:
+        """Array kind and rows of each arena, in their order."""
+        return tuple(by_kind("arena", self.sizes).items())
+
+    @cached_property
+    def type_rows(self) -> tuple[tuple[int, int], ...]:
+        """Type and rows that its chunks compute at most, in their order."""
+        return tuple(by_kind("rows", self.sizes).items())
+
+    @cached_property
+    def pool_rows(self) -> dict[int, int]:
+        """Rows of the pool of each array kind."""
+        return by_kind("pool", self.sizes)
+
+    @cached_property
+    def total(self) -> int:
+        """The sum of all sizes."""
+        return sum(self.sizes.values())
+
+    @cached_property
+    def _loop_set(self) -> frozenset[Loop]:
+        return frozenset(self.loops)
 
     def holds(self, loops: set[Loop], needs: Needs) -> bool:
         """Whether a minibatch fits."""
-        return loops <= set(self.loops) and all(
-            self.sizes.get(name, -1) >= size for name, size in needs.items()
-        )
+        if not loops <= self._loop_set:
+            return False
+        return all(self.sizes.get(name, -1) >= size for name, size in needs.items())
 
     def waste(self, needs: Needs, scale: float = 1.0) -> float:
         """How many times larger than needed, times a scale, the dimensions are."""
-        own = sum(self.sizes.values())
-        return own / max(1, sum(max(scale * n, _SMALLEST) for n in needs.values()))
+        needed = 0.0
+        for size in needs.values():
+            needed += max(scale * size, _SMALLEST)
+        return self.total / max(1, needed)
 
 
 _SMALLEST = 64  # dimensions below this are not worth a bucket of their own
 _FEW_CHUNKS = 8  # each takes time, though it be empty
+
+
+def by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
+    """Returns the sizes of dimensions that are named by a prefix and a number.
+
+    Args:
+        prefix: The prefix.
+        sizes: The size of each dimension.
+
+    Returns:
+        The sizes by their numbers, which ascend.
+
+    Example:
+        >>> by_kind("arena", {"arena 2": 8, "stream": 64, "arena 0": 16})
+        {0: 16, 2: 8}
+    """
+    found = [name.split() for name in sizes if name.startswith(prefix + " ")]
+    return {
+        kind: sizes[f"{prefix} {kind}"] for kind in sorted(int(k) for _, k in found)
+    }
 
 
 def round_instances(count: int) -> int:
@@ -125,15 +185,16 @@ class BucketStore(WithoutLock):
             and each.holds(loops, needs)
             and each.waste(needs, scale) <= self.sizes.max_waste
         ]
+        if len(fitting) < 2:
+            return fitting[0] if fitting else None
         # First those for minibatches of the size that this one is padded to.
         scaled = {name: math.ceil(scale * size) for name, size in needs.items()}
         return min(
             fitting,
             key=lambda each: (
                 not each.holds(loops, scaled),
-                sum(each.sizes.values()),
+                each.total,
             ),
-            default=None,
         )
 
     def _with_instances(

@@ -11,6 +11,7 @@ their loops.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
 
 _WIDEST = 0xFFFFFFFF  # of chunks, more than can be
+_MOST = np.iinfo(np.int32).max  # integers of a stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,32 +84,20 @@ def encode(
         ("types with members", len(types)),  # a table of types only grows
         lambda: np.array([each.family is not None for each in types.types], np.bool_),
     )
-    codes, chunk_loop, starts, length = _find_loops(
-        chunks,
-        graph.node_type,
-        *types.counts,
-        has_member,
-        np.array([sum(1 << slot for slot in each) for each in slices], np.int64),
-    )
-    check_rows(length, "operands of padded batches")
     member = graph.node_member
     if member is None:
         member = np.zeros(graph.num_nodes if has_member.any() else 0, np.int32)
-    records, ran = _write(
+    codes, length, records, ran = _encode(
         chunks,
-        chunk_loop,
-        starts,
+        *types.counts,
         has_member,
+        np.array([sum(1 << slot for slot in each) for each in slices], np.int64),
         member,
         layout.value_row,
         graph.arrays,
-        length,
     )
-    loops = tuple(
-        Loop(code >> 48, _WIDEST - (code & _WIDEST), slices[code >> 32 & 0xFFFF])
-        for code in codes.tolist()
-    )
-    return UnpaddedStream(records, loops, ran)
+    check_rows(length, "operands of padded batches")
+    return UnpaddedStream(records, _loops_of(tuple(codes.tolist()), tuple(slices)), ran)
 
 
 def count_trips(
@@ -123,10 +113,8 @@ def count_trips(
     Returns:
         ``[steps, P] int32``.
     """
-    place = {loop: k for k, loop in enumerate(loops)}
-    own = np.array([place[loop] for loop in stream.loops], np.int32)
     trips = np.zeros((steps, len(loops)), np.int32)
-    _fill_trips(own[stream.chunk_loop], trips)
+    _fill_trips(stream.chunk_loop, _places(stream.loops, loops), trips)
     return trips
 
 
@@ -150,6 +138,24 @@ def pad_stream(
     return Stream(records, trips, np.int32(stream.num_steps))
 
 
+@lru_cache(maxsize=1024)
+def _loops_of(
+    codes: tuple[int, ...], slices: tuple[tuple[int, ...], ...]
+) -> tuple[Loop, ...]:
+    """Returns the loops that `_find_loops` found."""
+    return tuple(
+        Loop(code >> 48, _WIDEST - (code & _WIDEST), slices[code >> 32 & 0xFFFF])
+        for code in codes
+    )
+
+
+@lru_cache(maxsize=1024)
+def _places(own: tuple[Loop, ...], loops: tuple[Loop, ...]) -> np.ndarray:
+    """Returns the positions of some loops among others; ``[P] int32``."""
+    place = {loop: k for k, loop in enumerate(loops)}
+    return np.array([place[loop] for loop in own], np.int32)
+
+
 class _Chunks(NamedTuple):
     """``C`` chunks of ``N`` nodes in ``S`` batches."""
 
@@ -159,6 +165,28 @@ class _Chunks(NamedTuple):
     size: np.ndarray  # [C] int32, nodes in each
     width: np.ndarray  # [C] int32, rows of each
     slices: np.ndarray  # [C] int32, the rank of its set of sliced slots
+
+
+@njit(cache=True, nogil=True)
+def _encode(
+    chunks, num_operands, num_externals, num_outputs, has_member, masks, member,
+    value_row, nodes,
+):  # fmt: skip
+    """Returns the codes of loops, the integers of all records, these and their loops.
+
+    There are no records if they are more than int32 can count.
+    """
+    counts = num_operands, num_externals, num_outputs
+    codes, chunk_loop, starts, length = _find_loops(
+        chunks, nodes.node_type, *counts, has_member, masks
+    )
+    written = length if length < _MOST else 0
+    if written == 0:
+        return codes, length, np.empty(0, np.int32), chunk_loop
+    records, ran = _write(
+        chunks, chunk_loop, starts, has_member, member, value_row, nodes, written
+    )
+    return codes, length, records, ran
 
 
 @njit(cache=True, nogil=True)
@@ -264,10 +292,11 @@ def _write(chunks, chunk_loop, starts, has_member, member, value_row, nodes, len
 
 
 @njit(cache=True, nogil=True)
-def _fill_trips(chunk_loop, trips):
+def _fill_trips(chunk_loop, places, trips):
     step = -1
     last = trips.shape[1]
-    for loop in chunk_loop:
+    for each in chunk_loop:
+        loop = places[each]
         if loop < last:
             step += 1
         last = loop

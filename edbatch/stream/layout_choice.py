@@ -15,7 +15,7 @@ aligned one takes 1.27.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -52,18 +52,24 @@ class LayoutChoice(WithoutLock):
         with self.lock:
             return dict(self._aligned)
 
-    def lay_out(self, graph: DataflowGraph, lay_out: LayOut, target: Target) -> Layout:
+    def lay_out(
+        self,
+        graph: DataflowGraph,
+        used: Sequence[int],
+        lay_out: LayOut,
+        target: Target,
+    ) -> Layout:
         """Lays out a graph; decides about types that it is the first to have.
 
         Args:
             graph: The graph.
+            used: The types of its nodes, each once.
             lay_out: Lays it out.
             target: The kind of device that will run it.
 
         Returns:
             The layout.
         """
-        used = np.flatnonzero(np.bincount(graph.node_type)).tolist()
         with self.lock:
             new = [] if self._frozen else [t for t in used if t not in self._aligned]
             if new:

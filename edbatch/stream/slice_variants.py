@@ -97,7 +97,9 @@ class SliceVariants(WithoutLock):
         keys, chunk_key, weight = _find_patterns(
             layout.in_place,
             layout.chunk_size,
-            graph.node_type[layout.order[layout.chunk_start]],
+            layout.chunk_start,
+            layout.order,
+            graph.node_type,
             slot_bytes,
         )
         of_key = self._variants_of(keys, weight, slot_bytes[:, :_MOST_SLOTS])
@@ -107,7 +109,8 @@ class SliceVariants(WithoutLock):
         rows, num_bytes = _count_slices(
             np.array([sum(1 << slot for slot in each) for each in variants], np.int64),
             chunk_variant,
-            layout.order[layout.chunk_start],
+            layout.chunk_start,
+            layout.order,
             layout.chunk_size,
             layout.chunk_width,
             layout.value_row,
@@ -188,7 +191,7 @@ def _best(
 
 
 @njit(cache=True, nogil=True)
-def _find_patterns(in_place, chunk_size, chunk_type, slot_bytes):
+def _find_patterns(in_place, chunk_size, chunk_start, order, node_type, slot_bytes):
     """Finds which slots chunks could read as slices.
 
     Returns ascending keys, each a type and, in its lower bits, a set of slots; the
@@ -198,7 +201,7 @@ def _find_patterns(in_place, chunk_size, chunk_type, slot_bytes):
     slots = min(slots, _MOST_SLOTS)
     key = np.empty(count, np.int64)
     for c in range(count):
-        t = np.int64(chunk_type[c])
+        t = np.int64(node_type[order[chunk_start[c]]])
         key[c] = t << _MOST_SLOTS
         for slot in range(slots):
             if in_place[c, slot] and slot_bytes[t, slot] > 0:
@@ -212,14 +215,14 @@ def _find_patterns(in_place, chunk_size, chunk_type, slot_bytes):
 
 @njit(cache=True, nogil=True)
 def _count_slices(
-    masks, chunk_variant, first_node, chunk_size, chunk_width, value_row, nodes,
+    masks, chunk_variant, chunk_start, order, chunk_size, chunk_width, value_row, nodes,
     slot_bytes, slot_kind, rows,
 ):  # fmt: skip
     """Returns rows that arenas need for slices, by kind, and bytes read by them."""
     num_bytes = 0
     for c in range(len(chunk_variant)):
         mask = masks[chunk_variant[c]]
-        node = first_node[c]
+        node = order[chunk_start[c]]
         t = nodes.node_type[node]
         start = nodes.operand_start[node]
         slot = 0

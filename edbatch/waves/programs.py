@@ -19,7 +19,7 @@ from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.plan.keys import program_with
 from edbatch.schedule.schedule import Schedule
-from edbatch.stream.buckets import Bucket, Needs
+from edbatch.stream.buckets import Bucket, Needs, by_kind
 from edbatch.stream.wave_sizes import WaveSizes, power_of_two
 from edbatch.waves.encoding import LoopTables, loop_tables
 from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave, shift_rows
@@ -261,20 +261,3 @@ def largest_batches(schedule: Schedule) -> dict[int, int]:
     for t, rows in zip(schedule.batch_type.tolist(), sizes, strict=True):
         largest[t] = max(largest.get(t, 0), rows)
     return largest
-
-
-def by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
-    """Returns the sizes of one sort of dimension by array kind.
-
-    Args:
-        prefix: Which sort, such as ``"arena"``.
-        sizes: Sizes by name, such as ``"arena 3"``.
-
-    Returns:
-        Sizes by array kind.
-    """
-    return {
-        int(name.split()[1]): size
-        for name, size in sizes.items()
-        if name.startswith(prefix + " ")
-    }

@@ -2,6 +2,7 @@
 
 import importlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from programs import interpret, make_params, sample_program
 import edbatch as eb
 from edbatch.errors import PlanError
 from edbatch.graph import DataflowGraph, merge
+from edbatch.graph.dataflow_graph import operand_nodes, slot_starts
 from edbatch.graph.node_keys import is_key
 from edbatch.graph.output_tree import Outputs, align
+from edbatch.models import get_workload
 
 
 @eb.cell
@@ -150,6 +153,57 @@ def test_more_rows_than_int32_counts_are_refused(monkeypatch):
 
 def test_what_is_joined_is_not_pickled():
     recording = eb.batch(nested, params=PARAMS).record([[1, 2]])
-    assert recording.flat.dtype == np.int32
-    assert "flat" in vars(recording)
-    assert "flat" not in recording.__getstate__()
+    assert recording.joinable.flat.dtype == np.int32
+    assert "joinable" in vars(recording)
+    assert "joinable" not in recording.__getstate__()
+
+
+@pytest.mark.parametrize("name", ["tree-lstm", "lattice-lstm", "bilstm-tagger"])
+def test_what_joining_finds_with_the_graph_is_what_follows_from_it(name):
+    workload = get_workload(name)
+    params = workload.init_params(jax.random.key(0), 8)
+    batched = eb.batch(workload.model, params=params)
+    instances = workload.sample(np.random.default_rng(0), 9)
+    graph = merge([batched.record(each) for each in instances])
+    known = graph.structure
+    found = slot_starts(graph.node_type, *graph.types.counts)
+    for own, expected in zip(vars(graph)["_starts"], found, strict=True):
+        np.testing.assert_array_equal(own, expected)
+        assert own.dtype == expected.dtype
+    nodes = operand_nodes(found[2], graph.operands)
+    np.testing.assert_array_equal(known.operand_node, nodes)
+    assert known.operand_node.dtype == nodes.dtype
+
+
+def test_pools_of_small_and_of_large_rows_are_joined():
+    """Small rows of four bytes are copied with the graph, others from their arrays."""
+
+    @eb.cell
+    def read(params, word, pair, wide, narrow):
+        return params * (word + pair.sum() + wide.sum() + narrow.sum())
+
+    def model(params, instance):
+        return [read(params, *each) for each in instance]
+
+    def inputs(rng):
+        return (
+            np.float32(rng.normal()),
+            rng.integers(9, size=2).astype(np.uint32),
+            rng.normal(size=7).astype(np.float32),
+            rng.integers(9, size=2).astype(np.int8),
+        )
+
+    rng = np.random.default_rng(0)
+    instances = [[inputs(rng) for _ in range(n)] for n in (3, 1, 2)]
+    batched = eb.batch(model, params=jnp.float32(2))
+    merged = merge([batched.record(each) for each in instances])
+    together = batched.graph(instances)
+    assert list(merged.externals) == list(together.externals)
+    assert {pool.dtype.str for pool in merged.externals.values()} == {
+        "<f4",
+        "<u4",
+        "|i1",
+    }
+    for kind, pool in together.externals.items():
+        np.testing.assert_array_equal(merged.externals[kind], pool)
+        assert merged.externals[kind].dtype == pool.dtype
