@@ -62,7 +62,9 @@ def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
             height += 1
             w = sibling[w]
         if height > first and smallest[stack[first]] < smallest[stack[height - 1]]:
-            stack[first:height] = stack[first:height][::-1].copy()
+            for k in range((height - first) // 2):
+                a, b = first + k, height - 1 - k
+                stack[a], stack[b] = stack[b], stack[a]
     return order
 
 

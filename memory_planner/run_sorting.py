@@ -117,7 +117,8 @@ def _sort_by_groups(heads, node, own, group):
     used = 2
     for k in range(len(group)):
         bits = 1
-        while group[k].max() >> bits:
+        largest = _largest(group[k])
+        while largest >> bits:
             bits += 1
         used += 2 * bits
         if used > _KEY_BITS:
@@ -151,12 +152,21 @@ def _make_tree(heads, node, own, group):
 
 
 @njit(cache=True, nogil=True)
+def _largest(group):
+    """The number of the last group."""
+    largest = group[0]
+    for g in group:
+        largest = max(largest, g)
+    return largest
+
+
+@njit(cache=True, nogil=True)
 def _list_members(heads, node, start, group):
     """Lists leaf 0, then the leaves of each group: them, and where each list starts.
 
     A run that has nodes of several groups is in all of them.
     """
-    num_groups = group.max() + 1
+    num_groups = _largest(group) + 1
     first = np.zeros(num_groups + 2, np.int64)
     members = np.zeros(len(group) + 1, np.int64)
     last = np.empty(num_groups, np.int64)

@@ -139,7 +139,7 @@ def _arrays(
 @njit(cache=True, nogil=True)
 def _by_depth(node_type, depth, num_types):
     n = len(node_type)
-    levels = 0
+    levels = np.int64(0)  # not the literal, for which Numba compiles callees again
     for v in range(n):
         levels = max(levels, depth[v] + 1)
     # Two stable counting sorts, by type and then by depth.

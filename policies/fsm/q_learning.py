@@ -214,7 +214,7 @@ def _random_type(state, stream):
 
 
 @njit(cache=True, nogil=True)
-def best_action(table: QTable, number: int) -> int:
+def best_action(table: QTable, number: int | np.int32) -> int:
     """Returns the action of largest value in a state; negative if none was tried.
 
     Actions that were tried a few times only do not compete with one that was tried
@@ -297,5 +297,5 @@ def best_actions(table: QTable) -> np.ndarray:
     """Returns the best action of every state; ``[S] int32``."""
     action = np.empty(table.trie.used[1], np.int32)
     for number in range(len(action)):
-        action[number] = best_action(table, number)
+        action[number] = best_action(table, np.int32(number))
     return action

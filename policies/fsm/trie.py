@@ -152,7 +152,8 @@ def sequences(trie: Trie) -> tuple[np.ndarray, np.ndarray]:
                 parent[child] = node
                 symbol[child] = each
                 length[child] = length[node] + 1
-    start = np.cumsum(start)
+    for s in range(len(end)):
+        start[s + 1] += start[s]
     flat = np.empty(start[-1], np.int32)
     for s in range(len(end)):
         node = end[s]
