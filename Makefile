@@ -41,7 +41,8 @@ PYTEST = $(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile \
     --no-loadscope-reorder --timeout 600 --timeout-method thread --durations 25
 # The newer emitters of XLA for CPUs take most of its time, LLVM's optimizations most of
 # the rest; to split a small program for LLVM's threads takes more than it saves. A flag
-# that XLA does not know would end the process.
+# that XLA does not know would end the process. The lines of Python that each operation
+# came from take 4 % of a session's time.
 HASTE := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 OTHERS := not slow and not gpu and not devices
 
@@ -55,15 +56,15 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 	of_programs="$$(grep -rl --include='test_*.py' default_flags \
 	    $(or $(TESTS),tests))"; \
 	set -x; \
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$haste" \
-	    $(PYTEST) -m "$(OTHERS) and not default_flags" $(TESTS) \
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \
+	    XLA_FLAGS="$$haste" $(PYTEST) -m "$(OTHERS) and not default_flags" $(TESTS) \
 	    || test $$? = 5 || failed=1; \
 	test -z "$$of_programs" \
 	    || $(PYTEST) -m "$(OTHERS) and default_flags" $$of_programs \
 	    || test $$? = 5 || failed=1; \
 	test -n "$(TESTS)" || JAX_NUM_CPU_DEVICES=2 \
-	    JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$haste" \
-	    $(PYTEST) -m devices tests/sharding || failed=1; \
+	    JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \
+	    XLA_FLAGS="$$haste" $(PYTEST) -m devices tests/sharding || failed=1; \
 	test -z "$$failed"
 else
 	$(PYTEST) $(PYTEST_ARGS)

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import jax
 import pytest
 from compile_report import CompileReport
 from hypothesis.database import DirectoryBasedExampleDatabase
+from kept_programs import KeptPrograms
 from longest_files import LONGEST
 from memory_regions import drop_programs_if_many
 from quick_compile import quick_compile
@@ -74,6 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(KeptPrograms())
     shown = config.getoption("--compiles")
     if shown is not None:
         config.pluginmanager.register(CompileReport(shown))
@@ -115,25 +116,6 @@ def quick_compiles() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, quick_compile():
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps what XLA compiles in a folder of this process until it ends.
-
-    Many tests compile a program that another one did, and JAX forgets it with the
-    function. Processes share no folder: JAX writes a file in place, so that another
-    one could read half of it.
-    """
-    if jax.config.jax_compilation_cache_dir is not None:  # from the environment
-        yield
-        return
-    folder = tmp_path_factory.mktemp("programs")
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    shutil.rmtree(folder, ignore_errors=True)  # a thread may write yet
 
 
 @pytest.fixture(scope="module", autouse=True)

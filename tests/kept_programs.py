@@ -1,0 +1,59 @@
+"""Compiled programs that all processes of a run of the tests find in one folder.
+
+JAX writes a file of its persistent cache in place, so that another process could read
+half of it. Here a file gets its name when it is whole.
+"""
+
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+import jax
+import pytest
+from jax._src.lru_cache import LRUCache
+
+# Names the folder to the processes of pytest-xdist, and to later runs where it stays.
+VARIABLE = "EDBATCH_TEST_PROGRAMS"
+_SUFFIX = "-cache"  # of JAX's files
+_put_in_place = LRUCache.put
+
+
+def put_whole(self: LRUCache, key: str, value: bytes) -> None:
+    """Takes the place of `LRUCache.put`, and gives a file its name when it is whole."""
+    if self.eviction_enabled or not Path(str(self.path)).is_dir():
+        _put_in_place(self, key, value)
+        return
+    path = Path(str(self.path), key + _SUFFIX)
+    if path.exists():
+        return
+    part = path.with_name(f"{key}.{os.getpid()}.{threading.get_ident()}")
+    part.write_bytes(value)
+    part.replace(path)
+
+
+class KeptPrograms:
+    """Keeps what XLA compiles: a pytest plugin.
+
+    Many tests compile a program that another one did, and JAX forgets it with the
+    function. A cache that the environment names is used in its place.
+    """
+
+    def __init__(self) -> None:
+        self._made: str | None = None
+        if VARIABLE not in os.environ:
+            self._made = tempfile.mkdtemp(prefix="edbatch-programs-")
+            os.environ[VARIABLE] = self._made
+
+    def pytest_sessionstart(self) -> None:
+        if jax.config.jax_compilation_cache_dir is not None:
+            return
+        LRUCache.put = put_whole
+        jax.config.update("jax_compilation_cache_dir", os.environ[VARIABLE])
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        if self._made is not None:
+            del os.environ[VARIABLE]
+            shutil.rmtree(self._made, ignore_errors=True)  # a thread may write yet

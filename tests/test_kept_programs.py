@@ -1,0 +1,20 @@
+from pathlib import Path
+
+from jax._src.lru_cache import LRUCache
+from kept_programs import put_whole
+
+
+def test_a_program_is_found_when_it_is_whole(tmp_path, monkeypatch):
+    cache, seen, write = LRUCache(str(tmp_path), max_size=-1), [], Path.write_bytes
+
+    def watched(self, value):
+        seen.append(cache.get("key"))
+        write(self, value)
+        seen.append(cache.get("key"))
+
+    monkeypatch.setattr(Path, "write_bytes", watched)
+    for value in (b"whole", b"another"):  # JAX's put keeps the first, too
+        put_whole(cache, "key", value)
+        assert cache.get("key") == b"whole"
+    assert seen == [None, None]
+    assert len([*tmp_path.iterdir()]) == 1
