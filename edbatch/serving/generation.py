@@ -15,7 +15,8 @@ from edbatch.serving.decisions import WaveDecider
 from edbatch.serving.flight_nodes import flight_nodes
 from edbatch.serving.request import Request, late
 from edbatch.serving.stats import Counts
-from edbatch.waves.runner import Asked, WaveRunner
+from edbatch.waves.asked_values import Asked
+from edbatch.waves.runner import WaveRunner
 
 _NUMBERS = 2**31  # keys are derived from numbers of 32 bits
 _TWO_PARTS = 32  # requests from which on they run in two parts

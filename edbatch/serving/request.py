@@ -14,8 +14,8 @@ import numpy as np
 
 from edbatch.errors import DeadlineError, ServerClosedError, ServerFullError
 from edbatch.graph.handle import Handle
+from edbatch.waves.asked_values import handles_in
 from edbatch.waves.instance_run import InstanceRun
-from edbatch.waves.runner import handles_in
 
 
 @dataclass(eq=False)

@@ -150,7 +150,7 @@ class Server:
                     own.step(may_wait=False)
             for each in requests:
                 each.future.result(0)
-            calls = own.runner.calls()
+            calls = own.runner.execution.calls()
         return warm_up(calls, block)
 
     def submit_nowait(

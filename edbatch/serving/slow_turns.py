@@ -15,7 +15,8 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from edbatch.waves.runner import WaveReport, WaveRunner
+from edbatch.waves.runner import WaveRunner
+from edbatch.waves.wave_report import WaveReport
 
 _KEPT = 1024  # latest turns
 _SLOWEST = 8  # of these, those that are told

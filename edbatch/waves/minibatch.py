@@ -78,7 +78,7 @@ def calls_ahead(
         EdbatchError: As `edbatch.Batched.__call__`.
     """
     _results(runner, _run(runner, instances))
-    return runner.calls()
+    return runner.execution.calls()
 
 
 def _run(runner: WaveRunner, instances: Sequence[Any]) -> list[InstanceRun]:
@@ -102,7 +102,7 @@ def _check_instances(instances: Sequence[Any]) -> None:
 
 def _results(runner: WaveRunner, runs: Sequence[InstanceRun]) -> Any:
     count = len(runs)
-    rows = runner.result_rows("instances", round_instances(count))
+    rows = runner.execution.result_rows("instances", round_instances(count))
     return first_rows(collect_results(runner, runs, rows), count)
 
 

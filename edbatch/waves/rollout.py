@@ -12,9 +12,11 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_recording import OutputColumns
 from edbatch.graph.output_tree import Outputs
 from edbatch.graph.tape import Tape
+from edbatch.waves.asked_values import Asked, handles_in
 from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.paths import recording_of
-from edbatch.waves.runner import Asked, WaveReport, WaveRunner, handles_in
+from edbatch.waves.runner import WaveRunner
+from edbatch.waves.wave_report import WaveReport
 
 _TWO_PARTS = 32  # instances from which on a minibatch runs in two parts
 
@@ -158,14 +160,15 @@ def collect_results(runner: WaveRunner, runs: Sequence[InstanceRun], rows: int) 
     shape = outputs.describe(rows)
     located = outputs.locate_by(runner.rows_of)
     padded = shape.pad(
-        located, lambda name, size: runner.result_rows((outputs.tree, name), 2 * size)
+        located,
+        lambda name, size: runner.execution.result_rows((outputs.tree, name), 2 * size),
     )
     pools = {}
     for kind, found in tape.pools().items():
-        size = runner.result_rows((outputs.tree, kind), 2 * len(found))
+        size = runner.execution.result_rows((outputs.tree, kind), 2 * len(found))
         pools[kind] = np.zeros((size, *found.shape[1:]), found.dtype)
         pools[kind][1 : len(found) + 1] = found
-    return runner.collect(shape, padded.rows, padded.lengths, pools)
+    return runner.execution.collect(shape, padded.rows, padded.lengths, pools)
 
 
 def _on_tape(run: InstanceRun, tape: Tape) -> InstanceRun:

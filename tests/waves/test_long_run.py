@@ -9,9 +9,9 @@ from asking_models import embed, join, make_params, score, turn
 
 import edbatch as eb
 from edbatch.graph.handle import Handle
-from edbatch.waves import long_run, runner
+from edbatch.waves import in_flight, long_run, runner
+from edbatch.waves.asked_values import handles_in
 from edbatch.waves.long_run import LongRun
-from edbatch.waves.runner import handles_in
 
 pytestmark = pytest.mark.usefixtures("small_arenas")
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("small_arenas")
 @pytest.fixture
 def early(monkeypatch):
     """Handles are watched from the fourth part on."""
-    monkeypatch.setattr(runner, "LONG", 4)
+    monkeypatch.setattr(in_flight, "LONG", 4)
 
 
 def wander(params, instance):
@@ -126,7 +126,9 @@ def test_a_long_decoder_needs_few_rows(steps):
             runner.resume(run, values)
         waves += 1
         if waves % 1000 == 0:
-            most = max(most, *(len(each) for each in runner._values.arenas.values()))
+            most = max(
+                most, *(len(each) for each in runner.execution.values.arenas.values())
+            )
             assert all(len(run.parts) <= long_run.LONG + 1 for run in runs)
             assert all(len(run.handles) < 4096 for run in runs)
     assert waves == steps
@@ -153,7 +155,7 @@ def test_rows_of_ended_instances_are_free():
         runner.release(run)
         runner.tidy()
         assert not runner.value_rows.in_use
-        assert not runner._long
+        assert not runner.long
     assert arena_rows(batched) == before
 
 
@@ -210,7 +212,7 @@ def suspended():
     batched, held = eb.batch(model), []
     runner, call = batched.wave_runner(make_params())
     run = runner.start(0, lambda: call(held))
-    runner._long.append(long_run.watch(run))
+    runner.long.append(long_run.watch(run))
     for _ in range(2):
         for each, values in runner.answers(runner.launch([run])):
             runner.resume(each, values)

@@ -242,4 +242,4 @@ def test_pending_nodes_are_dropped_with_their_instance():
     runner.take()
     runner.pending.merge(runner.value_rows)
     assert len(runner.pending) == 0
-    assert runner._values.rows.in_use == 0
+    assert runner.execution.values.rows.in_use == 0

@@ -6,7 +6,7 @@ import pytest
 from asking_models import embed, make_params, score, turn
 
 import edbatch as eb
-from edbatch.waves.runner import handles_in
+from edbatch.waves.asked_values import handles_in
 
 pytestmark = pytest.mark.usefixtures("small_arenas")
 
@@ -121,8 +121,8 @@ def test_few_rows_move_within_their_arenas():
     params, batched = make_params(), eb.batch(walk)
     runner, model = batched.wave_runner(params)
     shifted = []
-    shift = runner._values._shift
-    runner._values._shift = lambda *args: shifted.append(1) or shift(*args)
+    shift = runner.execution.values._shift
+    runner.execution.values._shift = lambda *args: shifted.append(1) or shift(*args)
     long = runner.start(0, lambda: model((1, 5)))
     for k in range(60):
         crowd = sample(60 if k == 0 else 3, 1, seed=k)

@@ -6,7 +6,7 @@ import pytest
 from asking_models import embed, join, make_params
 
 import edbatch as eb
-from edbatch.waves.runner import handles_in
+from edbatch.waves.asked_values import handles_in
 
 PARAMS = make_params()
 

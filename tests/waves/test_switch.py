@@ -19,8 +19,8 @@ import edbatch as eb
 from edbatch.cell.jaxpr import body_of, inner_bodies, name_of
 from edbatch.instance_results import split_instances
 from edbatch.target import CPU
-from edbatch.waves import runner as runner_module
-from edbatch.waves.runner import handles_in
+from edbatch.waves import wave_execution
+from edbatch.waves.asked_values import handles_in
 from edbatch.waves.wave import Wave, run_wave
 
 # Barriers, as on GPUs: fences of loops are loops, too.
@@ -50,7 +50,7 @@ def shapes(monkeypatch):
         found.append(shape)
         return Wave(shape, *arrays)
 
-    monkeypatch.setattr(runner_module, "Wave", wave)
+    monkeypatch.setattr(wave_execution, "Wave", wave)
     return found
 
 
@@ -108,7 +108,11 @@ def test_the_host_is_not_asked_how_many_chunks_there_are():
         for k, each in enumerate(instances)
     ]
     runner.launch(runs)
-    calls = [arguments for function, arguments in runner.calls() if len(arguments) > 2]
+    calls = [
+        arguments
+        for function, arguments in runner.execution.calls()
+        if len(arguments) > 2
+    ]
     assert calls
     for arguments in calls:
         names = list(primitives(body_of(jax.make_jaxpr(run_wave)(*arguments))))

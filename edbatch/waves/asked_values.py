@@ -1,0 +1,58 @@
+"""Values that instances have asked for, and where each of them will stand."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import Array
+
+from edbatch.graph.handle import Handle
+from edbatch.waves.instance_run import InstanceRun
+
+
+class Asked(NamedTuple):
+    """Values that are being computed, for the instances that wait for them.
+
+    Attributes:
+        values: By array kind, ``[n, ...]``; on the device.
+        places: Of each instance, the array kind and the row of each value.
+    """
+
+    values: dict[int, Array]
+    places: list[tuple[InstanceRun, list[tuple[int, int]]]]
+
+
+def find_asked(
+    waiting: Sequence[InstanceRun],
+) -> tuple[dict[int, list[int]], list[tuple[InstanceRun, list[tuple[int, int]]]]]:
+    """Lists the values that are asked for.
+
+    Args:
+        waiting: Instances that wait for values.
+
+    Returns:
+        The numbers of the values by array kind; and for each instance the array kind of
+        each of its values, and its place among those of that kind.
+    """
+    asked: dict[int, list[int]] = {}
+    places = []
+    for run in waiting:
+        own = []
+        for handle in run.asked:
+            values = asked.setdefault(handle._kind, [])
+            own.append((handle._kind, len(values)))
+            values.append(handle._value)
+        places.append((run, own))
+    return asked, places
+
+
+def handles_in(tree: Any) -> list[Handle]:
+    """Returns the handles in a pytree.
+
+    Args:
+        tree: The pytree.
+
+    Returns:
+        The handles, in the order of its leaves.
+    """
+    return [each for each in jax.tree.leaves(tree) if type(each) is Handle]

@@ -1,0 +1,189 @@
+"""Instances in flight: they run in Python, one at a time, and record on one tape."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from edbatch.cell.jaxpr import is_tracing
+from edbatch.graph.tape import Tape, TapeMark
+from edbatch.model_state import ModelState
+from edbatch.waves.call_stacks import CallStack
+from edbatch.waves.instance_run import InstanceRun
+from edbatch.waves.long_run import LONG, LongRun, watch
+from edbatch.waves.value_rows import ValueRows
+
+
+class InFlight:
+    """Instances of one model that share a tape, in one thread.
+
+    Args:
+        state: The state of the model.
+        keep_paths: Whether what is recorded is kept by the caller.
+        keep_values: Whether instances keep what they were handed.
+
+    Attributes:
+        tape: The tape, with what was recorded since it was cleared last.
+        parts: On the tape, in turn: the number of an instance, and how many nodes.
+        takes: How often the tape was cleared.
+        long: Instances that have run in many parts and have not been freed.
+    """
+
+    def __init__(
+        self, state: ModelState, *, keep_paths: bool, keep_values: bool
+    ) -> None:
+        self.tape = Tape(state.types)
+        self.parts: list[tuple[int, int]] = []
+        self.takes = 0
+        self.long: list[LongRun] = []
+        self._calls = state.calls
+        self._started = 0
+        self._stacks: list[CallStack] = []
+        self._traced = is_tracing()
+        self._keep_paths, self._keep_values = keep_paths, keep_values
+        self._ended: list[tuple[InstanceRun, list[int]]] = []
+        self._held: list[tuple[InstanceRun, list[int]]] = []  # until results are there
+
+    def start(self, index: int, call: Callable[[], Any]) -> InstanceRun:
+        """Runs an instance until it asks for values or ends.
+
+        Args:
+            index: Its number, from which the keys of its cells follow.
+            call: Runs the model on it, with handles.
+
+        Returns:
+            The instance.
+
+        Raises:
+            Exception: What the model raised.
+        """
+        run = self.new_run(index)
+        self.start_run(run, call)
+        return run
+
+    def new_run(self, index: int) -> InstanceRun:
+        """Returns an instance that does not run yet; see `start`."""
+        run = InstanceRun(self.tape, self._calls, index, self._stacks)
+        run.number = self._started
+        self._started += 1
+        if self._keep_values:
+            run.values = []
+        return run
+
+    def start_run(self, run: InstanceRun, call: Callable[[], Any]) -> None:
+        """Runs a new instance until it asks for values or ends; see `start`."""
+        tape = self.tape
+        node, value = len(tape.node_type), tape.num_values
+        try:
+            run.start(call, traced=self._traced)
+        finally:
+            self._note_part(run, node, value)
+
+    def cut_back(self, run: InstanceRun | None, mark: TapeMark) -> None:
+        """Removes what an instance that failed has recorded since a mark.
+
+        Args:
+            run: The instance, the last one that ran.
+            mark: A mark of the tape, before it ran.
+        """
+        if len(self.tape.node_type) > mark.nodes:
+            assert run is not None, "an instance has recorded"
+            run.parts.pop()
+            self.parts.pop()
+        self._cut_tape(run, mark)
+
+    def _cut_tape(self, run: InstanceRun | None, mark: TapeMark) -> None:
+        self.tape.cut_back(mark)
+        if isinstance(run, LongRun):
+            run.forget_from(mark.num_values)
+
+    def resume(self, run: InstanceRun, answers: list[np.ndarray]) -> None:
+        """Runs a suspended instance until it asks again or ends.
+
+        Args:
+            run: The instance.
+            answers: The values that it asked for.
+
+        Raises:
+            Exception: What the model raised.
+        """
+        tape = self.tape
+        node, value = len(tape.node_type), tape.num_values
+        try:
+            run.resume(answers)
+        finally:
+            self._note_part(run, node, value)
+
+    def _note_part(self, run: InstanceRun, node: int, value: int) -> None:
+        """Notes what an instance has recorded on the tape, even if it has failed."""
+        last = len(self.tape.node_type)
+        if last > node:
+            part = (self.takes, node, last, value, self.tape.num_values)
+            run.parts.append(part)
+            self.parts.append((run.number, last - node))
+            if len(run.parts) >= LONG:
+                self._note_long(run)
+
+    def _note_long(self, run: InstanceRun) -> None:
+        """Watches the handles of an instance that has run in many parts."""
+        if not isinstance(run, LongRun):
+            self.long.append(watch(run))
+            return
+        if not self._keep_paths and len(run.parts) > LONG + 1:
+            del run.parts[-2]  # its values are those of the handles
+        run.look_if_many()
+
+    def close(self, run: InstanceRun) -> None:
+        """Ends an instance where it is suspended; what it does then is not recorded.
+
+        Args:
+            run: The instance.
+
+        Raises:
+            Exception: What its ``finally`` clauses raised.
+        """
+        mark = self.tape.mark()
+        try:
+            run.close()
+        finally:
+            self._cut_tape(run, mark)
+
+    def release(self, run: InstanceRun, kept: Iterable[int] = ()) -> None:
+        """Frees the rows of an instance that has ended, before the next wave.
+
+        Args:
+            run: The instance.
+            kept: Numbers of the values that are read later on. As long as one of them
+                has not been computed, all of the instance stays.
+        """
+        self._ended.append((run, list(kept)))
+
+    def clear_tape(self) -> None:
+        """Lets instances record on an empty tape from now on."""
+        self.tape.clear()
+        self.parts.clear()
+        self.takes += 1
+
+    def results_are_computed(self) -> None:
+        """Lets instances go whose values had not been computed when they ended."""
+        self._ended += self._held
+        self._held = []
+
+    def free_ended(self, rows: ValueRows) -> None:
+        """Frees the rows of instances that have ended, but for values that are kept.
+
+        Args:
+            rows: The rows.
+        """
+        for run, kept in self._ended:
+            if kept and (rows.of(kept) < 0).any():
+                self._held.append((run, kept))
+                continue
+            for _, _, _, first, last in run.parts:
+                rows.free(first, last)
+            if isinstance(run, LongRun):
+                rows.free_some(run.unfreed())
+                self.long.remove(run)
+            if kept:
+                rows.keep(np.array(kept, np.int64))
+        self._ended.clear()

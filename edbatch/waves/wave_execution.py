@@ -1,0 +1,258 @@
+"""The device's side of waves: arenas, the program that runs on them, and its sizes."""
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.errors import PolicyError
+from edbatch.graph.node_keys import typed_key
+from edbatch.model_state import ModelState
+from edbatch.options import Options
+from edbatch.schedule.schedule import Schedule
+from edbatch.stream.buckets import Needs
+from edbatch.stream.wave_sizes import WaveSizes
+from edbatch.waves.encoding import WaveChunks, cut_batches, rows_needed, write_wave
+from edbatch.waves.pending import PendingNodes
+from edbatch.waves.programs import (
+    WaveFunctions,
+    WaveProgram,
+    as_arrays,
+    largest_batches,
+    make_program,
+    pad_pools,
+)
+from edbatch.waves.resident_values import ResidentValues, Rows, few_rows
+from edbatch.waves.wave import Wave
+from edbatch.waves.wave_report import WaveReport
+
+
+class WaveExecution:
+    """Runs scheduled waves, on one device.
+
+    Args:
+        state: The state of the model.
+        sizes: The sizes of its programs.
+        functions: Its compiled functions.
+        options: What compilation goes by.
+        params: The parameters, arrays of JAX or NumPy.
+        rng: The key for cells that draw random numbers, or None.
+        counts: Where time and rows are counted.
+
+    Attributes:
+        values: The arenas, and which row holds which value.
+    """
+
+    def __init__(
+        self,
+        state: ModelState,
+        sizes: WaveSizes,
+        functions: WaveFunctions,
+        options: Options,
+        params: Any,
+        rng: Any,
+        counts: WaveReport,
+    ) -> None:
+        self.values = ResidentValues(state.types, functions.move, functions.shift)
+        self._state, self._sizes, self._functions = state, sizes, functions
+        self._options, self._counts = options, counts
+        self._params = params
+        self._key = None if rng is None else typed_key(rng)
+        self._program: WaveProgram | None = None
+        self._wave: Wave | None = None  # the last one
+        self._most_chunks = 0  # of any wave
+        self._ready: Callable[..., Any] | None = None  # a compiled program
+        self._ready_for: tuple[Any, ...] = ()
+
+    def check_params(self) -> None:
+        """Makes the parameters arrays of JAX, before the first wave.
+
+        Raises:
+            PlanError: They are traced, or the caller is.
+        """
+        self._params = as_arrays(self._params)
+
+    def run(
+        self,
+        schedule: Schedule,
+        pending: PendingNodes,
+        asked: dict[int, list[int]],
+        free: Callable[[], None],
+    ) -> dict[int, Array]:
+        """Runs a wave, on the device and perhaps beside what the host does next.
+
+        Args:
+            schedule: What runs.
+            pending: The nodes, of which those that ran are removed.
+            asked: By array kind, the numbers of the values that are to come back.
+            free: Frees rows that nobody can reach any more.
+
+        Returns:
+            These values by array kind.
+
+        Raises:
+            PolicyError: A node runs before what it reads.
+        """
+        program, chunks = self._fit(schedule, pending, asked, free)
+        integers = self._encode(program, chunks, schedule, pending)
+        rows = {kind: self.values.rows.of(each) for kind, each in asked.items()}
+        program.finish_wave(integers, chunks.steps, rows)
+        pools = pad_pools(self._state, self._sizes, program, pending.pools)
+        self._most_chunks = max(self._most_chunks, len(chunks.loop))
+        shape = program.shape_of(len(chunks.loop))
+        wave = self._wave = Wave(shape, integers, pools)
+        values = self._run(program, wave)
+        pending.remove(schedule.order, self.values.rows)
+        self._count(schedule, chunks)
+        return values
+
+    def _run(self, program: WaveProgram, wave: Wave) -> dict[int, Array]:
+        """Runs a wave by its compiled program, which is looked up when it changes."""
+        begun = time.perf_counter(), time.thread_time()
+        arguments = (program.packed, self.values.arenas, wave, self._key)
+        shape = (wave.shape, *map(len, wave.pools.values()))
+        run: Callable[..., Any] = self._functions.run
+        if shape == self._ready_for:
+            assert self._ready is not None, "it was found"
+            run = self._ready
+        elif (found := self._functions.run.ready(*arguments)) is not None:
+            run, self._ready, self._ready_for = found, found, shape
+        self.values.arenas, values = run(*arguments)
+        self._ran(*begun)
+        return values
+
+    def _ran(self, start_s: float, cpu_s: float) -> None:
+        """Counts the time since then as the program's."""
+        self._counts.run_ms += 1e3 * (time.perf_counter() - start_s)
+        self._counts.run_cpu_ms += 1e3 * (time.thread_time() - cpu_s)
+
+    def fetch(self, values: dict[int, Array]) -> dict[int, np.ndarray]:
+        """Waits for values of a wave, and returns them as arrays of NumPy."""
+        begun = time.perf_counter(), time.thread_time()
+        found = {kind: np.asarray(each) for kind, each in values.items()}
+        self._ran(*begun)
+        return found
+
+    def wait(self) -> None:
+        """Waits until the last wave has run."""
+        begun = time.perf_counter(), time.thread_time()
+        jax.block_until_ready(self.values.arenas)
+        self._ran(*begun)
+
+    def collect(self, shape: Any, rows: Any, lengths: Any, pools: Any) -> Any:
+        """Gathers results; see `edbatch.waves.wave.collect`."""
+        arenas = self.values.arenas
+        return self._functions.collect(arenas, pools, shape, rows, lengths)
+
+    def calls(self) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
+        """Returns the compiled functions that waves like the last one call.
+
+        Returns:
+            The functions and their arguments, for programs to be compiled ahead.
+        """
+        if self._program is None or self._wave is None:
+            return []
+        arenas, functions = self.values.arenas, self._functions
+        rows = {kind: np.zeros(len(each), np.int32) for kind, each in arenas.items()}
+        packed, key = self._program.packed, self._key
+        waves = [
+            replace(self._wave, shape=each)
+            for each in self._program.shapes_up_to(self._most_chunks)
+        ]
+        few = {kind: own[: few_rows(len(own))] for kind, own in rows.items()}
+        return [
+            *((functions.run, (packed, arenas, each, key)) for each in waves),
+            (functions.move, (arenas, rows)),
+            (functions.shift, (arenas, few)),
+        ]
+
+    def result_rows(self, name: Hashable, needed: int) -> int:
+        """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""
+        return self._sizes.result_rows(name, needed)
+
+    def _fit(
+        self,
+        schedule: Schedule,
+        pending: PendingNodes,
+        asked: dict[int, list[int]],
+        free: Callable[[], None],
+    ) -> tuple[WaveProgram, WaveChunks]:
+        """Finds a program that holds a wave, and makes room for its values."""
+        program = self._program
+        if program is None or not program.knows(schedule.batch_type):
+            program = self._grow(largest_batches(schedule), {})
+        while True:
+            tables = program.tables
+            chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
+            pools = pending.pools
+            needs: Needs = {"stream": chunks.length, "steps": chunks.steps}
+            needs |= {f"fetch {kind}": len(each) for kind, each in asked.items()}
+            needs |= {f"pool {kind}": len(each) + 1 for kind, each in pools.items()}
+
+            def needed(program: WaveProgram = program, chunks: Any = chunks) -> Rows:
+                rows = rows_needed(
+                    chunks,
+                    schedule.order,
+                    pending.nodes,
+                    program.tables,
+                    self.values.rows.next_row,
+                )
+                return {kind: n for kind, n in enumerate(rows.tolist()) if n}
+
+            rows = self.values.make_room(needed, free)
+            needs |= {f"arena {kind}": size for kind, size in rows.items()}
+            if program.holds(needs):
+                self.values.grow(program.arenas)
+                return program, chunks
+            program = self._grow({}, needs)  # perhaps with other loops
+
+    def _grow(self, batches: dict[int, int], needs: Needs) -> WaveProgram:
+        bucket = self._sizes.grow(batches, needs)
+        self._program = make_program(
+            self._state, self._options, bucket, self._params, self._key
+        )
+        self.values.rows.kinds_up_to(len(self._state.types.avals))
+        return self._program
+
+    def _encode(
+        self,
+        program: WaveProgram,
+        chunks: WaveChunks,
+        schedule: Schedule,
+        pending: PendingNodes,
+    ) -> np.ndarray:
+        integers, records, trips = program.new_wave()
+        own = self.values.rows
+        early = write_wave(
+            chunks,
+            schedule.order,
+            pending.nodes,
+            program.tables,
+            own.first,
+            *own.tables(),
+            own.next_row,
+            records,
+            trips,
+        )
+        if early >= 0:
+            name = self._state.types.types[pending.nodes.node_type[early]].key.cell
+            raise PolicyError(
+                f"the schedule of a wave runs a call of cell {name!r} before what it"
+                " reads; a policy may run nodes whose operands have run, in this wave"
+                " or before"
+            )
+        return integers
+
+    def _count(self, schedule: Schedule, chunks: WaveChunks) -> None:
+        counts = self._counts
+        counts.waves += 1
+        counts.nodes += len(schedule.order)
+        counts.batches += schedule.num_batches
+        counts.chunks += len(chunks.loop)
+        counts.rows += int(chunks.rows)
+        counts.moves = self.values.moves

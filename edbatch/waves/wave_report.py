@@ -1,0 +1,41 @@
+"""What waves were made of."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass
+class WaveReport:
+    """What waves were made of.
+
+    Attributes:
+        waves: How many there were.
+        recorded: Nodes that were recorded.
+        nodes: Nodes that ran; others were not needed.
+        batches: Batches of their schedules.
+        chunks: Chunks that ran.
+        rows: Rows that they computed, padding included.
+        moves: How often rows were moved to make room.
+        host_ms: Time to schedule and encode them, in milliseconds.
+        run_ms: Time in calls of the program, which CPUs run in part at once, and until
+            values had come back.
+        run_cpu_ms: Of this, time in which the thread ran itself, and did not wait.
+
+    Example:
+        >>> WaveReport(waves=3, nodes=4).copy().waves
+        3
+    """
+
+    waves: int = 0
+    recorded: int = 0
+    nodes: int = 0
+    batches: int = 0
+    chunks: int = 0
+    rows: int = 0
+    moves: int = 0
+    host_ms: float = 0.0
+    run_ms: float = 0.0
+    run_cpu_ms: float = 0.0
+
+    def copy(self) -> "WaveReport":
+        """Returns the counts as they are now."""
+        return replace(self)
