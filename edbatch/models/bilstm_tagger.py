@@ -14,11 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import Sentence, Vocabulary, index_sentence, sample_sentences
-from edbatch.models.shared.gates import gates
+from edbatch.models.shared.gates import lstm_step
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
 from edbatch.models.shared.tagged_text import TAGGED_FORMATS, read_tagged, tag_numbers
@@ -44,10 +43,7 @@ def start(params: Any) -> State:
 @eb.cell
 def lstm(params: Any, inputs: list[Array], state: State) -> State:
     """Gives the next state from the inputs at one word and the state before it."""
-    h, c = state
-    i, f, o, u = gates(params, "ifou", jnp.concatenate(inputs), h)
-    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
-    return sigmoid(o) * jnp.tanh(c), c
+    return lstm_step(params, jnp.concatenate(inputs), state)
 
 
 @eb.cell

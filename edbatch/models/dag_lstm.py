@@ -30,6 +30,7 @@ from edbatch.data import (
 from edbatch.models.shared.gates import gates
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.workload import Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
@@ -70,12 +71,6 @@ def merge(params: Any, arcs: tuple[Array, Array, State], mask: Array) -> State:
     kept = jnp.sum(sigmoid(f) * c, axis=0, where=exists)
     c = sigmoid(i) * jnp.tanh(u) + kept
     return sigmoid(o) * jnp.tanh(c), c
-
-
-@eb.cell
-def classify(params: Any, h: Array) -> Array:
-    """Gives the logits of the utterance's label, ``[L]``."""
-    return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def encode(params: Any, lattice: SpeechLattice) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from edbatch.models.shared.character_lattices import over_character_lattices, wa
 from edbatch.models.shared.gates import gates, linked
 from edbatch.models.shared.initial_params import affine, embedding, gate
 from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.workload import Workload
 
 
@@ -64,12 +65,6 @@ def char_words(
     own = jnp.exp(update)
     total = own + jnp.sum(shares, axis=0)
     return (own * candidate + jnp.sum(shares * words, axis=0)) / total
-
-
-@eb.cell
-def classify(params: Any, h: Array) -> Array:
-    """Gives the logits of a character's tag, ``[L]``."""
-    return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def _gru(params: Any, x: Array, h: Array) -> tuple[Array, Array]:

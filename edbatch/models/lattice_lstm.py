@@ -20,9 +20,10 @@ import edbatch as eb
 from edbatch.data import CharacterLattice
 from edbatch.data.files import PathLike
 from edbatch.models.shared.character_lattices import over_character_lattices, walk
-from edbatch.models.shared.gates import gates, linked
+from edbatch.models.shared.gates import gates, linked, lstm_step
 from edbatch.models.shared.initial_params import affine, embedding, gate
 from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.workload import Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
@@ -37,10 +38,7 @@ def start(params: Any) -> State:
 @eb.cell
 def char(params: Any, character: Array, state: State) -> State:
     """Gives the state at a character where no word ends; equation 11."""
-    h, c = state
-    i, f, o, u = gates(params["char"], "ifou", params["embedding"][character], h)
-    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
-    return sigmoid(o) * jnp.tanh(c), c
+    return lstm_step(params["char"], params["embedding"][character], state)
 
 
 @eb.cell
@@ -73,12 +71,6 @@ def char_words(
     total = own + jnp.sum(shares, axis=0)
     c = (own * jnp.tanh(u) + jnp.sum(shares * words, axis=0)) / total
     return sigmoid(o) * jnp.tanh(c), c
-
-
-@eb.cell
-def classify(params: Any, h: Array) -> Array:
-    """Gives the logits of a character's tag, ``[L]``."""
-    return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def tag(params: Any, lattice: CharacterLattice) -> list[Any]:

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import (
@@ -30,7 +29,7 @@ from edbatch.data import (
 from edbatch.data.sentence_pairs import TOKENS
 from edbatch.errors import WorkloadError, nearest
 from edbatch.models.shared.beam_search import beam_search
-from edbatch.models.shared.gates import gates
+from edbatch.models.shared.gates import lstm_step
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
 from edbatch.models.shared.workload import Workload
@@ -47,10 +46,7 @@ def start(params: Any) -> State:
 @eb.cell
 def lstm(params: Any, word: Any, state: State) -> State:
     """Gives the next state of the encoder or decoder from a word and the state."""
-    h, c = state
-    i, f, o, u = gates(params, "ifou", params["embedding"][word], h)
-    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
-    return sigmoid(o) * jnp.tanh(c), c
+    return lstm_step(params, params["embedding"][word], state)
 
 
 @eb.cell(padded=("memory",))

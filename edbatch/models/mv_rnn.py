@@ -19,6 +19,7 @@ import edbatch as eb
 from edbatch.data import Tree
 from edbatch.models.shared.constituency import GUM, over_constituency_trees
 from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
 from edbatch.models.shared.workload import Workload
 
@@ -45,12 +46,6 @@ def compose(params: Any, left: State, right: State) -> State:
     p = jnp.tanh(modified @ params["vector"]["W"] + params["vector"]["b"])
     P = jnp.concatenate([A, B], axis=1) @ params["matrix"]["W"]
     return p, P
-
-
-@eb.cell
-def classify(params: Any, p: Array) -> Array:
-    """Gives the logits of a node's label, ``[L]``."""
-    return p @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def states(params: Any, tree: Tree) -> list[Array]:

@@ -18,6 +18,7 @@ import edbatch as eb
 from edbatch.data import Tree
 from edbatch.models.shared.constituency import over_constituency_trees
 from edbatch.models.shared.initial_params import affine, embedding
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
 from edbatch.models.shared.workload import Workload
 
@@ -39,12 +40,6 @@ def compose(params: Any, left: Array, right: Array) -> Array:
     # One large matrix product for the minibatch, then a small one per node.
     xV = (x @ tensor.reshape(len(x), -1)).reshape(tensor.shape[1:])
     return jnp.tanh(x @ xV + x @ params["compose"]["W"] + params["compose"]["b"])
-
-
-@eb.cell
-def classify(params: Any, h: Array) -> Array:
-    """Computes the logits of a node's label, ``[L]``."""
-    return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def states(params: Any, tree: Tree) -> list[Array]:

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import (
@@ -34,7 +33,7 @@ from edbatch.data import (
 )
 from edbatch.data.arc_standard import SHIFT, count_transitions, left_arc
 from edbatch.data.files import Paths
-from edbatch.models.shared.gates import gates
+from edbatch.models.shared.gates import lstm_step
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
 from edbatch.models.shared.workload import Workload
@@ -59,14 +58,14 @@ def token(params: Any, word: Any, tag: Any) -> Array:
 @eb.cell
 def push(params: Any, x: Array, state: State) -> State:
     """Gives the state of a stack LSTM after one vector more."""
-    return _lstm(params, x, state)
+    return lstm_step(params, x, state)
 
 
 @eb.cell
 def record(params: Any, transition: Any, state: State) -> State:
     """Gives the state of the history after one transition more."""
     x = params["transition_embedding"][transition]
-    return _lstm(params["history"], x, state)
+    return lstm_step(params["history"], x, state)
 
 
 @eb.cell
@@ -86,13 +85,6 @@ def score(params: Any, stack: Array, buffer: Array, history: Array) -> Array:
     inputs = jnp.concatenate([stack, buffer, history])
     hidden = jax.nn.relu(inputs @ params["summary"]["W"] + params["summary"]["b"])
     return hidden @ params["output"]["W"] + params["output"]["b"]
-
-
-def _lstm(params: Any, x: Array, state: State) -> State:
-    h, c = state
-    i, f, o, u = gates(params, "ifou", x, h)
-    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
-    return sigmoid(o) * jnp.tanh(c), c
 
 
 def score_oracle(params: Any, sentence: ParsedSentence) -> list[Any]:

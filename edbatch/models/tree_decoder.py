@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.nn import sigmoid
 
 import edbatch as eb
 from edbatch.data import (
@@ -36,7 +35,7 @@ from edbatch.data import (
 )
 from edbatch.data.tree_decisions import Decision, decisions, grow
 from edbatch.models import tree_lstm_childsum
-from edbatch.models.shared.gates import gates
+from edbatch.models.shared.gates import lstm_step
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
 from edbatch.models.shared.workload import Workload
@@ -56,13 +55,13 @@ def first(params: Any) -> State:
 @eb.cell
 def below(params: Any, label: Any, state: State) -> State:
     """Gives the ancestral state of the children of a node of this label."""
-    return _lstm(params["ancestral"], params["label_embedding"][label], state)
+    return lstm_step(params["ancestral"], params["label_embedding"][label], state)
 
 
 @eb.cell
 def beside(params: Any, label: Any, state: State) -> State:
     """Gives the fraternal state of the sibling behind a node of this label."""
-    return _lstm(params["fraternal"], params["label_embedding"][label], state)
+    return lstm_step(params["fraternal"], params["label_embedding"][label], state)
 
 
 @eb.cell
@@ -77,13 +76,6 @@ def predict(params: Any, ancestral: Array, fraternal: Array) -> dict[str, Array]
         "label": h @ params["label"]["W"] + params["label"]["b"],
         "follows": h @ params["follows"]["W"] + params["follows"]["b"],
     }
-
-
-def _lstm(params: Any, x: Array, state: State) -> State:
-    h, c = state
-    i, f, o, u = gates(params, "ifou", x, h)
-    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
-    return sigmoid(o) * jnp.tanh(c), c
 
 
 def score_gold(params: Any, tree: Tree) -> list[Any]:

@@ -24,6 +24,7 @@ from edbatch.models.shared.constituency import GUM, over_constituency_trees
 from edbatch.models.shared.gates import from_children, from_input
 from edbatch.models.shared.initial_params import affine, child_gate, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
 from edbatch.models.shared.workload import Workload
 
@@ -50,12 +51,6 @@ def compose(params: Any, children: list[Array]) -> Array:
     updates = [from_children(each, children) for each in (own["z"], *own["zs"][:count])]
     shares = softmax(jnp.stack(updates), axis=0)  # [1 + K, H]
     return jnp.sum(shares * jnp.stack([new, *children]), axis=0)
-
-
-@eb.cell
-def classify(params: Any, h: Array) -> Array:
-    """Gives the logits of a node's label, ``[L]``."""
-    return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def states(params: Any, tree: Tree) -> list[Array]:

@@ -20,6 +20,7 @@ from edbatch.models.shared.constituency import GUM, over_constituency_trees
 from edbatch.models.shared.gates import from_children, from_input
 from edbatch.models.shared.initial_params import affine, child_gate, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
 from edbatch.models.shared.workload import Workload
 
@@ -48,12 +49,6 @@ def compose(params: Any, children: list[State]) -> State:
     for gate, (_, c_k) in zip(own["f"], children, strict=False):
         c = c + sigmoid(from_children(gate, h)) * c_k
     return sigmoid(o) * jnp.tanh(c), c
-
-
-@eb.cell
-def classify(params: Any, h: Array) -> Array:
-    """Gives the logits of a node's label, ``[L]``."""
-    return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def states(params: Any, tree: Tree) -> list[Array]:

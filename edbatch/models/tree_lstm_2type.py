@@ -23,9 +23,10 @@ from jax import Array
 from edbatch.data import Tree
 from edbatch.models import tree_lstm
 from edbatch.models.shared.constituency import GUM, over_constituency_trees
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.tree_classifier import node_classifier, root_classifier
 from edbatch.models.shared.workload import Workload
-from edbatch.models.tree_lstm import State, classify, init_compose, leaf
+from edbatch.models.tree_lstm import State, init_compose, leaf
 
 NOMINAL = frozenset({"NP", "NX", "NAC", "NML", "QP", "WHNP"})
 KINDS = ("nominal", "other")

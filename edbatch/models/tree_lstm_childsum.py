@@ -20,6 +20,7 @@ from edbatch.models.shared.constituency import number_trees
 from edbatch.models.shared.gates import from_input, gates, linked
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
+from edbatch.models.shared.label_classifier import classify
 from edbatch.models.shared.workload import Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
@@ -50,12 +51,6 @@ def head(params: Any, word: Any, children: State, mask: Array) -> State:
     kept = jnp.sum(sigmoid(f) * c, axis=0, where=exists)
     c = sigmoid(i) * jnp.tanh(u) + kept
     return sigmoid(o) * jnp.tanh(c), c
-
-
-@eb.cell
-def classify(params: Any, h: Array) -> Array:
-    """Gives the logits of a node's label, ``[L]``."""
-    return h @ params["classify"]["W"] + params["classify"]["b"]
 
 
 def classify_root(params: Any, tree: Tree) -> dict[str, Any]:

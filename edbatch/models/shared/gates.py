@@ -7,7 +7,11 @@ need not put matrices side by side itself.
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
+from jax.nn import sigmoid
+
+State = tuple[Array, Array]  # h and c, ``[H]`` each
 
 
 def from_input(params: Any, names: str, x: Array) -> list[Array]:
@@ -40,6 +44,23 @@ def gates(params: Any, names: str, x: Array, h: Array) -> list[Array]:
         x @ params[name]["W"] + h @ params[name]["U"] + params[name]["b"]
         for name in names
     ]
+
+
+def lstm_step(params: Any, x: Array, state: State) -> State:
+    """Computes the next state of an LSTM.
+
+    Args:
+        params: The gates ``i``, ``f``, ``o`` and ``u``, as for `gates`.
+        x: The input, ``[X]``.
+        state: The state before, ``h`` and ``c``.
+
+    Returns:
+        The state, ``h`` and ``c``.
+    """
+    h, c = state
+    i, f, o, u = gates(params, "ifou", x, h)
+    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(u)
+    return sigmoid(o) * jnp.tanh(c), c
 
 
 def linked(gate: Any, x: Array, states: Array) -> Array:
