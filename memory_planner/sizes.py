@@ -21,7 +21,6 @@ longer transfer of indices, not time on the device: padding is never executed.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numba import njit
@@ -131,7 +130,6 @@ class Sizes:
         return chunks
 
 
-@lru_cache(maxsize=256)
 def cut_tables(
     widths: tuple[Widths, ...], overhead: float | tuple[float, ...]
 ) -> np.ndarray:

@@ -100,7 +100,8 @@ def loop_tables(
 
 def _same_length(lists: tuple[Widths, ...], overhead: float) -> np.ndarray:
     """Tables of cuts, those of narrow types filled up with their largest width."""
-    tables = [cut_tables((each,), overhead)[0] for each in lists]
+    known = {each: cut_tables((each,), overhead)[0] for each in set(lists)}
+    tables = [known[each] for each in lists]
     length = max(map(len, tables))
     rows = [np.pad(each, (0, length - len(each)), mode="edge") for each in tables]
     return np.stack(rows).astype(np.int32)
