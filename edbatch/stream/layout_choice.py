@@ -14,7 +14,6 @@ plan of taggers take 13.1 in place of 13.9 ms, and trees keep a plan of 0.63 ms 
 aligned one takes 1.27.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,35 +21,23 @@ import numpy as np
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import Layout
 from edbatch.stream.slice_variants import Slices, SliceVariants
+from edbatch.stream.type_decisions import TypeDecisions
 from edbatch.target import Target
-from edbatch.without_lock import WithoutLock
 
 # Lays out with some types aligned, ``[T] bool``; in the order of the schedule if None.
 LayOut = Callable[[np.ndarray | None], Layout]
 
 
-class LayoutChoice(WithoutLock):
-    """Which of a model's types are aligned, shared by the threads that plan for it.
+class LayoutChoice(TypeDecisions[bool]):
+    """Which of a model's types are aligned; those without a sample are not.
 
     Attributes:
         least_share: As of the `SliceVariants` of the same model.
     """
 
     def __init__(self, least_share: float) -> None:
+        super().__init__()
         self.least_share = least_share
-        self._aligned: dict[int, bool] = {}
-        self._frozen = False
-        self.lock = threading.Lock()
-
-    def freeze(self) -> None:
-        """Decides no more: types without a sample are not aligned."""
-        with self.lock:
-            self._frozen = True
-
-    def known(self) -> dict[int, bool]:
-        """Returns for each type that was decided about whether it is aligned."""
-        with self.lock:
-            return dict(self._aligned)
 
     def lay_out(
         self,
@@ -71,11 +58,11 @@ class LayoutChoice(WithoutLock):
             The layout.
         """
         with self.lock:
-            new = [] if self._frozen else [t for t in used if t not in self._aligned]
+            new = [] if self._frozen else [t for t in used if t not in self._decided]
             if new:
                 found = self._decide(graph, new, lay_out, target)
-                self._aligned |= zip(new, found, strict=True)
-            aligned = [t for t in used if self._aligned.get(t)]
+                self._decided |= zip(new, found, strict=True)
+            aligned = [t for t in used if self._decided.get(t)]
         if not aligned:
             return lay_out(None)
         mask = np.zeros(len(graph.types), np.bool_)

@@ -13,7 +13,7 @@ of taggers takes 0.78 in place of 0.90 times as long as without either, that of
 lattice-lstm 0.90 in place of 0.93; that of trees gains nothing.
 """
 
-import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.problem import slot_tables
 from edbatch.sorting import distinct
-from edbatch.without_lock import WithoutLock
+from edbatch.stream.type_decisions import TypeDecisions
 
 Variant = tuple[int, ...]  # operand slots, ascending
 GATHER: Variant = ()
@@ -51,8 +51,10 @@ class Slices:
     rows: dict[int, int] = field(default_factory=dict)
 
 
-class SliceVariants(WithoutLock):
-    """The variants of one model's types, shared by the threads that plan for it.
+class SliceVariants(TypeDecisions[tuple[Variant, ...]]):
+    """The variants of one model's types.
+
+    Once frozen, operands of types without a sample are gathered.
 
     Attributes:
         least_share: A variant is added if it reads at least this share of the bytes
@@ -61,22 +63,15 @@ class SliceVariants(WithoutLock):
     """
 
     def __init__(self, least_share: float = 0.25) -> None:
+        super().__init__()
         self.least_share = least_share
-        self._variants: dict[int, list[Variant]] = {}
         # By type and pattern, once the type's variants are decided.
         self._chosen: dict[int, Variant] = {}
-        self._frozen = False
-        self.lock = threading.Lock()
-
-    def freeze(self) -> None:
-        """Adds no variant any more: types without one are gathered."""
-        with self.lock:
-            self._frozen = True
 
     def known(self) -> dict[int, tuple[Variant, ...]]:
         """Returns the variants beside gathering, of each type that has some."""
         with self.lock:
-            return {k: tuple(each) for k, each in self._variants.items() if each}
+            return {k: each for k, each in self._decided.items() if each}
 
     def choose(self, graph: DataflowGraph, layout: Layout) -> Slices:
         """Chooses the variant of each chunk.
@@ -150,8 +145,8 @@ class SliceVariants(WithoutLock):
     ) -> list[Variant]:
         """Finds the best variant of each pattern; the type's sample adds those."""
         with self.lock:
-            decided = self._frozen or type_id in self._variants
-            known = self._variants.setdefault(type_id, [])
+            decided = self._frozen or type_id in self._decided
+            known = self._decided.get(type_id, ())
             total = weight.sum() * row_bytes.sum()
             best, now = _best(can, known, row_bytes)
             while not decided and len(known) < _VARIANTS:
@@ -165,8 +160,9 @@ class SliceVariants(WithoutLock):
                 variant = max(gains, key=lambda each: gains[each], default=GATHER)
                 if gains.get(variant, 0) < max(self.least_share * total, 1):
                     break
-                known.append(variant)
+                known += (variant,)
                 best, now = _best(can, known, row_bytes)
+            self._decided[type_id] = known
             return best
 
 
@@ -177,7 +173,7 @@ def _read(can: np.ndarray, variant: Variant, row_bytes: np.ndarray) -> np.ndarra
 
 
 def _best(
-    can: np.ndarray, known: list[Variant], row_bytes: np.ndarray
+    can: np.ndarray, known: Sequence[Variant], row_bytes: np.ndarray
 ) -> tuple[list[Variant], np.ndarray]:
     """The variant that reads most bytes in place for each pattern, and the bytes."""
     best = [GATHER] * len(can)

@@ -27,7 +27,6 @@ of 14 and in 21 in place of 34 s, and run as fast.
 """
 
 import heapq
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,7 +38,7 @@ from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.sizes import Sizes, Widths, cut_costs
 from edbatch.schedule.schedule import Schedule
-from edbatch.without_lock import WithoutLock
+from edbatch.stream.type_decisions import TypeDecisions
 
 _LEAST_GAIN = 0.002  # of the predicted cost of all types
 _NOMINAL = 64  # instances
@@ -81,8 +80,10 @@ class TypeBatches:
         return self.work * float(self.count @ costs[self.size])
 
 
-class TypeWidths(WithoutLock):
-    """The widths of one model's types, shared by the threads that plan for it.
+class TypeWidths(TypeDecisions[Widths]):
+    """The widths of one model's types.
+
+    Once frozen, types without a sample have a narrow and a wide one.
 
     Attributes:
         sizes: The widths to choose from, and how many loops a model may have.
@@ -90,21 +91,9 @@ class TypeWidths(WithoutLock):
     """
 
     def __init__(self, sizes: Sizes, member_widths: Widths = ()) -> None:
+        super().__init__()
         self.sizes = sizes
         self.member_widths = member_widths
-        self._widths: dict[int, Widths] = {}
-        self._frozen = False
-        self.lock = threading.Lock()
-
-    def freeze(self) -> None:
-        """Chooses no more: types without a sample have a narrow and a wide width."""
-        with self.lock:
-            self._frozen = True
-
-    def known(self) -> dict[int, Widths]:
-        """Returns the widths of each type that has been chosen for."""
-        with self.lock:
-            return dict(self._widths)
 
     def choose(
         self, graph: DataflowGraph, schedule: Schedule
@@ -123,17 +112,17 @@ class TypeWidths(WithoutLock):
         count = len(graph.types)
         with self.lock:
             used = set(schedule.batch_type.tolist())
-            new = sorted(t for t in used if t not in self._widths)
+            new = sorted(t for t in used if t not in self._decided)
             if new and self._frozen:
-                self._widths |= dict.fromkeys(new, self._without_sample())
+                self._decided |= dict.fromkeys(new, self._without_sample())
             elif new:
                 left = self.sizes.max_loops - sum(
-                    len(each) - 1 for each in self._widths.values()
+                    len(each) - 1 for each in self._decided.values()
                 )
                 batches = self._find_batches(graph, schedule, new)
-                self._widths |= choose_widths(batches, self.sizes, left)
+                self._decided |= choose_widths(batches, self.sizes, left)
             first = self.sizes.widths[:1]  # of types that have no batch here
-            return tuple(self._widths.get(t, first) for t in range(count))
+            return tuple(self._decided.get(t, first) for t in range(count))
 
     def overheads(self, graph: DataflowGraph) -> tuple[float, ...] | None:
         """Returns what one more chunk of each type costs.
@@ -155,7 +144,7 @@ class TypeWidths(WithoutLock):
     def of(self, type_id: int) -> Widths:
         """Returns the widths of a type."""
         with self.lock:
-            return self._widths.get(type_id, self.sizes.widths)
+            return self._decided.get(type_id, self.sizes.widths)
 
     def _without_sample(self) -> Widths:
         widths = self.sizes.widths

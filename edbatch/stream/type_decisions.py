@@ -1,0 +1,30 @@
+"""What is decided about each type of a model, by the first minibatch that has it."""
+
+import threading
+from typing import Generic, TypeVar
+
+from edbatch.without_lock import WithoutLock
+
+Decided = TypeVar("Decided")
+
+
+class TypeDecisions(WithoutLock, Generic[Decided]):
+    """Decisions by type, shared by the threads that plan for a model.
+
+    So the order of later minibatches decides nothing.
+    """
+
+    def __init__(self) -> None:
+        self._decided: dict[int, Decided] = {}
+        self._frozen = False
+        self.lock = threading.Lock()
+
+    def freeze(self) -> None:
+        """Decides no more: types that come later get what needs no sample."""
+        with self.lock:
+            self._frozen = True
+
+    def known(self) -> dict[int, Decided]:
+        """Returns what was decided about types by now."""
+        with self.lock:
+            return dict(self._decided)
