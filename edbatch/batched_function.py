@@ -11,7 +11,7 @@ Model = Callable[[Any, Any], Any]
 
 
 class BatchedFunction(Protocol):
-    """What `edbatch.batch` and `Batched.sharded` return, and what others take.
+    """The protocol of batched functions, of one device and of several.
 
     `edbatch.verify` and `edbatch.Loader` need no more than this, so code that runs
     minibatches need not know on how many devices they run.

@@ -1,4 +1,4 @@
-"""How far a batched result is from the model's, and how far it may be."""
+"""Differences of batched results from the model's, and their tolerance."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What batched functions of one device and of several share: all before a plan."""
+"""The host side of batched functions, of one or several devices: all before a plan."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -41,7 +41,7 @@ class HostSide:
 
     @property
     def options(self) -> Options:
-        """What planning goes by."""
+        """Options of planning."""
         return self.states.options
 
     @property
@@ -65,12 +65,12 @@ class HostSide:
 
     @property
     def planner(self) -> Planner:
-        """How memory is planned."""
+        """Options of memory planning."""
         return self.options.planner
 
     @property
     def compiler(self) -> Compiler:
-        """How cells are compiled."""
+        """Options of compiling cells."""
         return self.options.compiler
 
     @property

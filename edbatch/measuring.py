@@ -1,4 +1,4 @@
-"""What measurements of a model share: a loss for its gradient, and a clock."""
+"""Parts of measurements: a loss for the gradient of a model, and a clock."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -27,7 +27,7 @@ from edbatch.without_lock import WithoutLock
 
 @dataclass(eq=False)
 class ModelState(WithoutLock):
-    """What is known about a model for parameters of one structure, shape and dtype.
+    """The state of a model for parameters of one structure, shape and dtype.
 
     Threads that plan share it, and copies of a batched function do, and the function of
     several devices and that of one. A pickle holds what was decided (types, splits,

@@ -1,4 +1,4 @@
-"""What planning goes by: the options of `edbatch.batch`, checked."""
+"""Options of planning: those of `edbatch.batch`, checked."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What plans of a model are made by, decided from a sample, and plans that are kept."""
+"""Decisions about a model from a sample, by which it is planned, and kept plans."""
 
 import copy
 import threading
@@ -31,7 +31,7 @@ _LEAST_SHARE = {AUTO: 0.25, ALWAYS: 0.0, NEVER: 2.0}
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided about the types of a model from instances.
+    """Decisions about the types of a model, made from instances.
 
     Attributes:
         sample: Instances in the sample of `fit`; None if there was none, and the first
@@ -51,7 +51,7 @@ class Decisions:
 
 @dataclass(eq=False)
 class PlanState:
-    """What plans are made by; one object, so that a plan is made by one sample.
+    """Decisions for planning; one object, so that a plan is made by one sample.
 
     Threads that plan share it. A pickle holds what was decided, and no plan.
 

@@ -1,4 +1,4 @@
-"""How coarsely the numbers on the way to a result are rounded.
+"""Rounding of the numbers on the way to a result.
 
 `edbatch.verify` compares two ways of computing the same numbers. They may differ by
 rounding errors: not only those of a result's own dtype, but of every floating value
@@ -32,7 +32,7 @@ finfo: Any = jnp.finfo
 
 
 class Rounding(NamedTuple):
-    """How coarse numbers are; the larger of two is the coarser.
+    """Coarseness of numbers; the larger of two is the coarser.
 
     Attributes:
         eps: Their relative rounding error; 0 if nothing was rounded.

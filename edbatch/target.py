@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 @dataclass(frozen=True)
 class Target:
-    """What programs for one kind of device are like.
+    """Everything that a kind of device decides about programs.
 
     Attributes:
         kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``.

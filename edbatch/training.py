@@ -27,7 +27,7 @@ Loss = Callable[[Any, Plan, Any], Array]
 
 
 class Learned(NamedTuple):
-    """What a step changes.
+    """The values that a step changes.
 
     Attributes:
         params: The parameters.

@@ -24,7 +24,7 @@ _NO_TYPE = -1
 
 
 class Agent(Protocol):
-    """What chooses actions in `BatchingEnv`.
+    """An agent: it chooses actions in `BatchingEnv`.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""What an agent sees of an execution: shared by the environment and `AgentPolicy`."""
+"""Observations of an execution, shared by the environment and `AgentPolicy`."""
 
 import numpy as np
 from gymnasium import spaces

@@ -1,4 +1,4 @@
-"""What `gpu_counts` compiles: passes of models, as on a host that has a GPU."""
+"""Cases of `gpu_counts`: passes of models, as on a host that has a GPU."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a minibatch does on a GPU, counted on a machine without one.
+"""Kernels, copies and round trips of a minibatch on a GPU, counted without one.
 
 Compiles the program of a minibatch for an H200 or A100 (see `gpu_module`) and counts,
 for that minibatch: kernels per chunk, copies of arenas, the conditions that are asked

@@ -1,4 +1,4 @@
-"""What a program that was compiled for a GPU does in one minibatch, counted.
+"""Counts of one minibatch's run by a program compiled for a GPU.
 
 Inside a *command buffer* (a CUDA graph) the device itself decides whether a loop goes
 on. Outside of one the host waits for each condition, unless it knows the number of

@@ -52,7 +52,7 @@ class TrainingArguments:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is trained.
+    """A task of training.
 
     Attributes:
         name: Title of the curve.

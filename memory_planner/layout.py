@@ -1,4 +1,4 @@
-"""Where every value lives.
+"""Layouts: the row in which each value lives.
 
 Values live in arenas, one per array kind (shape and dtype), a row each. A batch's
 outputs have consecutive rows, in the batch's own order (see `rows`).

@@ -27,7 +27,7 @@ _OF_COMPILER = "it is an option of eb.Compiler: write eb.batch(..., compiler="
 )
 @dataclass(frozen=True)
 class Planner:
-    """How values are laid out in memory.
+    """Options of the layout of values in memory.
 
     The defaults follow the measurements in `docs/results-memory.md`. How cells are
     packed, hoisted and differentiated is in `edbatch.Compiler`.

@@ -1,4 +1,4 @@
-"""What planning a layout starts from: a graph, its schedule and the chunks, as arrays.
+"""The problem of a layout: a graph, its schedule and the chunks, as arrays.
 
 Compiled code takes them as one tuple.
 """

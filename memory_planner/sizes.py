@@ -36,7 +36,7 @@ WIDEST = 2**16  # of widths, in rows; the cut is planned for four times as many
 
 @dataclass(frozen=True)
 class Sizes:
-    """How minibatches are rounded.
+    """Sizes to which minibatches are rounded.
 
     The defaults of the first two suit CPUs; where other devices run a program, these
     take the place of the defaults (`on`).

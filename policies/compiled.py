@@ -1,4 +1,4 @@
-"""How the innermost functions of this package are compiled."""
+"""Compilation of the innermost functions of this package."""
 
 from collections.abc import Callable
 from typing import Any, Literal

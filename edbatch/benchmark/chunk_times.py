@@ -1,4 +1,4 @@
-"""How long one chunk of each type and width takes in the running program."""
+"""Times of chunks, by type and width, in the running program."""
 
 from collections.abc import Callable, Sequence
 

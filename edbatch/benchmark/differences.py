@@ -1,4 +1,4 @@
-"""How far results are from those of the unbatched model."""
+"""Differences from the results of the unbatched model."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -67,7 +67,7 @@ class WarmUp:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What the model itself computes for a minibatch.
+    """Reference results of a minibatch, those of the model itself.
 
     Attributes:
         results: What it returns, per instance.

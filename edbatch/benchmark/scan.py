@@ -104,7 +104,7 @@ class ScanPlan:
 
     @property
     def arrays(self) -> tuple[Any, ...]:
-        """What the program reads beside the parameters."""
+        """Inputs of the program beside the parameters."""
         return self.pools, self.operands, self.externals, self.columns
 
 

@@ -1,4 +1,4 @@
-"""What the systems with a program written for one kind of graph share.
+"""Base of the systems with a program written for one kind of graph.
 
 They record the model as edbatch does, since the author of such a program has to
 walk the instances as well, and then arrange arrays with NumPy.

@@ -1,4 +1,4 @@
-"""Which products run as one: the cheapest biclique cover of inputs and sums.
+"""Products that run as one: the cheapest biclique cover of inputs and sums.
 
 A product joins an input to the sum that it is a term of: it is an edge of a bipartite
 graph, here a *table* with a row per input and a column per sum. All products of a
@@ -33,7 +33,7 @@ class Biclique:
 
 @dataclass(frozen=True)
 class Table:
-    """Which products there are, of ``R`` inputs and ``C`` sums.
+    """The products of ``R`` inputs and ``C`` sums.
 
     Attributes:
         rows_of: The rows that have an entry, per column.

@@ -30,7 +30,7 @@ _LEAST_ENTRY = 1 << 14  # bytes; smaller entries, such as word vectors, are gath
 
 @dataclass(frozen=True, eq=False)
 class IndexedCell:
-    """How a cell indexes its parameters.
+    """The parameters that a cell indexes, and by which input.
 
     Attributes:
         slot: The external slot of the integer.

@@ -29,7 +29,7 @@ _LOOKUPS = ("gather", "dynamic_slice")
 
 @dataclass(frozen=True, eq=False)
 class MemberCell:
-    """What a cell's program reads, for all members of a family.
+    """Parameters of a cell's program, for all members of a family.
 
     Attributes:
         cell: The program of the first type.
@@ -135,7 +135,7 @@ def member_cell(cell: CellProgram, types: TypeTable, family: Family) -> MemberCe
 
 
 class Copies(NamedTuple):
-    """What a family copies that types apart do not, in bytes.
+    """Bytes that a family copies and types apart do not.
 
     Attributes:
         stack: The stacked parameters of all members, in every call that is traced; in

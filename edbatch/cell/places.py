@@ -1,4 +1,4 @@
-"""Where variables stand in larger ones, so that reading several can be one slice."""
+"""Places of variables in larger ones, so that reading several can be one slice."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

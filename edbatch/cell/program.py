@@ -29,7 +29,7 @@ Packed = tuple[Array, ...]
 
 
 class CellProgram(Protocol):
-    """How a program runs the cell of one type."""
+    """The program of the cell of one type."""
 
     def pack(self, params: Any) -> Packed:
         """Computes the values of parameters alone."""

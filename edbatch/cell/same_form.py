@@ -81,7 +81,7 @@ def _places(node_type: NodeType, types: TypeTable) -> tuple[int, ...]:
 
 
 def _key(node_type: NodeType, types: TypeTable, places: Sequence[int]) -> Hashable:
-    """What types of one form have in common."""
+    """The facts that types of one form share."""
     template = node_type.template.with_exact_constants()
     leaves = []
     for kind, content in template.leaves:

@@ -1,4 +1,4 @@
-"""Which types of a model share loops: those of one family.
+"""Families: types of a model that share loops.
 
 A family is made of types that differ in the path of their parameters alone, where
 sharing saves more than it copies (`pays`):

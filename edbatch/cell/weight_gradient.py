@@ -1,4 +1,4 @@
-"""Where a cell's large parameters meet batch rows, and their gradients from tapes.
+"""Weight-gradient sites: gradients of large parameters from tapes.
 
 An equation that mixes a parameter with values of a batch row, such as a product or the
 lookup of a table's row, is a *weight-gradient site*: the parameter's cotangent is a sum

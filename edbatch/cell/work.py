@@ -1,4 +1,4 @@
-"""How much work a cell is for one batch row."""
+"""The work of a cell for one batch row."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What commands print: results to stdout, progress and messages to stderr."""
+"""Output of commands: results to stdout, progress and messages to stderr."""
 
 import json
 import sys

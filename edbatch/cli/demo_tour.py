@@ -31,7 +31,7 @@ _CHECKED_GRADIENTS = 4  # trees; their unbatched gradients are slow
 
 @dataclass(frozen=True)
 class Tour:
-    """What the steps share.
+    """The state that the steps share.
 
     Attributes:
         path: Where the policy is saved.

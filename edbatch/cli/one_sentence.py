@@ -1,4 +1,4 @@
-"""How commands fail: one sentence on stderr and exit code 2, no traceback."""
+"""Errors of commands: one sentence on stderr and exit code 2, no traceback."""
 
 import os
 import sys

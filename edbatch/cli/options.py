@@ -154,7 +154,7 @@ Params = Annotated[
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What to batch."""
+    """Options that name a model and its instances."""
 
     workload: Workload = None
     data: Data = None

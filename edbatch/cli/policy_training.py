@@ -24,7 +24,7 @@ Write = Callable[[int, "Mapping[str, float]"], None]
 
 @dataclass(frozen=True)
 class LogFiles:
-    """Where a training writes its metrics; None for nowhere.
+    """Files of a training's metrics; None for none.
 
     Attributes:
         csv: The CSV file.
@@ -168,7 +168,7 @@ def _train_and_show(
 
 
 def _metrics(batches: float, best: float, bound: float) -> dict[str, float]:
-    """What an evaluation found; with costs, batches are counted by their cost."""
+    """Metrics of an evaluation; with costs, batches are counted by their cost."""
     return {
         "held_out/batches": batches,
         _BEST: best,

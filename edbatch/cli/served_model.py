@@ -1,4 +1,4 @@
-"""What `edbatch serve --model` names: a service and its parameters."""
+"""The model of `edbatch serve --model`: a service and its parameters."""
 
 import inspect
 from collections.abc import Mapping

@@ -135,7 +135,7 @@ Deadline = Annotated[
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """What is simulated, in training as in comparing."""
+    """Options of the simulation, in training as in comparing."""
 
     rates: Rates = "30%,50%,70%,90%"
     burst: Burst = 1.0
@@ -146,7 +146,7 @@ class ServingOptions:
 
 @dataclass(frozen=True)
 class ServingTraining:
-    """How `train-policy --serving` trains."""
+    """Options of training with `train-policy --serving`."""
 
     objective: Objective = "p99"
     method: Method = METHODS[0]

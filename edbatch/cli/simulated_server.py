@@ -20,7 +20,7 @@ _SAMPLES = 500
 
 @dataclass(frozen=True, eq=False)
 class SimulatedServer:
-    """What both commands simulate."""
+    """A server with its requests, as both commands simulate it."""
 
     task: "Task"
     library: "InstanceLibrary"

@@ -118,7 +118,7 @@ TensorBoard = Annotated[
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How a policy is trained."""
+    """Options of training."""
 
     encoding: Encoding = "fall"
     trials: Trials = 1000
@@ -147,7 +147,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class LogOptions:
-    """Where a training writes its metrics."""
+    """Options of logging."""
 
     metrics: Metrics = None
     tensorboard: TensorBoard = None

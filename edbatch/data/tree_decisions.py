@@ -17,7 +17,7 @@ Place = TypeVar("Place")
 
 
 class Decision(NamedTuple):
-    """What a generator decides at one place.
+    """The decisions of a generator at one place.
 
     Attributes:
         label: The label there.

@@ -1,4 +1,4 @@
-"""Which executor runs the programs of a target."""
+"""The executor of a target."""
 
 from edbatch.executor.base import Executor
 from edbatch.executor.loops import Loops

@@ -139,7 +139,7 @@ def _visit(
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """How the chunks of one type are read part by part.
+    """Reads the chunks of one type part by part.
 
     Attributes:
         program: The program.

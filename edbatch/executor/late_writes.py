@@ -20,7 +20,7 @@ from edbatch.cell.rows import slice_rows, write_rows
 
 
 class Written(NamedTuple):
-    """What a branch writes to an array.
+    """Writes of a branch to an array.
 
     Attributes:
         shape: The array's shape.

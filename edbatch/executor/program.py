@@ -24,7 +24,7 @@ Tier = Literal["fine", "coarse"]
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How a program is made.
+    """Options of a program.
 
     Attributes:
         target: The kind of device that runs it.
@@ -47,7 +47,7 @@ class CompileOptions:
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """What a program is compiled for, beside the shapes of a plan's arrays.
+    """The static shape of a program, beside the shapes of a plan's arrays.
 
     Attributes:
         types: The model's types.

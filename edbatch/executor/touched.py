@@ -1,4 +1,4 @@
-"""Which part of a state a loop changes, so that it carries no more.
+"""The part of a state that a loop changes, so that it carries no more.
 
 A program's state holds all arenas, and in gradients tapes and sums of each type. A loop
 touches those of its own type. What it would only hand on stays out of its carry: JAX
@@ -14,7 +14,7 @@ from edbatch.executor.program import ProgramShape
 
 @dataclass(frozen=True)
 class Touched:
-    """What loops touch.
+    """The arrays that loops touch.
 
     Attributes:
         types: Their types.

@@ -1,4 +1,4 @@
-"""What a minibatch costs, type by type, and what keeps types apart; see `Explanation`.
+"""Costs of a minibatch, type by type, and reasons that keep types apart.
 
 Everything is counted on the host, from the recorded graph, its schedule and its layout.
 """

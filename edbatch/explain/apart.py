@@ -1,4 +1,4 @@
-"""Which types of one cell share no batch, and why.
+"""Types of one cell that share no batch, with the reasons.
 
 Two nodes share a batch if they agree in all that makes their type. What that is, is
 compared argument by argument (`edbatch.explain.facts`). An *aspect*, such as the dtype

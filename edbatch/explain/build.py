@@ -73,7 +73,7 @@ def predict_us(explanation: Explanation, costs: CostModel) -> list[float]:
 
 
 class _Key(NamedTuple):
-    """What makes an entry of the report.
+    """Facts for an entry of the report.
 
     Attributes:
         type_id: The recorded type.

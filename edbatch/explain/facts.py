@@ -1,4 +1,4 @@
-"""What makes a type, argument by argument."""
+"""The facts of a type, argument by argument."""
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ class Aspect:
 
 @dataclass(frozen=True)
 class Facts:
-    """What makes a type.
+    """The facts of a type.
 
     Attributes:
         type_id: The type.

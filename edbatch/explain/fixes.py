@@ -1,4 +1,4 @@
-"""What to change so that types share batches."""
+"""Changes by which types come to share batches."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How long each batch of a minibatch takes, measured inside the compiled program.
+"""The time of each batch of a minibatch, measured inside the compiled program.
 
 A plan is data, so a batch can run alone: a stream of its chunks' records, repeated so
 often that it takes some milliseconds, runs by the program of the whole minibatch, on

@@ -12,7 +12,7 @@ from edbatch.explain.uses import MinibatchUse, TimeSource, TypeUse
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(MinibatchUse):
-    """What a minibatch costs, type by type, and which types share no batch, and why.
+    """Costs of a minibatch, type by type, and types that share no batch, and why.
 
     ``print`` shows it as text, `rich` as tables, a notebook as HTML. Its fields are
     those of `edbatch.explain.MinibatchUse`.

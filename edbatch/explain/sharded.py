@@ -1,4 +1,4 @@
-"""What a minibatch costs that is divided among devices."""
+"""Costs of a minibatch that is divided among devices."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from edbatch.explain.report import Explanation
 
 @dataclass(frozen=True, eq=False)
 class ShardedExplanation:
-    """What a minibatch costs on each of ``D`` devices, which run side by side.
+    """Costs of a minibatch on each of ``D`` devices, which run side by side.
 
     Attributes:
         shards: The report of each device's instances; None for one without.

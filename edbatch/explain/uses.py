@@ -1,4 +1,4 @@
-"""What is counted of a minibatch: its types, its batches, all of it."""
+"""Counts of a minibatch: by type, by batch, in all."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ TimeSource = Literal["measured", "predicted"]
 
 @dataclass(frozen=True)
 class TypeUse:
-    """What the nodes of one type cost in one minibatch.
+    """Costs of the nodes of one type in one minibatch.
 
     Attributes:
         type: The type.
@@ -114,7 +114,7 @@ class BatchUses:
 
 @dataclass(frozen=True, eq=False)
 class MinibatchUse:
-    """What a minibatch costs, type by type, and which types share no batch, and why.
+    """Costs of a minibatch, type by type, and types that share no batch, and why.
 
     Attributes:
         model: Name of the model.

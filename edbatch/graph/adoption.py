@@ -16,7 +16,7 @@ from edbatch.graph.type_table import TypeTable
 
 @dataclass(frozen=True, eq=False)
 class Adoption:
-    """Where the types and array kinds of a table are in another.
+    """The types and array kinds of a table, by their positions in another.
 
     Attributes:
         types: The other table.

@@ -1,4 +1,4 @@
-"""What went wrong inside a cell, in words: the line, and for a missing key the others.
+"""Faults inside a cell, in words: the line, and for a missing key the others.
 
 Whoever calls a cell sees an error of edbatch, whose first line must be enough.
 """

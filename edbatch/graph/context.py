@@ -1,4 +1,4 @@
-"""What a call of a cell does in this thread: run, or become a node of a recording."""
+"""The context of a thread: whether calls of cells run or are recorded."""
 
 import threading
 from collections.abc import Iterator

@@ -182,7 +182,7 @@ class DataflowGraph:
 
 
 class Joinable(NamedTuple):
-    """What joining recordings looks at, in one place.
+    """The facts that joining recordings looks at, in one place.
 
     Attributes:
         types: As of `DataflowGraph`.

@@ -1,4 +1,4 @@
-"""What a cell returns while it is being recorded: a promise of one array."""
+"""Handles: promises of arrays, which recorded cells return."""
 
 from typing import Any, NoReturn
 

@@ -35,7 +35,7 @@ class Relatives:
 
 
 class Kinship:
-    """Which types of a model could share a loop.
+    """Types of a model that could share a loop.
 
     Args:
         params: The structure of the model's parameters.
@@ -114,7 +114,7 @@ class Kinship:
         ]
 
     def _patterns(self, node_type: NodeType) -> Iterator[tuple[Hashable, _Steps, Any]]:
-        """What a type has in common with relatives, and what tells it from them."""
+        """The facts that a type shares with relatives, and those that tell it apart."""
         template = node_type.template.with_exact_constants()
         paths = [path for kind, path in template.leaves if kind == "parameter"]
         rest = (

@@ -1,4 +1,4 @@
-"""Which tables of types have the same beginning, in whatever process they are.
+"""Tables of types that have the same beginning, in whatever process they are.
 
 A table only grows. What is pickled with a table carries its *marks*: names of tables,
 and how many types and array kinds at the beginning are theirs, too. So what comes back

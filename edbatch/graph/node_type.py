@@ -48,7 +48,7 @@ class Aval:
 
 @dataclass(frozen=True)
 class TypeKey:
-    """What identifies a type across runs, hidden sizes and files.
+    """The identity of a type across runs, hidden sizes and files.
 
     Attributes:
         cell: Name of the cell.
@@ -77,7 +77,7 @@ class TypeKey:
 
 @dataclass(frozen=True)
 class Slots:
-    """Which of a node's slots feed one array argument of the cell.
+    """The slots of a node that feed one array argument of the cell.
 
     Attributes:
         slots: Slot numbers; one, or K for a padded list.
@@ -105,7 +105,7 @@ class Padding:
 
 @dataclass(frozen=True)
 class CallTemplate:
-    """How to call a cell's function again from flat arrays.
+    """The form of a call, by which a cell's function is called from flat arrays.
 
     Attributes:
         treedef: Structure of ``(args, kwargs)``; a padded list stands there as one

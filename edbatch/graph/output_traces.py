@@ -1,4 +1,4 @@
-"""What cells return: shapes, dtypes and structure, traced once for all layers."""
+"""Outputs of cells: shapes, dtypes and structure, traced once for all layers."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace

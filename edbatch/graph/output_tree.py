@@ -1,4 +1,4 @@
-"""What models return: its structure once, and flat columns per instance.
+"""Outputs of models: the structure once, and flat columns per instance.
 
 The structure is a *skeleton* of nested tuples:
 
@@ -325,7 +325,7 @@ def join(outputs: Sequence[Outputs]) -> Outputs:
 
 @dataclass(frozen=True, eq=False)
 class ResultRows:
-    """Where results lie, for one minibatch.
+    """Places of results, for one minibatch.
 
     Attributes:
         rows: One ``[n] int32`` array per leaf: rows of its arena, or of its pool.

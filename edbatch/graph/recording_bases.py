@@ -1,4 +1,4 @@
-"""What the two hot paths of recording have in common: fields, and which of them runs.
+"""Base classes of both hot paths of recording, and the choice between them.
 
 Recording runs once per node, in `python_recording` or, where an extension module was
 built, in `compiled_recording`; both record the same graphs. The classes below hold the

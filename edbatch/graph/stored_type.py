@@ -1,4 +1,4 @@
-"""How a type is pickled: its cell by name, parameters by their paths."""
+"""Pickled types: the cell by name, parameters by their paths."""
 
 import pickle
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a loader hands out."""
+"""A loader's minibatch."""
 
 from dataclasses import dataclass
 from typing import Any

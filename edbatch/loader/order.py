@@ -1,4 +1,4 @@
-"""Which instances make up each minibatch of an epoch.
+"""The order of an epoch: the instances of each minibatch.
 
 The order follows from the seed and the number of the epoch alone, so nothing of a
 random generator has to be saved to go on in the midst of a run.

@@ -1,4 +1,4 @@
-"""How long the consumer of a loader waited for plans."""
+"""Times that the consumer of a loader waited for plans."""
 
 import time
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoaderReport:
-    """Where the time of a loop over a loader went.
+    """Times of a loop over a loader, by part.
 
     The consumer's wait is the most that the device can have waited: while the consumer
     waits for a plan, the device may still compute what was dispatched before.

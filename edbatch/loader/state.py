@@ -1,4 +1,4 @@
-"""What to keep of a loader in a checkpoint, and the check that it is the same one."""
+"""A loader's state for checkpoints, and the check that it is the same loader."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a worker process of a loader does: it reads instances and records them.
+"""A worker process of a loader, which reads instances and records them.
 
 A worker traces the cells of types that are new, and compiles and runs nothing. So it
 starts no client of XLA, and holds no memory of a GPU.
@@ -27,7 +27,7 @@ PROTOCOL = 5
 
 
 class Setup(NamedTuple):
-    """What a worker gets once.
+    """The task of a worker, sent once.
 
     Attributes:
         model: The model.

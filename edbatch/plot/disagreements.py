@@ -1,4 +1,4 @@
-"""Where a policy differs from the heuristics, state by state."""
+"""Disagreements of a policy with the heuristics, state by state."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

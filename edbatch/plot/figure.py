@@ -1,4 +1,4 @@
-"""What all pictures share: figures, panels, legends, axes of counts, numbers in words.
+"""Parts of all pictures: figures, panels, legends, axes of counts, numbers in words.
 
 Matplotlib is imported when the first figure is made.
 """

@@ -1,4 +1,4 @@
-"""How policies do at other batch sizes than that of their training."""
+"""Generalisation of policies to other batch sizes than that of their training."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast

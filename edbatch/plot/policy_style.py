@@ -1,4 +1,4 @@
-"""How policies look: the same colour and marker in every picture."""
+"""Styles of policies: the same colour and marker in every picture."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which states of a machine its picture shows, and which it draws as one group."""
+"""States of a machine that its picture shows, alone or as one group."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Where the states of a machine stand in its picture.
+"""The layout of a machine's states in its picture.
 
 States stand in columns, from left to right by when they occur in a schedule, because
 the moves between them go round in circles and have no layers of their own. Inside a

@@ -1,4 +1,4 @@
-"""How types of operations look: short names, and colours with hatches."""
+"""Styles of types of operations: short names, and colours with hatches."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ _DARK = frozenset({"#0F559F", "#BC450F", "#3B1559"})
 
 @dataclass(frozen=True)
 class TypeStyle:
-    """How one type is filled; `hatch` as matplotlib writes it."""
+    """The filling of one type; `hatch` as matplotlib writes it."""
 
     color: str
     hatch: str

@@ -1,4 +1,4 @@
-"""What schedules graphs: the protocol that every policy follows."""
+"""The protocol of policies, which schedule graphs."""
 
 from typing import Any, Protocol, TypeVar, runtime_checkable
 

@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
 
 class RecordFormat(NamedTuple):
-    """Where the fields of a loop's records stand.
+    """Places of the fields in a loop's records.
 
     Attributes:
         outputs: Number of output slots.

@@ -1,4 +1,4 @@
-"""Which types are worth an aligned layout, decided from a sample.
+"""Types that are worth an aligned layout, decided from a sample.
 
 An aligned layout takes longer to plan than the order of the schedule, and saves the
 program from gathering rows one by one. For the nodes of chains it saves more than it
@@ -29,7 +29,7 @@ LayOut = Callable[[np.ndarray | None], Layout]
 
 
 class LayoutChoice(TypeDecisions[bool]):
-    """Which of a model's types are aligned; those without a sample are not.
+    """Types of a model that are aligned; those without a sample are not.
 
     Attributes:
         least_share: As of the `SliceVariants` of the same model.

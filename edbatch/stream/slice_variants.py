@@ -35,7 +35,7 @@ _ANY_SLOT = (1 << _MOST_SLOTS) - 1
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """What the ``C`` chunks of a layout read as slices.
+    """Slices that the ``C`` chunks of a layout read.
 
     Attributes:
         variants: The variants in use.

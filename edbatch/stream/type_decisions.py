@@ -1,4 +1,4 @@
-"""What is decided about each type of a model, by the first minibatch that has it."""
+"""Decisions about each type of a model, made by the first minibatch that has it."""
 
 import threading
 from typing import Generic, TypeVar

@@ -1,4 +1,4 @@
-"""Which widths the chunks of a type may have: a budget of compiled loops.
+"""Widths of a type's chunks, within a budget of compiled loops.
 
 Every width that a type's chunks have is a loop to compile. A finer cut saves rows of
 padding and chunks, and what that is worth depends on how large the batches of the type
@@ -230,6 +230,6 @@ def _first(widths: Widths) -> int:
 
 
 def _chunk_overhead(node_type: NodeType, types: TypeTable, least: float) -> float:
-    """What one more chunk of a type costs, in rows."""
+    """Cost of one more chunk of a type, in rows."""
     read = read_work(node_type, types)
     return least + read / max(1.0, row_work(node_type, types)) if read else least

@@ -1,1 +1,1 @@
-"""What batches cost: a model of measured times, and its file."""
+"""Costs of batches: a model of measured times, and its file."""

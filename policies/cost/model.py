@@ -34,7 +34,7 @@ _WIDEST = 2**16  # rows; tables have four times as many columns
 
 @dataclass(frozen=True)
 class CostRecord:
-    """How costs were measured.
+    """The record of a calibration.
 
     Attributes:
         workload: On what, in the user's words.

@@ -34,7 +34,7 @@ _MINIBATCHES = ("graphs", "held_out")
 
 @dataclass
 class TrainingState:
-    """How far a training has come.
+    """The state of a training.
 
     Attributes:
         table: The values learned so far.

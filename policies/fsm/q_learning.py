@@ -66,7 +66,7 @@ class QTable(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How an episode is played and learned from.
+    """Settings of an episode and of learning from it.
 
     Attributes:
         kind: `encoding_id` of the encoding.
@@ -90,7 +90,7 @@ class Rules(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """What happened in ``S`` steps; the arrays are longer.
+    """The record of ``S`` steps; the arrays are longer.
 
     Attributes:
         state: Number of the state before each step.

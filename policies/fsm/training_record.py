@@ -1,4 +1,4 @@
-"""What is known about how a policy was trained; kept with it and in its file."""
+"""The record of a policy's training, kept with it and in its file."""
 
 import sys
 from dataclasses import dataclass, fields

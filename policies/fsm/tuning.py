@@ -37,7 +37,7 @@ _NOISE = 0.05  # added to the spread, falling to 0 with the generations
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """Where tuning stands; ``D`` weights: one per type, and that of the path.
+    """The state of tuning; ``D`` weights: one per type, and that of the path.
 
     Attributes:
         generation: How many generations have been played.

@@ -30,7 +30,7 @@ _NARROW = 64
 
 @dataclass(frozen=True)
 class Optimum:
-    """What is known of the fewest batches of a minibatch.
+    """Bounds of the fewest batches of a minibatch.
 
     Attributes:
         schedule: The schedule of fewest batches that was found.

@@ -1,4 +1,4 @@
-"""How each serving policy chooses a type, compiled: for simulations and for servers.
+"""Choices of a type by serving policies, compiled: for simulations and for servers.
 
 All look at the arrays of `View`. Ties go to the type that was recorded first.
 """

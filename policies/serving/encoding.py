@@ -1,4 +1,4 @@
-"""What a serving state machine sees of a server's state, as one number, compiled.
+"""Encodings of a server's state for serving state machines, one number, compiled.
 
 States are made of *leaders*: the type with the most waiting nodes, the one with the
 oldest request, the one with the best ratio of waiting nodes to heads. Which type a

@@ -1,4 +1,4 @@
-"""How serving policies are judged while they are trained.
+"""Evaluation of serving policies while they are trained.
 
 What a policy is worth is the mean, over the rates, of the logarithm of its objective in
 terms of the best heuristic's at that rate (of deadlines, the difference), so that high
@@ -31,7 +31,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What policies are trained for.
+    """The goal of a training.
 
     Attributes:
         library: The instances.

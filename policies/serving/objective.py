@@ -1,4 +1,4 @@
-"""What a serving policy is trained for: a number per trace, smaller is better."""
+"""Objectives of serving policies: a number per trace, smaller is better."""
 
 from dataclasses import dataclass
 

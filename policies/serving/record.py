@@ -1,4 +1,4 @@
-"""How serving policies were trained."""
+"""Records of the training of serving policies."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ServingRecord:
-    """How a serving policy was trained.
+    """The record of a serving policy's training.
 
     Attributes:
         method: `"cross-entropy"` or `"q-learning"`.

@@ -1,1 +1,1 @@
-"""What several workloads share: readers, gates, initial parameters, the registry."""
+"""Parts that workloads share: readers, gates, initial parameters, the registry."""
