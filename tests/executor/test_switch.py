@@ -76,7 +76,8 @@ def test_random_programs(switched, seed):
 def test_workloads(name, chunks):
     workload = get_workload(name)
     params = workload.init_params(jax.random.key(0), 8)
-    batched = eb.batch(workload.model, params=params)
+    # One width: random programs have two.
+    batched = eb.batch(workload.model, sizes=eb.Sizes(widths=(8,)), params=params)
     plan = batched.plan(workload.sample(np.random.default_rng(1), 3))
     other = plan.on(SWITCH)
     assert other.shape.program.chunks == 0
