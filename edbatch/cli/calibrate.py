@@ -8,7 +8,6 @@ import typer
 from edbatch.cli import options
 from edbatch.cli.console import print_json, print_table, progress_bar, say
 from edbatch.cli.one_sentence import CommandError
-from edbatch.errors import EdbatchError
 
 if TYPE_CHECKING:
     from edbatch.benchmark import Calibration
@@ -125,7 +124,7 @@ def _measure(
         def progress(done: int, total: int, what: str) -> None:
             bar.update(shown, completed=done, total=total, description=what)
 
-        try:
+        with task.hinting_at_params():
             return measure(
                 task.model,
                 params,
@@ -136,13 +135,6 @@ def _measure(
                 hidden=hidden,
                 progress=progress,
             )
-        except EdbatchError as error:
-            if params != {}:
-                raise
-            raise CommandError(
-                f"{error} (the model was given no parameters; name a function that"
-                " returns them with --params)"
-            ) from error
 
 
 def to_json(found: "Calibration", out: Path | None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from edbatch.cli import user_code
 from edbatch.cli.console import progress_bar
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.task import Task
-from edbatch.errors import EdbatchError
 from edbatch.graph import DataflowGraph, GraphStructure
 
 # Of the instances, to validate policies on during training, and as many held out.
@@ -83,20 +82,9 @@ def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
     recordings: dict[int, DataflowGraph] = {}
     with progress_bar() as bar, user_code.running("the model"):
         for k in bar.track(used, description="Recording instances"):
-            recordings[k] = _record(batched, task, k)
+            with task.hinting_at_params():
+                recordings[k] = batched.record(task.instances[k])
     return [
         [batched.graph([recordings[int(k)] for k in batch]) for batch in group]
         for group in groups
     ]
-
-
-def _record(batched: eb.Batched, task: Task, k: int) -> DataflowGraph:
-    try:
-        return batched.record(task.instances[k])
-    except EdbatchError as error:
-        if task.params != {}:
-            raise
-        raise CommandError(
-            f"{error} (the model was given no parameters; name a function that returns"
-            " them with --params)"
-        ) from error

@@ -1,6 +1,7 @@
 """The task of a command: a model, the shapes of its parameters, and instances."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from edbatch.cli import user_code
 from edbatch.cli.console import stage
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.options import TaskOptions
+from edbatch.errors import EdbatchError
 from edbatch.models import WORKLOADS, Workload, get_workload
 
 
@@ -30,6 +32,23 @@ class Task:
     model: Callable[[Any, Any], Any]
     params: Any
     instances: Sequence[Any]
+
+    @contextmanager
+    def hinting_at_params(self) -> Iterator[None]:
+        """Adds to errors, where the model got no parameters, that this may be why.
+
+        Raises:
+            CommandError: In place of another error of edbatch.
+        """
+        try:
+            yield
+        except EdbatchError as error:
+            if self.params != {}:
+                raise
+            raise CommandError(
+                f"{error} (the model was given no parameters; name a function that"
+                " returns them with --params)"
+            ) from error
 
 
 def find_workload(name: str, **options: Any) -> Workload:
