@@ -6,28 +6,26 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from edbatch.compilation.record import Compilation
-
 PATIENCE_S = 2.0  # of waiting before the line appears
 _EVERY_S = 1.0
 _CLEAR = "\r\033[K"
 
 
 @contextmanager
-def progress_line(record: Compilation) -> Iterator[None]:
+def progress_line(text: str) -> Iterator[None]:
     """Shows that a compilation goes on, once it takes long, where somebody waits.
 
-    Nobody waits for the background, and nobody reads where stderr is no terminal. Where
-    another display has taken over stderr, it gets one whole line.
+    Nobody reads it where stderr is no terminal. Where another display has taken over
+    stderr, it gets one whole line.
 
     Args:
-        record: The compilation.
+        text: What goes on.
     """
-    if record.background or not _is_terminal():
+    if not _is_terminal():
         yield
         return
     done = threading.Event()
-    line = threading.Thread(target=_show, args=(record, done), daemon=True)
+    line = threading.Thread(target=_show, args=(f"edbatch: {text}", done), daemon=True)
     line.start()
     try:
         yield
@@ -43,11 +41,10 @@ def _is_terminal() -> bool:
         return False
 
 
-def _show(record: Compilation, done: threading.Event) -> None:
+def _show(text: str, done: threading.Event) -> None:
     began = time.monotonic()
     if done.wait(PATIENCE_S):
         return
-    text = f"edbatch: compiling {record.function} ({record.tier})"
     out = sys.__stderr__
     try:
         if out is None or out is not sys.stderr:

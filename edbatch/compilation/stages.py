@@ -8,10 +8,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 
+from edbatch.compilation import host_loops  # noqa: F401  # listens from now on
 from edbatch.compilation.progress import progress_line
 from edbatch.compilation.record import Compilation
 
@@ -63,7 +65,7 @@ def compile_stages(
     record.state, record.started = "running", time.time()
     hits = _hits.count
     try:
-        with progress_line(record):
+        with _shown(record):
             clock = time.perf_counter()
             traced = jitted.trace(*args, **kwargs)
             record.trace_s = time.perf_counter() - clock
@@ -82,6 +84,13 @@ def compile_stages(
     record.state = "finished"
     if record.seconds >= LONG_S:
         _log_long(record)
+
+
+def _shown(record: Compilation) -> AbstractContextManager[None]:
+    """The progress line, unless nobody waits: for the background."""
+    if record.background:
+        return nullcontext()
+    return progress_line(f"compiling {record.function} ({record.tier})")
 
 
 def _log_long(record: Compilation) -> None:
