@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 
+import edbatch as eb
+
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly(quick_compiles):
@@ -33,6 +35,12 @@ def parse(experiment):
     from arguments import parse_arguments
 
     return partial(parse_arguments, experiment.Arguments, experiment.__doc__)
+
+
+@pytest.fixture
+def few_widths(experiment, monkeypatch):
+    """The script's sizes, with one loop per type."""
+    monkeypatch.setattr(experiment, "SIZES", eb.Sizes(widths=(8,), headroom=2.0))
 
 
 @pytest.fixture(scope="module")

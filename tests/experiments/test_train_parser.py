@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from conllu_text import conllu
 
-import edbatch as eb
 from edbatch.data import ParsedSentence
 
 SENTENCES = (
@@ -16,23 +16,9 @@ CROSSING = "a/X/3/dep b/X/4/dep c/X/0/root d/X/3/dep"
 
 @pytest.fixture
 def files(tmp_path):
-    blocks = []
-    for sentence in (*SENTENCES * 6, CROSSING):
-        rows = [word.split("/") for word in sentence.split()]
-        blocks.append(
-            "\n".join(
-                f"{k}\t{word}\t_\t{tag}\t_\t_\t{head}\t{relation}\t_\t_"
-                for k, (word, tag, head, relation) in enumerate(rows, start=1)
-            )
-        )
     file = tmp_path / "parsed.conllu"
-    file.write_text("\n\n".join(blocks) + "\n")
+    file.write_text(conllu((*SENTENCES * 6, CROSSING)))
     return ["--data", str(file), "--test-data", str(file)]
-
-
-@pytest.fixture
-def few_widths(experiment, monkeypatch):
-    monkeypatch.setattr(experiment, "SIZES", eb.Sizes(widths=(8,), headroom=2.0))
 
 
 def test_a_tiny_run(experiment, parse, files, few_widths, tmp_path, capsys):

@@ -2,8 +2,6 @@
 
 import pytest
 
-import edbatch as eb
-
 SENTENCES = ("the/DET dog/NOUN runs/VERB", "dogs/NOUN run/VERB", "he/PRON runs/VERB")
 
 
@@ -13,11 +11,6 @@ def files(tmp_path):
     file = tmp_path / "tagged.conll"
     file.write_text("\n\n".join(lines) + "\n")
     return ["--data", str(file), "--test-data", str(file)]
-
-
-@pytest.fixture
-def few_widths(experiment, monkeypatch):
-    monkeypatch.setattr(experiment, "SIZES", eb.Sizes(widths=(8,), headroom=2.0))
 
 
 def test_a_tiny_run(experiment, parse, files, few_widths, tmp_path):

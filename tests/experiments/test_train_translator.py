@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import edbatch as eb
 from edbatch.data import SentencePair
 
 PAIRS = (
@@ -22,11 +21,6 @@ def file(tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("\n".join(PAIRS * 4) + "\n")
     return ["--data", str(file)]
-
-
-@pytest.fixture
-def few_widths(experiment, monkeypatch):
-    monkeypatch.setattr(experiment, "SIZES", eb.Sizes(widths=(8,), headroom=2.0))
 
 
 def test_a_tiny_run(experiment, parse, file, few_widths, tmp_path):

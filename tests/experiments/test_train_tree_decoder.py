@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from conllu_text import conllu
 
-import edbatch as eb
 from edbatch.data import Tree, decisions
 
 SENTENCES = (
@@ -16,23 +16,9 @@ SENTENCES = (
 
 @pytest.fixture
 def files(tmp_path):
-    blocks = []
-    for sentence in SENTENCES * 6:
-        rows = [word.split("/") for word in sentence.split()]
-        blocks.append(
-            "\n".join(
-                f"{k}\t{word}\t_\t_\t_\t_\t{head}\t{relation}\t_\t_"
-                for k, (word, head, relation) in enumerate(rows, start=1)
-            )
-        )
     file = tmp_path / "parsed.conllu"
-    file.write_text("\n\n".join(blocks) + "\n")
+    file.write_text(conllu(SENTENCES * 6))
     return ["--data", str(file), "--test-data", str(file)]
-
-
-@pytest.fixture
-def few_widths(experiment, monkeypatch):
-    monkeypatch.setattr(experiment, "SIZES", eb.Sizes(widths=(8,), headroom=2.0))
 
 
 def test_a_tiny_run(experiment, parse, files, few_widths, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serving_states import KEYS, STATE
 
 from edbatch.envs import sample_lattice_structure, sample_library
 from edbatch.errors import PolicyError
@@ -29,19 +30,9 @@ from edbatch.policies.serving.encoding import (
     unpack,
 )
 from edbatch.policies.serving.file import parse_serving_policy
-from edbatch.schedule.serving import LOOK, WAIT, Arrivals, ServingConfig, ServingState
+from edbatch.schedule.serving import LOOK, WAIT, Arrivals, ServingConfig
 from edbatch.schedule.serving.kernels import View
 
-KEYS = tuple(TypeKey(name, "", 0) for name in "abc")
-STATE = ServingState(
-    waiting=np.array([2, 0, 5]),
-    remaining=np.array([8, 9, 40]),
-    oldest_ms=np.array([3.0, 0.0, 9.0]),
-    waited_ms=np.array([2.0, 0.0, 1.0]),
-    slack_ms=np.array([-1.0, np.inf, 6.0]),
-    in_flight=7,
-    heads=np.array([2, 1, 20]),
-)
 # Load 3 and no batch yet: widest and oldest is c, the best ratio has a.
 LEADERS = MachineState(3, 0, (2, 2, 0))
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from serving_states import KEYS, STATE
 
 from edbatch.envs import sample_library, sample_tree_structure
 from edbatch.errors import PolicyError
@@ -33,20 +34,8 @@ from edbatch.schedule.serving import (
     InstanceLibrary,
     ServingConfig,
     ServingPolicy,
-    ServingState,
 )
 from edbatch.schedule.serving.policy import check_decision
-
-KEYS = tuple(TypeKey(name, "", 0) for name in "abc")
-STATE = ServingState(
-    waiting=np.array([2, 0, 5]),
-    remaining=np.array([8, 9, 40]),
-    oldest_ms=np.array([3.0, 0.0, 9.0]),
-    waited_ms=np.array([2.0, 0.0, 1.0]),
-    slack_ms=np.array([-1.0, np.inf, 6.0]),
-    in_flight=7,
-    heads=np.array([2, 1, 20]),
-)
 
 
 def rule(waiting=(-9.0, 0, 3, 0), **columns):
