@@ -15,8 +15,8 @@ In a clone, on an idle machine, with public data in a folder:
 Serving policies beside heuristics, 12 minutes in all (`serving_policies/` holds those
 that were trained for these models; its README says how):
 
-    cd experiments && python load_test.py --data ../shared/data --out ../learned \
-        --policies serving_policies --heuristics greedy,largest,oldest --hidden 128 \
+    python experiments/load_test.py --data ../shared/data --out learned --hidden 128 \
+        --policies experiments/serving_policies --heuristics greedy,largest,oldest \
         --windows 5 --no-one-by-one --seconds 4 --steps 0 --budget-min 12
 
 The folder gets a file of JSON and pictures for each model, and `tables.md` of all.

@@ -1,7 +1,8 @@
 """Batched functions that run on several devices at once; see `Batched.sharded`."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
@@ -13,10 +14,11 @@ from edbatch.arguments import list_of
 from edbatch.compilation.tiered_function import TieredFunction, name_of
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
-from edbatch.errors import PickleError, PlanError
+from edbatch.errors import PickleError, PlanError, raising_line
 from edbatch.explain.explain import explain_graph
 from edbatch.explain.sharded import ShardedExplanation
 from edbatch.gradient.asked_tables import asked_of
+from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
 from edbatch.plan.keys import plan_key
 from edbatch.plan.padding import checked_rows, first_rows
@@ -175,7 +177,8 @@ class Sharded(HostSide):
     ) -> ShardedPlan:
         state = self.states.of_minibatch(instances, params)
         check_not_empty(instances)
-        recordings = record_each(state, instances)
+        with _explained():
+            recordings = record_each(state, instances)
         return plan_shards(
             recordings, state, self.options, self.mesh, self.axis, pad_to=pad_to
         )
@@ -200,7 +203,8 @@ class Sharded(HostSide):
         instances = list_of(PlanError, "a minibatch", instances)
         state = self.states.of_minibatch(instances, params)
         check_not_empty(instances)
-        recordings = record_each(state, instances)
+        with _explained():
+            recordings = record_each(state, instances)
         devices = int(self.mesh.shape[self.axis])
         graphs = split_minibatch(recordings, state, self.options, devices).graphs
         target = self._target(params)
@@ -302,7 +306,8 @@ class Sharded(HostSide):
             EdbatchError: As `plan` and `apply`; or a batch size is no whole number
                 above 0.
         """
-        recordings = self.record_all(sample, params=params)
+        with _explained():
+            recordings = self.record_all(sample, params=params)
 
         def plan(minibatch: Sequence[Any]) -> ShardedPlan:
             return self._plan(list(minibatch), params, ANY)
@@ -323,6 +328,21 @@ class Sharded(HostSide):
     def compiles(self) -> int:
         """How many programs were compiled so far; each serves all devices."""
         return self._compiles
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Says what to do with models that ask for values, which cannot be recorded."""
+    try:
+        yield
+    except AsksForValueError as error:
+        raise AsksForValueError(
+            f"the model asks for a value ({raising_line(error)}), so it runs wave by"
+            " wave on one device, but a sharded function runs one program on all"
+            " devices; call the batched function, in one process for each device, or"
+            " plan the paths that it took:"
+            " sharded.plan(batched.rollout(params, instances).recordings)"
+        ) from error
 
 
 def _check_repeatable(policy: Policy, mesh: Mesh) -> None:
