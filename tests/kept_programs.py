@@ -8,6 +8,8 @@ import os
 import shutil
 import tempfile
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -17,6 +19,8 @@ from jax._src.lru_cache import LRUCache
 # Names the folder to the processes of pytest-xdist, and to later runs where it stays.
 VARIABLE = "EDBATCH_TEST_PROGRAMS"
 _SUFFIX = "-cache"  # of JAX's files
+_PREFIX = "edbatch-programs-"
+_FORGOTTEN_S = 24 * 3600.0
 _put_in_place = LRUCache.put
 
 
@@ -33,6 +37,14 @@ def put_whole(self: LRUCache, key: str, value: bytes) -> None:
     part.replace(path)
 
 
+def remove_forgotten(folder: Path) -> None:
+    """Removes what runs that were killed have left, to which nobody wrote for a day."""
+    for each in folder.glob(_PREFIX + "*"):
+        with suppress(OSError):
+            if time.time() - each.stat().st_mtime > _FORGOTTEN_S:
+                shutil.rmtree(each, ignore_errors=True)
+
+
 class KeptPrograms:
     """Keeps what XLA compiles: a pytest plugin.
 
@@ -43,7 +55,8 @@ class KeptPrograms:
     def __init__(self) -> None:
         self._made: str | None = None
         if VARIABLE not in os.environ:
-            self._made = tempfile.mkdtemp(prefix="edbatch-programs-")
+            remove_forgotten(Path(tempfile.gettempdir()))
+            self._made = tempfile.mkdtemp(prefix=_PREFIX)
             os.environ[VARIABLE] = self._made
 
     def pytest_sessionstart(self) -> None:
