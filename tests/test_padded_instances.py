@@ -76,6 +76,27 @@ def test_random_sizes_share_programs_forward_and_gradient():
         assert batched.compiles - before <= 4
 
 
+@pytest.mark.slow
+def test_five_hundred_random_sizes_share_programs_of_all_widths():
+    """As before, with the widths of a user who names none."""
+
+    def encode_tree(params, instance):
+        return encode(params, instance)
+
+    params, draw = make_params(), np.random.default_rng(0)
+    batched = eb.batch(encode_tree, params=params)
+    recordings = batched.record_all(TREES)
+
+    def loss(params, chosen):
+        return jnp.sum(batched(params, chosen)[0] ** 2)
+
+    for call in (batched, jax.grad(loss)):
+        before = batched.compiles
+        for size in draw.integers(1, 65, 500):
+            call(params, [recordings[k] for k in draw.permutation(64)[:size]])
+        assert batched.compiles - before <= 4
+
+
 def test_growing_sizes_share_programs():
     batched = eb.batch(few, params=make_params(), sizes=eb.Sizes(widths=(8,)))
     recordings = batched.record_all(TREES)
