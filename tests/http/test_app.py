@@ -104,6 +104,22 @@ def test_a_wave_that_fails_is_the_servers_fault(monkeypatch):
     assert second[0] == 200
 
 
+def test_the_slowest_turns_are_told():
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            await run(app, {"words": [1], "steps": 2})
+            return await ask(app, "GET", "/v1/stats")
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        status, body = asyncio.run(main(create_app(server, cold)))
+    turns = body["slowest_turns"]
+    assert status == 200 and sum(each["started"] for each in turns) == 1
+    times = [each["total_ms"] for each in turns]
+    assert times == sorted(times, reverse=True)
+    assert all(each["run_ms"] >= 0 for each in turns)
+
+
 def test_a_server_whose_thread_has_ended_is_not_healthy():
     async def main(app, server):
         async with app.router.lifespan_context(app):
