@@ -41,7 +41,7 @@ def run_switch(
     *,
     end: Array | None = None,
 ) -> tuple[Array, _State]:
-    """Visits the chunks of a stream by one switch each; as `edbatch.executor.walk`.
+    """Visits the chunks of a stream by one switch each; as `walk` of `loops`.
 
     Args:
         program: The program; its ``chunks`` say how many the loop visits, 0 that the

@@ -5,7 +5,7 @@ recorded, needed, and not run. Both show policies the same state for the same hi
 queues are in the order in which nodes became ready, and a batch takes the first of its
 type's queue. A wave is decided as a whole before it runs, so within it the clock stands
 still; what became ready in a batch of it is known to have done so when that batch ended
-(`edbatch.serving.ready_nodes`).
+(`edbatch.serving.flight_nodes`).
 """
 
 from typing import NamedTuple
