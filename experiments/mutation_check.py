@@ -89,8 +89,8 @@ MUTATIONS = (
     kernel(
         "unshifted-operands",
         "edbatch/graph/flat_graph.py",
-        "operands[operand] = value + first_value if value >= 0 else value",
-        "operands[operand] = value",
+        "value += first_value\n",
+        "value += 0\n",
         "tests/graph/test_recording.py",
     ),
     Mutation(
