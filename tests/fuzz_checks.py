@@ -268,7 +268,7 @@ def _check_poisoned_inputs(batch: Batch, plan: Any, clean: Numbers, name: str) -
     """Poisons inputs in their pools, one at a time: the plan remains the same."""
     places = sorted(batch.places)
     rng = np.random.default_rng(len(places))
-    # Of few instances all are poisoned: which lane of which chunk matters.
+    # Of few instances all are poisoned: which row of which chunk matters.
     for k in rng.permutation(len(places))[:_POISONED_INPUTS]:
         place = places[k]
         pools = {kind: np.array(pool) for kind, pool in plan.pools.items()}

@@ -1,6 +1,6 @@
 """The most bytes that any layout of a small graph can read in place.
 
-For models whose types all have outputs of the same kinds, so that all lanes hold all
+For models whose types all have outputs of the same kinds, so that all columns hold all
 blocks: those of `trees`.
 """
 
@@ -14,7 +14,7 @@ class Problem:
 
     def __init__(self, graph, schedule, sizes):
         kinds = [each.output_kinds for each in graph.types.types]
-        assert len(set(kinds)) == 1, "all lanes hold all blocks"
+        assert len(set(kinds)) == 1, "all columns hold all blocks"
         starts = schedule.batch_start.tolist()
         order = schedule.order.tolist()
         self.batches = [order[a:b] for a, b in itertools.pairwise(starts)]

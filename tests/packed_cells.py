@@ -20,7 +20,7 @@ def normal(seed, *shape, dtype=jnp.float32):
 
 
 def assert_packed(function, params, *inputs, rtol=1e-4, atol=1e-5, **options):
-    """Packs a cell; checks the outputs and gradients of two lanes; returns it."""
+    """Packs a cell; checks the outputs and gradients of two rows; returns it."""
     packed = pack_cell(function, spec(params), *spec(inputs), **options)
     expected, found = run_compiled(
         lambda *each: results(function, packed, *each), params, inputs
@@ -45,9 +45,9 @@ def results(function, packed, params, inputs):
 
 
 def _outputs_and_gradients(function, params, inputs):
-    def loss(params, lanes):
+    def loss(params, rows):
         outputs = jax.vmap(function, in_axes=(None, *([0] * len(inputs))))(
-            params, *lanes
+            params, *rows
         )
         terms = [
             jnp.sum(jnp.sin(leaf.astype(jnp.float32)))
@@ -57,11 +57,11 @@ def _outputs_and_gradients(function, params, inputs):
         return sum(terms, jnp.float32(0)), outputs
 
     gradients = jax.grad(loss, argnums=(0, 1), has_aux=True, allow_int=True)
-    return gradients(params, [_lanes(each) for each in inputs])
+    return gradients(params, [_rows(each) for each in inputs])
 
 
-def _lanes(tree):
-    """Two lanes that differ, for arrays of floating numbers."""
+def _rows(tree):
+    """Two rows that differ, for arrays of floating numbers."""
 
     def two(x):
         is_float = jnp.issubdtype(x.dtype, jnp.floating)
@@ -80,8 +80,8 @@ def assert_equal(found, expected, *, rtol, atol, name=""):
 
 
 def count_products(packed: PackedCell, params, *inputs) -> int:
-    """Counts the products in the compiled HLO of several lanes of a packed cell."""
-    lanes = [jax.tree.map(lambda x: jnp.stack([x] * 4), each) for each in inputs]
+    """Counts the products in the compiled HLO of several rows of a packed cell."""
+    rows = [jax.tree.map(lambda x: jnp.stack([x] * 4), each) for each in inputs]
     run = jax.jit(jax.vmap(packed.run, in_axes=(None, *([0] * len(inputs)))))
-    text = run.lower(packed.pack(params), *lanes).compile().as_text()
+    text = run.lower(packed.pack(params), *rows).compile().as_text()
     return len(re.findall(r"= \S+ dot\(|custom_call_target=\"\S*(?:gemm|matmul)", text))

@@ -1,6 +1,6 @@
 """Gradients of cells with rules of their own, and of outputs that nobody reads.
 
-A rule need not be linear: it may give something for a cotangent of zero, which lanes of
+A rule need not be linear: it may give something for a cotangent of zero, which rows of
 padding have and nodes of the model do not.
 """
 
