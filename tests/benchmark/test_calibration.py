@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edbatch as eb
-from edbatch.benchmark import calibrate, stopwatch
+from edbatch import measuring
+from edbatch.benchmark import calibrate
 from edbatch.benchmark.calibration import Timed, fit_rest, predict, with_all_types
 from edbatch.benchmark.chunk_times import extended, rising, time_chunks
 from edbatch.benchmark.replay import Replay
@@ -175,7 +176,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(measuring.time, "perf_counter", lambda: self.now)
 
     def run(self, seconds):
         self.now += seconds

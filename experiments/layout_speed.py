@@ -1,0 +1,102 @@
+"""Does `layout="auto"` take the better layout?
+
+Ready workloads with their values in the order of the schedule, aligned, and as "auto"
+decides: the compiled forward pass, the three taking turns, and the CPU time to plan a
+minibatch of kept recordings in a loop of its own. The last column is the sum for
+"auto" by the smaller of the two other sums; where "auto" decides for the very program
+and the very stream of one of the others, it says which, and what differs is noise. In a
+clone, on an idle machine:
+
+    python experiments/layout_speed.py
+    python experiments/layout_speed.py --workloads tree-lstm,bilstm-tagger
+
+Milliseconds, medians. Takes ten minutes on two cores, most of it to compile.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.measuring import side_by_side
+from edbatch.models import WORKLOADS, get_workload
+from edbatch.plan.plan import Plan
+
+from arguments import option, parse_arguments
+
+LAYOUTS = ("schedule", "aligned", "auto")
+ROW = "{:22} {:>16} {:>16} {:>16} {:>6} {:>9}"
+HEAD = ROW.format("workload", *(f"{each}, plan" for each in LAYOUTS), "ratio", "is")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    workloads: str = option("all", "Which ready workloads.")
+    hidden: int = option(64, "Length of the models' states.")
+    batch_size: int = option(64, "Instances of the minibatch.")
+    rounds: int = option(25, "How often everything is timed.")
+    seed: int = option(0, "Seed of inputs and parameters.")
+
+
+def cpu_ms(call: Callable[[], Any]) -> float:
+    start = time.thread_time_ns()
+    call()
+    return (time.thread_time_ns() - start) / 1e6
+
+
+def same_work(plan: Plan, other: Plan) -> bool:
+    """Whether two plans run the same program on the same integers."""
+    own, others = jax.tree.leaves(plan), jax.tree.leaves(other)
+    return plan.shape.program.loops == other.shape.program.loops and all(
+        np.array_equal(one, two) for one, two in zip(own, others, strict=True)
+    )
+
+
+def measure(name: str, arguments: Arguments) -> str:
+    """Times one workload; returns its row."""
+    workload = get_workload(name)
+    rng = np.random.default_rng(arguments.seed)
+    instances = workload.sample(rng, arguments.batch_size)
+    key = jax.random.key(arguments.seed)
+    params = workload.init_params(key, arguments.hidden)
+    plans, runs, planning = [], [], []
+    for layout in LAYOUTS:
+        # Without a cache, each plan is made.
+        batched = eb.batch(
+            workload.model,
+            params=params,
+            planner=eb.Planner(layout=layout),
+            cache_bytes=0,
+        )
+        kept = batched.record_all(instances)
+        make = partial(batched.plan, kept)
+        plans.append(make())
+        planning.append(min(cpu_ms(make) for _ in range(arguments.rounds)))
+        run = jax.jit(batched.apply)
+        runs.append(partial(run, params, jax.device_put(plans[-1])))
+    forward = np.median(side_by_side(runs, arguments.rounds), axis=1)
+    total = forward + planning
+    found = [each for each in (0, 1) if same_work(plans[2], plans[each])]
+    return ROW.format(
+        name,
+        *(f"{a:.2f}, {b:.2f}" for a, b in zip(forward, planning, strict=True)),
+        f"{total[2] / min(total[:2]):.2f}",
+        LAYOUTS[found[0]] if found else "-",
+    )
+
+
+def main(arguments: Arguments) -> None:
+    """Prints a row per workload."""
+    print(HEAD)
+    names = arguments.workloads
+    for name in WORKLOADS if names == "all" else names.split(","):
+        print(measure(name, arguments), flush=True)
+
+
+if __name__ == "__main__":
+    main(parse_arguments(Arguments, __doc__))
