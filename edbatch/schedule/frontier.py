@@ -100,41 +100,37 @@ def compiled_frontier(
     In one pass less over the nodes than to find their readers first.
     """
     n = len(node_type)
-    type_start = np.zeros(num_types + 1, np.int32)
     start = np.zeros(n + 1, np.int32)
     missing = np.zeros(n, np.int32)
     for v in range(n):
-        type_start[node_type[v] + 1] += 1
         for e in range(operand_start[v], operand_start[v + 1]):
             if operand_node[e] >= 0:
                 start[operand_node[e] + 1] += 1
                 missing[v] += 1
-    for t in range(num_types):
-        type_start[t + 1] += type_start[t]
     for v in range(n):
         start[v + 1] += start[v]
     fill = start[:n].copy()
     consumers = np.empty(start[n], np.int32)
-    queue = np.empty(n, np.int32)
-    head = np.zeros(num_types, np.int32)
-    tail = np.zeros(num_types, np.int32)
     for v in range(n):
-        if missing[v] == 0:
-            t = node_type[v]
-            queue[type_start[t] + tail[t]] = v
-            tail[t] += 1
         for e in range(operand_start[v], operand_start[v + 1]):
             u = operand_node[e]
             if u >= 0:
                 consumers[fill[u]] = v
                 fill[u] += 1
-    return FrontierState(
-        node_type, start, consumers, missing, queue, type_start, head, tail
-    )
+    queues = _queues(node_type, missing, num_types)
+    return FrontierState(node_type, start, consumers, missing, *queues)
 
 
 @njit(cache=True, nogil=True)
 def _start(node_type, consumer_start, consumers, indegree, num_types):
+    queue, type_start, head, tail = _queues(node_type, indegree, num_types)
+    missing = indegree.copy()
+    return node_type, consumer_start, consumers, missing, queue, type_start, head, tail
+
+
+@njit(cache=True, nogil=True)
+def _queues(node_type, missing, num_types):
+    """Returns the queues at the start, where each begins, and heads and tails."""
     n = len(node_type)
     type_start = np.zeros(num_types + 1, np.int32)
     for v in range(n):
@@ -145,20 +141,11 @@ def _start(node_type, consumer_start, consumers, indegree, num_types):
     head = np.zeros(num_types, np.int32)
     tail = np.zeros(num_types, np.int32)
     for v in range(n):
-        if indegree[v] == 0:
+        if missing[v] == 0:
             t = node_type[v]
             queue[type_start[t] + tail[t]] = v
             tail[t] += 1
-    return (
-        node_type,
-        consumer_start,
-        consumers,
-        indegree.copy(),
-        queue,
-        type_start,
-        head,
-        tail,
-    )
+    return queue, type_start, head, tail
 
 
 @njit(cache=True, nogil=True)
