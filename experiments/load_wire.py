@@ -51,7 +51,10 @@ class Reader:
 
     def requests(self) -> list[tuple[int, ...]] | None:
         """Waits for requests; None if the other side has hung up."""
-        data = self._connection.recv(_PART)
+        try:
+            data = self._connection.recv(_PART)
+        except ConnectionResetError:
+            data = b""
         if not data:
             return None
         data = self._rest + data

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from edbatch.cell.jaxpr import trace, variables
+from edbatch.cell.jaxpr import Body, trace
 from edbatch.cell.table_lookup import TableLookup
 from edbatch.cell.tapes import Tapes
 from edbatch.errors import PlanError
@@ -55,29 +55,62 @@ def find_tables(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ..
     Raises:
         PlanError: A cell reads one otherwise than by whole rows.
     """
-    key = (find_tables, program, tuple(leaves))
+    tables = []
+    for leaf, found in zip(leaves, _tables_or_readers(program, leaves), strict=True):
+        if isinstance(found, int):
+            raise _read_otherwise(program, found, leaf)
+        tables.append(found)
+    return tuple(tables)
 
-    def make() -> tuple[Table, ...]:
-        packers = program.packers()
-        found: list[list[tuple[int, TableLookup]]] = [[] for _ in leaves]
-        for type_id, packer in packers.items():
-            body, _ = trace(packer.pack, program.types.params_spec)
-            changed = set(variables(v for e in body.equations for v in e.invars))
-            for own, leaf in zip(found, leaves, strict=True):
-                var = body.inputs[leaf]
-                places = [k for k, each in enumerate(body.outputs) if each is var]
-                if not places and var not in changed:
-                    continue
-                lookups = None
-                if var not in changed and program.members(type_id) is None:
-                    lookups = _lookups(program, type_id, places)
-                if lookups is None:
-                    raise _read_otherwise(program, type_id, leaf)
-                own += [(type_id, each) for each in lookups]
-        pairs = zip(leaves, found, strict=True)
-        return tuple(Table(leaf, tuple(own)) for leaf, own in pairs)
 
+def read_by_rows(program: ProgramShape, leaves: Sequence[int]) -> tuple[Table, ...]:
+    """Finds those of some parameters that a program reads, and by whole rows only.
+
+    Args:
+        program: The program.
+        leaves: Which leaves of the parameters.
+
+    Returns:
+        The tables, in this order.
+    """
+    found = _tables_or_readers(program, leaves)
+    return tuple(x for x in found if isinstance(x, Table) and x.lookups)
+
+
+def _tables_or_readers(
+    program: ProgramShape, leaves: Sequence[int]
+) -> tuple[Table | int, ...]:
+    """Each leaf as a table, or a type that reads it otherwise than by whole rows."""
+
+    def make() -> tuple[Table | int, ...]:
+        reads = [
+            (type_id, trace(packer.pack, program.types.params_spec)[0])
+            for type_id, packer in program.packers().items()
+        ]
+        return tuple(_table_or_reader(program, reads, leaf) for leaf in leaves)
+
+    key = (_tables_or_readers, program, tuple(leaves))
     return program.types.derived(key, make)
+
+
+def _table_or_reader(
+    program: ProgramShape, reads: Sequence[tuple[int, Body]], leaf: int
+) -> Table | int:
+    """One leaf as a table, or a type that reads it otherwise."""
+    lookups: list[tuple[int, TableLookup]] = []
+    for type_id, body in reads:
+        var = body.inputs[leaf]
+        changed = any(var is each for eqn in body.equations for each in eqn.invars)
+        places = [k for k, each in enumerate(body.outputs) if each is var]
+        if not places and not changed:
+            continue
+        own = None
+        if not changed and program.members(type_id) is None:
+            own = _lookups(program, type_id, places)
+        if own is None:
+            return type_id
+        lookups += [(type_id, each) for each in own]
+    return Table(leaf, tuple(lookups))
 
 
 def _lookups(
@@ -130,16 +163,20 @@ def new_probes(
         Zeros, ``[S, ...]``: one of the table's rows for each lookup in the program's
         bucket.
     """
-    rows, arrays = dict(program.type_rows), jax.tree.leaves(params)
-    sizes = [
-        sum(lookup.tape_size(rows[type_id]) for type_id, lookup in table.lookups)
-        for table in tables
-    ]
-    own = [arrays[table.leaf] for table in tables]
-    return tuple(
-        jnp.zeros((size, *each.shape[1:]), each.dtype)
-        for size, each in zip(sizes, own, strict=True)
-    )
+    arrays = jax.tree.leaves(params)
+    own = [(lookup_count(program, table), arrays[table.leaf]) for table in tables]
+    return tuple(jnp.zeros((count, *each.shape[1:]), each.dtype) for count, each in own)
+
+
+def lookup_count(program: ProgramShape, table: Table) -> int:
+    """Returns how many rows a program looks up in a table, in its bucket.
+
+    Args:
+        program: The program.
+        table: The table.
+    """
+    rows = dict(program.type_rows)
+    return sum(lookup.tape_size(rows[type_id]) for type_id, lookup in table.lookups)
 
 
 def rows_of_tables(

@@ -2,7 +2,8 @@
 
 Each device runs its own plan and gathers its own results; then every device gets those
 of all others, in the order of the user's instances. JAX differentiates this: a
-parameter is the same on all devices, so its cotangent is the sum of theirs.
+parameter is the same on all devices, so its cotangent is the sum of theirs; that of a
+large table is added up as rows (`row_sums`).
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from edbatch.plan.run import compute_results_and_lookups
 from edbatch.plan.table_run import zero_results
 from edbatch.sharding.collectives import attach, buckets, detach, gather
 from edbatch.sharding.plan import ShardedPlan
+from edbatch.sharding.row_sums import run_with_row_sums, summed_as_rows
 
 
 def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
@@ -50,7 +52,10 @@ def run_sharded(params: Any, plan: ShardedPlan, rng: Any = None) -> Any:
         >>> jax.jit(run_sharded)(jnp.float32(2), plan).tolist()
         [2.0, 10.0]
     """
-    return run_sharded_and_look_up(params, plan, rng)[0]
+    tables = summed_as_rows(params, plan)
+    if not tables:
+        return run_sharded_and_look_up(params, plan, rng)[0]
+    return run_with_row_sums(_jitted_run, tables, params, plan, rng)
 
 
 def run_sharded_and_look_up(

@@ -10,6 +10,8 @@ import pytest
 import trees
 
 import edbatch as eb
+from edbatch.sharding import collectives
+from edbatch.sharding.row_sums import summed_as_rows
 
 
 def loss(params, plan, apply):
@@ -34,13 +36,16 @@ def main(address, processes, process):
     )
     assert (len(jax.devices()), len(jax.local_devices())) == (int(processes), 1)
     sizes = eb.Sizes(widths=(4, 16))
-    params = trees.make_params()
-    batched = eb.batch(trees.encode, "depth", params=params, sizes=sizes)
-    sharded = batched.sharded()
-    for seed in (0, 1):
+    small = trees.make_params()
+    large = small | {"table": jnp.tile(small["table"], (400, 1))}
+    for seed, params in ((0, small), (1, large)):
+        collectives.MOST_BYTES = 1000 if seed else 1 << 20
+        batched = eb.batch(trees.encode, "depth", params=params, sizes=sizes)
+        sharded = batched.sharded()
         instances = trees.sample_trees(seed, 5)
         alone = jax.value_and_grad(loss)(params, batched.plan(instances), batched.apply)
         plan = sharded.plan(instances)
+        assert len(summed_as_rows(params, plan)) == seed
         together = jax.value_and_grad(loss)(
             sharded.replicate(params), plan, sharded.apply
         )
