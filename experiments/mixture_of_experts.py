@@ -17,6 +17,7 @@ clone:
 
     python experiments/mixture_of_experts.py
     python experiments/mixture_of_experts.py --experts 1 10 --forms list --rounds 3
+    python experiments/mixture_of_experts.py --experts 100 1000 --devices 2
 
 Takes ten minutes on two cores and 12 GB for 10,000 experts. Keep the machine otherwise
 idle.
@@ -49,6 +50,7 @@ class Arguments:
     forms: tuple[str, ...] = option(FORMS, "Forms of the parameters.")
     width: int = option(256, "Length of inputs and outputs.")
     batch_size: int = option(10_000, "Inputs per minibatch.")
+    devices: int = option(1, "CPU devices, over which the inputs are split.")
     rounds: int = option(5, "How often each program runs.")
     seed: int = option(0, "Seed of inputs and parameters.")
 
@@ -174,11 +176,16 @@ def measure(form: str, experts: int, arguments: Arguments) -> Result:
     batched = eb.batch(model, params=params, cache_bytes=0)
     batched.plan(instances)  # meets the types
     recordings, recorded = _timed(lambda: batched.record_all(instances))
-    plan, planned = _timed(lambda: batched.plan(recordings))
-    plan = jax.device_put(plan)
-    found, compiled = _timed(lambda: batched.apply(params, plan))
+    if arguments.devices == 1:
+        function, own = batched, params
+        plan, planned = _timed(lambda: jax.device_put(batched.plan(recordings)))
+    else:
+        function = batched.sharded()
+        own = function.replicate(params)
+        plan, planned = _timed(lambda: function.plan(recordings))
+    found, compiled = _timed(lambda: function.apply(own, plan))
     times = [
-        _timed(lambda: batched.apply(params, plan))[1] for _ in range(arguments.rounds)
+        _timed(lambda: function.apply(own, plan))[1] for _ in range(arguments.rounds)
     ]
     call_all = _one_by_one(form, params, instances)
     expected, _ = _timed(call_all)
@@ -243,6 +250,7 @@ def row(found: Result, peak: Peak) -> str:
 
 def main(arguments: Arguments) -> list[Result]:
     """Measures and prints two tables."""
+    eb.use_cpu_devices(arguments.devices)
     peak = measure_peak(arguments.rounds)
     print("| peak GFLOP/s | peak GB/s |\n| --- | --- |")
     print(f"| {peak.flops / 1e9:.0f} | {peak.bandwidth / 1e9:.1f} |\n")

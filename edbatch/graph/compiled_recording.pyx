@@ -69,7 +69,7 @@ cdef enum:
     FLAT_TUPLE = 1
     OTHER = 2
 
-VERSION = 3  # that of `recording_bases`, counted up where the two change together
+VERSION = 4  # that of `recording_bases`, counted up where the two change together
 
 # Python's side of recording, see `connect`.
 cdef object REJECT_FOREIGN = None
@@ -137,6 +137,7 @@ cdef class TapeColumns:
     cdef public array.array external_rows
     cdef public object externals  # a dict that makes what it lacks
     cdef public int64_t num_values
+    cdef public Py_ssize_t node_limit
 
     def clear_columns(self):
         """Makes all of them empty."""
@@ -346,6 +347,12 @@ cdef int number_type(PyObject *kind) noexcept:
 
 cdef inline int append32(array.array column, int value) except -1:
     return array.extend_buffer(column, <char *>&value, 1)
+
+
+cdef inline int append_node(TapeColumns tape, int type_id) except -1:
+    if len(tape.node_type) >= tape.node_limit:
+        tape.refuse_node()
+    return append32(tape.node_type, type_id)
 
 
 cdef class TapeWriter:
@@ -627,7 +634,7 @@ cdef inline object record_scanned(
         parts_in(args, parts)
         self._memory.insert(call.tokens, call.num_tokens, hash, known, parts)
     tape = self.tape
-    append32(tape.node_type, known.id)
+    append_node(tape, known.id)
     if call.num_operands:
         array.extend_buffer(tape.operands, <char *>call.operands, call.num_operands)
     if call.num_externals or takes_key:
@@ -643,7 +650,7 @@ cdef object record_analysed(
     cdef int64_t operand
     named = kwargs | {RNG: NODE_KEY} if takes_key else kwargs
     known, operands, externals = self._analyse(cell, args, named)
-    append32(self.tape.node_type, known.id)
+    append_node(self.tape, known.id)
     for value in operands:
         operand = value
         array.extend_buffer(self.tape.operands, <char *>&operand, 1)

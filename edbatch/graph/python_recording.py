@@ -58,6 +58,8 @@ class PythonCalls(InstanceTape):
         if known is None:
             known, operands, externals = self._analyse(cell, args, named)
         tape = self.tape
+        if len(tape.node_type) >= tape.node_limit:
+            tape.refuse_node()
         tape.node_type.append(known.id)
         if operands:
             tape.operands.extend(operands)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edbatch.graph.context import context
 
 _EXTENSION = "edbatch.graph.compiled_recording"
-_VERSION = 3  # of the extension that these sources go with
+_VERSION = 4  # of the extension that these sources go with
 
 
 def _has_extension() -> bool:
@@ -77,6 +77,7 @@ if TYPE_CHECKING or not _IS_COMPILED:
         """The columns of a tape, to which recording appends; see `Tape`."""
 
         num_values: int
+        node_limit: int
 
         def clear_columns(self) -> None:
             """Makes all of them empty. The compiled ones are of class ``array``."""

@@ -1,7 +1,8 @@
 """The tape: growing lists of integers to which recording appends nodes."""
 
+import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -44,17 +45,34 @@ class Tape(TapeColumns):
         externals: Rows of each array kind's pool.
         shared_rows: By the id of an array: the array, its kind, its row.
         num_values: Number of values.
+        node_limit: How many nodes it holds at most; see `limit_nodes`.
     """
 
     def __init__(self, types: TypeTable) -> None:
         self.types = types
         self.num_values = 0
+        self.node_limit = sys.maxsize
+        self._refusal = ""
         self.clear()
 
     def clear(self) -> None:
         """Removes what was recorded; values are counted on."""
         self.clear_columns()
         self.shared_rows: dict[int, tuple[Any, int, int]] = {}
+
+    def limit_nodes(self, more: int, refusal: str) -> None:
+        """Limits how many nodes are recorded from now on, until it is called again.
+
+        Args:
+            more: How many.
+            refusal: What the call of a cell beyond them is told.
+        """
+        self.node_limit = len(self.node_type) + more
+        self._refusal = refusal
+
+    def refuse_node(self) -> NoReturn:
+        """Raises: the tape holds as many nodes as it may."""
+        raise RecordingError(self._refusal)
 
     def mark(self) -> TapeMark:
         """Returns the present end."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from edbatch.errors import RecordingError
 from edbatch.schedule.schedule import Schedule
 from edbatch.serving.decisions import WaveDecider
 from edbatch.serving.flight_nodes import flight_nodes
@@ -51,6 +50,10 @@ class Generation:
         self.runner, self._model = runner, model
         self._deciders, self._start_s = deciders, time.perf_counter()
         self._max_nodes, self._counts = max_nodes, counts
+        self._refusal = (
+            f"the request needs more than {max_nodes:,} calls of cells at once, which"
+            " is max_nodes of the server; send a smaller instance"
+        )
         self._requests: dict[int, Request] = {}
         self._waiting: list[Request] = []  # for a wave
         self._launched: deque[tuple[list[Request], Asked]] = deque()
@@ -108,16 +111,11 @@ class Generation:
         """
         tape = self.runner.tape
         mark = tape.mark()
+        tape.limit_nodes(self._max_nodes, self._refusal)
         try:
             step()
             run = request.run
             assert run is not None, "it was started"
-            if len(tape.node_type) - mark.nodes > self._max_nodes:
-                raise RecordingError(
-                    f"the request needs {len(tape.node_type) - mark.nodes:,} calls of"
-                    f" cells at once, but max_nodes of the server is"
-                    f" {self._max_nodes:,}; send a smaller instance"
-                )
             tape.check_numbers(mark)
             if run.ended and not request.ask_for_result():
                 self._finish(request, run.result)

@@ -126,6 +126,32 @@ def test_oversized_and_unfit_requests_fail_alone():
             assert_same(future.result(60), model(params, k % 4))
 
 
+def test_a_request_is_refused_where_it_passes_the_limit():
+    """Not after it has recorded all, and only if it goes beyond."""
+    steps = []
+
+    def model(params, count):
+        state = embed(params, 1)[0]
+        for k in range(count):
+            steps.append(k)
+            state = turn(params, state, 1.0)
+        eb.value(state)
+        for _ in range(count):
+            state = turn(params, state, 1.0)
+        return state
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params, max_nodes=10) as server:
+        before = server.submit_nowait(3).result(60)
+        del steps[:]
+        with pytest.raises(eb.RecordingError, match="more than 10 calls of cells"):
+            server.submit_nowait(1000).result(60)
+        assert len(steps) == 10
+        # The limit is on what is recorded between two values.
+        assert_same(server.submit_nowait(9).result(60), model(params, 9))
+        assert_same(server.submit_nowait(3).result(60), before)
+
+
 @pytest.mark.usefixtures("parts")
 def test_clean_up_of_failed_requests_leaves_nothing_behind():
     """Cells that a ``finally`` clause calls are no part of the next wave."""
