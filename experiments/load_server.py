@@ -34,6 +34,7 @@ from load_systems import (
 from load_wire import ANSWERED, FAILED, Answer, Reader, pack_answer
 
 import edbatch as eb
+from edbatch.compilation.settings import Tiers
 from edbatch.graph.context import jitted_cells
 from edbatch.policies.serving.choices import GREEDY, LARGEST, OLDEST, READY
 from edbatch.policies.serving.heuristics import CELL_ROWS, ServingHeuristic
@@ -70,6 +71,7 @@ class ServerSettings:
         one_by_one: Whether one request at a time is measured, too.
         data: The folder of public data, or None.
         seed: Seed of parameters and instances.
+        tiers: Which programs run, as for `edbatch.use_tiers`.
     """
 
     workload: str
@@ -83,6 +85,7 @@ class ServerSettings:
     one_by_one: bool
     data: Path | None
     seed: int
+    tiers: Tiers = "fine"
 
     def system_names(self) -> list[str]:
         """Lists the systems."""
@@ -278,7 +281,7 @@ def main(settings: ServerSettings, control: Connection) -> None:
     say = partial(print, f"  {settings.workload} {settings.hidden}:", flush=True)
     note_first_values()
     sys.setswitchinterval(_SWITCH_S)
-    with eb.use_tiers("fine"), socket.create_server(("127.0.0.1", 0)) as door:
+    with eb.use_tiers(settings.tiers), socket.create_server(("127.0.0.1", 0)) as door:
         systems = Systems(settings, say)
         systems.warm_up()
         control.send(

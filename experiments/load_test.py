@@ -38,6 +38,8 @@ from load_bench import Bench, Point
 from load_report import draw, write_tables
 from load_server import CONTINUOUS, ONE_BY_ONE, SERVERS, ServerSettings
 
+from edbatch.compilation.settings import check_tiers
+
 from arguments import option, parse_arguments
 
 _LONG = 4.0  # times a request alone: a limit where the given one is out of reach
@@ -74,6 +76,7 @@ class Arguments:
     )
     one_by_one: bool = option(True, "Whether to measure one request at a time, too.")
     seed: int = option(0, "Seed of parameters, instances and times.")
+    tiers: str = option("fine", "Programs that run; coarse ones compile sooner.")
 
 
 class Test:
@@ -205,6 +208,7 @@ def measure(own: Arguments, workload: str, hidden: int, end: float) -> dict[str,
         one_by_one=own.one_by_one,
         data=own.data if own.data.is_dir() else None,
         seed=own.seed,
+        tiers=check_tiers("tiers", own.tiers),
     )
     with Bench(
         settings,

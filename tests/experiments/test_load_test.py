@@ -26,6 +26,7 @@ def test_a_tiny_run_writes_all_files(experiment, tmp_path, capfd):
             *("--windows", "2", "--shares", "50", "--seconds", "0.3", "--steps", "1"),
             *("--max-requests", "60", "--max-in-flight", "8", "--window-requests", "4"),
             *("--data", str(tmp_path / "none"), "--out", str(tmp_path)),
+            *("--tiers", "coarse"),
         ]
     )
     found = json.loads((tmp_path / "tree-lstm-4.json").read_text())
