@@ -5,14 +5,17 @@ import re
 import numpy as np
 import pytest
 
+import edbatch as eb
+
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 def test_the_guide_runs_as_it_stands(project_root):
     text = (project_root / "docs" / "generate-and-decide.md").read_text("utf-8")
     names: dict = {}
-    for code in re.findall(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.M):
-        exec(compile(code, "generate-and-decide.md", "exec"), names)
+    with eb.use_tiers("coarse"):
+        for code in re.findall(r"^```python\n(.*?)^```$", text, flags=re.DOTALL | re.M):
+            exec(compile(code, "generate-and-decide.md", "exec"), names)
     depths = np.asarray(names["depths"])
     assert names["ps"].shape == (64, 4)
     assert depths[0] == names["depth"]

@@ -8,6 +8,7 @@ import pytest
 from quick_compile import quick_compile
 from typer.testing import CliRunner
 
+import edbatch as eb
 from edbatch.cli.main import app
 
 BLOCK = r"^```(\w+)\n(.*?)^```$"
@@ -69,7 +70,8 @@ def test_what_a_guide_prints(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "88")
     text = (project_root / "docs" / f"{guide}.md").read_text(encoding="utf-8")
-    with quick_compile(guide != "memory-planner"):  # the other measures what XLA makes
+    quick = guide != "memory-planner"  # which measures what XLA makes
+    with quick_compile(quick), eb.use_tiers("coarse" if quick else "fine"):
         assert compared_blocks(text, guide, capsys) == blocks
 
 

@@ -38,6 +38,7 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "88")
     programs = jax.config.jax_compilation_cache_dir
+    eb.use_tiers("coarse")  # what users meet first; compiles sooner
     try:
         with quick_compile():
             ran, _ = run_page(page)
