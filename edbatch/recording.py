@@ -72,7 +72,8 @@ def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGra
     if not recordings:
         return []
     # What an empty list would hold, the lists of other recordings say.
-    tree = align([each.outputs for each in recordings])[0].tree
+    outputs = [each.outputs for each in recordings]
+    tree = align(outputs, state.types.avals)[0].tree
     tree = state.types.trees.setdefault(tree, tree)
     return [
         each

@@ -3,6 +3,10 @@
 A cell is traced into a graph of equations, which is split by binding time: when values
 are known. Its products are packed, those of external inputs can be hoisted, and it is
 differentiated with tapes for the gradients of its weights.
+
+Packing takes up to a fifth off the forward pass of taggers and an eighth off that of
+trees, and less where states are wide (`experiments/packing_speed.py`); hoisting takes
+12 to 14% off that of word lattices at hidden 128 and 256 (docs/results-memory.md).
 """
 
 from edbatch.cell.description import CellDescription, describe_cells

@@ -89,8 +89,14 @@ def _has_pole(eqn: JaxprEqn, positive: Collection[Var]) -> bool:
 
 def _is_positive(atom: Any, positive: Collection[Var]) -> bool:
     if isinstance(atom, Literal):
-        return bool(np.all(literal_value(atom) > 0))
+        return _compares(np.greater, atom)
     return atom in positive
+
+
+def _compares(with_zero: np.ufunc, literal: Literal) -> bool:
+    """Compares a literal with zero; a NaN is neither above nor below."""
+    with np.errstate(invalid="ignore"):  # NumPy warns of a NaN in bfloat16
+        return bool(np.all(with_zero(literal_value(literal), 0)))
 
 
 def _positive_variables(eqns: Iterable[JaxprEqn]) -> set[Var]:
@@ -107,7 +113,7 @@ def _positive_variables(eqns: Iterable[JaxprEqn]) -> set[Var]:
 
     def is_not_negative(atom: Any) -> bool:
         if isinstance(atom, Literal):
-            return bool(np.all(literal_value(atom) >= 0))
+            return _compares(np.greater_equal, atom)
         return atom in positive or atom in not_negative
 
     for eqn in eqns:

@@ -112,7 +112,7 @@ def are_recordings(instances: Sequence[Any]) -> bool:
 
 def _aligned(graphs: Sequence[DataflowGraph]) -> list[DataflowGraph]:
     """Gives the outputs of graphs one structure."""
-    outputs = align([each.outputs for each in graphs])
+    outputs = align([each.outputs for each in graphs], graphs[0].types.avals)
     return [replace(one, outputs=own) for one, own in zip(graphs, outputs, strict=True)]
 
 

@@ -11,15 +11,10 @@ from edbatch.errors import RecordingError
 from edbatch.graph.external_input import NUMBERS, NotAnInputError, as_input
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import is_key
-from edbatch.graph.output_tree import (
-    EMPTY,
-    Outputs,
-    OutputTree,
-    Skeleton,
-    unify_elements,
-)
+from edbatch.graph.output_tree import Outputs, OutputTree
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recording_bases import recording_is_compiled
+from edbatch.graph.skeleton import EMPTY, Mismatch, Skeleton, describe, unify
 from edbatch.graph.tape import InstanceTape
 
 
@@ -80,7 +75,7 @@ class OutputColumns:
 
     def _widen(self, flat: "_Flat", skeleton: Skeleton) -> None:
         own = self.finish()
-        common = own.tree.unify(OutputTree(skeleton))
+        common = own.tree.unify(OutputTree(skeleton), flat.recorder.types.avals)
         wide = own.widen(common)
         self._columns = [each.tolist() for each in wide.columns]
         self._lengths = [each.tolist() for each in wide.lengths]
@@ -197,7 +192,7 @@ class _Flat:
         for each in result:
             flat = _Flat(self.recorder)
             parts.append((flat.describe(each), flat))
-        element = reduce(unify_elements, dict.fromkeys(own for own, _ in parts), EMPTY)
+        element = reduce(self._unify, dict.fromkeys(own for own, _ in parts), EMPTY)
         for skeleton, flat in parts:
             if skeleton != element:  # an empty list, or one inside it
                 flat.widen(skeleton, element)
@@ -211,6 +206,18 @@ class _Flat:
             for k in range(len(tree.lists))
         ]
         return ("list", element)
+
+    def _unify(self, first: Skeleton, second: Skeleton) -> Skeleton:
+        """The common skeleton of two elements of a list."""
+        try:
+            return unify(first, second)
+        except Mismatch:
+            one, two = (describe(e, self.recorder.types.avals) for e in (first, second))
+            raise RecordingError(
+                "a list in a model's output may have any length, so its elements have"
+                f" one structure, shape and dtype, but here they are {one} and {two};"
+                " return a tuple, whose elements may differ"
+            ) from None
 
     def _describe_numbers(self, result: list[Any]) -> Skeleton:
         """A list of numbers of one class, such as the actions of a parser."""

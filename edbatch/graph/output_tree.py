@@ -1,19 +1,11 @@
 """Outputs of models: the structure once, and flat columns per instance.
 
-The structure is a *skeleton* of nested tuples:
-
-* ``("value", kind)``: a node's output; ``("external", kind)``: a concrete array;
-* ``("node", treedef, children)``: a tuple, dict or other pytree node;
-* ``("list", child)``: a Python list, whose elements are all alike. Its length may vary
-  between instances, so it is kept apart, in a column of lengths, and a result has a
-  `Ragged` for it, whatever the lengths are in a minibatch;
-* ``("empty",)``: the element of a list that was always empty.
-
-Every leaf has a column that holds its values for all instances (and all elements of
-the lists around it) one after the other, so merging graphs concatenates columns.
+Every leaf of the structure (`edbatch.graph.skeleton`) has a column that holds its
+values for all instances (and all elements of the lists around it) one after the other,
+so merging graphs concatenates columns.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,76 +16,9 @@ import numpy as np
 from jax import Array
 
 from edbatch.errors import RecordingError
+from edbatch.graph.node_type import Aval
 from edbatch.graph.ragged import Ragged
-
-Skeleton = tuple[Any, ...]
-EMPTY: Skeleton = ("empty",)
-
-
-class Mismatch(Exception):
-    """Two skeletons differ."""
-
-
-def unify(first: Skeleton, second: Skeleton) -> Skeleton:
-    """Finds the common skeleton of two outputs; lists may have been empty in one.
-
-    Args:
-        first: A skeleton.
-        second: Another.
-
-    Returns:
-        The skeleton that both have.
-
-    Raises:
-        Mismatch: They have none.
-
-    Example:
-        >>> unify(("list", EMPTY), ("list", ("value", 0)))
-        ('list', ('value', 0))
-    """
-    if first is second or first == second or second == EMPTY:
-        return first
-    if first == EMPTY:
-        return second
-    if first[0] == second[0] == "list":
-        return ("list", unify(first[1], second[1]))
-    if first[0] == second[0] == "node" and first[1] == second[1]:
-        pairs = zip(first[2], second[2], strict=True)
-        return ("node", first[1], tuple(unify(a, b) for a, b in pairs))
-    raise Mismatch
-
-
-def unify_elements(first: Skeleton, second: Skeleton) -> Skeleton:
-    """As `unify`, for the elements of one list, with an error for users.
-
-    Args:
-        first: A skeleton.
-        second: Another.
-
-    Returns:
-        The skeleton that both have.
-
-    Raises:
-        RecordingError: They have none.
-    """
-    try:
-        return unify(first, second)
-    except Mismatch:
-        raise RecordingError(
-            "a list in a model's output may have any length, so its elements have one"
-            f" structure, shape and dtype, but here they are {_describe(first)} and"
-            f" {_describe(second)}; return a tuple, whose elements may differ"
-        ) from None
-
-
-def walk(skeleton: Skeleton) -> Iterator[Skeleton]:
-    """Lists the parts of a skeleton depth first, in the order of its columns."""
-    yield skeleton
-    if skeleton[0] == "node":
-        for each in skeleton[2]:
-            yield from walk(each)
-    elif skeleton[0] == "list":
-        yield from walk(skeleton[-1])
+from edbatch.graph.skeleton import EMPTY, Mismatch, Skeleton, describe, unify, walk
 
 
 @dataclass(frozen=True)
@@ -101,7 +26,7 @@ class OutputTree:
     """The structure of what a model returns; hashable.
 
     Attributes:
-        skeleton: The structure as nested tuples, see above.
+        skeleton: The structure as nested tuples, see `edbatch.graph.skeleton`.
 
     Example:
         >>> tree = OutputTree(("list", ("value", 3)))
@@ -122,11 +47,12 @@ class OutputTree:
         """Its lists, in the order of the columns of lengths."""
         return tuple(e for e in walk(self.skeleton) if e[0] == "list")
 
-    def unify(self, other: "OutputTree") -> "OutputTree":
+    def unify(self, other: "OutputTree", avals: Sequence[Aval]) -> "OutputTree":
         """Finds the structure that the outputs of different instances share.
 
         Args:
             other: Structure of other instances' outputs.
+            avals: Shape and dtype of each array kind, for the message.
 
         Returns:
             The common structure; lists that were empty in one have the elements that
@@ -140,8 +66,8 @@ class OutputTree:
         except Mismatch:
             raise RecordingError(
                 "the model returns outputs of different structure, shape or dtype for"
-                f" different instances: {_describe(self.skeleton)} and"
-                f" {_describe(other.skeleton)}; return the same pytree for every"
+                f" different instances: {describe(self.skeleton, avals)} and"
+                f" {describe(other.skeleton, avals)}; return the same pytree for every"
                 " instance; a tuple has the same length in each, so return a list where"
                 " lengths differ"
             ) from None
@@ -166,16 +92,6 @@ class OutputTree:
             return part
 
         return OutputTree(renumbered(self.skeleton))
-
-
-def _describe(skeleton: Skeleton) -> str:
-    """Writes a skeleton for a message."""
-    if skeleton[0] == "list":
-        return f"[{_describe(skeleton[1])}, ...]"
-    if skeleton[0] == "node":
-        children = [_describe(each) for each in skeleton[2]]
-        return str(jax.tree.unflatten(skeleton[1], children)).replace("'", "")
-    return "*" if skeleton == EMPTY else f"{skeleton[0]} of kind {skeleton[1]}"
 
 
 @dataclass(frozen=True)
@@ -289,11 +205,12 @@ class Outputs:
         return replace(self, columns=tuple(columns))
 
 
-def align(outputs: Sequence[Outputs]) -> list[Outputs]:
+def align(outputs: Sequence[Outputs], avals: Sequence[Aval]) -> list[Outputs]:
     """Gives outputs one structure.
 
     Args:
         outputs: Outputs of at least one graph.
+        avals: Shape and dtype of each array kind, for the message.
 
     Returns:
         The same outputs; lists that were empty have columns as those of others do.
@@ -304,7 +221,7 @@ def align(outputs: Sequence[Outputs]) -> list[Outputs]:
     tree = outputs[0].tree
     for each in outputs[1:]:
         if each.tree is not tree:
-            tree = tree.unify(each.tree)
+            tree = tree.unify(each.tree, avals)
     return [each.widen(tree) for each in outputs]
 
 

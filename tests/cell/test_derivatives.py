@@ -46,3 +46,13 @@ def test_poles(name):
     function = (FINITE | POLES)[name]
     body, _ = trace(function, jnp.ones(4))
     assert may_have_poles(body.equations, body.outputs) == (name in POLES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_literal_that_is_no_number_is_no_warning(dtype):
+    def above(x):  # as `jnp.var` writes the variance of no elements
+        nothing = jax.lax.full_like(x, jnp.nan)
+        return jax.lax.rsqrt(jax.lax.select(x > 0, x, nothing))
+
+    body, _ = trace(above, jnp.ones((), dtype))
+    assert may_have_poles(body.equations, body.outputs)

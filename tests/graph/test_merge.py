@@ -46,7 +46,8 @@ def nested(params, words):
 
 def join_plainly(graphs):
     """Values, nodes and rows of external inputs count on from graph to graph."""
-    types, outputs = graphs[0].types, align([each.outputs for each in graphs])
+    types = graphs[0].types
+    outputs = align([each.outputs for each in graphs], types.avals)
     node_type, operands, rows, instance_nodes = [], [], [], []
     tree = outputs[0].tree
     columns, lengths = [[] for _ in tree.leaves], [[] for _ in tree.lists]

@@ -56,13 +56,32 @@ def test_shapes_and_dtypes_are_part_of_the_type():
     inputs = [np.ones(2, np.float32), np.ones(3, np.float32), np.ones(2, np.int32)]
     for each in inputs:
         record(model, types, [each, each])
-    with pytest.raises(eb.RecordingError, match="outputs of different structure"):
+    outputs = r"outputs of different structure.* float32\[2\] and float32\[3\];"
+    with pytest.raises(eb.RecordingError, match=outputs):
         record(model, types, inputs)
     assert [str(each.key) for each in types.types] == [
         "double/0",
         "double/0~1",
         "double/0~2",
     ]
+
+
+def test_messages_name_shapes_and_dtypes_of_outputs():
+    @eb.cell
+    def double(x):
+        return x * 2
+
+    def model(params, kind):
+        x = np.ones(2, kind)
+        return {"list": [double(x), {"number": x}] if kind == "int32" else double(x)}
+
+    elements = r"here they are int32\[2\] and \{number: input int32\[2\]\}; return a"
+    with pytest.raises(eb.RecordingError, match=elements):
+        record(model, TypeTable(None), ["int32"])
+    types = TypeTable(None)
+    kept = [record(model, types, [each]) for each in ("float32", jnp.bfloat16)]
+    with pytest.raises(eb.RecordingError, match=r"list: float32\[2\]\} and \{list: bfl"):
+        merge(kept)
 
 
 def test_exact_lists_are_typed_by_their_length():
