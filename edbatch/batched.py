@@ -28,7 +28,7 @@ from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
 from edbatch.plan.run import run_packed, run_plan
 from edbatch.plan.table_run import PlanTableRun
-from edbatch.recording import record_each, record_minibatch
+from edbatch.recording import minibatch_of, record_each, record_minibatch
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.sharded import Sharded
@@ -121,7 +121,7 @@ class Batched(HostSide):
         Raises:
             EdbatchError: As `plan` and `apply`.
         """
-        instances = list_of(PlanError, "a minibatch", instances)
+        instances = minibatch_of(instances)
         state = self.states.checked(self.states.of_params(params), instances)
         minibatch: Sequence[Any] = instances
         if not any(isinstance(each, DataflowGraph) for each in instances):
@@ -191,7 +191,7 @@ class Batched(HostSide):
             >>> float(jax.grad(lambda p: batched.apply(p, plan).sum())(2.0))
             44.0
         """
-        instances = list_of(PlanError, "a minibatch", instances)
+        instances = minibatch_of(instances)
         state = self.states.checked(self.states.of_params(params), instances)
         runner = self._runner(
             state, params, rng, keep_paths=True, keep_values=keep_values
@@ -249,7 +249,7 @@ class Batched(HostSide):
                 minibatch has more rows than int32 can count, or more instances than
                 `pad_to`.
         """
-        instances = list_of(PlanError, "a minibatch", instances)
+        instances = minibatch_of(instances)
         pad_to = checked_rows(pad_to, len(instances))
         state = self.states.of_minibatch(instances, params)
         return self._plan(state, instances, choose_target(params), pad_to)
@@ -303,7 +303,7 @@ class Batched(HostSide):
             >>> use.name, use.nodes, use.batches, use.rows, use.flops
             ('twice/0', 5, 1, 8, 90)
         """
-        instances = list_of(PlanError, "a minibatch", instances)
+        instances = minibatch_of(instances)
         state = self.states.of_minibatch(instances, params)
         graph = record_minibatch(state, instances)
         return explain_graph(

@@ -19,7 +19,12 @@ from edbatch.options import Options
 from edbatch.plan.cache import CacheInfo
 from edbatch.plan_state import Decisions
 from edbatch.policies.cost.model import CostModel
-from edbatch.recording import record_each, record_instances, record_minibatch
+from edbatch.recording import (
+    minibatch_of,
+    record_each,
+    record_instances,
+    record_minibatch,
+)
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy
 from edbatch.state_registry import StateRegistry
@@ -213,7 +218,7 @@ class HostSide:
             EdbatchError: As `record`; the minibatch is empty; or a recording belongs
                 to another model or other parameters.
         """
-        instances = list_of(PlanError, "a minibatch", instances)
+        instances = minibatch_of(instances)
         return record_minibatch(self.states.of_minibatch(instances, params), instances)
 
     @staticmethod

@@ -4,12 +4,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from edbatch.arguments import list_of
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import are_recordings, merge, tables_of
 from edbatch.graph.output_tree import align
 from edbatch.graph.recorder import record
 from edbatch.model_state import ModelState
+
+
+def minibatch_of(instances: Any) -> list[Any]:
+    """Lists the instances of a minibatch.
+
+    Args:
+        instances: What a user gave as the instances.
+
+    Returns:
+        The instances and recordings.
+
+    Raises:
+        PlanError: It is a plan, or nothing to iterate over.
+    """
+    if hasattr(type(instances), "instance_mask"):
+        kind = type(instances).__name__
+        raise PlanError(
+            f"a minibatch is a list of instances but this is a {kind}; run a plan by"
+            " .apply(params, plan) of the function that made it"
+        )
+    return list_of(PlanError, "a minibatch", instances)
 
 
 def record_instances(state: ModelState, instances: Sequence[Any]) -> DataflowGraph:

@@ -10,18 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from edbatch.arguments import check_flag, check_number, list_of
+from edbatch.arguments import check_flag, check_number
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
 from edbatch.closeness import Roundings, compare_outputs, difference
 from edbatch.compilation.settings import fine_only
-from edbatch.errors import EdbatchError, PlanError, VerificationError, shown
+from edbatch.errors import EdbatchError, VerificationError, shown
 from edbatch.graph.compute_dtype import computing_in
 from edbatch.graph.context import given_values, jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
 from edbatch.graph.recorder import AsksForValueError
 from edbatch.instance_results import split_instances
+from edbatch.recording import minibatch_of
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
 
 Values = list[list[list[np.ndarray]]]  # what each instance got each time it asked
@@ -119,7 +120,7 @@ def verify(
     check_number(EdbatchError, "seed of eb.verify", seed, 0, whole=True)
     if tolerance is not None:
         check_number(EdbatchError, "tolerance of eb.verify", tolerance, 0)
-    instances = list_of(PlanError, "a minibatch", instances)
+    instances = minibatch_of(instances)
     if params is None:  # as parameters of a model that has none
         batched.bind(params)
     plan, values = _plan(batched, params, instances, rng)

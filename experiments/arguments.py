@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import Field, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,18 @@ def option(default: Any, text: str) -> Any:
         The field.
     """
     return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class SpeedArguments:
+    """What scripts that time ready workloads on sampled inputs have in common."""
+
+    workloads: str = option(
+        "tree-lstm,lattice-lstm,bilstm-tagger", "Which ready workloads."
+    )
+    hidden: int = option(64, "Length of the models' states.")
+    batch_size: int = option(64, "Instances per minibatch.")
+    seed: int = option(0, "Seed of inputs, parameters and minibatches.")
 
 
 def parse_arguments(

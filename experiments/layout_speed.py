@@ -27,7 +27,7 @@ from edbatch.measuring import side_by_side
 from edbatch.models import WORKLOADS, get_workload
 from edbatch.plan.plan import Plan
 
-from arguments import option, parse_arguments
+from arguments import SpeedArguments, option, parse_arguments
 
 LAYOUTS = ("schedule", "aligned", "auto")
 ROW = "{:22} {:>16} {:>16} {:>16} {:>6} {:>9}"
@@ -35,12 +35,9 @@ HEAD = ROW.format("workload", *(f"{each}, plan" for each in LAYOUTS), "ratio", "
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(SpeedArguments):
     workloads: str = option("all", "Which ready workloads.")
-    hidden: int = option(64, "Length of the models' states.")
-    batch_size: int = option(64, "Instances of the minibatch.")
     rounds: int = option(25, "How often everything is timed.")
-    seed: int = option(0, "Seed of inputs and parameters.")
 
 
 def cpu_ms(call: Callable[[], Any]) -> float:

@@ -28,7 +28,7 @@ from edbatch.models import get_workload
 from edbatch.plan.plan import Encoded
 from edbatch.target import CPU
 
-from arguments import option, parse_arguments
+from arguments import SpeedArguments, option, parse_arguments
 
 STAGES = ("join", "schedule", "lay out", "encode", "pad")
 ROW = "{:16} {:>6} {:>8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>6} {:>6}"
@@ -36,16 +36,10 @@ HEAD = ROW.format("workload", "nodes", "loop", "between", *STAGES, "rest")
 
 
 @dataclass(frozen=True)
-class Arguments:
-    workloads: str = option(
-        "tree-lstm,lattice-lstm,bilstm-tagger", "Which ready workloads."
-    )
-    hidden: int = option(64, "Length of the models' states.")
-    batch_size: int = option(64, "Instances per minibatch.")
+class Arguments(SpeedArguments):
     recordings: int = option(1024, "Recordings of the data set.")
     minibatches: int = option(200, "How many minibatches are planned for each number.")
     policy: str = option("greedy", "The policy: a heuristic, or zoo for the learned.")
-    seed: int = option(0, "Seed of inputs, parameters and minibatches.")
 
 
 def elapsed_us(call: Callable[[], Any]) -> float:

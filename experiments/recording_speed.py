@@ -29,7 +29,7 @@ from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
 from edbatch.models import get_workload
 
-from arguments import option, parse_arguments
+from arguments import SpeedArguments, option, parse_arguments
 
 ROW = "{:16} {:>6} {:>10} {:>10} {:>12} {:>12} {:>10}"
 HEAD = ROW.format(
@@ -38,14 +38,8 @@ HEAD = ROW.format(
 
 
 @dataclass(frozen=True)
-class Arguments:
-    workloads: str = option(
-        "tree-lstm,lattice-lstm,bilstm-tagger", "Which ready workloads."
-    )
-    hidden: int = option(64, "Length of the models' states.")
-    batch_size: int = option(64, "Instances per minibatch.")
+class Arguments(SpeedArguments):
     rounds: int = option(25, "How often everything is timed.")
-    seed: int = option(0, "Seed of inputs and parameters.")
 
 
 Put = Callable[[Any], None]  # puts something else in a place

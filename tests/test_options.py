@@ -182,6 +182,24 @@ def test_what_is_no_list_of_instances(batched: Any, params: Any) -> None:
         batched(params, None)
 
 
+def test_a_plan_is_no_minibatch(batched: Any, params: Any) -> None:
+    sharded = batched.sharded()
+    plan = batched.plan([(0, 1)])
+    run = (
+        r"a list of instances but this is a Plan; run a plan by \.apply\(params, plan\)"
+    )
+    for call in (batched.plan, batched.graph, sharded.plan):
+        with pytest.raises(eb.PlanError, match=run):
+            call(plan)
+    for function in (batched, sharded):
+        with pytest.raises(eb.PlanError, match=run):
+            function(params, plan)
+    with pytest.raises(eb.PlanError, match=run):
+        eb.verify(batched, params, plan)
+    with pytest.raises(eb.PlanError, match="this is a ShardedPlan; run a plan by"):
+        sharded(params, sharded.plan([(0, 1)]))
+
+
 def test_what_is_a_list() -> None:
     values = (
         range(2),

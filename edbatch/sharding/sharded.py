@@ -10,7 +10,6 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from edbatch.arguments import list_of
 from edbatch.compilation.tiered_function import TieredFunction, name_of
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
@@ -26,7 +25,7 @@ from edbatch.plan.plan import Plan
 from edbatch.planning import ANY
 from edbatch.policies.guard import BestOfHeuristics
 from edbatch.policies.search.beam_search import BeamSearch
-from edbatch.recording import check_not_empty, record_each
+from edbatch.recording import check_not_empty, minibatch_of, record_each
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import Policy
 from edbatch.sharding.devices import (
@@ -127,7 +126,7 @@ class Sharded(HostSide):
         Raises:
             EdbatchError: As `plan` and `apply`.
         """
-        instances = list_of(PlanError, "a minibatch", instances)
+        instances = minibatch_of(instances)
         plan = self._plan(instances, params, ANY)
         return first_rows(self.apply(params, plan, rng=rng), int(plan.num_instances))
 
@@ -165,7 +164,7 @@ class Sharded(HostSide):
             EdbatchError: As `Batched.plan`; or the costs given are those of other
                 cells.
         """
-        instances = list_of(PlanError, "a minibatch", instances)
+        instances = minibatch_of(instances)
         return self._plan(instances, params, checked_rows(pad_to, len(instances)))
 
     @keyboard_interrupts()
@@ -200,7 +199,7 @@ class Sharded(HostSide):
         Raises:
             EdbatchError: As `plan`.
         """
-        instances = list_of(PlanError, "a minibatch", instances)
+        instances = minibatch_of(instances)
         state = self.states.of_minibatch(instances, params)
         check_not_empty(instances)
         with _explained():

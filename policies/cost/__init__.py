@@ -1,5 +1,5 @@
 """Costs of batches: a model of measured times, and its file.
 
 Schedules chosen by it take up to 4% less time than those chosen by the number of
-batches, where the two differ (`experiments/cost_objective.py`, docs/results-policies.md).
+batches, where they differ (`experiments/cost_objective.py`, docs/results-policies.md).
 """

@@ -294,26 +294,17 @@ def _find_or_add(graph, states, scratch, i, size, key):
     """Finds the state in the scratch, or adds it; `_FULL` if there is no room."""
     begin, end = graph.first_node[i], graph.first_node[i + 1]
     words = (end - begin + 63) >> 6
-    frontier, bits = scratch.frontier, scratch.bits
+    bits = scratch.bits
     lowest = end
     for j in range(size):
-        lowest = min(lowest, frontier[j])
+        lowest = min(lowest, scratch.frontier[j])
     full = (lowest - begin) >> 6 if size else words
     count = words - full
     while count > 0 and bits[full + count - 1] == 0:
         count -= 1
-    last = np.uint64(len(states.table) - 1)
-    k = key & last
-    while states.table[k] != UNKNOWN:
-        s = states.table[k]
-        is_same = states.key[s] == key and states.place[s, 0] == i
-        if is_same and states.place[s, 4] == count and states.place[s, 5] == full:
-            first_word = states.place[s, 3]
-            for w in range(count):
-                is_same = is_same and states.bits[first_word + w] == bits[full + w]
-            if is_same:
-                return s
-        k = (k + np.uint64(1)) & last
+    k = _place_in_table(states, bits, i, key, full, count)
+    if states.table[k] != UNKNOWN:
+        return states.table[k]
     s = states.used[0]
     if (
         s == len(states.key)
@@ -329,6 +320,37 @@ def _find_or_add(graph, states, scratch, i, size, key):
     states.place[s, 3] = states.used[2]
     states.place[s, 4] = count
     states.place[s, 5] = full
+    _add_frontier(graph, states, scratch.frontier, s, size)
+    for w in range(count):
+        states.bits[states.used[2] + w] = bits[full + w]
+    states.used[0] += 1
+    states.used[1] += size
+    states.used[2] += count
+    _find_allowed(graph, states, scratch, s, begin, lowest, end, full + count)
+    return s
+
+
+@njit(cache=True, nogil=True)
+def _place_in_table(states, bits, i, key, full, count):
+    """Where the hash table holds the state with these bits, or may hold it."""
+    last = np.uint64(len(states.table) - 1)
+    k = key & last
+    while states.table[k] != UNKNOWN:
+        s = states.table[k]
+        is_same = states.key[s] == key and states.place[s, 0] == i
+        if is_same and states.place[s, 4] == count and states.place[s, 5] == full:
+            first_word = states.place[s, 3]
+            for w in range(count):
+                is_same = is_same and states.bits[first_word + w] == bits[full + w]
+            if is_same:
+                break
+        k = (k + np.uint64(1)) & last
+    return k
+
+
+@njit(cache=True, nogil=True)
+def _add_frontier(graph, states, frontier, s, size):
+    """Writes a new state's frontier, and what it knows of each type there."""
     num_types = graph.chains.shape[1]
     states.ready[s] = 0
     states.chain[s] = 0
@@ -342,17 +364,17 @@ def _find_or_add(graph, states, scratch, i, size, key):
         for a in range(num_types):
             states.chain[s, a] = max(states.chain[s, a], graph.chains[v, a])
         states.chain[s, num_types] = max(states.chain[s, num_types], graph.height[v])
-    for w in range(count):
-        states.bits[states.used[2] + w] = bits[full + w]
-    states.used[0] += 1
-    states.used[1] += size
-    states.used[2] += count
-    latest = (full + count) * 64 - 1
+
+
+@njit(cache=True, nogil=True)
+def _find_allowed(graph, states, scratch, s, begin, lowest, end, words):
+    """Marks the types of a new state all of whose heads are ready."""
+    bits, above = scratch.bits, scratch.above
+    latest = words * 64 - 1
     while latest >= 0 and not _has_run(bits, latest):
         latest -= 1
     states.allowed[s] = True
-    above = scratch.above
-    for first_type in range(0, num_types, _MASK_TYPES):
+    for first_type in range(0, graph.chains.shape[1], _MASK_TYPES):
         # A head is a remaining node without remaining ancestors of its type.
         for v in range(lowest, end):
             if graph.settled[v] > begin + latest:
@@ -376,4 +398,3 @@ def _find_or_add(graph, states, scratch, i, size, key):
                 is_head = (types >> np.uint64(t)) & np.uint64(1) == 0
                 if is_head:
                     states.allowed[s, t + first_type] = False
-    return s

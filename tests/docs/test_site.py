@@ -4,11 +4,11 @@ Run with ``-m slow``; pictures of its pages lie in the folder that ``--basetemp`
 """
 
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
+from chromium import chromium
 
 pytest.importorskip("sphinx", reason="needs Sphinx: pip install 'edbatch[docs]'")
 
@@ -56,19 +56,8 @@ def site(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="needs playwright: pip install 'edbatch[browser]'"
-    )
-    with sync_api.sync_playwright() as playwright:
-        own = shutil.which("chromium") or shutil.which("google-chrome")
-        try:
-            found = playwright.chromium.launch(
-                executable_path=own, args=["--no-sandbox"]
-            )
-        except sync_api.Error as error:
-            pytest.skip(f"needs Chromium: {str(error).splitlines()[0]}")
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ Run with ``-m slow``; pictures of the page lie in the folder that ``--basetemp``
 
 import json
 import re
-import shutil
 import threading
 
 import pytest
+from chromium import chromium
 from served_process import JSON, ServeProcess
 
 sync_api = pytest.importorskip(
@@ -59,16 +59,8 @@ OVERLAPS = """
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        own = shutil.which("chromium") or shutil.which("google-chrome")
-        try:
-            found = playwright.chromium.launch(
-                executable_path=own, args=["--no-sandbox"]
-            )
-        except sync_api.Error as error:
-            pytest.skip(f"needs Chromium: {str(error).splitlines()[0]}")
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

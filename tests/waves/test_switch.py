@@ -6,21 +6,19 @@ import jax
 import numpy as np
 import pytest
 from asking_models import (
-    embed,
     grow_tree,
-    join,
     make_params,
     sample_words,
     shift_reduce,
     wander,
 )
+from several_outputs import check_outputs
 
 import edbatch as eb
 from edbatch.cell.jaxpr import body_of, inner_bodies, name_of
 from edbatch.instance_results import split_instances
 from edbatch.target import CPU
 from edbatch.waves import wave_execution
-from edbatch.waves.asked_values import handles_in
 from edbatch.waves.wave import Wave, run_wave
 
 # Barriers, as on GPUs: fences of loops are loops, too.
@@ -76,20 +74,9 @@ def test_gradients_of_recordings_are_those_of_the_model(name):
     assert found.max_gradient_error is not None
 
 
-def pair(params, word):
-    return join(params["join"], embed(params, word), embed(params, word + 1))
-
-
 @pytest.mark.parametrize("count", [1, 5, 7])
 def test_padding_overwrites_no_output(count):
-    runner, model = eb.batch(pair).wave_runner(PARAMS)
-    runs = [runner.start(k, lambda k=k: model(k)) for k in range(count)]
-    for run in runs:
-        run.asked = handles_in(run.result)
-    for run, answers in runner.answers(runner.launch(runs)):
-        expected = jax.tree.leaves(pair(PARAMS, run.index))
-        for found, leaf in zip(answers, expected, strict=True):
-            np.testing.assert_allclose(found, leaf, rtol=1e-4, atol=1e-5)
+    check_outputs(PARAMS, count)
 
 
 def primitives(body):

@@ -1,0 +1,24 @@
+"""A model whose cells have several outputs of one shape, run in one wave."""
+
+import jax
+import numpy as np
+from asking_models import embed, join
+
+import edbatch as eb
+from edbatch.waves.asked_values import handles_in
+
+
+def pair(params, word):
+    return join(params["join"], embed(params, word), embed(params, word + 1))
+
+
+def check_outputs(params, count):
+    """In chunks with rows of padding, every output is that of its own instance."""
+    runner, model = eb.batch(pair).wave_runner(params)
+    runs = [runner.start(k, lambda k=k: model(k)) for k in range(count)]
+    for run in runs:
+        run.asked = handles_in(run.result)
+    for run, answers in runner.answers(runner.launch(runs)):
+        expected = jax.tree.leaves(pair(params, run.index))
+        for found, leaf in zip(answers, expected, strict=True):
+            np.testing.assert_allclose(found, leaf, rtol=1e-4, atol=1e-5)
