@@ -85,11 +85,11 @@ def call(option: str, function: Any, *arguments: Any) -> Any:
     """
     if not callable(function):
         return function
-    with running(f"the function of {option}"):
-        if _takes(function, len(arguments)):
-            return function(*arguments)
-        if _takes(function, 0):
-            return function()
+    for given in (arguments, ()):
+        if _takes(function, len(given)):
+            kinds = ", ".join(type(each).__name__ for each in given)
+            with running(f"the function of {option}, called with ({kinds}),"):
+                return function(*given)
     raise CommandError(
         f"the function of {option} takes no argument, or {len(arguments)}, but it is"
         f" defined with ({', '.join(inspect.signature(function).parameters)})"

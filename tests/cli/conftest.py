@@ -66,6 +66,10 @@ def outside(params, tree):
 
 def forgetful():
     raise ValueError("forgot the data")
+
+
+def of_defaults(count=3, seed=0):
+    return list(range(count))
 """
 
 

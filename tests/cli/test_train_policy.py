@@ -337,6 +337,7 @@ def test_what_is_wrong_with_data_is_said(
         ("returned no instance", {"instances": "{}:nothing"}),
         ("returns a list .* but it returned int", {"instances": "{}:number"}),
         ("ValueError: forgot the data .own_.*py:48", {"instances": "{}:forgetful"}),
+        ("with .Generator, int., raised TypeError", {"instances": "{}:of_defaults"}),
         ("the model raised KeyError: 'oh' .own_.*DEBUG=1", {"model": "{}:broken"}),
         ("arithmetic .add. outside a cell .own_", {"model": "{}:outside"}),
         (
