@@ -1,6 +1,5 @@
 """One model under faults: the server's process, and what is done to it."""
 
-import itertools
 import multiprocessing
 import socket
 import threading
@@ -15,7 +14,7 @@ import numpy as np
 from fault_clients import Clients, Draw
 from fault_server import FaultSettings
 from fault_server import main as serve
-from faulty_requests import GOOD, draw_kinds
+from faulty_requests import draw_kinds
 from load_bench import percentiles
 
 from arguments import option
@@ -172,21 +171,23 @@ class Bench:
         return facts
 
     def capacity(self) -> float:
-        """Measures answers per second while as many requests run as may."""
+        """Measures requests per second, of all kinds, while as many run as may."""
         own = self._own
         clients, connection = self._start()
-        outstanding, numbers = 2 * own.max_in_flight, itertools.count()
+        outstanding, draw = 2 * own.max_in_flight, self._draw(1.0)
         start = time.monotonic()
         warm, end = start + 0.3 * own.capacity_s, start + own.capacity_s
         begun, before, now = start, 0, start
         while (now := time.monotonic()) < end:
             if now < warm:
-                begun, before = now, clients.outcomes.count("answered")
+                begun, before = now, sum(clients.outcomes.ended.values())
             while clients.on_their_way < outstanding:
-                clients.send(GOOD, next(numbers) % own.instances, now, 0.0)
+                kind, instance, _, patience_s = next(draw)
+                clients.send(kind, instance, now, patience_s)
             left = clients.on_their_way
             clients.receive(lambda n=left: clients.on_their_way < n, 0.5)
-        found = (clients.outcomes.count("answered") - before) / (now - begun)
+        ended = sum(clients.outcomes.ended.values()) - before
+        found = ended / (now - begun)
         self._end(connection)
         return max(1.0, found)
 
@@ -210,6 +211,11 @@ class Bench:
                 clients.receive(clients.all_ended, _DRAIN_S)
                 traced.append(self._ask("traced", clients))
         clients.receive(clients.none_hangs_up, _DRAIN_S)
+        # A request that is on the wire when the server is drained would be refused.
+        end = time.monotonic() + _DRAIN_S
+        while self._ask("handled", clients) < clients.messages:
+            if time.monotonic() > end:
+                break
         drained = self._ask(_DRAIN_S, clients)
         clients.receive(clients.all_ended, 10.0)
         memory.close()

@@ -115,6 +115,7 @@ class Clients:
         self.swaps = 0  # sets of parameters take turns; the first is current
         self._connection, self._address = connection, address
         self._expected, self._asks = expected, asks
+        self.messages = 0  # over the connection that clients share
         self._number = 0
         self._sent: dict[int, Sent] = {}
         self._timers: list[tuple[float, int]] = []  # when patience is at its end
@@ -198,7 +199,7 @@ class Clients:
             sent.own.sendall(message)
             self._selector.register(sent.own, selectors.EVENT_READ, Reader(sent.own))
         else:
-            self._connection.sendall(message)
+            self._write(message)
         now = time.monotonic()
         self.outcomes.late_sends_s.append(now - due)
         if kind in (HUNG_UP, CANCELLED):
@@ -206,7 +207,11 @@ class Clients:
 
     def _swap(self) -> None:
         self.swaps += 1
-        self._connection.sendall(FAULT.pack(0, SWAP, 0))
+        self._write(FAULT.pack(0, SWAP, 0))
+
+    def _write(self, message: bytes) -> None:
+        self._connection.sendall(message)
+        self.messages += 1
 
     def _turn(self, wait_s: float) -> None:
         """Waits for answers, but not beyond the next timer, and does what is due."""
@@ -228,7 +233,7 @@ class Clients:
         if sent is None:
             return
         if sent.own is None:
-            self._connection.sendall(FAULT.pack(number, CANCEL, 0))
+            self._write(FAULT.pack(number, CANCEL, 0))
         else:
             self._hang_up(sent)
             del self._sent[number]

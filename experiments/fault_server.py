@@ -76,6 +76,9 @@ class Doors:
         served: The model.
         params: The sets of parameters that take turns.
         deadline_ms: Of requests that have a deadline.
+
+    Attributes:
+        handled: Messages read from the connection that `serve` serves.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Doors:
         # Beforehand: to make one takes as long as to serve many good ones.
         few = served.instances[:_OVERSIZED]
         self._oversized = [oversized(each) for each in few]
+        self.handled = 0
         self._swaps = 0
         self._sending = threading.Lock()
         self._futures: dict[int, Future[Any]] = {}  # of requests to be cancelled
@@ -105,6 +109,7 @@ class Doors:
                         future.cancel()
                 else:
                     self._submit(connection, number, action, instance)
+                self.handled += 1
 
     def _submit(
         self, connection: socket.socket, number: int, action: int, instance: int
@@ -318,7 +323,10 @@ def _run(
     if is_traced:
         tracemalloc.start()
     while (asked := control.recv()) != "end":
-        control.send(traced_bytes() if asked == "traced" else server.drain(asked))
+        if asked == "handled":
+            control.send(doors.handled)
+        else:
+            control.send(traced_bytes() if asked == "traced" else server.drain(asked))
     tracemalloc.stop()
     hang_ups.close()
     server.close()

@@ -1,14 +1,15 @@
 """Does a server under load answer every good request rightly, whatever others do?
 
 Requests come to an `edbatch.Server` by a Poisson process at 80% of its capacity, which
-is measured first, in the same way. The server has a process (`fault_server.py`), its
-clients have another (`fault_clients.py`), so that they take no lock from it. One
-request in a hundred is poisoned (the model raises at once, or after all cells, or a
-word does not fit its dtype), one is cancelled, one oversized (`max_nodes`), one has a
-deadline that expires, and of one the client hangs up (it closes its connection, and an
-event loop's task is cancelled). Every ten seconds the parameters are swapped between
-two sets. A good request's answer has to be that of the unbatched model under a set that
-was current between its submission and its answer. In a clone, on an idle machine:
+is measured first, with the same requests. The server has a process
+(`fault_server.py`), its clients have another (`fault_clients.py`), so that they take no
+lock from it. One request in a hundred is poisoned (the model raises at once, or after
+all cells, or a word does not fit its dtype), one is cancelled, one oversized
+(`max_nodes`), one has a deadline that expires, and of one the client hangs up (it
+closes its connection, and an event loop's task is cancelled). Every ten seconds the
+parameters are swapped between two sets. A good request's answer has to be that of the
+unbatched model under a set that was current between its submission and its answer. In a
+clone, on an idle machine:
 
     python experiments/serving_faults.py --data ../shared/data --out faults
     python experiments/serving_faults.py --workloads tree-lstm --minutes 1
