@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from edbatch.arguments import check_flag, check_number
@@ -24,6 +23,7 @@ from edbatch.graph.recorder import AsksForValueError
 from edbatch.instance_results import split_instances
 from edbatch.recording import minibatch_of
 from edbatch.rounding import Rounding, coarsest_roundings, rounding_of
+from edbatch.verified_gradients import compare_gradients, has_float
 
 Values = list[list[list[np.ndarray]]]  # what each instance got each time it asked
 
@@ -145,10 +145,8 @@ def verify(
         )
         worst, count = max(worst, error), count + size
     gradient = (
-        _compare_gradients(
-            batched, params, plan, model, instances, tolerance, seed, rng
-        )
-        if gradients and _has_float(params) and _has_float(expected)
+        compare_gradients(batched, params, plan, model, instances, tolerance, seed, rng)
+        if gradients and has_float(params) and has_float(expected)
         else None
     )
     return Verification(len(instances), count, worst, gradient, close)
@@ -246,66 +244,6 @@ def _output_roundings(
     return cache(find)
 
 
-def _compare_gradients(
-    batched: BatchedFunction,
-    params: Any,
-    plan: Any,
-    model: Callable[..., Any],
-    instances: Sequence[Any],
-    tolerance: float | None,
-    seed: int,
-    rng: Any,
-) -> float:
-    random = np.random.default_rng(seed)
-    weights = jax.tree.map(
-        lambda each: (
-            random.standard_normal(each.shape).astype(each.dtype)
-            if _is_float(each)
-            else np.asarray(each)
-        ),
-        batched.apply(params, plan, rng=rng),
-    )
-    own = _grad_float(
-        lambda some: _weighted(batched.apply(some, plan, rng=rng), weights), params
-    )
-
-    shares = split_instances(weights, len(instances))
-
-    def one_gradient(own: Any, k: int) -> list[Any]:
-        return _grad_float(
-            lambda some: _weighted(model(some, instances[k], k), shares[k]), own
-        )
-
-    with jitted_cells():
-        parts = [one_gradient(params, k) for k in range(len(instances))]
-    reference = [
-        np.sum([np.asarray(part[j], np.float64) for part in parts], axis=0).astype(
-            np.asarray(own[j]).dtype
-        )
-        for j in range(len(own))
-    ]
-    names = [
-        jax.tree_util.keystr(path)
-        for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
-        if _is_float(leaf)
-    ]
-
-    @cache
-    def roundings() -> list[Rounding]:
-        with jitted_cells():
-            found = [
-                coarsest_roundings(lambda own, k=k: one_gradient(own, k), params)
-                for k in range(len(instances))
-            ]
-        return [max(each) for each in zip(*found, strict=True)]
-
-    allowed = None if tolerance is None else 10 * tolerance
-    return max(
-        difference(a, b, f"gradient of params{name}", allowed, roundings, k)
-        for k, (name, a, b) in enumerate(zip(names, own, reference, strict=True))
-    )
-
-
 def _unbatched(
     model: Callable[[Any, Any], Any],
     dtype: Any,
@@ -324,37 +262,3 @@ def _unbatched(
             return model(params, instance)
 
     return run
-
-
-def _weighted(result: Any, weights: Any) -> Any:
-    """Sums all floating outputs, each number times its weight."""
-    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(weights), strict=True)
-    products = [jnp.sum(x * w) for x, w in pairs if _is_float(x)]
-    return sum((each.astype(jnp.float32) for each in products), jnp.float32(0.0))
-
-
-def _is_float(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
-
-
-def _has_float(tree: Any) -> bool:
-    return any(map(_is_float, jax.tree.leaves(tree)))
-
-
-def _split(params: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """Separates the floating leaves; the function puts them back."""
-    leaves, treedef = jax.tree.flatten(params)
-    floating = [k for k, leaf in enumerate(leaves) if _is_float(leaf)]
-
-    def join(some: list[Any]) -> Any:
-        everything = list(leaves)
-        for k, leaf in zip(floating, some, strict=True):
-            everything[k] = leaf
-        return jax.tree.unflatten(treedef, everything)
-
-    return [leaves[k] for k in floating], join
-
-
-def _grad_float(function: Callable[[Any], Any], params: Any) -> list[Any]:
-    some, join = _split(params)
-    return jax.grad(lambda each: function(join(each)))(some)

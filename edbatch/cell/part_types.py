@@ -42,14 +42,7 @@ def hoisted_part(
 def rest_part(
     node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...], params: Any
 ) -> NodeType:
-    """Makes the type of the rest, which reads one operand more per kind.
-
-    Args:
-        node_type: The type.
-        cell: Its cell, divided.
-        kinds: Array kinds of what the hoisted part hands on.
-        params: The stand-in for parameters; None if there are none.
-    """
+    """As `hoisted_part`, of the rest, which reads one operand more per kind."""
     template = node_type.template
     first = len(node_type.operand_kinds)
     added = tuple(Slots((first + k,)) for k in range(len(kinds)))

@@ -1,5 +1,8 @@
 """Minibatches to train and to compare policies on: drawn by seed, recorded once."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,7 +11,9 @@ from edbatch.cli import user_code
 from edbatch.cli.console import progress_bar
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.task import Task
+from edbatch.errors import raising_line
 from edbatch.graph import DataflowGraph, GraphStructure
+from edbatch.graph.recorder import AsksForValueError
 
 # Of the instances, to validate policies on during training, and as many held out.
 SHARE = 0.2
@@ -82,9 +87,22 @@ def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
     recordings: dict[int, DataflowGraph] = {}
     with progress_bar() as bar, user_code.running("the model"):
         for k in bar.track(used, description="Recording instances"):
-            with task.hinting_at_params():
+            with task.hinting_at_params(), _paths_are_known():
                 recordings[k] = batched.record(task.instances[k])
     return [
         [batched.graph([recordings[int(k)] for k in batch]) for batch in group]
         for group in groups
     ]
+
+
+@contextmanager
+def _paths_are_known() -> Iterator[None]:
+    """Says what a command does with a model that decides on the way."""
+    try:
+        yield
+    except AsksForValueError as error:
+        raise CommandError(
+            f"the model asks for a value ({raising_line(error)}), so what it does is"
+            " known only once it runs, and this command runs no cell; give a model that"
+            " takes its decisions from the instance, as those that train a parser do"
+        ) from error

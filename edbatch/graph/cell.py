@@ -75,36 +75,16 @@ class Cell(CellCall, Generic[P, R]):
         self.static: tuple[str, ...] = tuple(
             list_of(CellError, "static of eb.cell", static, one)
         )
-        lengths = list_of(CellError, "lengths of eb.cell", lengths, "a whole number")
-        for each in lengths:
-            check_number(CellError, "a length of a padded list", each, 1, whole=True)
-        if not lengths:
-            raise CellError(
-                "a padded list has one of several lengths but lengths is empty; leave"
-                " it out for powers of two"
-            )
         self.function: Callable[P, R] = function
         self.name: str = name if name else getattr(function, "__name__", "cell")
-        self._lengths = sorted(lengths)
+        self._lengths = _checked_lengths(lengths)
         parameters = inspect.signature(function).parameters
         self.positions = {each: k for k, each in enumerate(parameters)}
-        for each in self.padded + self.static:
-            if each not in parameters:
-                raise CellError(
-                    f"cell {self.name!r} has no argument {shown(each)} to be padded or"
-                    f" static; its arguments are {', '.join(parameters)}"
-                )
         self.masks = {
             each: "mask" if len(self.padded) == 1 else f"{each}_mask"
             for each in self.padded
         }
-        for mask in self.masks.values():
-            if mask not in parameters:
-                raise CellError(
-                    f"cell {self.name!r} has a padded list but no keyword argument"
-                    f" {mask!r}; add it to the function: it receives a boolean array"
-                    " that is False where the list was padded"
-                )
+        self._check_names(parameters)
         self.takes_rng = RNG in parameters and RNG not in self.padded + self.static
         if self.takes_rng:
             self._check_rng(parameters)
@@ -118,6 +98,22 @@ class Cell(CellCall, Generic[P, R]):
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
             """Runs the cell, or records the call."""
+
+    def _check_names(self, parameters: Mapping[str, inspect.Parameter]) -> None:
+        """Checks that the function has the arguments that options name, and masks."""
+        for each in self.padded + self.static:
+            if each not in parameters:
+                raise CellError(
+                    f"cell {self.name!r} has no argument {shown(each)} to be padded or"
+                    f" static; its arguments are {', '.join(parameters)}"
+                )
+        for mask in self.masks.values():
+            if mask not in parameters:
+                raise CellError(
+                    f"cell {self.name!r} has a padded list but no keyword argument"
+                    f" {mask!r}; add it to the function: it receives a boolean array"
+                    " that is False where the list was padded"
+                )
 
     def _check_rng(self, parameters: Mapping[str, inspect.Parameter]) -> None:
         own = parameters[RNG]
@@ -315,6 +311,19 @@ def _find_cell(module: str, qualname: str, options: tuple[Any, ...]) -> Cell:
         fix = "usually the code was changed since; record again with this code"
         raise PickleError(rule.format(f"this is {what} here", fix))
     return found
+
+
+def _checked_lengths(lengths: Sequence[int]) -> list[int]:
+    """The lengths that padded lists may have, in order."""
+    lengths = list_of(CellError, "lengths of eb.cell", lengths, "a whole number")
+    for each in lengths:
+        check_number(CellError, "a length of a padded list", each, 1, whole=True)
+    if not lengths:
+        raise CellError(
+            "a padded list has one of several lengths but lengths is empty; leave"
+            " it out for powers of two"
+        )
+    return sorted(lengths)
 
 
 def _as_array(leaf: Any) -> Any:

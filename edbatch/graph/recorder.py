@@ -77,9 +77,9 @@ class Recorder(Calls):
         """Raises `AsksForValueError`: while a model is recorded, no cell runs."""
         raise AsksForValueError(
             f"the model asks for a value ({user_line()}), but .record, .graph and .plan"
-            " run no cell, so there is none; call the batched function on instances, or"
-            " batched.rollout, whose recordings can be kept, planned and"
-            " differentiated, without other recordings beside them"
+            " run no cell, so there is none; call the batched function on instances, of"
+            " which none is a recording, or plan and differentiate the recordings of"
+            " batched.rollout(params, instances)"
         )
 
     def _analyse(

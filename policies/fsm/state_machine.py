@@ -195,8 +195,8 @@ class StateMachine:
             raise PolicyError(
                 "a policy schedules graphs of the cells and parameters that it was"
                 f" trained on but {self.name} was not trained on"
-                f" {', '.join(map(repr, strange))}; {nearest(strange[0], known)} Train"
-                " a policy for this model, or use a heuristic such as 'greedy'"
+                f" {', '.join(map(repr, strange))}; train a policy for this model, or"
+                f" use a heuristic such as 'greedy'; {nearest(strange[0], known)}"
             )
         place = {key: t for t, key in enumerate(type_keys)}
         bound = [place.pop(key, NO_TYPE) for key in self.types]

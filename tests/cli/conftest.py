@@ -68,6 +68,10 @@ def forgetful():
     raise ValueError("forgot the data")
 
 
+def asking(params, tree):
+    return leaf(params, int(eb.value(leaf(params, 0)).argmax()))
+
+
 def of_defaults(count=3, seed=0):
     return list(range(count))
 """

@@ -339,6 +339,7 @@ def test_what_is_wrong_with_data_is_said(
         ("ValueError: forgot the data .own_.*py:48", {"instances": "{}:forgetful"}),
         ("with .Generator, int., raised TypeError", {"instances": "{}:of_defaults"}),
         ("the model raised KeyError: 'oh' .own_.*DEBUG=1", {"model": "{}:broken"}),
+        ("asks for a value .own_.*py:[0-9]+., .* known only", {"model": "{}:asking"}),
         ("arithmetic .add. outside a cell .own_", {"model": "{}:outside"}),
         (
             "KeyError: there is no key 'embedding'.*no parameters.*--params",

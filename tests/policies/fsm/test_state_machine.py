@@ -238,13 +238,13 @@ def test_another_variant_is_allowed_too():
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        (TypeKey("aa", "", 0), "not trained on 'aa'; did you mean 'a'"),
-        (TypeKey("a", "p.q", 0), "not trained on 'a@p.q'; known are 'a', 'b', 'c'"),
+        (TypeKey("aa", "", 0), "not trained on 'aa'; train a .* did you mean 'a'"),
+        (TypeKey("a", "p.q", 0), "not trained on 'a@p.q'; .* known are 'a', 'b', 'c'$"),
     ],
 )
 def test_an_unknown_cell(key, message):
     graph = replace(build([0, 1], [[], []], 2), type_keys=(TREE.type_keys[0], key))
-    with pytest.raises(PolicyError, match=f"fsm-sort was {message}.* Train a policy"):
+    with pytest.raises(PolicyError, match=f"fsm-sort was {message}"):
         machine("sort", {}).schedule(graph)
 
 

@@ -1,0 +1,144 @@
+"""Gradients of a batched function and of its model, one instance at a time.
+
+What is differentiated is the sum of all floating outputs, each number times a random
+weight, so that no two errors cancel.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.batched_function import BatchedFunction
+from edbatch.closeness import difference
+from edbatch.graph.context import jitted_cells
+from edbatch.instance_results import split_instances
+from edbatch.rounding import Rounding, coarsest_roundings
+
+
+def compare_gradients(
+    batched: BatchedFunction,
+    params: Any,
+    plan: Any,
+    model: Callable[[Any, Any, int], Any],
+    instances: Sequence[Any],
+    tolerance: float | None,
+    seed: int,
+    rng: Any,
+) -> float:
+    """Compares gradients with respect to every floating parameter.
+
+    Args:
+        batched: The batched function.
+        params: The parameters.
+        plan: The plan of the instances.
+        model: The model of one instance, called with its place, too.
+        instances: The instances.
+        tolerance: As for `edbatch.verify`; None for what rounding allows.
+        seed: Decides the weights of the outputs.
+        rng: The key for cells that draw random numbers, or None.
+
+    Returns:
+        The largest difference, divided by the gradient's largest entry if above 1.
+
+    Raises:
+        VerificationError: A gradient differs by more.
+    """
+    weights = _random_weights(batched.apply(params, plan, rng=rng), seed)
+    own = _gradient(
+        lambda some: _weighted(batched.apply(some, plan, rng=rng), weights), params
+    )
+    shares = split_instances(weights, len(instances))
+
+    def of_one(own: Any, k: int) -> list[Any]:
+        return _gradient(
+            lambda some: _weighted(model(some, instances[k], k), shares[k]), own
+        )
+
+    @cache
+    def roundings() -> list[Rounding]:
+        with jitted_cells():
+            found = [
+                coarsest_roundings(lambda own, k=k: of_one(own, k), params)
+                for k in range(len(instances))
+            ]
+        return [max(each) for each in zip(*found, strict=True)]
+
+    with jitted_cells():
+        parts = [of_one(params, k) for k in range(len(instances))]
+    allowed = None if tolerance is None else 10 * tolerance
+    return max(
+        difference(a, b, f"gradient of params{name}", allowed, roundings, k)
+        for k, (name, a, b) in enumerate(
+            zip(_float_names(params), own, _sums(parts), strict=True)
+        )
+    )
+
+
+def has_float(tree: Any) -> bool:
+    """Tells whether a pytree has floating leaves."""
+    return any(map(_is_float, jax.tree.leaves(tree)))
+
+
+def _random_weights(result: Any, seed: int) -> Any:
+    """A random number for each number of the floating leaves; others as they are."""
+    random = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda each: (
+            random.standard_normal(each.shape).astype(each.dtype)
+            if _is_float(each)
+            else np.asarray(each)
+        ),
+        result,
+    )
+
+
+def _sums(parts: Sequence[Sequence[Any]]) -> list[np.ndarray]:
+    """Adds up gradients of instances in float64; the sums have their dtype."""
+    return [
+        np.sum([np.asarray(each, np.float64) for each in own], axis=0).astype(
+            np.asarray(own[0]).dtype
+        )
+        for own in zip(*parts, strict=True)
+    ]
+
+
+def _float_names(params: Any) -> list[str]:
+    return [
+        jax.tree_util.keystr(path)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
+        if _is_float(leaf)
+    ]
+
+
+def _weighted(result: Any, weights: Any) -> Any:
+    """Sums all floating outputs, each number times its weight."""
+    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(weights), strict=True)
+    products = [jnp.sum(x * w) for x, w in pairs if _is_float(x)]
+    return sum((each.astype(jnp.float32) for each in products), jnp.float32(0.0))
+
+
+def _is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+
+
+def _split(params: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Separates the floating leaves; the function puts them back."""
+    leaves, treedef = jax.tree.flatten(params)
+    floating = [k for k, leaf in enumerate(leaves) if _is_float(leaf)]
+
+    def join(some: list[Any]) -> Any:
+        everything = list(leaves)
+        for k, leaf in zip(floating, some, strict=True):
+            everything[k] = leaf
+        return jax.tree.unflatten(treedef, everything)
+
+    return [leaves[k] for k in floating], join
+
+
+def _gradient(function: Callable[[Any], Any], params: Any) -> list[Any]:
+    some, join = _split(params)
+    return jax.grad(lambda each: function(join(each)))(some)
