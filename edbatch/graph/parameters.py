@@ -36,7 +36,7 @@ def abstract(tree: Any) -> Any:
 
     Raises:
         PlanError: There is an array of JAX of a dtype that it has under
-            ``jax_enable_x64`` alone, which is off.
+            ``jax_enable_x64`` alone, which is off; or they are a recorded model's.
 
     Example:
         >>> import numpy as np
@@ -98,6 +98,12 @@ def key_order(tree: Any) -> tuple[Any, ...]:
 
 
 def _abstract_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, ParameterPath):
+        raise PlanError(
+            "a batched function runs minibatches, outside of models, but here a model"
+            " calls one while it is recorded; call the function that was given to"
+            " eb.batch"
+        )
     if type(leaf) is dict:
         return abstract(leaf)
     dtype = getattr(leaf, "dtype", type(leaf))

@@ -232,3 +232,11 @@ def test_constants_without_a_hash(value, by_name):
 
     with pytest.raises(eb.CellError, match=r"'scale' received .* 'factors' .*pass a"):
         record_one(model, 3)
+
+
+def test_a_batched_function_inside_a_model_is_an_error():
+    inner = eb.batch(lambda params, index: leaf(params, index), params=PARAMS)
+    outer = eb.batch(lambda params, index: inner(params, [index]), params=PARAMS)
+    calls = "a model calls one while it is recorded; call the function that was given"
+    with pytest.raises(eb.PlanError, match=calls):
+        outer(PARAMS, [0, 1])
