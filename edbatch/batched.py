@@ -451,12 +451,14 @@ class Batched(HostSide):
     def _counted_run_packed(
         self, packed: dict[int, Packed], plan: Plan, rng: Any
     ) -> Any:
+        found = run_packed(packed, plan, rng)
         self._compiles += 1
-        return run_packed(packed, plan, rng)
+        return found
 
     def _counted_run(self, params: Any, plan: Plan, rng: Any) -> Any:
+        found = run_plan(params, plan, rng)
         self._compiles += 1  # runs while tracing only, once per compilation
-        return run_plan(params, plan, rng)
+        return found
 
     @property
     def compiles(self) -> int:

@@ -17,6 +17,7 @@ from memory_regions import drop_programs_if_many
 from quick_compile import quick_compile
 
 import edbatch
+from edbatch.stored_programs.folder import FOLDER
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
@@ -123,6 +124,12 @@ def few_programs() -> Iterator[None]:
     """Drops compiled programs long before there are too many."""
     yield
     drop_programs_if_many()
+
+
+@pytest.fixture(autouse=True)
+def own_lowered_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps no lowered programs, and forgets the folder that a test opens for them."""
+    monkeypatch.setattr(FOLDER, "opened", None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -29,6 +29,7 @@ STAGES = (
     "cell",
     "stream",
     "executor",
+    "stored_programs",
     "gradient",
     "plan",
     "compilation",

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from jax.extend.core import (
 from jax.extend.core import JaxprEqn as JaxprEqn  # for others, too
 from jax.extend.core import Literal as Literal
 from jax.extend.core import Var as Var
+from jax.extend.core import primitives as _primitives
 from jax.interpreters import ad, batching, mlir
 from jax.lax import GatherScatterMode
 
@@ -259,6 +260,108 @@ def called_body(eqn: JaxprEqn) -> Body | None:
     return body_of(eqn.params[parameter])
 
 
+def is_of_jax(eqn: JaxprEqn) -> bool:
+    """Tells whether an equation's primitive is one of JAX, whose rules it knows."""
+    return eqn.primitive in _primitives_of_jax()
+
+
+@cache
+def _primitives_of_jax() -> frozenset[Primitive]:
+    """Those of `jax.extend`, which leaves one out."""
+    split = jax.make_jaxpr(lambda x: jax.lax.split(x, (1, 1)))(np.zeros(2, np.float32))
+    known = {each for each in vars(_primitives).values() if isinstance(each, Primitive)}
+    return frozenset({*known, *(eqn.primitive for eqn in split.eqns)})
+
+
+def parameters_of(eqn: JaxprEqn) -> dict[str, Any]:
+    """Returns the parameters of an equation by name, without its rule of tangents."""
+    return {name: each for name, each in eqn.params.items() if name != _RULE_OF_JVP}
+
+
+def surroundings_of(eqn: JaxprEqn) -> tuple[Any, ...] | None:
+    """Returns what else decides how an equation is lowered.
+
+    Args:
+        eqn: The equation.
+
+    Returns:
+        Settings that it was traced under; None if it names a mesh, a place to run or
+        metadata.
+    """
+    asks = eqn.ctx.compute_type is not None or eqn.ctx.xla_metadata
+    mesh = getattr(eqn.ctx, "cur_abstract_mesh", None)
+    if asks or mesh is None or not mesh.empty:
+        return None
+    return (bool(getattr(eqn.ctx, "threefry_partitionable", True)),)
+
+
+def tangents_of(eqn: JaxprEqn) -> Body | None:
+    """Traces the rule of an equation of `jax.custom_jvp`.
+
+    Args:
+        eqn: The equation.
+
+    Returns:
+        Its results and their tangents, from its inputs and theirs; None if an input has
+        no tangents, or the rule asks which of them are zero.
+    """
+    floats = all(is_float(each) for each in eqn.invars)
+    if not floats or eqn.params["symbolic_zeros"]:
+        return None
+    specs = [jax.ShapeDtypeStruct(shape_of(v), dtype_of(v)) for v in eqn.invars]
+    inputs = [new_variable(each) for each in eqn.invars]
+    function = as_function(inputs, [rewire(eqn, inputs)], eqn.outvars)
+    return trace(lambda *args: jax.jvp(function, *args), specs, specs)[0]
+
+
+def has_rule_of_jvp(eqn: JaxprEqn) -> bool:
+    """Tells whether an equation has a rule of `jax.custom_jvp`."""
+    return _RULE_OF_JVP in eqn.params
+
+
+_RULE_OF_JVP = "jvp_jaxpr_fun"
+
+
+def as_body(value: object) -> Body | None:
+    """Returns the parts of a jaxpr; None of anything else."""
+    return body_of(value) if isinstance(value, ClosedJaxpr | Jaxpr) else None
+
+
+def type_text(atom: Any) -> str | None:
+    """Writes the type of a variable or literal: shape, dtype, and whether it is weak.
+
+    Args:
+        atom: A variable, a literal, or the abstract value of one.
+
+    Returns:
+        The text; None for what is no array, or lies on a mesh.
+    """
+    aval: Any = getattr(atom, "aval", atom)
+    if not hasattr(aval, "str_short"):
+        return None
+    text = str(aval.str_short(short_dtypes=False))
+    if "@" in text or "{" in text:
+        return None
+    return text + ("~" if aval.weak_type else "")
+
+
+def asks_for_nothing(value: object) -> bool:
+    """Tells whether a parameter stands for no sharding, or for no mesh."""
+    if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        return bool(value.empty)
+    return type(value).__name__ == "UnspecifiedValue"
+
+
+def generator_of(value: object) -> str | None:
+    """Returns the name of one of JAX's own generators of random numbers; else None."""
+    name = getattr(value, "name", None)
+    own = type(value).__name__ == "PRNGImpl" and name in _GENERATORS
+    return str(name) if own else None
+
+
+_GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
+
+
 class Dot(NamedTuple):
     """The dimensions of a product.
 
@@ -467,6 +570,62 @@ def reverse_only_identity(refuse: Callable[..., NoReturn]) -> Callable[[Any], Ar
     mlir.register_lowering(tangent, refuse)
     ad.deflinear2(tangent, lambda cotangent, _: [cotangent])
     return lambda array: value.bind(array)
+
+
+class Stored(Protocol):
+    """A function, and the lowered program that is kept of it.
+
+    Attributes:
+        platform: The platform that it was lowered for.
+        results: Shapes and dtypes of its results.
+    """
+
+    platform: str
+    results: Sequence[jax.ShapeDtypeStruct]
+
+    def traced(self, *arrays: Any) -> Sequence[Any]:
+        """Computes the function, in operations of JAX."""
+
+    def kept(self, *arrays: Any) -> Sequence[Any]:
+        """Runs the program that is kept of it."""
+
+
+def stored_primitive() -> Callable[..., list[Array]]:
+    """Makes an operation that is lowered as a program that is kept.
+
+    Where it is lowered for another platform, and under `jax.vmap` and `jax.jvp`, it is
+    the function that the program was made of.
+
+    Returns:
+        A function of a `Stored` and its arguments.
+    """
+    call = Primitive("stored_program")
+    call.multiple_results = True
+    instantiate: Any = ad.instantiate_zeros
+    lower_function: Any = mlir.lower_fun
+
+    def lower(context: Any, *arrays: Any, stored: Stored) -> Any:
+        own = tuple(context.module_context.platforms) == (stored.platform,)
+        run = stored.kept if own else stored.traced
+        return lower_function(run, multiple_results=True)(context, *arrays)
+
+    def batch(arrays: Any, axes: Any, *, stored: Stored) -> Any:
+        mapped: Any = jax.vmap(lambda *own: list(stored.traced(*own)), tuple(axes))
+        results = mapped(*arrays)
+        return results, [0] * len(results)
+
+    def jvp(primals: Any, tangents: Any, *, stored: Stored) -> Any:
+        moved = tuple(instantiate(each) for each in tangents)
+        return jax.jvp(lambda *own: list(stored.traced(*own)), tuple(primals), moved)
+
+    call.def_impl(lambda *arrays, stored: list(stored.traced(*arrays)))
+    call.def_abstract_eval(
+        lambda *_, stored: [jax.typeof(each) for each in stored.results]
+    )
+    mlir.register_lowering(call, lower)
+    batching.primitive_batchers[call] = batch
+    ad.primitive_jvps[call] = jvp
+    return lambda stored, *arrays: call.bind(*arrays, stored=stored)
 
 
 def is_tracing() -> bool:

@@ -15,23 +15,24 @@ import tempfile
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from edbatch.arguments import as_path, check_number
+from edbatch.compilation.cache_key import ENTRY, cache_key_at, entry_of
 from edbatch.errors import EdbatchError
+from edbatch.stored_programs.folder import FOLDER, FOLDER_OPTION, SUFFIX
 
 FOLDER_VARIABLE = "EDBATCH_CACHE_DIR"
 OFF = "off"  # its value for no cache
 
 MAX_BYTES = 2 * 2**30
 
-_FOLDER_OPTION = "jax_compilation_cache_dir"
-_ENTRY = "*-cache"
+_FILES = (ENTRY, f"*{SUFFIX}*")  # of compiled programs, and of lowered ones
 
 
 def default_cache_folder() -> Path | None:
@@ -137,8 +138,9 @@ def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
             f" {FOLDER_VARIABLE} or in eb.use_compilation_cache(folder)"
         )
     _remove_oldest(folder, max_bytes)
-    before = getattr(jax.config, _FOLDER_OPTION)
-    jax.config.update(_FOLDER_OPTION, str(folder))
+    before = getattr(jax.config, FOLDER_OPTION)
+    jax.config.update(FOLDER_OPTION, str(folder))
+    FOLDER.opened = folder
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if before != str(folder):
@@ -153,8 +155,8 @@ class CacheContents:
 
     Attributes:
         folder: The folder.
-        programs: How many programs.
-        size_bytes: What they take.
+        programs: How many compiled programs.
+        size_bytes: What they and the lowered ones take.
 
     Example:
         >>> from pathlib import Path
@@ -183,8 +185,9 @@ def cache_contents(folder: Path) -> CacheContents:
         ...     cache_contents(Path(folder)).programs
         0
     """
-    sizes = [size for _, size, _ in _entries(folder)]
-    return CacheContents(folder, len(sizes), sum(sizes))
+    entries = _entries(folder)
+    programs = sum(entry.match(ENTRY) for _, _, entry in entries)
+    return CacheContents(folder, programs, sum(size for _, size, _ in entries))
 
 
 def clear_compilation_cache(folder: Path) -> CacheContents:
@@ -216,14 +219,14 @@ def clear_compilation_cache(folder: Path) -> CacheContents:
                 f" cannot be: {error.strerror}; usually it is another user's; name"
                 f" your own folder by {FOLDER_VARIABLE}"
             ) from error
-        count, size_bytes = count + 1, size_bytes + size
+        count, size_bytes = count + entry.match(ENTRY), size_bytes + size
     return CacheContents(folder, count, size_bytes)
 
 
 def _entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """Returns when each program was last used, its bytes, and its file."""
+    """Returns when each file was last used, its bytes, and its path."""
     found = []
-    for entry in folder.glob(_ENTRY):
+    for entry in chain.from_iterable(map(folder.glob, _FILES)):
         try:
             status = entry.stat()
         except OSError:  # another process removed it
@@ -270,7 +273,7 @@ class _BadEntries:
         if not text.startswith(_JAX_WARNINGS):
             return False
         if text.startswith(_READING):
-            _remove(_key_at(sys._getframe(1)))
+            _remove(cache_key_at(sys._getframe(1)))
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -281,28 +284,16 @@ class _BadEntries:
         return True
 
 
-def _key_at(frame: FrameType | None) -> str | None:
-    """The key of the entry that JAX warns of, whose text may name the program only."""
-    for _ in range(_CALLERS):
-        if frame is None:
-            return None
-        if isinstance(key := frame.f_locals.get("cache_key"), str):
-            return key
-        frame = frame.f_back
-    return None
-
-
 def _remove(key: str | None) -> None:
-    folder = getattr(jax.config, _FOLDER_OPTION)
-    if key is None or folder is None:
+    entry = None if key is None else entry_of(key)
+    if entry is None:
         return
     with suppress(OSError):  # another process was first, or it is another user's
-        Path(folder, _ENTRY.replace("*", key)).unlink()
+        entry.unlink()
 
 
 _READING = "Error reading persistent compilation cache entry"
 _JAX_WARNINGS = (_READING, "Error writing persistent compilation cache entry")
-_CALLERS = 4  # between the filter of a warning and whoever warns, and some more
 _BAD_ENTRIES = _BadEntries()
 
 

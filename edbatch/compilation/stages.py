@@ -5,6 +5,7 @@ arguments of this signature finds the program; `tests/compilation` counts that.
 """
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from typing import Any
 import jax
 
 from edbatch.compilation import host_loops  # noqa: F401  # listens from now on
+from edbatch.compilation.cache_key import cache_key_at
+from edbatch.compilation.kept_fine import write_note
 from edbatch.compilation.progress import progress_line
 from edbatch.compilation.record import Compilation
 
@@ -22,13 +25,20 @@ LONG_S = 1.0  # compilations from here on get a line in the log
 log = logging.getLogger("edbatch")
 
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
+_CACHE_MISS = "/jax/compilation_cache/cache_misses"
 
 
 class _CacheHits(threading.local):
-    """Counts the programs that this thread found in the persistent cache."""
+    """What this thread asked the persistent cache for.
+
+    Attributes:
+        count: How many programs it found.
+        key: The key of the program that it found or wrote last.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.key: str | None = None
 
 
 _hits = _CacheHits()
@@ -37,6 +47,8 @@ _hits = _CacheHits()
 def _count_hit(event: str, **_: Any) -> None:
     if event == _CACHE_HIT:
         _hits.count += 1
+    if event in (_CACHE_HIT, _CACHE_MISS):
+        _hits.key = cache_key_at(sys._getframe(1))
 
 
 jax.monitoring.register_event_listener(_count_hit)
@@ -49,6 +61,8 @@ def compile_stages(
     record: Compilation,
     *,
     at_compiler: Callable[[bool], None] = lambda _: None,
+    at_lowered: Callable[[Any], None] = lambda _: None,
+    note: str | None = None,
 ) -> None:
     """Traces, lowers and compiles a jitted function.
 
@@ -58,12 +72,14 @@ def compile_stages(
         kwargs: Those by keyword.
         record: The record, which is filled in.
         at_compiler: Is told when XLA's compiler begins, and when it is done.
+        at_lowered: Is given the lowered program; compilation ends with what it raises.
+        note: The name under which to note that the program is in the persistent cache.
 
     Raises:
         Exception: What the function or JAX raised; the record keeps it.
     """
     record.state, record.started = "running", time.time()
-    hits = _hits.count
+    hits, _hits.key = _hits.count, None
     try:
         with _shown(record):
             clock = time.perf_counter()
@@ -71,6 +87,7 @@ def compile_stages(
             record.trace_s = time.perf_counter() - clock
             lowered = traced.lower()
             record.lower_s = time.perf_counter() - clock - record.trace_s
+            at_lowered(lowered)
             at_compiler(True)
             lowered.compile()
             at_compiler(False)
@@ -81,6 +98,8 @@ def compile_stages(
         record.state, record.error = "failed", f"{type(error).__name__}: {error}"
         raise
     record.from_cache = _hits.count > hits
+    if note is not None and _hits.key is not None:
+        write_note(note, lowered, _hits.key)
     record.state = "finished"
     if record.seconds >= LONG_S:
         _log_long(record)

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from edbatch.cell.jaxpr import is_staging, is_tracing
+from edbatch.compilation.kept_fine import check_note, is_noted, note_name
 from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
 from edbatch.compilation.report import compile_report, keep
@@ -45,6 +46,7 @@ from edbatch.compilation.tier import (
 )
 from edbatch.compilation.worker import WORKER, Pending
 from edbatch.errors import CompilationError, PickleError, shown
+from edbatch.stored_programs.stored_program import NotStoredError, only_stored
 
 log = logging.getLogger("edbatch")
 
@@ -272,10 +274,32 @@ class TieredFunction:
                 self._compile(programs, "fine", self._fine, args, kwargs)
                 programs.is_fine, programs.coarse = True, None
                 return
+            if tiers == "auto" and self._find_fine(programs, args, kwargs):
+                return
             coarse = self._coarse(args, kwargs)
             self._compile(programs, "coarse", coarse, args, kwargs)
             programs.coarse = coarse
             programs.stays_coarse = tiers == "coarse"
+
+    def _find_fine(
+        self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Looks for a fine program that an earlier process compiled."""
+        note = note_name(self._name, programs.text)
+        if note is None or not is_noted(note):
+            return False
+        record = Compilation(
+            self._name, "fine", programs.reason, programs=programs.runs
+        )
+        check = functools.partial(check_note, note)
+        try:
+            with only_stored():
+                compile_stages(self._fine, args, kwargs, record, at_lowered=check)
+        except NotStoredError:
+            return False
+        keep(record)
+        programs.is_fine = True
+        return True
 
     def _coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns a function of `jax.jit` for the coarse program of a signature."""
@@ -319,10 +343,9 @@ class TieredFunction:
                 self._name, tier, programs.reason, background, programs=programs.runs
             )
         )
-        if background:
-            compile_stages(jitted, args, kwargs, record, at_compiler=WORKER.at_compiler)
-        else:
-            compile_stages(jitted, args, kwargs, record)
+        note = note_name(self._name, programs.text) if tier == "fine" else None
+        told = {"at_compiler": WORKER.at_compiler} if background else {}
+        compile_stages(jitted, args, kwargs, record, note=note, **told)
 
     def _maybe_refine(self, programs: Programs) -> None:
         """Has the fine program compiled, once the coarse one ran a few times."""

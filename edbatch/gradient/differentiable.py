@@ -16,6 +16,7 @@ from edbatch.executor.choice import executor_of
 from edbatch.executor.program import ProgramShape
 from edbatch.gradient.backward import differentiate
 from edbatch.gradient.forward import TapedRun, run_with_tapes
+from edbatch.gradient.stored import StoredRun, differentiate_stored, run_stored
 from edbatch.gradient.tables import Table, lookups_of_types, rows_of_tables
 from edbatch.stream.stream import Stream
 
@@ -65,7 +66,7 @@ def differentiable_execute(
         that were looked up in each table, ``[S] int32``; the gradient by its probe has
         the cotangents of what was read, in the same order.
     """
-    run = _run_with_tapes if wanted.tables else _execute
+    run = _taped if wanted.tables else _untaped
     found = _called(run, program)(program, wanted, params, pools, stream, rows)
     results: Results = found[:2]
     return results
@@ -84,6 +85,10 @@ def _called(function: Callable[..., Any], program: ProgramShape) -> Any:
         return jax.jit(call, static_argnums=(0, 1))
 
     return program.types.derived((_called, function), make)
+
+
+def _untaped(program: ProgramShape, wanted: Wanted, *inputs: Any) -> Results:
+    return run_stored(_execute, program, wanted, *inputs)
 
 
 def _execute(
@@ -126,7 +131,7 @@ class _Residuals(NamedTuple):
     stream: Stream
     rows: tuple[Array, ...]
     probes: tuple[Array, ...]
-    run: TapedRun
+    run: TapedRun | StoredRun
     active: dict[int, Any]
 
 
@@ -143,10 +148,14 @@ def _forward(
     active = {
         kind: () if each.perturbed else None for kind, each in arguments[1].items()
     }
-    run = _called(_run_with_tapes, program)
+    run = _called(_taped, program)
     *results, taped = run(program, wanted, params, pools, stream, rows)
     arrays = params, pools, stream, rows, probes
     return tuple(results), _Residuals(*arrays, taped, active)
+
+
+def _taped(program: ProgramShape, wanted: Wanted, *inputs: Any) -> Any:
+    return run_stored(_run_with_tapes, program, wanted, *inputs)
 
 
 def _run_with_tapes(
@@ -173,8 +182,18 @@ def _differentiate_once(
     cotangents: list[Array | None],
 ) -> Any:
     """Returns the cotangents of parameters, pools and probes, None for integers."""
-    run = _called(_differentiate, program)
+    run = _called(_pulled_back, program)
     return run(program, wanted, residuals, cotangents)
+
+
+def _pulled_back(
+    program: ProgramShape,
+    wanted: Wanted,
+    residuals: _Residuals,
+    cotangents: list[Array | None],
+) -> Any:
+    functions = _differentiate, _run_with_tapes
+    return differentiate_stored(*functions, program, wanted, residuals, cotangents)
 
 
 def _differentiate(
@@ -184,6 +203,7 @@ def _differentiate(
     cotangents: list[Array | None],
 ) -> Any:
     params, pools, stream, rows, _, run, active = residuals
+    assert isinstance(run, TapedRun), "arrays of a stored run are put back before"
     results = [
         (kind, own, bar)
         for kind, own, bar in zip(wanted.kinds, rows, cotangents, strict=True)

@@ -155,7 +155,7 @@ def only(function, *arguments):
 
 
 def names_of_primitives() -> set[str]:
-    return {each.name for each in gc.get_objects() if isinstance(each, Primitive)}
+    return {each.name for each in gc.get_objects() if issubclass(type(each), Primitive)}
 
 
 def tables() -> Iterator[tuple[str, str]]:

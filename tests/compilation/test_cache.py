@@ -91,8 +91,9 @@ def test_a_second_process_finds_the_programs_of_both_tiers(tmp_path):
     assert first["cached"] == "False False False False False"
     assert first["folder"] == str(tmp_path)
     second, stderr = run(tmp_path)
-    assert second["cached"] == "True True True True True"
-    assert second["tiers"] == first["tiers"] and second["total"] == first["total"]
+    # Where the fine program is found, no coarse one is asked for.
+    assert second["cached"] == "True True True" and second["tiers"] == "fine fine fine"
+    assert second["total"] == first["total"]
     hits, requests = map(int, second["hits"].split())
     assert hits == requests, "small programs of JAX itself are kept, too"
     assert stderr == ""
@@ -110,9 +111,7 @@ def test_damaged_programs_are_compiled_with_one_warning(tmp_path):
     assert stderr.count("Warning") == 1, stderr
     assert "edbatch cache --clear" in stderr
     third, stderr = run(tmp_path)
-    assert third["cached"] == "True True True True True", (
-        "damaged programs were replaced"
-    )
+    assert third["cached"] == "True True True", "damaged programs were replaced"
     assert third["total"] == first["total"] and stderr == ""
 
 
@@ -174,14 +173,19 @@ def test_what_was_not_used_for_longest_is_removed(tmp_path, restored):
         entry = tmp_path / f"{name}-cache"
         entry.write_bytes(b"x" * 100)
         os.utime(entry, (k, k))
+    for k, name in enumerate(["old", "new", "written"]):
+        lowered = tmp_path / f"edbatch-{name}-stablehlo{'x' * (name == 'written')}"
+        lowered.write_bytes(b"x" * 10)
+        os.utime(lowered, (3 * k, 3 * k))
     (tmp_path / "other").write_bytes(b"x" * 1000)
-    eb.use_compilation_cache(tmp_path, max_bytes=250)
+    eb.use_compilation_cache(tmp_path, max_bytes=225)
     left = sorted(each.name for each in tmp_path.iterdir())
-    assert left == ["a-cache", "c-cache", "other"]
+    lowered = ["edbatch-new-stablehlo", "edbatch-written-stablehlox"]
+    assert left == ["a-cache", "c-cache", *lowered, "other"]
     found = cache_contents(tmp_path)
-    assert (found.programs, found.size_bytes) == (2, 200)
+    assert (found.programs, found.size_bytes) == (2, 220)
     removed = clear_compilation_cache(tmp_path)
-    assert (removed.programs, removed.size_bytes) == (2, 200)
+    assert (removed.programs, removed.size_bytes) == (2, 220)
     assert [each.name for each in tmp_path.iterdir()] == ["other"]
     assert cache_contents(tmp_path / "none").programs == 0
 

@@ -1,0 +1,72 @@
+"""Fine programs that an earlier process left in the cache: they need no coarse one.
+
+A note says which module a function's signature led to and which entry of JAX's cache
+holds its program. The module is compared by its text, and the entry looked for, so a
+note that is out of date costs a trace of what stands around the plan.
+"""
+
+import hashlib
+from typing import Any
+
+from edbatch.compilation.cache_key import entry_of
+from edbatch.stored_programs.content import digest_of
+from edbatch.stored_programs.folder import FOLDER
+from edbatch.stored_programs.stored_program import NotStoredError
+
+
+def note_name(function: str, signature: dict[str, str]) -> str | None:
+    """Names the note of a signature.
+
+    Args:
+        function: The name of the function.
+        signature: The signature, described.
+
+    Returns:
+        A name that is the same in every process; None if no programs are kept.
+    """
+    if FOLDER.path is None:
+        return None
+    return f"fine-{digest_of((function, signature))}"
+
+
+def write_note(name: str, lowered: Any, key: str) -> None:
+    """Notes that the compiled program of a lowered one is in JAX's cache.
+
+    Args:
+        name: The note's name.
+        lowered: The lowered program, as JAX returns it.
+        key: The key in JAX's cache.
+    """
+    note = f"{_digest(lowered)} {key}".encode()
+    if FOLDER.read(name) != note:
+        FOLDER.write(name, note)
+
+
+def is_noted(name: str | None) -> bool:
+    """Tells whether there is a note, of a program that JAX's cache still holds."""
+    return name is not None and _read(name) is not None
+
+
+def check_note(name: str, lowered: Any) -> None:
+    """Checks that a lowered program is the one that a note is about.
+
+    Raises:
+        NotStoredError: It is another, or it is in the cache no more.
+    """
+    note = _read(name)
+    if note is None or note[0] != _digest(lowered):
+        raise NotStoredError
+
+
+def _read(name: str) -> tuple[str, str] | None:
+    """The digest of a module and the key of its program, if JAX's cache has that."""
+    content = FOLDER.read(name)
+    if content is None:
+        return None
+    digest, _, key = content.decode(errors="replace").partition(" ")
+    entry = entry_of(key)
+    return (digest, key) if entry is not None and entry.exists() else None
+
+
+def _digest(lowered: Any) -> str:
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()

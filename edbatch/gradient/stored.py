@@ -1,0 +1,155 @@
+"""The halves of a gradient as functions of flat arrays, which the folder keeps.
+
+A backward pass reads the arrays that the forward pass of the same key wrote, in their
+order: its own key holds that of the forward pass.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import Array
+
+from edbatch.executor.arenas import Arenas
+from edbatch.executor.program import ProgramShape
+from edbatch.gradient.cotangents import is_float
+from edbatch.stored_programs.stored_program import call_stored
+from edbatch.stream.stream import Stream
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True)
+class StoredRun:
+    """The arrays of a `TapedRun`, as a stored forward pass gives them.
+
+    Attributes:
+        arrays: Its leaves.
+        key: The key of the forward pass.
+    """
+
+    arrays: tuple[Array, ...]
+    key: str
+
+    def tree_flatten(self) -> tuple[tuple[Array, ...], str]:
+        """Splits it into arrays and the key."""
+        return self.arrays, self.key
+
+    @classmethod
+    def tree_unflatten(cls, key: str, arrays: Any) -> "StoredRun":
+        """Builds it from its parts."""
+        return cls(tuple(arrays), key)
+
+
+def run_stored(
+    function: Callable[..., tuple[Any, ...]],
+    program: ProgramShape,
+    wanted: Any,
+    *inputs: Any,
+) -> tuple[Any, ...]:
+    """Runs a forward pass, by its lowered program if one can be kept.
+
+    Args:
+        function: Of the program, what is wanted and the inputs; it returns results, the
+            rows that were looked up in tables and, if it writes tapes, a `TapedRun`.
+        program: The program.
+        wanted: What is wanted.
+        *inputs: Parameters, external inputs, the stream and the rows of results.
+
+    Returns:
+        The same, a `StoredRun` in place of a `TapedRun`.
+    """
+    arrays, treedef = jax.tree.flatten(inputs)
+
+    def flat(*own: Any) -> list[Any]:
+        found = function(program, wanted, *jax.tree.unflatten(treedef, own))
+        if len(found) > 2:
+            _structure(program, wanted, lambda: found[2])
+        return jax.tree.leaves(found)
+
+    static = tuple(wanted), _layout(*inputs)
+    found = call_stored(name_of(function), program, static, flat, arrays)
+    if found is None:
+        return function(program, wanted, *inputs)
+    leaves, key = found
+    ends = len(wanted.kinds), len(wanted.kinds) + len(wanted.tables)
+    results = tuple(leaves[: ends[0]]), tuple(leaves[ends[0] : ends[1]])
+    run = tuple(leaves[ends[1] :])
+    return (*results, StoredRun(run, key)) if run else results
+
+
+def differentiate_stored(
+    function: Callable[..., Any],
+    forward: Callable[..., tuple[Any, ...]],
+    program: ProgramShape,
+    wanted: Any,
+    residuals: Any,
+    cotangents: list[Array | None],
+) -> Any:
+    """Runs a backward pass, by its lowered program if one can be kept.
+
+    Args:
+        function: Of the program, what is wanted, the residuals and cotangents; it
+            returns those of parameters, external inputs and probes.
+        forward: The function of the forward pass.
+        program: The program.
+        wanted: What is wanted.
+        residuals: Of the forward pass; a `StoredRun` in them is the `TapedRun` that the
+            function takes.
+        cotangents: Of the results; None where nothing reads one.
+
+    Returns:
+        What the function returns.
+    """
+    params, pools, stream, rows, run = (
+        *(residuals.params, residuals.pools, residuals.stream, residuals.rows),
+        residuals.run,
+    )
+    if not isinstance(run, StoredRun):
+        return function(program, wanted, residuals, cotangents)
+
+    def structure() -> Any:
+        inputs = params, pools, stream, rows
+        return jax.eval_shape(lambda *own: forward(program, wanted, *own), *inputs)[2]
+
+    def call(inputs: Any) -> Any:
+        *own, leaves, bars = inputs
+        taped = jax.tree.unflatten(_structure(program, wanted, structure), leaves)
+        given = dict(zip(("params", "pools", "stream", "rows"), own, strict=True))
+        return function(program, wanted, residuals._replace(run=taped, **given), bars)
+
+    inputs = params, pools, stream, rows, run.arrays, cotangents
+    arrays, treedef = jax.tree.flatten(inputs)
+    static = (
+        (tuple(wanted), _layout(params, pools, stream, rows), run.key),
+        [bar is None for bar in cotangents],
+        sorted(kind for kind, mark in residuals.active.items() if mark is not None),
+    )
+
+    def flat(*own: Any) -> list[Any]:
+        return jax.tree.leaves(call(jax.tree.unflatten(treedef, own)))
+
+    found = call_stored(name_of(function), program, static, flat, arrays)
+    if found is None:
+        return call(inputs)
+    leaves = iter(found[0])
+    bars = jax.tree.map(
+        lambda own: next(leaves) if is_float(own) else None, (params, pools)
+    )
+    return (*bars, tuple(leaves))
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Returns the name of a function, as its lowered program has it."""
+    return function.__name__.strip("_")
+
+
+def _layout(params: Any, pools: Arenas, stream: Stream, rows: Any) -> Any:
+    """What the inputs are, beside their arrays and the structure of parameters."""
+    return sorted(pools), len(jax.tree.leaves(params)), len(rows)
+
+
+def _structure(program: ProgramShape, wanted: Any, run: Callable[[], Any]) -> Any:
+    """The structure of a `TapedRun`, which a program's cells decide."""
+    key = (_structure, program, wanted)
+    return program.types.derived(key, lambda: jax.tree.structure(run()))

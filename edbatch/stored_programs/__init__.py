@@ -1,0 +1,1 @@
+"""Lowered programs, kept between processes: a second one traces none of them."""

@@ -1,0 +1,169 @@
+"""Keys of lowered programs: hashes of all that they are made of.
+
+That is what the types' cells compute (their jaxprs, rules of `jax.custom_jvp` traced),
+how their rows are read, the loops, the options, the parameters' structure, JAX's
+settings and version, and the sources of edbatch that make programs.
+"""
+
+import functools
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from edbatch import memory_planner
+from edbatch.cell.cell_graph import CellGraph
+from edbatch.cell.jaxpr import Body, JaxprEqn
+from edbatch.cell.type_call import traced_type
+from edbatch.executor.program import ProgramShape
+from edbatch.graph.node_type import NodeType
+from edbatch.graph.parameters import describe
+from edbatch.graph.type_table import TypeTable
+from edbatch.stored_programs.content import Content, UnknownContentError, digest_of
+
+# Names of settings that say nothing of what is traced have one of these in them.
+_OTHER_SETTINGS = ("cache", "log", "traceback", "profil", "nans", "infs")
+_SOURCES = ("*.py", "graph", "cell", "stream", "executor", "gradient")
+
+
+def program_key(what: Any, program: ProgramShape, static: Any) -> str | None:
+    """Returns the key of a function of a program.
+
+    Args:
+        what: Which function.
+        program: The program.
+        static: All else that it is made of: shapes and dtypes of its arguments.
+
+    Returns:
+        The key, equal in all processes; None if a cell, or something in it, cannot be
+        hashed by its content.
+    """
+    settings = _settings()
+    key = (program_key, program, settings)
+    [found] = program.types.derived(key, lambda: [_content_of(program)])
+    if found is None:
+        return None
+    try:
+        return digest_of((what, found, settings, static))
+    except UnknownContentError:
+        return None
+
+
+def _content_of(program: ProgramShape) -> str | None:
+    content = Content()
+    types = program.types
+    paths, _ = jax.tree.flatten_with_path(types.params_spec)
+    try:
+        content.put((_environment(), types.x64, types.compute_dtype))
+        content.put([(jax.tree_util.keystr(path), leaf) for path, leaf in paths])
+        content.put((program.loops, program.arena_rows, program.type_rows))
+        content.put((program.options, program.chunks))
+        content.put([(k, _aval(types, k)) for k, _ in program.arena_rows])
+        for type_id in sorted({loop.type_id for loop in program.loops}):
+            _put_type(content, program, type_id)
+    except UnknownContentError:
+        return None
+    return content.digest()
+
+
+def _put_type(content: Content, program: ProgramShape, type_id: int) -> None:
+    """Adds what a type's cell computes, and where it reads and writes."""
+    node_type, types = program._type(type_id), program.types
+    content.put((type_id, str(node_type.key), _template(node_type)))
+    for kinds in (
+        node_type.operand_kinds,
+        node_type.external_kinds,
+        node_type.output_kinds,
+    ):
+        content.put([(kind, _aval(types, kind)) for kind in kinds])
+    family = node_type.family
+    content.put(family and (family.leaves, family.sources, family.entries))
+    content.put(_cell_digest(node_type, types))
+
+
+def _cell_digest(node_type: NodeType, types: TypeTable) -> str:
+    """The hash of a cell's equations; once for all programs."""
+    graph, specs = traced_type(node_type, types)
+
+    def make() -> tuple[str | None, str]:
+        content = Content()
+        try:
+            content.put_body(_body(graph))
+            content.put(specs)
+        except UnknownContentError as error:
+            return None, str(error)
+        return content.digest(), ""
+
+    digest, problem = types.derived((_cell_digest, node_type, _settings()), make)
+    if digest is None:
+        raise UnknownContentError(problem)
+    return digest
+
+
+def _body(graph: CellGraph) -> Body:
+    equations = [each for each in graph.nodes if isinstance(each, JaxprEqn)]
+    if len(equations) != len(graph.nodes):
+        raise UnknownContentError("a cell that is not as it was traced")
+    inputs = (*graph.parameters, *graph.inputs)
+    return Body(inputs, dict(graph.constants), equations, graph.outputs)
+
+
+def _template(node_type: NodeType) -> tuple[Any, ...]:
+    """How a cell is called; constants are in its equations."""
+    template = node_type.template
+    leaves = [
+        (kind, describe(content._steps))
+        if kind == "parameter"
+        else (kind, None if kind == "static" else content)
+        for kind, content in template.leaves
+    ]
+    return leaves, template.operands, template.externals, template.paddings
+
+
+def _aval(types: TypeTable, kind: int) -> tuple[Any, ...]:
+    return types.avals[kind].shape, types.avals[kind].dtype
+
+
+def _settings() -> tuple[tuple[str, str], ...]:
+    """All settings of JAX in this thread that may change what is traced."""
+    values = jax.config.values  # some settings are no attributes
+    return tuple(
+        (name, repr(getattr(jax.config, name, values[name])))
+        for name in _setting_names()
+    )
+
+
+@functools.cache
+def _setting_names() -> tuple[str, ...]:
+    return tuple(
+        name
+        for name in sorted(jax.config.values)
+        if not any(word in name for word in _OTHER_SETTINGS)
+    )
+
+
+@functools.cache
+def _environment() -> tuple[str, ...]:
+    """Versions, the platform, and a hash of the sources."""
+    sources = hashlib.sha256()
+    root = Path(__file__).resolve().parents[1]
+    files = [*Path(memory_planner.__file__).parent.glob("*.py")]
+    files += [
+        file
+        for each in _SOURCES
+        for file in root.glob(each if "*" in each else f"{each}/*.py")
+    ]
+    for file in sorted(files):
+        content = file.read_bytes()
+        sources.update(f"{file.name}:{len(content)}:".encode())
+        sources.update(content)
+    device = jax.devices()[0]
+    return (
+        jax.__version__,
+        version("jaxlib"),
+        jax.default_backend(),
+        device.device_kind,
+        sources.hexdigest(),
+    )

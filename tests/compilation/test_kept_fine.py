@@ -1,0 +1,94 @@
+"""Fine programs that an earlier process compiled run from the first call on."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+import edbatch as eb
+from edbatch.stored_programs import stored_program
+
+made, make = [], stored_program._make
+def note(*args):
+    made.append(args[1])
+    return make(*args)
+stored_program._make = note
+
+eb.use_compilation_cache()
+scale, wait = float(sys.argv[1]), int(sys.argv[2])
+cell = eb.cell(lambda params, x: jnp.tanh(params @ x), name="cell")
+batched = eb.batch(
+    lambda params, xs: cell(params, cell(params, xs)), params=np.eye(4, dtype="f4"),
+    sizes=eb.Sizes(widths=(8,)),
+)
+params = np.arange(16, dtype="f4").reshape(4, 4) / 9
+data = [np.arange(4, dtype="f4"), np.ones(4, "f4")]
+
+@eb.jit
+def slope(params, plan):
+    return jax.grad(lambda p: scale * (batched.apply(p, plan) ** 2).sum())(params)
+
+plan = batched.plan(data)
+found = slope(params, plan)
+for _ in range(3 * wait):
+    slope(params, plan)
+assert eb.wait_for_compilations(200)
+found = slope(params, plan)
+expected = jax.grad(
+    lambda p: scale * sum((jnp.tanh(p @ jnp.tanh(p @ x)) ** 2).sum() for x in data)
+)(params)
+np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+print("made", *made)
+print("tiers", *(each.tier for each in eb.compile_report()))
+print("cached", *(each.from_cache for each in eb.compile_report()))
+print("states", *(each.state for each in eb.compile_report()))
+"""
+
+
+def run(folder, scale=1, wait=True):
+    """Runs the program; what it printed, by first word, without warnings."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM, str(scale), str(int(wait))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"EDBATCH_CACHE_DIR": str(folder), "EDBATCH_TIERS": "auto"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = (line.partition(" ") for line in done.stdout.splitlines())
+    return {word: rest for word, _, rest in lines}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("programs")
+    first = run(found)
+    assert first["tiers"] == "coarse fine"
+    assert first["made"].split() == ["run_with_tapes", "differentiate"] * 2
+    return found
+
+
+def test_the_second_process_has_it_at_once(folder):
+    second = run(folder, wait=False)
+    assert second["made"] == ""
+    assert (second["tiers"], second["cached"]) == ("fine", "True")
+    assert second["states"] == "finished"
+
+
+def test_another_loss_of_the_same_signature_starts_with_the_coarse_one(folder):
+    other = run(folder, scale=2, wait=False)
+    assert other["made"] == "", "what the plan computes is the same"
+    assert (other["tiers"], other["cached"]) == ("coarse", "False")
+
+
+def test_a_note_of_a_program_that_was_removed(folder, tmp_path):
+    for each in folder.glob("*-stablehlo"):
+        (tmp_path / each.name).write_bytes(each.read_bytes())
+    found = run(tmp_path, wait=False)
+    assert found["made"] == ""
+    assert (found["tiers"], found["cached"]) == ("coarse", "False")
