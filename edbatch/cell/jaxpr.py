@@ -267,10 +267,19 @@ def is_of_jax(eqn: JaxprEqn) -> bool:
 
 @cache
 def _primitives_of_jax() -> frozenset[Primitive]:
-    """Those of `jax.extend`, which leaves one out."""
-    split = jax.make_jaxpr(lambda x: jax.lax.split(x, (1, 1)))(np.zeros(2, np.float32))
+    """Those of `jax.extend`, which leaves some out."""
+    others: list[Callable[[Array], Any]] = [
+        lambda x: jax.lax.split(x, (1, 1)),
+        lambda x: jnp.stack([x, x]),
+        jnp.unstack,
+    ]
     known = {each for each in vars(_primitives).values() if isinstance(each, Primitive)}
-    return frozenset({*known, *(eqn.primitive for eqn in split.eqns)})
+    for each in others:
+        equations = [*jax.make_jaxpr(each)(np.zeros(2, np.float32)).eqns]
+        for eqn in equations:
+            known.add(eqn.primitive)
+            equations += [own for body in inner_bodies(eqn) for own in body.equations]
+    return frozenset(known)
 
 
 def parameters_of(eqn: JaxprEqn) -> dict[str, Any]:

@@ -107,6 +107,14 @@ PAIRS = {
         lambda p, x: lax.cumsum(p["w"], axis=0)[0],
         lambda p, x: lax.cumsum(p["w"], axis=1)[0],
     ),
+    "axis of a stack": (
+        lambda p, x: jnp.stack([x, p["b"]], axis=0).sum(0),
+        lambda p, x: jnp.stack([x, p["b"]], axis=1).sum(1),
+    ),
+    "part of an array": (
+        lambda p, x: jnp.unstack(p["w"])[0] + jnp.split(x, 3)[0].sum(),
+        lambda p, x: jnp.unstack(p["w"])[1] + jnp.split(x, 3)[0].sum(),
+    ),
     "reverse": (
         lambda p, x: lax.cumsum(x, reverse=False),
         lambda p, x: lax.cumsum(x, reverse=True),
