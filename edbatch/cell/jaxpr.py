@@ -361,6 +361,21 @@ def asks_for_nothing(value: object) -> bool:
     return type(value).__name__ == "UnspecifiedValue"
 
 
+def groups_text(value: object) -> str | None:
+    """Writes how many operands of an equation belong together, as JAX 0.12 notes it.
+
+    Args:
+        value: A parameter of an equation.
+
+    Returns:
+        The text; None of anything else, or if it names an object by its address.
+    """
+    if not type(value).__module__.endswith(".flattree"):
+        return None
+    text = repr(value)
+    return None if " at 0x" in text else text
+
+
 def generator_of(value: object) -> str | None:
     """Returns the name of one of JAX's own generators of random numbers; else None."""
     name = getattr(value, "name", None)

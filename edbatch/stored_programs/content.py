@@ -27,6 +27,7 @@ from edbatch.cell.jaxpr import (
     as_body,
     asks_for_nothing,
     generator_of,
+    groups_text,
     has_rule_of_jvp,
     is_of_jax,
     literal_value,
@@ -100,6 +101,8 @@ class Content:
             self._put_dtype(value)
         elif (generator := generator_of(value)) is not None:
             self._write("generator", generator.encode())
+        elif (groups := groups_text(value)) is not None:
+            self._write("groups", groups.encode())
         elif (body := as_body(value)) is not None:
             self.put_body(body)
         elif asks_for_nothing(value):

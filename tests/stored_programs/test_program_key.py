@@ -98,6 +98,11 @@ def test_equal_models_have_one_key():
     assert key_of(base) == key_of(base)
 
 
+# In JAX 0.12 they are functions, and what has one is traced.
+POLICIES_ARE_VALUES = not callable(jax.checkpoint_policies.dots_saveable) or hasattr(
+    jax.checkpoint_policies.dots_saveable, "only_if_no_batch_dims"
+)
+
 PAIRS = {
     "operation": (base, lambda p, x: jnp.sin(p["w"] @ x + p["b"])),
     "order of operands": (lambda p, x: x - p["b"], lambda p, x: p["b"] - x),
@@ -128,6 +133,10 @@ PAIRS = {
     "which parameter": (lambda p, x: x + p["b"], lambda p, x: x + p["w"][0]),
     "precision": (rounded(lax.Precision.DEFAULT), rounded(lax.Precision.HIGHEST)),
     "body of a scan": (scanned(1.0), scanned(2.0)),
+    "carry of a scan": (
+        lambda p, x: lax.scan(lambda c, a: ((c[0] + a, c[1]), c[1]), (x, x), p["w"])[1],
+        lambda p, x: lax.scan(lambda c, a: ((c[0] + a, c[0]), c[1]), (x, x), p["w"])[1],
+    ),
     "branch": (chosen(1.0), chosen(2.0)),
     "inner call": (called(1.0), called(2.0)),
     "inside of checkpoint": (kept(1.0), kept(2.0)),
@@ -149,6 +158,9 @@ PAIRS = {
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_cells_that_differ_have_two(pair):
     one, other = map(key_of, pair)
+    if pair is PAIRS["policy of checkpoint"] and not POLICIES_ARE_VALUES:
+        assert one is None and other is None
+        return
     assert None not in (one, other)
     assert one != other
 
