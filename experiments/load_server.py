@@ -35,6 +35,7 @@ from load_wire import ANSWERED, FAILED, Answer, Reader, pack_answer
 
 import edbatch as eb
 from edbatch.compilation.settings import Tiers
+from edbatch.compilation.worker import wait_for_compilations
 from edbatch.graph.context import jitted_cells
 from edbatch.policies.serving.choices import GREEDY, LARGEST, OLDEST, READY
 from edbatch.policies.serving.heuristics import CELL_ROWS, ServingHeuristic
@@ -201,6 +202,7 @@ class Systems:
         for _ in range(_PASSES):
             before = self.compilations.count
             run()
+            wait_for_compilations()  # by the background thread
             clean = clean + 1 if self.compilations.count == before else 0
             if clean == _CLEAN:
                 break

@@ -83,6 +83,8 @@ class WaveLoop:
             did = [self._step(each) for each in generations]
             if any(did):
                 self.turns.add(clock.end())
+                for each in generations:
+                    each.runner.execution.compile_moves()
             with queue.changed:
                 if not any(did):
                     self._wait()

@@ -92,6 +92,21 @@ class WaveSizes(WithoutLock):
             rows *= _POOL_GROWTH
         return min(rows, most)
 
+    def pool_sizes(self, kind: int) -> list[int]:
+        """Returns all sizes that a pool may have in a wave of these sizes.
+
+        Args:
+            kind: Its array kind.
+
+        Returns:
+            What `pool_rows` may return, ascending.
+        """
+        most = self.bucket.sizes[f"pool {kind}"]
+        found = [self.pool_rows(kind, 1)]
+        while found[-1] < most:
+            found.append(self.pool_rows(kind, found[-1] + 1))
+        return found
+
     def result_rows(self, name: Hashable, needed: int) -> int:
         """Returns how many rows a part of a result has, which only grows.
 

@@ -154,6 +154,32 @@ def cut_batches(
 
 
 @njit(cache=True)
+def cut_wave(
+    batch_start: np.ndarray,
+    batch_type: np.ndarray,
+    order: np.ndarray,
+    nodes: WaveNodes,
+    tables: LoopTables,
+    next_row: np.ndarray,
+) -> tuple[WaveChunks, np.ndarray]:
+    """Cuts batches and returns the rows that arenas need, in one call.
+
+    Args:
+        batch_start: As for `cut_batches`.
+        batch_type: As for `cut_batches`.
+        order: As for `rows_needed`.
+        nodes: As for `rows_needed`.
+        tables: The program's tables.
+        next_row: As for `rows_needed`.
+
+    Returns:
+        What both return.
+    """
+    chunks = cut_batches(batch_start, batch_type, tables)
+    return chunks, rows_needed(chunks, order, nodes, tables, next_row)
+
+
+@njit(cache=True)
 def write_wave(
     chunks: WaveChunks,
     order: np.ndarray,

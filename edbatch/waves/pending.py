@@ -16,22 +16,26 @@ from edbatch.graph.tape import Tape
 from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.policy import Policy, needs_check, reject_invalid
 from edbatch.schedule.schedule import Schedule
+from edbatch.waves.needed_nodes import (
+    find_needed,
+    nodes_left,
+    nodes_of_values,
+    part_structure,
+)
 from edbatch.waves.value_rows import ValueRows
 from edbatch.waves.wave_nodes import (
     Pools,
     RecordedNodes,
     WaveNodes,
-    find_needed,
     join_nodes,
     no_nodes,
     nodes_of,
-    nodes_of_values,
-    part_structure,
     select_nodes,
     take_slots,
 )
 
 _MOST_PARTS = 64  # waves of which nodes wait apart
+_NOTHING = no_nodes()
 
 
 class PendingNodes:
@@ -46,11 +50,12 @@ class PendingNodes:
 
     def __init__(self, types: TypeTable) -> None:
         self._types = types
-        self._front = no_nodes()
+        self._front = _NOTHING
         self._behind: list[tuple[RecordedNodes, np.ndarray]] = []  # which of them wait
         self._num_behind = 0
         self._operand_node: np.ndarray | None = None
         self._in_parts = False  # whether an instance's nodes may stand apart in front
+        self._needed: tuple[np.ndarray, GraphStructure] | None = None
 
     def __len__(self) -> int:
         return len(self._front) + self._num_behind
@@ -87,7 +92,7 @@ class PendingNodes:
             What was added.
         """
         new = nodes_of(tape, parts)
-        self._put_behind(np.arange(len(self._front), dtype=np.int32))
+        self._put_front_behind()
         self._front = new
         return new
 
@@ -99,7 +104,7 @@ class PendingNodes:
         """
         if not self._behind:
             return
-        self._put_behind(np.arange(len(self._front), dtype=np.int32))
+        self._put_front_behind()
         parts = []
         for found, kept in self._behind:
             used = kept[rows.are_used(found.nodes.first_value[kept])]
@@ -108,12 +113,16 @@ class PendingNodes:
         self._behind, self._num_behind = [], 0
         self._in_parts = True
 
+    def _put_front_behind(self) -> None:
+        """Lets all nodes in front wait behind."""
+        self._put_behind(np.arange(len(self._front), dtype=np.int32))
+
     def _put_behind(self, kept: np.ndarray) -> None:
         """Lets nodes in front wait behind; there is nothing in front then."""
         if len(kept):
             self._behind.append((self._front, kept))
             self._num_behind += len(kept)
-        self._front, self._operand_node = no_nodes(), None
+        self._front, self._operand_node, self._needed = _NOTHING, None, None
         self._in_parts = False
 
     def needed_for(self, values: np.ndarray, rows: ValueRows) -> np.ndarray:
@@ -137,9 +146,10 @@ class PendingNodes:
         self, values: np.ndarray, rows: ValueRows
     ) -> tuple[np.ndarray, bool]:
         """Finds needed nodes in front, and whether they read ones behind."""
-        needed, self._operand_node, reads = find_needed(
+        needed, self._operand_node, reads, *parts = find_needed(
             self.nodes, self._types.counts[2], values, rows.first, rows.tables()[0]
         )
+        self._needed = needed, GraphStructure(self._types.keys, *parts)
         return needed, bool(self._behind) and reads
 
     def all(self) -> np.ndarray:
@@ -188,6 +198,8 @@ class PendingNodes:
         Returns:
             The structure of these nodes.
         """
+        if self._needed is not None and self._needed[0] is chosen:
+            return self._needed[1]
         return GraphStructure(
             self._types.keys, *part_structure(chosen, self.nodes, self.operand_node)
         )
@@ -233,9 +245,7 @@ class PendingNodes:
             ran: The nodes that ran; ``[n] int32``.
             rows: Which values are in use.
         """
-        left = np.ones(len(self._front), np.bool_)
-        left[ran] = False
-        self._put_behind(np.flatnonzero(left).astype(np.int32))
+        self._put_behind(nodes_left(len(self._front), ran))
         if len(self._behind) > _MOST_PARTS:
             self.merge(rows)
-            self._put_behind(np.arange(len(self._front), dtype=np.int32))
+            self._put_front_behind()

@@ -1,5 +1,6 @@
 """The compiled functions of a model's waves, and what they are compiled for."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from edbatch.plan.keys import program_with
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, Needs, by_kind
 from edbatch.stream.wave_sizes import WaveSizes, power_of_two
-from edbatch.waves.encoding import LoopTables, loop_tables
+from edbatch.waves.encoding import LoopTables, WaveChunks, loop_tables
 from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave, shift_rows
 
 Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
@@ -61,6 +62,7 @@ class WaveProgram(NamedTuple):
         packed: The packed parameters.
         types: Types that were known when the tables were made.
         arenas: Rows of each arena, by array kind.
+        arena_rows: The same as an array, of all kinds known; ``[K] int64``.
         pools: The array kinds of external inputs that it reads.
         by_chunks: What it is compiled for by the chunks that it visits at most.
     """
@@ -71,6 +73,7 @@ class WaveProgram(NamedTuple):
     packed: Prepared
     types: int
     arenas: dict[int, int]
+    arena_rows: np.ndarray
     pools: tuple[int, ...]
     by_chunks: dict[int, WaveShape]
 
@@ -125,6 +128,37 @@ class WaveProgram(NamedTuple):
         """
         sizes = self.bucket.sizes
         return all(sizes.get(name, -1) >= size for name, size in needs.items())
+
+    def has_room(
+        self,
+        chunks: WaveChunks,
+        rows: np.ndarray,
+        asked: Mapping[int, Sequence[int]],
+        pools: Pools,
+    ) -> bool:
+        """Tells whether a wave fits, in arenas of the program's sizes; as `holds`.
+
+        Args:
+            chunks: The wave's chunks.
+            rows: Rows that arenas need, by array kind; ``[K] int64``.
+            asked: Values that are asked for, by array kind.
+            pools: External inputs by array kind.
+
+        Returns:
+            Whether it does.
+        """
+        shape, sizes = self.shape, self.bucket.sizes
+        if chunks.length > shape.length or chunks.steps > shape.steps:
+            return False
+        if len(rows) != len(self.arena_rows) or (rows > self.arena_rows).any():
+            return False
+        for kind, values in asked.items():
+            if len(values) > sizes.get(f"fetch {kind}", -1):
+                return False
+        for kind, pool in pools.items():
+            if len(pool) >= sizes.get(f"pool {kind}", -1):
+                return False
+        return True
 
     def new_wave(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Makes the integers of a wave.
@@ -196,7 +230,9 @@ def make_program(
     tables = loop_tables(types.types[:count], bucket.loops, overhead)
     pools = tuple(by_kind("pool", sizes))
     arenas = dict(program.arena_rows)
-    return WaveProgram(bucket, shape, tables, packed, count, arenas, pools, {})
+    rows = np.zeros(len(types.avals), np.int64)
+    rows[list(arenas)] = list(arenas.values())
+    return WaveProgram(bucket, shape, tables, packed, count, arenas, rows, pools, {})
 
 
 def pad_pools(

@@ -65,6 +65,12 @@ class Wave:
         arrays = self.integers, tuple(self.pools[kind] for kind in kinds)
         return tuple(zip(names, arrays, strict=True)), (self.shape, kinds)
 
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """As `tree_flatten_with_keys`, without names: what each call needs."""
+        kinds = tuple(sorted(self.pools))
+        pools = tuple(self.pools[kind] for kind in kinds)
+        return (self.integers, pools), (self.shape, kinds)
+
     @classmethod
     def tree_unflatten(cls, static: Any, arrays: tuple[Any, ...]) -> "Wave":
         """Builds a wave from its parts."""

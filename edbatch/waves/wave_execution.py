@@ -1,8 +1,9 @@
 """The device's side of waves: arenas, the program that runs on them, and its sizes."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import jax
@@ -17,7 +18,13 @@ from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Needs
 from edbatch.stream.wave_sizes import WaveSizes
-from edbatch.waves.encoding import WaveChunks, cut_batches, rows_needed, write_wave
+from edbatch.waves.encoding import (
+    WaveChunks,
+    cut_batches,
+    cut_wave,
+    rows_needed,
+    write_wave,
+)
 from edbatch.waves.pending import PendingNodes
 from edbatch.waves.programs import (
     WaveFunctions,
@@ -30,6 +37,8 @@ from edbatch.waves.programs import (
 from edbatch.waves.resident_values import ResidentValues, Rows, few_rows
 from edbatch.waves.wave import Wave
 from edbatch.waves.wave_report import WaveReport
+
+_SETTLED = 8  # waves after which a program is taken to be large enough
 
 
 class WaveExecution:
@@ -64,6 +73,9 @@ class WaveExecution:
         self._params = params
         self._key = None if rng is None else typed_key(rng)
         self._program: WaveProgram | None = None
+        self._grown_for: WaveProgram | None = None  # of whose sizes arenas are
+        self._grown_at = 0  # how many waves there were before
+        self._moves_for: WaveProgram | None = None  # for which rows can be moved
         self._wave: Wave | None = None  # the last one
         self._most_chunks = 0  # of any wave
         self._ready: Callable[..., Any] | None = None  # a compiled program
@@ -158,18 +170,52 @@ class WaveExecution:
         if self._program is None or self._wave is None:
             return []
         arenas, functions = self.values.arenas, self._functions
-        rows = {kind: np.zeros(len(each), np.int32) for kind, each in arenas.items()}
         packed, key = self._program.packed, self._key
         waves = [
-            replace(self._wave, shape=each)
-            for each in self._program.shapes_up_to(self._most_chunks)
+            replace(self._wave, shape=shape, pools=pools)
+            for shape in self._program.shapes_up_to(self._most_chunks)
+            for pools in self._pools_of_all_sizes(self._program.pools)
         ]
-        few = {kind: own[: few_rows(len(own))] for kind, own in rows.items()}
         return [
             *((functions.run, (packed, arenas, each, key)) for each in waves),
-            (functions.move, (arenas, rows)),
-            (functions.shift, (arenas, few)),
+            *self._moves(),
         ]
+
+    def _pools_of_all_sizes(self, kinds: Sequence[int]) -> list[dict[int, np.ndarray]]:
+        """Returns pools of all sizes that waves may have; zeros."""
+        types, sizes = self._state.types, [self._sizes.pool_sizes(k) for k in kinds]
+        found = []
+        for rows in product(*sizes):
+            avals = map(types.kinds.pool_aval, kinds)
+            found.append(
+                {
+                    kind: np.zeros((size, *aval.shape), aval.dtype)
+                    for kind, size, aval in zip(kinds, rows, avals, strict=True)
+                }
+            )
+        return found
+
+    def compile_moves(self) -> None:
+        """Has the functions that move rows compiled, in the background.
+
+        To be called after waves. Arenas that have grown are full much later, when
+        nobody should wait for a compiler. While sizes still grow nothing is compiled.
+        """
+        if self._moves_for is self._grown_for:
+            return
+        if self._counts.waves < self._grown_at + _SETTLED:
+            return
+        self._moves_for = self._grown_for
+        for function, arguments in self._moves():
+            if function.missing(*arguments) is not None:
+                function.warm_up_in_background(*arguments)
+
+    def _moves(self) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
+        """Returns the functions that move rows of the present arenas, and arguments."""
+        arenas, functions = self.values.arenas, self._functions
+        rows = {kind: np.zeros(len(each), np.int32) for kind, each in arenas.items()}
+        few = {kind: own[: few_rows(len(own))] for kind, own in rows.items()}
+        return [(functions.move, (arenas, rows)), (functions.shift, (arenas, few))]
 
     def result_rows(self, name: Hashable, needed: int) -> int:
         """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""
@@ -186,10 +232,21 @@ class WaveExecution:
         program = self._program
         if program is None or not program.knows(schedule.batch_type):
             program = self._grow(largest_batches(schedule), {})
+        pools = pending.pools
+        if self._grown_for is program:  # the usual case, in one compiled call
+            chunks, own = cut_wave(
+                schedule.batch_start,
+                schedule.batch_type,
+                schedule.order,
+                pending.nodes,
+                program.tables,
+                self.values.rows.next_row,
+            )
+            if program.has_room(chunks, own, asked, pools):
+                return program, chunks
         while True:
             tables = program.tables
             chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
-            pools = pending.pools
             needs: Needs = {"stream": chunks.length, "steps": chunks.steps}
             needs |= {f"fetch {kind}": len(each) for kind, each in asked.items()}
             needs |= {f"pool {kind}": len(each) + 1 for kind, each in pools.items()}
@@ -208,6 +265,7 @@ class WaveExecution:
             needs |= {f"arena {kind}": size for kind, size in rows.items()}
             if program.holds(needs):
                 self.values.grow(program.arenas)
+                self._grown_for, self._grown_at = program, self._counts.waves
                 return program, chunks
             program = self._grow({}, needs)  # perhaps with other loops
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -72,19 +73,40 @@ def nodes_of(tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
     Returns:
         The nodes.
     """
-    node_type = np.array(tape.node_type, np.int32)
-    operand, external, value = slot_starts(node_type, *tape.types.counts)
-    numbers, counts = np.array(parts, np.int32).reshape(-1, 2).T
+    # The columns of a compiled tape are read where they are: it makes new ones next.
+    node_type = np.asarray(tape.node_type, np.int32)
+    flat = np.fromiter(chain.from_iterable(parts), np.int32, 2 * len(parts))
+    operand, external, value, owner = _slots_of(
+        node_type, *tape.types.counts, tape.num_values, flat
+    )
     nodes = WaveNodes(
         node_type,
         operand,
-        np.array(tape.operands, np.int64),
+        np.asarray(tape.operands, np.int64),
         external,
-        np.array(tape.external_rows, np.int32),
-        value[:-1] + np.int64(tape.num_values - value[-1]),
-        np.repeat(numbers, counts),
+        np.asarray(tape.external_rows, np.int32),
+        value,
+        owner,
     )
     return RecordedNodes(nodes, tape.pools())
+
+
+@njit(cache=True)
+def _slots_of(node_type, num_operands, num_externals, num_outputs, end, parts):
+    """First operand slot, external slot and value of nodes, and their owners."""
+    operand, external, before = slot_starts(
+        node_type, num_operands, num_externals, num_outputs
+    )
+    count = len(node_type)
+    value = np.empty(count, np.int64)
+    for v in range(count):
+        value[v] = before[v] + (end - before[count])
+    owner = np.empty(count, np.int32)
+    v = 0
+    for k in range(0, len(parts), 2):
+        owner[v : v + parts[k + 1]] = parts[k]
+        v += parts[k + 1]
+    return operand, external, value, owner
 
 
 def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> RecordedNodes:
@@ -234,36 +256,6 @@ def _kinds_of(node_type, starts, kinds):
 
 
 @njit(cache=True)
-def nodes_of_values(
-    nodes: WaveNodes, num_outputs: np.ndarray, values: np.ndarray
-) -> np.ndarray:
-    """Finds the nodes that compute values, in compiled code.
-
-    Args:
-        nodes: ``N`` nodes.
-        num_outputs: Outputs of each type; ``[T] int32``.
-        values: Numbers of values; ``[n] int64``.
-
-    Returns:
-        The nodes, -1 where a value is missing or of another node; ``[n] int32``.
-    """
-    found = np.full(len(values), -1, np.int32)
-    for k in range(len(values)):
-        found[k] = _node_of(values[k], nodes, num_outputs)
-    return found
-
-
-@njit(cache=True)
-def _node_of(value, nodes, num_outputs):
-    first = nodes.first_value
-    if not len(first) or value < first[0]:
-        return -1
-    v = np.searchsorted(first, value, side="right") - 1
-    # Nodes without outputs have the first value of the next node.
-    return v if value < first[v] + num_outputs[nodes.node_type[v]] else -1
-
-
-@njit(cache=True)
 def take_slots(
     chosen: np.ndarray, start: np.ndarray, slots: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -284,91 +276,3 @@ def take_slots(
     for k in range(len(chosen)):
         found[own[k] : own[k + 1]] = slots[start[chosen[k]] : start[chosen[k] + 1]]
     return own, found
-
-
-@njit(cache=True)
-def find_needed(
-    nodes: WaveNodes,
-    num_outputs: np.ndarray,
-    values: np.ndarray,
-    first: int,
-    row: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Finds the nodes that values depend on, in compiled code.
-
-    Args:
-        nodes: ``N`` nodes.
-        num_outputs: Outputs of each type; ``[T] int32``.
-        values: Numbers of values; ``[n] int64``.
-        first: Number of the first value in `row`.
-        row: Row of each value, -1 where it has none; ``[V] int32``.
-
-    Returns:
-        The nodes that are needed, ascending, ``[m] int32``; the node that each operand
-        slot reads, or -1, ``[E] int32``; and whether needed nodes or callers read
-        values without rows of nodes recorded earlier.
-    """
-    count = len(nodes.node_type)
-    begin = nodes.first_value[0] if count else first + len(row)
-    operand_node = nodes_of_values(nodes, num_outputs, nodes.operands)
-    needed = np.zeros(count, np.bool_)
-    reads = False
-    total = 0
-    for value in values:
-        v = _node_of(value, nodes, num_outputs)
-        if v >= 0:
-            needed[v] = True
-        elif value < begin and row[value - first] < 0:
-            reads = True
-    for v in range(count - 1, -1, -1):
-        if not needed[v]:
-            continue
-        total += 1
-        for e in range(nodes.operand_start[v], nodes.operand_start[v + 1]):
-            value = nodes.operands[e]
-            if operand_node[e] >= 0:
-                needed[operand_node[e]] = True
-            elif 0 <= value < begin and row[value - first] < 0:
-                reads = True
-    chosen = np.empty(total, np.int32)
-    at = 0
-    for v in range(count):
-        if needed[v]:
-            chosen[at] = v
-            at += 1
-    return chosen, operand_node, reads
-
-
-@njit(cache=True)
-def part_structure(
-    chosen: np.ndarray, nodes: WaveNodes, operand_node: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Makes the structure of some nodes, in compiled code.
-
-    Args:
-        chosen: The nodes, in a topological order; ``[n] int32``.
-        nodes: All nodes.
-        operand_node: The node that each operand slot reads, or -1; ``[E] int32``.
-
-    Returns:
-        Their types, first operands, operands' nodes among them, and how many nodes of
-        one instance stand together; as in `GraphStructure`.
-    """
-    place = np.full(len(nodes.node_type), -1, np.int32)
-    node_type = np.empty(len(chosen), np.int32)
-    together = np.zeros(len(chosen), np.int32)
-    groups = 0
-    last = -1
-    for k in range(len(chosen)):
-        v = chosen[k]
-        place[v] = k
-        node_type[k] = nodes.node_type[v]
-        if nodes.owner[v] != last:
-            last = nodes.owner[v]
-            groups += 1
-        together[groups - 1] += 1
-    start, slots = take_slots(chosen, nodes.operand_start, operand_node)
-    for e in range(len(slots)):
-        if slots[e] >= 0:
-            slots[e] = place[slots[e]]
-    return node_type, start, slots, together[:groups].copy()

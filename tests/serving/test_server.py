@@ -20,6 +20,7 @@ from asking_models import (
 from compared_answers import assert_same
 
 import edbatch as eb
+from edbatch.compilation.worker import wait_for_compilations
 from edbatch.serving import generation
 from edbatch.serving.wave_loop import WaveLoop
 from edbatch.waves.runner import WaveRunner
@@ -326,6 +327,17 @@ def test_keys_follow_from_the_number_of_the_request():
     for k, each in enumerate(found):
         with eb.cell_keys(key, instance=k):
             assert_same(each, model(params, 3))
+
+
+def test_moving_rows_is_compiled_before_arenas_are_full():
+    with eb.Server(eb.batch(shift_reduce), make_params()) as server:
+        words = sample_words(1)[0]
+        for _ in range(10):
+            server.submit_nowait(words).result(60)
+        wait_for_compilations()
+        execution = server._loop._generations[-1].runner.execution
+        for function, arguments in execution.calls():
+            assert function.missing(*arguments) is None
 
 
 def test_a_warm_server_compiles_nothing():

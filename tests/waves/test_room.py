@@ -81,6 +81,33 @@ def test_a_warm_up_compiles_what_waves_need(block):
     assert ran[-1] == "fine"
 
 
+@eb.cell
+def read_image(params, image):
+    return image[:6] * params["embed"]["W"][0, 0]
+
+
+def test_programs_are_compiled_ahead_for_all_sizes_of_large_inputs():
+    params = {"embed": {"W": np.full((1, 1), 2.0, np.float32)}}
+    batched = eb.batch(lambda params, image: eb.value(read_image(params, image)))
+    images = np.random.default_rng(0).normal(size=(70, 1024)).astype(np.float32)
+
+    def run(count):
+        runner, model = batched.wave_runner(params)
+        runs = [runner.start(k, lambda k=k: model(images[k])) for k in range(count)]
+        for run, [answer] in runner.answers(runner.launch(runs)):
+            np.testing.assert_allclose(answer, 2 * images[run.index][:6], rtol=1e-6)
+        return runner.execution
+
+    execution = run(40)
+    sizes = {len(pool) for pool in execution._wave.pools.values()}
+    for function, arguments in execution.calls():
+        function.warm_up(*arguments)
+    with eb.set_stance("fail_on_compile"):
+        for count in (70, 1, 40):
+            sizes |= {len(pool) for pool in run(count)._wave.pools.values()}
+    assert sizes == {64, 128}
+
+
 def test_many_instances_in_flight():
     params = make_params()
     instances = [(k % 12, k % 3) for k in range(10_000)]
