@@ -206,7 +206,7 @@ def test_modes_of_indexing_and_numbers_out_of_bounds(mode, shape):
     ids=["unpacked", "unhoisted", "remat"],
 )
 def test_compilers(compiler):
-    batched = eb.batch(encode, params=new_params(), compiler=compiler)
+    batched = eb.batch(encode, params=new_params(), sizes=SIZES, compiler=compiler)
     check(batched, batched.plan(sample(4, 12)), new_params())
 
 
@@ -246,7 +246,7 @@ def test_other_rows_and_padding_stay_out_of_it():
         )
 
     params = {"embedding": new_params()["embedding"].at[3].set(0)}
-    batched = eb.batch(model, params=params)
+    batched = eb.batch(model, params=params, sizes=SIZES)
     words = [[np.int32(w) for w in each] for each in ([3], [5, 6, 7], [1], [9] * 5)]
     plan = batched.plan(words)
     _, found = jax.jit(sparse.value_and_grad(loss_of(batched), "embedding"))(
@@ -262,7 +262,7 @@ def test_other_rows_and_padding_stay_out_of_it():
 def test_no_array_of_the_size_of_the_table_is_made():
     # A size that nothing else here has.
     params = new_params() | {"embedding": jnp.ones((4999, WIDTH))}
-    batched = eb.batch(encode, params=params)
+    batched = eb.batch(encode, params=params, sizes=SIZES)
     plan = batched.plan(sample(3, 5))
 
     def count(function):
