@@ -1,7 +1,7 @@
 """Recorded nodes wait until they are needed, or too many wait."""
 
 import itertools
-from functools import partial
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -20,11 +20,13 @@ from asking_models import (
 )
 
 import edbatch as eb
+from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
 from edbatch.schedule.schedule import Schedule
 from edbatch.waves import rollout, runner
 
 PARAMS = make_params()
+batched_once = cache(eb.batch)  # what tests share that differ in waves only
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +39,8 @@ def coarse():
 def check(outputs, model, instances):
     found = split_instances(outputs, len(instances))
     for one, instance in zip(found, instances, strict=True):
-        expected = model(PARAMS, instance)
+        with jitted_cells():
+            expected = model(PARAMS, instance)
         assert jax.tree.structure(one) == jax.tree.structure(expected)
         for leaf, other in zip(
             jax.tree.leaves(one), jax.tree.leaves(expected), strict=True
@@ -106,7 +109,7 @@ def lag_behind(params, steps):
 @pytest.mark.parametrize("count", [1, 3, 5, 6, 7])
 def test_nodes_that_read_waiting_ones_are_not_ready(count):
     steps = [5 + k % 3 for k in range(count)]
-    check(eb.batch(lag_behind).rollout(PARAMS, steps).outputs, lag_behind, steps)
+    check(batched_once(lag_behind).rollout(PARAMS, steps).outputs, lag_behind, steps)
 
 
 def test_a_schedule_without_what_it_reads_is_refused():
@@ -126,7 +129,7 @@ def test_a_schedule_without_what_it_reads_is_refused():
 def test_a_bound_of_what_waits_changes_no_result(model, most, monkeypatch):
     monkeypatch.setattr(runner, "_MOST_WAITING", most)
     instances = list(range(9))
-    found = eb.batch(model).rollout(PARAMS, instances)
+    found = batched_once(model).rollout(PARAMS, instances)
     check(found.outputs, model, instances)
     if most == 0:
         assert found.report.nodes == found.report.recorded
@@ -136,9 +139,9 @@ def test_a_bound_of_what_waits_changes_no_result(model, most, monkeypatch):
 @pytest.mark.parametrize("model", [shift_reduce, wander])
 def test_two_parts_give_what_one_gives(model, count, monkeypatch):
     instances = sample_words(count) if model is shift_reduce else list(range(count))
-    whole = eb.batch(model).rollout(PARAMS, instances)
+    batched = batched_once(model)
+    whole = batched.rollout(PARAMS, instances)
     monkeypatch.setattr(rollout, "_TWO_PARTS", 2)
-    batched = eb.batch(model)
     parts = batched.rollout(PARAMS, instances)
     check(parts.outputs, model, instances)
     for one, other in zip(whole.recordings, parts.recordings, strict=True):
@@ -169,7 +172,7 @@ class RandomWaves:
 
     def __init__(self, model, seed):
         self.rng = np.random.default_rng(seed)
-        self.runner, self.model = eb.batch(model).wave_runner(PARAMS)
+        self.runner, self.model = batched_once(model).wave_runner(PARAMS)
 
     def random_schedule(self):
         pending, rng = self.runner.pending, self.rng

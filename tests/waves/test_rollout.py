@@ -1,5 +1,7 @@
 """Minibatches of models that ask for values equal the models run by themselves."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,9 @@ from asking_models import (
 )
 
 import edbatch as eb
+from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
+from edbatch.policies.registry import get_policy
 
 MODELS = {
     "parser": (shift_reduce, sample_words(13)),
@@ -35,8 +39,18 @@ def assert_same(found, expected, tolerance=2e-5):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
-def unbatched(model, params, instances):
-    return [jax.tree.map(np.asarray, model(params, each)) for each in instances]
+@functools.cache
+def unbatched(name):
+    """What the model returns for each instance, alone."""
+    model, instances = MODELS[name]
+    with jitted_cells():
+        found = [model(make_params(), each) for each in instances]
+    return jax.tree.map(np.asarray, found)
+
+
+@functools.cache
+def batched_once(name):
+    return eb.batch(MODELS[name][0])
 
 
 def random_loss(result, seed=0):
@@ -53,11 +67,11 @@ def random_loss(result, seed=0):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("policy", ["agenda", "greedy", "depth"])
 def test_a_call_equals_the_model_run_on_each_instance(name, policy):
-    model, instances = MODELS[name]
-    params = make_params()
-    batched = eb.batch(model, policy)
-    found = split_instances(batched(params, instances), len(instances))
-    for one, other in zip(found, unbatched(model, params, instances), strict=True):
+    _, instances = MODELS[name]
+    batched = batched_once(name)
+    batched.policy = get_policy(policy)
+    found = split_instances(batched(make_params(), instances), len(instances))
+    for one, other in zip(found, unbatched(name), strict=True):
         assert_same(one, other)
 
 
@@ -65,11 +79,11 @@ def test_a_call_equals_the_model_run_on_each_instance(name, policy):
 def test_recordings_run_again_with_the_gradients_of_the_model(name):
     model, instances = MODELS[name]
     params = make_params()
-    batched = eb.batch(model)
+    batched = batched_once(name)
     found = batched.rollout(params, instances)
     plan = batched.plan(found.recordings)
     again = batched.apply(params, plan)
-    expected = unbatched(model, params, instances)
+    expected = unbatched(name)
     for results in (found.outputs, again):
         own = split_instances(results, len(instances))
         for one, other in zip(own, expected, strict=True):
@@ -87,9 +101,10 @@ def test_recordings_run_again_with_the_gradients_of_the_model(name):
         )
 
     gradient = jax.grad(loss)(params)
-    reference = jax.grad(
-        lambda params: sum(random_loss(model(params, each)) for each in instances)
-    )(params)
+    with jitted_cells():
+        reference = jax.grad(
+            lambda params: sum(random_loss(model(params, each)) for each in instances)
+        )(params)
     assert_same(gradient, reference, 1e-3)
 
 
