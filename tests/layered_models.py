@@ -19,10 +19,9 @@ OPTIONS = {
     "default": {},
     "hoisted": {"compiler": replace(SHARED, hoisting="always")},
     "as it is written": {"compiler": replace(SHARED, packing="never", slices="never")},
-    "remat": {"compiler": replace(SHARED, remat="always")},
-    "aligned": {
+    "aligned, remat": {
         "planner": eb.Planner(layout="aligned"),
-        "compiler": replace(SHARED, slices="always"),
+        "compiler": replace(SHARED, slices="always", remat="always"),
     },
 }
 

@@ -14,7 +14,7 @@ from trees import all_states, encode, make_params, sample_trees
 import edbatch as eb
 from edbatch.models import WORKLOADS, get_workload
 
-SIZES = eb.Sizes(widths=(4, 16))
+SIZES = eb.Sizes(widths=(8,))
 HALF = jnp.bfloat16
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -37,10 +37,11 @@ QUICK = ("tree-lstm", "bilstm-tagger")
 def test_workloads_compute_what_their_cells_compute_in_bfloat16(name):
     workload = get_workload(name, vocabulary_size=20)
     params = workload.init_params(jax.random.key(0), 8)
-    batched = eb.batch(workload.model, params=params, compute_dtype=HALF)
-    found = eb.verify(batched, params, workload.sample(np.random.default_rng(0), 3))
+    batched = new_batched(workload.model, params)
+    minibatch = workload.sample(np.random.default_rng(0), 3)
+    found = eb.verify(batched, params, minibatch)
     assert found.max_gradient_error is not None
-    plan = batched.plan(workload.sample(np.random.default_rng(1), 2))
+    plan = batched.plan(minibatch)
     outputs = jax.tree.leaves(batched.apply(params, plan))
     assert jnp.dtype(HALF) in {each.dtype for each in outputs}
     own = jax.tree.leaves(jax.grad(total, 1)(batched, params, plan))
@@ -171,7 +172,7 @@ def asks(params, tree):
 
 def test_families_share_loops():
     params = {"layers": [jnp.full((4, 4), 0.1 * k) for k in range(1, 7)]}
-    batched = eb.batch(stack, params=params, compute_dtype=HALF)
+    batched = new_batched(stack, params)
     instances = [np.ones(4, np.float32), np.zeros(4, np.float32)]
     eb.verify(batched, params, instances)
     plan = batched.plan(instances)
@@ -221,5 +222,6 @@ def test_dtypes_that_cells_cannot_compute_in(dtype):
 @pytest.mark.parametrize("dtype", [None, "float32"])
 def test_float32_is_what_parameters_have(dtype):
     params, trees = make_params(), sample_trees(0, 4)
-    found = eb.batch(encode, compute_dtype=dtype)(params, trees)[0]
-    np.testing.assert_array_equal(found, eb.batch(encode)(params, trees)[0])
+    found = eb.batch(encode, sizes=SIZES, compute_dtype=dtype)(params, trees)[0]
+    plain = eb.batch(encode, sizes=SIZES)(params, trees)[0]
+    np.testing.assert_array_equal(found, plain)

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+import edbatch as eb
+
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -48,6 +50,13 @@ def run_examples(module: ModuleType) -> str:
     for test in find_examples(module):
         runner.run(test, out=report.append)
     return "".join(report)
+
+
+@pytest.fixture(autouse=True)
+def coarse() -> Iterator[None]:
+    """Programs are those that users meet first, which compile sooner."""
+    with eb.use_tiers("coarse"):
+        yield
 
 
 @pytest.mark.parametrize("name", list(installed_modules()))

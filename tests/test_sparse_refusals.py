@@ -10,7 +10,7 @@ import edbatch as eb
 from edbatch import sparse
 from edbatch.errors import PlanError
 
-BATCHED = eb.batch(encode, params=new_params())
+BATCHED = eb.batch(encode, params=new_params(), sizes=eb.Sizes(widths=(8,)))
 
 
 def test_a_table_that_the_loss_reads_too():

@@ -20,7 +20,7 @@ from edbatch import sparse
 from edbatch.errors import PlanError
 from edbatch.training import Trainer
 
-BATCHED = eb.batch(encode, params=new_params())
+BATCHED = eb.batch(encode, params=new_params(), sizes=eb.Sizes(widths=(8,)))
 
 
 def random_rows(seed, num_rows=9, width=4):

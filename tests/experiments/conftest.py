@@ -11,7 +11,10 @@ import edbatch as eb
 
 @pytest.fixture(scope="module", autouse=True)
 def quickly(quick_compiles):
-    """What the scripts measure is not looked at."""
+    """What the scripts measure is not looked at: coarse programs compile soon."""
+    with pytest.MonkeyPatch.context() as patch, eb.use_tiers("coarse"):
+        patch.setenv("EDBATCH_TIERS", "coarse")
+        yield
 
 
 @pytest.fixture(scope="module")

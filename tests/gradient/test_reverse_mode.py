@@ -25,7 +25,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def loss(params):
-    batched = eb.batch(encode, params=params)
+    batched = eb.batch(encode, params=params, sizes=eb.Sizes(widths=(4,)))
     plan = batched.plan(TREES)
     return lambda own: sum(
         leaf.sum() for leaf in jax.tree.leaves(batched.apply(own, plan))

@@ -1,5 +1,6 @@
 """A serving policy decides in the server: answers stay right, and nothing starves."""
 
+import functools
 import threading
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from compared_answers import assert_same
 import edbatch as eb
 from edbatch.errors import DeadlineError, EdbatchError, PolicyError, ServerClosedError
 from edbatch.graph import TypeKey
+from edbatch.graph.context import jitted_cells
 from edbatch.policies import Greedy
 from edbatch.policies.serving import ServingHeuristic, ServingMachine, ServingRule
 from edbatch.policies.serving.choices import FEATURES, GREEDY, LARGEST, OLDEST, READY
@@ -88,6 +90,14 @@ MODELS = {
 }
 
 
+@functools.cache
+def answers_alone(kind):
+    """What the model answers to each instance."""
+    model, instances = MODELS[kind]
+    with jitted_cells():
+        return [model(PARAMS, each) for each in instances]
+
+
 def policies():
     learned = (-3.0, 0.5, 2.0, 0.3)
     weights = (tuple(0.5 * k for k in range(len(FEATURES))),)
@@ -119,7 +129,7 @@ def policies():
 @pytest.mark.parametrize("kind", MODELS)
 def test_answers_are_those_of_the_model(kind, name):
     model, instances = MODELS[kind]
-    expected = [model(PARAMS, each) for each in instances]
+    expected = answers_alone(kind)
     batched, policy = eb.batch(model), policies()[name]
     with eb.Server(batched, PARAMS, policy=policy, patience_ms=1e6) as server:
         futures = []
@@ -354,8 +364,8 @@ def test_warm_up_runs_what_the_policy_decides():
 def test_two_parts_under_a_policy(kind, name, monkeypatch):
     """While one part is on the device, the policy decides for the other."""
     model, instances = MODELS[kind]
+    expected = answers_alone(kind)
     monkeypatch.setattr(generation, "_TWO_PARTS", 4)
-    expected = [model(PARAMS, each) for each in instances]
     both, launch = [], Generation._launch
 
     def counted(self, *args):
