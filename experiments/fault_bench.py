@@ -188,6 +188,7 @@ class Bench:
             clients.receive(lambda n=left: clients.on_their_way < n, 0.5)
         ended = sum(clients.outcomes.ended.values()) - before
         found = ended / (now - begun)
+        clients.close()
         self._end(connection)
         return max(1.0, found)
 
@@ -219,6 +220,8 @@ class Bench:
         drained = self._ask(_DRAIN_S, clients)
         clients.receive(clients.all_ended, 10.0)
         memory.close()
+        lost = clients.outcomes.lost
+        clients.close()
         facts = self._end(connection)
         outcomes, stats = clients.outcomes, facts["stats"]
         one, other = self._ready["expected"]
@@ -233,7 +236,7 @@ class Bench:
             "wrong": outcomes.count("wrong answer"),
             "failed_otherwise": outcomes.count("failed otherwise"),
             "refused": outcomes.count("refused"),
-            "lost": outcomes.lost,
+            "lost": lost,
             "problems": outcomes.problems,
             "swaps": clients.swaps,
             "instances_whose_answers_differ_between_sets": sum(

@@ -149,6 +149,14 @@ class Clients:
         finally:
             gc.enable()
 
+    def close(self) -> None:
+        """Hangs up for all clients whose requests have not ended."""
+        for sent in self._sent.values():
+            if sent.own is not None:
+                self._hang_up(sent)
+        self._sent.clear()
+        self._selector.close()
+
     def receive(self, until: Callable[[], bool], limit_s: float) -> bool:
         """Takes answers until something holds, but not longer than a limit.
 

@@ -250,7 +250,8 @@ def row(found: Result, peak: Peak) -> str:
 
 def main(arguments: Arguments) -> list[Result]:
     """Measures and prints two tables."""
-    eb.use_cpu_devices(arguments.devices)
+    if arguments.devices > 1:
+        eb.use_cpu_devices(arguments.devices)
     peak = measure_peak(arguments.rounds)
     print("| peak GFLOP/s | peak GB/s |\n| --- | --- |")
     print(f"| {peak.flops / 1e9:.0f} | {peak.bandwidth / 1e9:.1f} |\n")
