@@ -19,9 +19,10 @@ OPTIONS = {
     "default": {},
     "hoisted": {"compiler": replace(SHARED, hoisting="always")},
     "as it is written": {"compiler": replace(SHARED, packing="never", slices="never")},
-    "aligned, remat": {
+    "remat": {"compiler": replace(SHARED, remat="always")},
+    "aligned": {
         "planner": eb.Planner(layout="aligned"),
-        "compiler": replace(SHARED, slices="always", remat="always"),
+        "compiler": replace(SHARED, slices="always"),
     },
 }
 

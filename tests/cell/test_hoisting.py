@@ -24,11 +24,8 @@ OPTIONS = {
     "whole": {"compiler": eb.Compiler(hoisting="never")},
     "default": {"compiler": ALL_HOISTED},
     "bare": {"compiler": replace(ALL_HOISTED, slices="never", packing="never")},
-    # The layout is made on the host, remat by the program.
-    "aligned, remat": {
-        "compiler": replace(ALL_HOISTED, remat="always"),
-        "planner": eb.Planner(layout="aligned"),
-    },
+    "aligned": {"compiler": ALL_HOISTED, "planner": eb.Planner(layout="aligned")},
+    "remat": {"compiler": replace(ALL_HOISTED, remat="always")},
 }
 SIZES = eb.Sizes(widths=(3,), max_waste=1e9)
 

@@ -19,7 +19,7 @@ import edbatch as eb
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
-@pytest.mark.parametrize("name", ["default", "as it is written", "aligned, remat"])
+@pytest.mark.parametrize("name", ["default", "as it is written", "remat"])
 def test_arrays_that_a_cell_indexes(name):
     params = make_mixture(seed=1)
     own = eb.batch(mixture, params=params, sizes=SIZES, **OPTIONS[name])
