@@ -5,6 +5,7 @@ compiled for. Nothing else in edbatch asks which device there is. The numbers we
 measured on CPUs; those of GPUs follow from counts of kernels, and others have the same.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -156,3 +157,15 @@ def choose_target(
     if default is None:
         return target_of(jax.default_backend())
     return target_of(default if isinstance(default, str) else default.platform)
+
+
+def usable_cores() -> int:
+    """Returns how many cores of this machine the process may use.
+
+    Example:
+        >>> usable_cores() > 0
+        True
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -9,6 +9,7 @@ that of the gradient is three times that of the forward pass. In a clone:
 
     python experiments/gradient_profile.py --cores 1 --keep-memory
     python experiments/gradient_profile.py --hidden 128 --tables embedding
+    python experiments/gradient_profile.py --hidden 128 --compute-dtype bfloat16
 
 Takes two minutes on two cores. Keep the machine otherwise idle.
 """
@@ -60,6 +61,7 @@ class Arguments:
     cores: int = option(0, "Cores to use, the first ones; 0 for all.")
     keep_memory: bool = option(False, "Keep freed memory: edbatch.keep_memory().")
     tables: str = option("", "A table whose gradient is wanted as rows.")
+    compute_dtype: str = option("", "What cells compute in; float32 if empty.")
     seed: int = option(0, "Seed of inputs and parameters.")
 
 
@@ -72,7 +74,8 @@ def main(arguments: Arguments) -> None:
     eb.use_tiers("fine")
     workload = get_workload(arguments.workload)
     params = workload.init_params(jax.random.key(arguments.seed), arguments.hidden)
-    batched = eb.batch(workload.model, params=params)
+    dtype = arguments.compute_dtype or None
+    batched = eb.batch(workload.model, params=params, compute_dtype=dtype)
     rng = np.random.default_rng(arguments.seed)
     recordings = batched.record_all(workload.sample(rng, arguments.batch_size))
     plan = jax.device_put(batched.plan(recordings))

@@ -8,11 +8,17 @@ a clone:
 
     python experiments/scaling.py
     python experiments/scaling.py --measure forward
+    python experiments/scaling.py --measure training --minibatches 20 --rounds 5
+
+`training` is an epoch of `edbatch.training.Trainer`, whose loader plans minibatches in
+a thread, and `inference` a pass over the data with such a loader; the others are steps
+alone, their plans on the devices.
     python experiments/scaling.py --hidden 16 --batch-size 8 --repeats 1
 
 Takes ten minutes on two cores, most of it to compile. Keep the machine otherwise idle.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -25,14 +31,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import edbatch as eb
-from edbatch.measuring import side_by_side
+from edbatch.measuring import run_all, side_by_side
 from edbatch.models import get_workload
+from edbatch.training import Trainer
 
 from arguments import option, parse_arguments
 
 ROW = "{:14} {:>6} {:>8} {:>10} {:>12} {:>10}"
+LOADED = ("training", "inference")  # minibatches of a loader, planned as they run
 HEAD = ROW.format("workload", "hidden", "devices", "ms", "nodes/s", "against 1")
 
 
@@ -46,7 +55,9 @@ class Arguments:
     rounds: int = option(15, "How often each minibatch is timed in one process.")
     repeats: int = option(3, "How many processes each number of devices gets.")
     measure: str = option(
-        "gradient", "Or forward; or rows, the gradient of the words' table by rows."
+        "gradient",
+        "Or forward; rows, the gradient of the words' table by rows; training; or"
+        " inference.",
     )
     seed: int = option(0, "Seed of inputs and parameters.")
     here: bool = option(False, "Measure in this process and print JSON.")
@@ -54,6 +65,7 @@ class Arguments:
 
 def measure(arguments: Arguments) -> dict[str, Any]:
     """Times training on the devices of this process."""
+    eb.use_tiers("fine")
     workload = get_workload(arguments.workload)
     key = jax.random.key(arguments.seed)
     params = workload.init_params(key, int(arguments.hidden))
@@ -69,19 +81,39 @@ def measure(arguments: Arguments) -> dict[str, Any]:
 
     step = jax.jit(_transform(arguments.measure)(loss))
     rng = np.random.default_rng(arguments.seed)
-    plans = [
-        function.plan(workload.sample(rng, arguments.batch_size))
+    minibatches = [
+        function.record_all(workload.sample(rng, arguments.batch_size))
         for _ in range(arguments.minibatches)
     ]
-    times = side_by_side(
-        [partial(step, params, each) for each in plans], arguments.rounds
-    )
+    plans = [function.plan(each) for each in minibatches]
+    losses = [float(jax.tree.leaves(step(params, each))[0]) for each in plans]
+    calls = [partial(step, params, each) for each in plans]
+    if arguments.measure in LOADED:
+        recordings = list(itertools.chain.from_iterable(minibatches))
+        loader = eb.Loader(function, recordings, arguments.batch_size)
+        calls = [partial(_run_epoch, loader, partial(step, params))]
+        if arguments.measure == "training":
+            trainer = Trainer(
+                lambda params, plan, _: loss(params, plan), optax.sgd(1e-3), params
+            )
+            calls = [partial(_train_epoch, loader, trainer)]
+    times = side_by_side(calls, arguments.rounds)
     return {
         "devices": jax.device_count(),
         "nodes": sum(each.report.nodes for each in plans),
         "ms": float(np.median(times, axis=1).sum()),
-        "losses": [float(jax.tree.leaves(step(params, each))[0]) for each in plans],
+        "losses": losses,
     }
+
+
+def _run_epoch(loader: eb.Loader, step: Callable[[Any], Any]) -> Any:
+    return run_all(step, (each.plan for each in loader))
+
+
+def _train_epoch(loader: eb.Loader, trainer: Trainer) -> None:
+    for each in loader:
+        trainer.step(each)
+    trainer.finish()
 
 
 def _transform(measure: str) -> Callable[..., Any]:
@@ -90,6 +122,8 @@ def _transform(measure: str) -> Callable[..., Any]:
         "forward": lambda loss: loss,
         "gradient": jax.value_and_grad,
         "rows": partial(eb.sparse.value_and_grad, tables="embedding"),
+        "training": lambda loss: loss,
+        "inference": lambda loss: loss,
     }
     if measure not in known:
         raise SystemExit(f"--measure is one of {', '.join(known)}, not {measure}")

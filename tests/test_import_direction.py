@@ -77,8 +77,7 @@ MAY_IMPORT = {
     "grain": {*BASE, *STAGES, "grain"},
     INIT: {"errors", "compiler", *STAGES, FRONT_DOOR, "serving", "data", "models"},
     "benchmark": {
-        "errors",
-        "compiler",
+        *BASE,
         *STAGES,
         FRONT_DOOR,
         "data",

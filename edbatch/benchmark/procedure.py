@@ -1,6 +1,5 @@
 """Running a benchmark from its configuration to its result."""
 
-import os
 import platform
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,6 +38,7 @@ from edbatch.graph import DataflowGraph
 from edbatch.models import get_workload
 from edbatch.plan import Plan
 from edbatch.schedule.lower_bound import lower_bound
+from edbatch.target import usable_cores
 
 Progress = Callable[[int, int, str], None]
 
@@ -285,9 +285,7 @@ def _device() -> dict[str, Any]:
         "platform": device.platform,
         "kind": device.device_kind,
         "count": jax.device_count(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": usable_cores(),
         "machine": platform.machine(),
         "processor": _processor(),
     }

@@ -1,5 +1,6 @@
 """The loader: minibatches of recordings, planned while the device computes."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -12,7 +13,7 @@ from edbatch.batched_function import BatchedFunction
 from edbatch.compilation.tiered_function import name_of
 from edbatch.errors import LoaderError, shown
 from edbatch.graph.type_table import x64_enabled
-from edbatch.loader.device import Settings, send
+from edbatch.loader.device import Settings, send, tell_cores
 from edbatch.loader.fresh import Transform
 from edbatch.loader.instances import FreshInstances, KeptInstances, data_set
 from edbatch.loader.minibatch import Minibatch
@@ -228,12 +229,14 @@ class Loader:
         with closing(
             map_ahead(self._plan, tasks, ahead, self._threads, self._data.begin())
         ) as items:
-            while True:
+            for k in itertools.count():
                 self._clock.ask()
                 item = next(items, None)
                 if item is None:
                     return
                 self._clock.hand_out()
+                if k == 0:
+                    tell_cores(name_of(self.batched.model), item.plan)
                 self._advance(item)
                 yield item
                 self._check_loop(loop)

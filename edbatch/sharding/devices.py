@@ -1,6 +1,5 @@
 """The devices that a sharded function runs on."""
 
-import os
 from typing import Any
 
 import jax
@@ -9,6 +8,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from edbatch.arguments import is_whole
 from edbatch.errors import EdbatchError, PlanError, nearest, shown
+from edbatch.target import usable_cores
 
 
 def use_cpu_devices(count: int | None = None) -> int:
@@ -33,7 +33,7 @@ def use_cpu_devices(count: int | None = None) -> int:
         edbatch.errors.EdbatchError: a machine has at least one CPU device, ...
     """
     if count is None:
-        count = _usable_cores()
+        count = usable_cores()
     if not is_whole(count) or count < 1:
         raise EdbatchError(
             "a machine has at least one CPU device, a whole number of them, but"
@@ -49,12 +49,6 @@ def use_cpu_devices(count: int | None = None) -> int:
             " imports, before any array is made"
         ) from None
     return count
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def all_devices() -> Mesh:

@@ -7,7 +7,9 @@ def test_arguments(experiment, parse):
     assert parse([]) == experiment.Arguments()
 
 
-@pytest.mark.parametrize("words", [[], ["--tables", "embedding"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--tables", "embedding"], ["--compute-dtype", "bfloat16"]]
+)
 def test_a_tiny_run(experiment, parse, capsys, words):
     words = [*words, "--hidden", "8", "--batch-size", "2", "--rounds", "1"]
     experiment.main(parse(words))

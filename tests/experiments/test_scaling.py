@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+import edbatch as eb
+
 
 def found(devices, ms):
     return {"devices": devices, "nodes": 100, "ms": ms, "losses": [1.0]}
@@ -12,7 +14,8 @@ def test_arguments(experiment, parse):
 
 
 def test_an_unknown_measure_is_named(experiment):
-    with pytest.raises(SystemExit, match="forward, gradient, rows, not time"):
+    known = "forward, gradient, rows, training, inference"
+    with pytest.raises(SystemExit, match=f"{known}, not time"):
         experiment._transform("time")
 
 
@@ -33,6 +36,25 @@ def test_losses_that_differ_end_the_script(experiment, parse, monkeypatch):
     monkeypatch.setattr(experiment, "measure_elsewhere", measure)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         experiment.compare(parse(["--hidden", "4"]))
+
+
+@pytest.mark.parametrize("measure", ["training", "inference"])
+def test_the_whole_data_set_is_run_in_each_round(
+    experiment, parse, monkeypatch, measure
+):
+    seen = []
+
+    class Loader(eb.Loader):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            seen.append(self)
+
+    monkeypatch.setattr(eb, "Loader", Loader)
+    words = "--hidden 4 --batch-size 2 --minibatches 3 --rounds 2 --measure"
+    found = experiment.measure(parse([*words.split(), measure]))
+    [loader] = seen
+    assert loader.epoch == 3 and len(loader) == 3  # one to warm up
+    assert len(found["losses"]) == 3 and found["ms"] > 0
 
 
 def test_a_tiny_run_on_one_device_and_on_two(experiment, parse, capfd):

@@ -73,6 +73,28 @@ def test_the_faster_one_is_chosen_and_told(
         assert len(leaf.sharding.device_set) == devices
 
 
+def test_minibatches_of_a_loader(monkeypatch, caplog, batched, params, sample):
+    loaded = []
+
+    class Loader(eb.Loader):
+        def __init__(self, *arguments):
+            loaded.append(self)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(device_choice, "Loader", Loader)
+    measured = fake_times(monkeypatch, 3.0, 2.0)
+    with caplog.at_level(logging.INFO, "edbatch"):
+        found = eb.choose_devices(batched, params, sample, batch_size=2)
+    assert found.devices == 2
+    [line] = [each.getMessage() for each in caplog.records]
+    assert f"{TREES} instances, 2 a minibatch, planned anew: 3.00 ms" in line
+    assert [each.batched for each in loaded] == [batched, found.function]
+    assert [each.epoch for each in loaded] == [1, 1]  # the whole sample, once each
+    losses = [run()[0] for run in measured]  # other minibatches, in the same order
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert losses[0] > 0
+
+
 def test_measured_for_real(batched, params, sample):
     found = eb.choose_devices(batched, params, sample)
     assert set(found.milliseconds) == {1, 2}
@@ -100,3 +122,5 @@ def test_what_is_no_choice_is_refused(batched, params, sample):
         eb.choose_devices(batched, params, [])
     with pytest.raises(eb.EdbatchError, match="gradient"):
         eb.choose_devices(batched, params, sample, gradient=2)
+    with pytest.raises(eb.EdbatchError, match="batch_size of choose_devices"):
+        eb.choose_devices(batched, params, sample, batch_size=0)
