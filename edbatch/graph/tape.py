@@ -46,12 +46,14 @@ class Tape(TapeColumns):
         shared_rows: By the id of an array: the array, its kind, its row.
         num_values: Number of values.
         node_limit: How many nodes it holds at most; see `limit_nodes`.
+        has_refused: Whether a node was refused since the limit was set.
     """
 
     def __init__(self, types: TypeTable) -> None:
         self.types = types
         self.num_values = 0
         self.node_limit = sys.maxsize
+        self.has_refused = False
         self._refusal = ""
         self.clear()
 
@@ -68,10 +70,12 @@ class Tape(TapeColumns):
             refusal: What the call of a cell beyond them is told.
         """
         self.node_limit = len(self.node_type) + more
+        self.has_refused = False
         self._refusal = refusal
 
     def refuse_node(self) -> NoReturn:
         """Raises: the tape holds as many nodes as it may."""
+        self.has_refused = True
         raise RecordingError(self._refusal)
 
     def mark(self) -> TapeMark:

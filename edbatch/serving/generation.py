@@ -116,6 +116,8 @@ class Generation:
             step()
             run = request.run
             assert run is not None, "it was started"
+            if tape.has_refused:  # and the model has swallowed it
+                tape.refuse_node()
             tape.check_numbers(mark)
             if run.ended and not request.ask_for_result():
                 self._finish(request, run.result)

@@ -52,7 +52,7 @@ class Server:
         max_waiting: Requests that may wait to be run; more are refused at once.
         max_in_flight: Requests that run at the same time.
         max_nodes: Calls of cells that an instance may make between two values; a
-            larger one fails alone.
+            larger one fails alone, even where its model catches the error.
         rng: The key for cells that draw random numbers. A request's keys follow from it
             and from how many requests came before.
 

@@ -154,6 +154,39 @@ def test_a_request_is_refused_where_it_passes_the_limit():
 
 
 @pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("then", ["ends", "asks", "asks and ends"])
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_who_swallows_the_refusal_is_refused(asks_first, then):
+    """Its answer would lack what was not recorded; others go on with their rows."""
+
+    def model(params, size):
+        state = embed(params, size % 12)[0]
+        if asks_first:
+            eb.value(state)
+        try:
+            for _ in range(size):
+                state = turn(params, state, 1.0)
+        except Exception:
+            if then == "ends":
+                return {"state": 1.0}
+            eb.value(embed(params, 1)[0] if then == "asks" else state)
+        return {"state": state}
+
+    params = make_params()
+    sizes = [3, 30, 4, 2, 50, 1]
+    with eb.Server(eb.batch(model), params, max_nodes=10) as server:
+        futures = [server.submit_nowait(each) for each in sizes]
+        for size, future in zip(sizes, futures, strict=True):
+            if size > 10:
+                with pytest.raises(eb.RecordingError, match="more than 10 calls"):
+                    future.result(60)
+            else:
+                assert_same(future.result(60), model(params, size))
+        stats = server.stats()
+    assert (stats.failed, stats.answered) == (2, 4)
+
+
+@pytest.mark.usefixtures("parts")
 def test_clean_up_of_failed_requests_leaves_nothing_behind():
     """Cells that a ``finally`` clause calls are no part of the next wave."""
 
