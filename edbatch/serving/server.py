@@ -265,7 +265,7 @@ class Server:
         self.drain()
 
     def __enter__(self) -> "Server":
-        """Returns the server."""
+        """Returns the server, which has run since it was made."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -274,6 +274,26 @@ class Server:
             self.drain()
         else:
             self.close()
+
+    async def __aenter__(self) -> "Server":
+        """Returns the server, which has run since it was made."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """As `__exit__`, while the event loop goes on.
+
+        Tasks that the block has made submit their requests first. Where the task is
+        cancelled meanwhile, the server is closed.
+        """
+        if error[0] is not None:
+            self._loop.stopped = True
+        else:
+            await asyncio.sleep(0)  # tasks that were made begin
+        try:
+            await asyncio.to_thread(self.drain)
+        except asyncio.CancelledError:
+            self._loop.stopped = True
+            raise
 
     def __repr__(self) -> str:
         """Says how many requests there are."""

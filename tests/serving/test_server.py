@@ -21,6 +21,7 @@ from compared_answers import assert_same
 
 import edbatch as eb
 from edbatch.compilation.worker import wait_for_compilations
+from edbatch.errors import ServerClosedError
 from edbatch.serving import generation
 from edbatch.serving.wave_loop import WaveLoop
 from edbatch.waves.runner import WaveRunner
@@ -295,6 +296,60 @@ def test_an_event_loop_submits_and_cancels():
         found = asyncio.run(main(server))
     for k, each in enumerate(found):
         assert_same(each, walk(params, (k, None)))
+
+
+def test_an_event_loop_goes_on_while_the_server_drains():
+    params = make_params()
+    ticks = []
+
+    async def tick():
+        while True:
+            ticks.append(len(ticks))
+            await asyncio.sleep(0.001)
+
+    async def main():
+        async with eb.Server(eb.batch(walk), params) as server:
+            tasks = [asyncio.create_task(server.submit((k, None))) for k in (5, 40, 0)]
+            clock = asyncio.create_task(tick())
+        assert not server.is_running
+        ticked = len(ticks)
+        clock.cancel()
+        found = await asyncio.gather(*tasks)
+        with pytest.raises(ServerClosedError):
+            await server.submit((1, None))
+        return found, ticked
+
+    found, ticked = asyncio.run(main())
+    for k, each in zip((5, 40, 0), found, strict=True):
+        assert_same(each, walk(params, (k, None)))
+    assert ticked > 1
+
+
+def test_a_block_that_raises_closes_the_server():
+    async def main(task_is_cancelled):
+        async with eb.Server(eb.batch(walk), make_params()) as server:
+            futures.append(server.submit_nowait((10**9, None)))
+            servers.append(server)
+            if not task_is_cancelled:
+                raise ValueError("told to fail")
+        raise AssertionError("an endless request was answered")
+
+    async def cancelled():
+        task = asyncio.create_task(main(True))
+        while not (servers and servers[-1].stats().in_flight):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await task
+
+    futures, servers = [], []
+    with pytest.raises(ValueError, match="told to fail"):
+        asyncio.run(main(False))
+    assert not servers.pop().is_running
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+    for each in futures:
+        with pytest.raises(ServerClosedError):
+            each.result(60)
 
 
 @pytest.mark.usefixtures("parts")
