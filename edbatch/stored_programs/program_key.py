@@ -148,14 +148,7 @@ def _setting_names() -> tuple[str, ...]:
 def _environment() -> tuple[str, ...]:
     """Versions, the platform, and a hash of the sources."""
     sources = hashlib.sha256()
-    root = Path(__file__).resolve().parents[1]
-    files = [*Path(memory_planner.__file__).parent.glob("*.py")]
-    files += [
-        file
-        for each in _SOURCES
-        for file in root.glob(each if "*" in each else f"{each}/*.py")
-    ]
-    for file in sorted(files):
+    for file in _source_files():
         content = file.read_bytes()
         sources.update(f"{file.name}:{len(content)}:".encode())
         sources.update(content)
@@ -167,3 +160,14 @@ def _environment() -> tuple[str, ...]:
         device.device_kind,
         sources.hexdigest(),
     )
+
+
+def _source_files() -> list[Path]:
+    root = Path(__file__).resolve().parents[1]
+    files = [*Path(memory_planner.__file__).parent.glob("*.py")]
+    files += [
+        file
+        for each in _SOURCES
+        for file in root.glob(each if "*" in each else f"{each}/**/*.py")
+    ]
+    return sorted(files)

@@ -1,7 +1,8 @@
-"""One file knows the internals of JAX; a release that changes one of them fails here.
+"""One package knows the internals of JAX, and one of its files imports them.
 
-The first tests read the sources with `ast`, as those of the direction of imports do.
-The others name each internal that `edbatch/cell/jaxpr.py` relies on.
+A release that changes one of them fails here. The first tests read the sources with
+`ast`, as those of the direction of imports do. The others name each internal that
+`edbatch/cell/jaxpr/` relies on.
 """
 
 import ast
@@ -18,6 +19,7 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
 from jax.lax import GatherDimensionNumbers
+from test_import_direction import imports
 
 import edbatch.gradient.reverse_mode  # noqa: F401 (its primitives are counted)
 from edbatch.cell import primitives
@@ -44,7 +46,8 @@ from edbatch.cell.jaxpr import (
 )
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
-OWNER = "edbatch/cell/jaxpr.py"
+OWNER = "edbatch/cell/jaxpr"  # may use them
+IMPORTER = f"{OWNER}/internals.py"  # may import them
 FOLDERS = ("edbatch", "envs", "policies", "memory_planner", "experiments")
 
 UNSTABLE_MODULES = ("jax.extend", "jax.interpreters", "jax._src")
@@ -79,27 +82,68 @@ def unstable_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
+def uses_of(file: Path) -> Iterator[tuple[int, str]]:
+    return unstable_uses(ast.parse(file.read_text()))
+
+
 def violations(root: Path) -> list[str]:
-    return [
-        f"{file.relative_to(root)}:{line}: {name} is an internal of JAX; {OWNER} alone"
-        " may use it, so give that a function"
-        for folder in FOLDERS
-        for file in sorted((root / folder).rglob("*.py"))
-        if str(file.relative_to(root)) != OWNER
-        for line, name in unstable_uses(ast.parse(file.read_text()))
-    ]
+    found = []
+    for folder in FOLDERS:
+        for file in sorted((root / folder).rglob("*.py")):
+            place = file.relative_to(root).as_posix()
+            inside = place.startswith(f"{OWNER}/")
+            for line, name in [] if place == IMPORTER else uses_of(file):
+                if not inside:
+                    found.append(
+                        f"{place}:{line}: {name} is an internal of JAX; {OWNER} alone"
+                        " may use it, so give that a function"
+                    )
+                elif name.startswith(UNSTABLE_MODULES):
+                    found.append(f"{place}:{line}: {IMPORTER} alone imports {name}")
+    return found
 
 
-def test_one_file_knows_the_internals_of_jax():
+def test_one_package_knows_the_internals_of_jax():
     found = violations(PROJECT_ROOT)
     assert not found, "\n".join(found)
 
 
-def test_that_file_uses_them():
-    used = {
-        name for _, name in unstable_uses(ast.parse((PROJECT_ROOT / OWNER).read_text()))
-    }
-    assert {".primitive", ".ctx", "UnspecifiedValue", "jax.extend.core.Var"} <= used
+def test_that_package_uses_them():
+    files = (PROJECT_ROOT / OWNER).glob("*.py")
+    used = {name for file in files for _, name in uses_of(file)}
+    assert {".primitive", ".ctx", "UnspecifiedValue"} <= used
+    imported = {name for _, name in uses_of(PROJECT_ROOT / IMPORTER)}
+    assert {"jax.extend.core.Var", "jax.interpreters.ad"} <= imported
+
+
+def test_nobody_else_imports_from_its_modules():
+    package = OWNER.replace("/", ".")
+    found = [
+        f"{file.relative_to(PROJECT_ROOT)}:{line}: import {name} from {package}"
+        for folder in ("tests", *FOLDERS)
+        for file in sorted((PROJECT_ROOT / folder).rglob("*.py"))
+        if file.parent != PROJECT_ROOT / OWNER
+        for line, name in imports(ast.parse(file.read_text()))
+        if name.startswith(f"{package}.")
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("file", "found"),
+    [
+        ("equation.py", ["edbatch/cell/jaxpr/equation.py:1: "]),
+        ("internals.py", []),
+    ],
+)
+def test_one_file_imports_the_internals_of_jax(tmp_path, file, found):
+    (tmp_path / OWNER).mkdir(parents=True)
+    source = "from jax.extend.core import Var\nkind = Var.primitive"
+    (tmp_path / OWNER / file).write_text(source)
+    assert [
+        each.partition("edbatch/cell/jaxpr/internals")[0]
+        for each in violations(tmp_path)
+    ] == found
 
 
 @pytest.mark.parametrize(

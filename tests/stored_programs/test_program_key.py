@@ -4,6 +4,7 @@ A key that does not would give one model the program, and so the numbers, of ano
 """
 
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jax.extend.core import Primitive
 
 import edbatch as eb
 from edbatch.stored_programs.content import Content, UnknownContentError, digest_of
-from edbatch.stored_programs.program_key import program_key
+from edbatch.stored_programs.program_key import _source_files, program_key
 
 SIZES = eb.Sizes(widths=(8,))
 PARAMS = {"w": np.ones((3, 3), np.float32), "b": np.ones(3, np.float32)}
@@ -281,3 +282,10 @@ def test_kinds_of_values_are_told_apart():
 def test_other_values_are_refused(value):
     with pytest.raises(UnknownContentError):
         digest_of(value)
+
+
+def test_sources_in_folders_of_folders_count():
+    package = Path(eb.__file__).parent
+    cell = {*(package / "cell").rglob("*.py")}
+    assert package / "cell" / "jaxpr" / "body.py" in cell
+    assert cell <= {*_source_files()}

@@ -1,0 +1,137 @@
+"""Traced functions: the parts of a jaxpr, and equations made a function again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+
+from edbatch.cell.jaxpr.equation import Atom
+from edbatch.cell.jaxpr.internals import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Var,
+    jaxpr_as_fun,
+)
+from edbatch.cell.primitives import CALLS
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A traced function, or one that an equation calls.
+
+    Attributes:
+        inputs: Its arguments.
+        constants: Variables of the arrays that it closes over, and these; without
+            the arrays where an equation hands them on as arguments.
+        equations: Its operations, in an order in which they can run.
+        outputs: Its results.
+    """
+
+    inputs: Sequence[Var]
+    constants: dict[Var, Any]
+    equations: Sequence[JaxprEqn]
+    outputs: Sequence[Atom]
+
+
+def body_of(jaxpr: Any) -> Body:
+    """Returns the parts of a jaxpr, closed or not.
+
+    Args:
+        jaxpr: As `jax.make_jaxpr` returns it, or a part of one.
+
+    Returns:
+        Its parts.
+    """
+    opened = getattr(jaxpr, "jaxpr", jaxpr)  # one class since JAX 0.12
+    constants = zip(opened.constvars, getattr(jaxpr, "consts", ()), strict=False)
+    return Body(opened.invars, dict(constants), opened.eqns, opened.outvars)
+
+
+def as_body(value: object) -> Body | None:
+    """Returns the parts of a jaxpr; None of anything else."""
+    return body_of(value) if isinstance(value, ClosedJaxpr | Jaxpr) else None
+
+
+def trace(function: Callable[..., Any], *specs: Any) -> tuple[Body, Any]:
+    """Traces a function.
+
+    Args:
+        function: Of pytrees of arrays.
+        *specs: Its arguments, with ``jax.ShapeDtypeStruct`` leaves.
+
+    Returns:
+        The function, and the structure of its output.
+    """
+    closed, output = jax.make_jaxpr(function, return_shape=True)(*specs)
+    return body_of(closed), jax.tree.structure(output)
+
+
+def as_function(
+    arguments: Sequence[Var],
+    equations: Sequence[JaxprEqn],
+    results: Sequence[Atom],
+    constants: dict[Var, Any] | None = None,
+) -> Callable[..., Sequence[Any]]:
+    """Makes a function of equations.
+
+    Args:
+        arguments: The variables that the function takes.
+        equations: In an order in which they can run.
+        results: Its results.
+        constants: Variables that are neither arguments nor computed, and their arrays.
+
+    Returns:
+        The function, of arrays. Rules of differentiation and effects stay.
+    """
+    constants = constants or {}
+    jaxpr = _template().replace(
+        constvars=list(constants),
+        invars=list(arguments),
+        outvars=list(results),
+        eqns=list(equations),
+        effects=set().union(*(eqn.effects for eqn in equations)),
+    )
+    function: Callable[..., Sequence[Any]]
+    function = jaxpr_as_fun(ClosedJaxpr(jaxpr, list(constants.values())))
+    return function
+
+
+@cache
+def _template() -> Jaxpr:
+    """A jaxpr that lends its debugging information to those made here."""
+    return jax.make_jaxpr(lambda: ())().jaxpr
+
+
+def inner_bodies(eqn: JaxprEqn) -> list[Body]:
+    """Returns the functions that an equation calls, in the order of its parameters."""
+    found = jax.tree.leaves(
+        list(eqn.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
+    )
+    return [body_of(each) for each in found if isinstance(each, ClosedJaxpr | Jaxpr)]
+
+
+def called_body(eqn: JaxprEqn) -> Body | None:
+    """Returns the function that an equation calls and that can take its place.
+
+    Args:
+        eqn: An equation.
+
+    Returns:
+        The function; None if the equation is no call, has a rule of differentiation, or
+        says where its arrays lie.
+    """
+    parameter = CALLS.get(eqn.primitive.name)
+    if parameter is None:
+        return None
+    asked = [
+        *eqn.params.get("in_shardings", ()),
+        *eqn.params.get("out_shardings", ()),
+        *filter(None, eqn.params.get("in_layouts", ())),
+        *filter(None, eqn.params.get("out_layouts", ())),
+    ]
+    if any(type(each).__name__ != "UnspecifiedValue" for each in asked):
+        return None
+    return body_of(eqn.params[parameter])

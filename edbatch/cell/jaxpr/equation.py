@@ -1,0 +1,107 @@
+"""Equations, and the variables and literals that they read."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.cell.jaxpr.internals import JaxprEqn, Literal, Var
+
+Atom = Var | Literal
+
+
+def name_of(eqn: JaxprEqn) -> str:
+    """Returns the name of an equation's primitive."""
+    name: str = eqn.primitive.name
+    return name
+
+
+def new_variable(like: Atom) -> Var:
+    """Returns a variable of the same shape and dtype as another."""
+    return Var(like.aval)
+
+
+def rewire(
+    eqn: JaxprEqn,
+    invars: Sequence[Atom] | None = None,
+    outvars: Sequence[Var] | None = None,
+) -> JaxprEqn:
+    """Returns an equation that reads or computes other variables.
+
+    Args:
+        eqn: The equation.
+        invars: Its new inputs; the same by default.
+        outvars: Its new results; the same by default.
+
+    Returns:
+        The new equation.
+    """
+    return eqn.replace(
+        invars=None if invars is None else list(invars),
+        outvars=None if outvars is None else list(outvars),
+    )
+
+
+def variables(atoms: Iterable[Atom]) -> list[Var]:
+    """Returns the variables among atoms, without literals."""
+    return [each for each in atoms if isinstance(each, Var)]
+
+
+def shape_of(atom: Atom) -> tuple[int, ...]:
+    """Returns the shape of an array."""
+    aval: Any = atom.aval
+    return aval.shape
+
+
+def dtype_of(atom: Atom) -> Any:
+    """Returns the dtype of an array."""
+    aval: Any = atom.aval
+    return aval.dtype
+
+
+def size_of(atom: Atom) -> int:
+    """Returns the number of elements of an array."""
+    return math.prod(shape_of(atom))
+
+
+def is_float(atom: Atom) -> bool:
+    """Tells whether an array has a dtype that derivatives exist for."""
+    return bool(jnp.issubdtype(dtype_of(atom), jnp.inexact))
+
+
+def literal_value(literal: Literal) -> np.ndarray:
+    """Returns the number of a literal."""
+    return np.asarray(literal.val)
+
+
+def literal_key(literal: Literal) -> Any:
+    """Returns a key that is equal for literals of one value and dtype."""
+    value = literal_value(literal)
+    return value.dtype, value.shape, value.tobytes()
+
+
+def equation_key(eqn: JaxprEqn) -> Any:
+    """Returns what an equation computes, whatever the values that it reads.
+
+    Args:
+        eqn: The equation.
+
+    Returns:
+        A key that is equal for two equations if they do the same to their inputs;
+        one of its own where that cannot be known, or if the equation has effects.
+    """
+    parts = (
+        eqn.primitive,
+        tuple(sorted(eqn.params.items(), key=lambda item: item[0])),
+        tuple((shape_of(each), dtype_of(each)) for each in eqn.outvars)
+        if all(hasattr(each.aval, "shape") for each in eqn.outvars)
+        else id(eqn),
+        eqn.ctx,
+    )
+    try:
+        hash(parts)
+    except TypeError:
+        return id(eqn)
+    return id(eqn) if eqn.effects else parts

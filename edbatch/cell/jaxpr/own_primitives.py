@@ -1,0 +1,97 @@
+"""Primitives of edbatch's own: a reverse-mode identity, and a program that is kept."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import jax
+from jax import Array
+
+from edbatch.cell.jaxpr.internals import Primitive, ad, batching, mlir
+
+
+def reverse_only_identity(refuse: Callable[..., NoReturn]) -> Callable[[Any], Array]:
+    """Makes an identity that is differentiated in reverse mode only.
+
+    Its tangent passes through a second primitive, which reverse mode transposes, and
+    thereby removes, before anything is computed.
+
+    Args:
+        refuse: Called if the tangent is computed, mapped or compiled; raises.
+
+    Returns:
+        The identity, of one array of floating numbers.
+    """
+    value, tangent = Primitive("reverse_only"), Primitive("tangent_of_reverse_only")
+
+    def jvp(primals: tuple[Array], tangents: tuple[Any]) -> tuple[Array, Any]:
+        [own], [moved] = primals, tangents
+        return value.bind(own), moved if type(moved) is ad.Zero else tangent.bind(moved)
+
+    value.def_abstract_eval(lambda aval: aval)
+    value.def_impl(lambda array: array)
+    batching.defvectorized(value)
+    mlir.register_lowering(value, lambda _, array: [array])
+    ad.primitive_jvps[value] = jvp
+
+    tangent.def_abstract_eval(lambda aval: aval)
+    tangent.def_impl(refuse)
+    batching.primitive_batchers[tangent] = refuse
+    mlir.register_lowering(tangent, refuse)
+    ad.deflinear2(tangent, lambda cotangent, _: [cotangent])
+    return lambda array: value.bind(array)
+
+
+class Stored(Protocol):
+    """A function, and the lowered program that is kept of it.
+
+    Attributes:
+        platform: The platform that it was lowered for.
+        results: Shapes and dtypes of its results.
+    """
+
+    platform: str
+    results: Sequence[jax.ShapeDtypeStruct]
+
+    def traced(self, *arrays: Any) -> Sequence[Any]:
+        """Computes the function, in operations of JAX."""
+
+    def kept(self, *arrays: Any) -> Sequence[Any]:
+        """Runs the program that is kept of it."""
+
+
+def stored_primitive() -> Callable[..., list[Array]]:
+    """Makes an operation that is lowered as a program that is kept.
+
+    Where it is lowered for another platform, and under `jax.vmap` and `jax.jvp`, it is
+    the function that the program was made of.
+
+    Returns:
+        A function of a `Stored` and its arguments.
+    """
+    call = Primitive("stored_program")
+    call.multiple_results = True
+    instantiate: Any = ad.instantiate_zeros
+    lower_function: Any = mlir.lower_fun
+
+    def lower(context: Any, *arrays: Any, stored: Stored) -> Any:
+        own = tuple(context.module_context.platforms) == (stored.platform,)
+        run = stored.kept if own else stored.traced
+        return lower_function(run, multiple_results=True)(context, *arrays)
+
+    def batch(arrays: Any, axes: Any, *, stored: Stored) -> Any:
+        mapped: Any = jax.vmap(lambda *own: list(stored.traced(*own)), tuple(axes))
+        results = mapped(*arrays)
+        return results, [0] * len(results)
+
+    def jvp(primals: Any, tangents: Any, *, stored: Stored) -> Any:
+        moved = tuple(instantiate(each) for each in tangents)
+        return jax.jvp(lambda *own: list(stored.traced(*own)), tuple(primals), moved)
+
+    call.def_impl(lambda *arrays, stored: list(stored.traced(*arrays)))
+    call.def_abstract_eval(
+        lambda *_, stored: [jax.typeof(each) for each in stored.results]
+    )
+    mlir.register_lowering(call, lower)
+    batching.primitive_batchers[call] = batch
+    ad.primitive_jvps[call] = jvp
+    return lambda stored, *arrays: call.bind(*arrays, stored=stored)

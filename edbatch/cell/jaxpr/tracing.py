@@ -1,0 +1,47 @@
+"""Whether the caller is being traced, and by which transformations."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from edbatch.cell.jaxpr.internals import get_opaque_trace_state
+
+with jax.ensure_compile_time_eval():
+    _OUTSIDE = get_opaque_trace_state()
+
+
+def is_tracing() -> bool:
+    """Tells whether the caller is being traced, by `jax.jit`, `jax.grad` or another.
+
+    Example:
+        >>> is_tracing(), jax.eval_shape(lambda: jnp.bool(is_tracing())).shape
+        (False, ())
+    """
+    return bool(get_opaque_trace_state() != _OUTSIDE)
+
+
+def trace_state() -> Any:
+    """Returns what is equal as long as the same transformations of JAX trace.
+
+    Example:
+        >>> before, inside = trace_state(), []
+        >>> _ = jax.eval_shape(lambda: inside.append(trace_state()))
+        >>> trace_state() == before, inside[0] == before
+        (True, False)
+    """
+    return get_opaque_trace_state()
+
+
+def is_staging() -> bool:
+    """Tells whether what the caller computes becomes equations of a compiled function.
+
+    Example:
+        >>> jax.grad(lambda x: (print(is_staging()), x)[1])(1.0).item()
+        False
+        1.0
+        >>> jax.jit(jax.grad(lambda x: (print(is_staging()), x)[1]))(1.0).item()
+        True
+        1.0
+    """
+    return is_tracing() and isinstance(jnp.zeros(()), jax.core.Tracer)
