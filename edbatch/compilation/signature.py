@@ -6,9 +6,8 @@ of JAX. `jax.jit` decides by the same; as programs are always run through it, a
 difference that is overlooked here costs a compilation and never a wrong result.
 """
 
-import functools
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import attrgetter
@@ -132,13 +131,20 @@ def under(values: tuple[Any, ...]) -> ExitStack:
     return stack
 
 
-def call_key(args: tuple[Any, ...], kwargs: dict[str, Any], static: Any) -> Key:
+Avals = dict[Any, Any]  # abstract values of host arrays and numbers by their shape
+
+
+def call_key(
+    args: tuple[Any, ...], kwargs: dict[str, Any], static: Any, avals: Avals
+) -> Key:
     """Returns the signature of a call.
 
     Args:
         args: Its arguments by position, without static ones.
         kwargs: Those by keyword, likewise.
         static: The static ones.
+        avals: Abstract values in earlier signatures of the same function, which those
+            of this one are added to: making one takes as long as the rest of a call.
 
     Returns:
         The signature.
@@ -148,16 +154,16 @@ def call_key(args: tuple[Any, ...], kwargs: dict[str, Any], static: Any) -> Key:
     try:  # all are arrays of JAX, as in a loop of training
         keys = tuple(map(_AVAL, leaves))
         if any(map(_COMMITTED, leaves)):
-            keys = tuple([_leaf_key(leaf, values[0]) for leaf in leaves])
+            keys = tuple([_leaf_key(leaf, values[0], avals) for leaf in leaves])
     except AttributeError:
-        keys = tuple([_leaf_key(leaf, values[0]) for leaf in leaves])
+        keys = tuple([_leaf_key(leaf, values[0], avals) for leaf in leaves])
     return Key(treedef, keys, static, values)
 
 
-def _leaf_key(leaf: Any, x64: bool) -> Any:
+def _leaf_key(leaf: Any, x64: bool, avals: Avals) -> Any:
     aval = getattr(leaf, "aval", None)
     if aval is None:
-        return _host_aval(leaf, x64)
+        return _host_aval(leaf, x64, avals)
     return (aval, leaf.sharding) if getattr(leaf, "committed", False) else aval
 
 
@@ -267,24 +273,25 @@ def _struct(key: Any) -> Any:
     )
 
 
-def _host_aval(leaf: Any, x64: bool) -> Any:
+def _host_aval(leaf: Any, x64: bool, avals: Avals) -> Any:
     """Returns the abstract value of what is no array of JAX; or else its type."""
-    if isinstance(leaf, np.ndarray | np.generic):
-        return _numpy_aval(leaf.shape, leaf.dtype, x64)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return _struct_key(leaf)
-    kind: Any = type(leaf)
-    return _scalar_aval(kind, x64)
+    is_array = isinstance(leaf, np.ndarray | np.generic)
+    kind = (leaf.shape, leaf.dtype, x64) if is_array else (type(leaf), x64)
+    found = avals.get(kind)
+    if found is None:
+        made = _numpy_aval(leaf) if is_array else _scalar_aval(type(leaf))
+        found = avals.setdefault(kind, made)
+    return found
 
 
-@functools.lru_cache(maxsize=8192)
-def _numpy_aval(shape: tuple[int, ...], dtype: np.dtype[Any], x64: bool) -> Any:
-    return _typeof(np.broadcast_to(np.zeros((), dtype), shape))
+def _numpy_aval(leaf: Any) -> Any:
+    return _typeof(np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape))
 
 
-@functools.lru_cache(maxsize=64)
-def _scalar_aval(kind: Hashable, x64: bool) -> Any:
-    known: dict[Hashable, Any] = {bool: False, int: 0, float: 0.0, complex: 0j}
+def _scalar_aval(kind: type) -> Any:
+    known: dict[type, Any] = {bool: False, int: 0, float: 0.0, complex: 0j}
     return _typeof(known[kind]) if kind in known else kind
 
 

@@ -29,6 +29,7 @@ from edbatch.compilation.settings import (
     Tiers,
 )
 from edbatch.compilation.signature import (
+    Avals,
     Key,
     StaticArguments,
     abstract_arguments,
@@ -92,6 +93,7 @@ class TieredFunction:
         self._inlined = inlined
         self._fine: Any = jax.jit(function, **self._options)
         self._programs: dict[Key, Programs] = {}
+        self._avals: Avals = {}  # of the signatures
         self._lock = threading.Lock()
         functools.update_wrapper(self, function)
 
@@ -204,6 +206,7 @@ class TieredFunction:
         """Drops all programs."""
         with self._lock:
             self._programs.clear()
+            self._avals.clear()
         self._fine.clear_cache()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -236,7 +239,7 @@ class TieredFunction:
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
         """Returns the programs of a call's signature, which may not be compiled."""
-        key = call_key(*self._static.split(args, kwargs))
+        key = call_key(*self._static.split(args, kwargs), self._avals)
         found = self._programs.get(key)
         return found if found is not None else self._add(key, args, kwargs)
 

@@ -11,7 +11,6 @@ their loops.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
+from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.layout import Layout
 from edbatch.sorting import distinct
 from edbatch.stream.loop import Loop
@@ -97,7 +97,7 @@ def encode(
         graph.arrays,
     )
     check_rows(length, "operands of padded batches")
-    return UnpaddedStream(records, _loops_of(tuple(codes.tolist()), tuple(slices)), ran)
+    return UnpaddedStream(records, _loops_of(types, codes, tuple(slices)), ran)
 
 
 def count_trips(
@@ -138,18 +138,21 @@ def pad_stream(
     return Stream(records, trips, np.int32(stream.num_steps))
 
 
-@lru_cache(maxsize=1024)
 def _loops_of(
-    codes: tuple[int, ...], slices: tuple[tuple[int, ...], ...]
+    types: TypeTable, codes: np.ndarray, slices: tuple[tuple[int, ...], ...]
 ) -> tuple[Loop, ...]:
-    """Returns the loops that `_find_loops` found."""
-    return tuple(
-        Loop(code >> 48, _WIDEST - (code & _WIDEST), slices[code >> 32 & 0xFFFF])
-        for code in codes
-    )
+    """Returns the loops that `_find_loops` found, each made once per table of types."""
+    known: dict[int, Loop] = types.derived(("loops", slices), dict)
+    return tuple([known.get(k) or _add_loop(known, k, slices) for k in codes.tolist()])
 
 
-@lru_cache(maxsize=1024)
+def _add_loop(
+    known: dict[int, Loop], code: int, slices: tuple[tuple[int, ...], ...]
+) -> Loop:
+    loop = Loop(code >> 48, _WIDEST - (code & _WIDEST), slices[code >> 32 & 0xFFFF])
+    return known.setdefault(code, loop)
+
+
 def _places(own: tuple[Loop, ...], loops: tuple[Loop, ...]) -> np.ndarray:
     """Returns the positions of some loops among others; ``[P] int32``."""
     place = {loop: k for k, loop in enumerate(loops)}

@@ -1,0 +1,47 @@
+"""No module of the library holds a cache that is bounded: one more entry is a cliff.
+
+What is kept belongs to the object that it depends on (a table of types, a model's
+state, a compiled function) and dies with it. Generators of synthetic data may keep
+arrays, which only depend on a number.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_import_direction import PROJECT_ROOT, module_files
+
+
+def bounded_caches(tree: ast.AST) -> Iterator[int]:
+    """Lines that use ``lru_cache``; one without bounds is written ``cache``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name("lru_cache") | ast.Attribute(attr="lru_cache"):
+                yield node.lineno
+
+
+def test_no_bounded_caches():
+    found = [
+        f"{file.relative_to(PROJECT_ROOT)}:{line}: a bounded cache of a module"
+        for module, file in module_files(PROJECT_ROOT)
+        if not module.startswith("edbatch.data.")
+        for line in bounded_caches(ast.parse(Path(file).read_text()))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@lru_cache(maxsize=8)\ndef f(x): ...",
+        "@functools.lru_cache\ndef f(x): ...",
+        "g = lru_cache(8)(f)",
+    ],
+)
+def test_a_bounded_cache_is_found(source):
+    assert [*bounded_caches(ast.parse(source))] == [1]
+
+
+def test_other_caches_are_not():
+    assert not [*bounded_caches(ast.parse("@cache\ndef f(x): ...\nlru = 3"))]
