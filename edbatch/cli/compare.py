@@ -138,16 +138,10 @@ def compare(
     """
     import numpy as np
 
-    from edbatch.cli.minibatches import draw, record, split
+    from edbatch.cli.minibatches import draw, split
     from edbatch.cli.one_sentence import CommandError
     from edbatch.cli.output_file import check_writable
-    from edbatch.cli.rows import (
-        add_optima,
-        as_rows,
-        comparisons,
-        print_rows,
-        where_beaten,
-    )
+    from edbatch.cli.rows import print_rows, where_beaten
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
 
@@ -189,21 +183,11 @@ def compare(
         f"{task.description}: means of {minibatches} minibatches of"
         f" {', '.join(map(str, sizes))}"
     )
+    by_size = dict(zip(sizes, drawn, strict=True))
     if memory:
-        by_size = dict(zip(sizes, drawn, strict=True))
         _compare_memory(task, learned, by_size, title, json)
         return
-    groups = record(task, *drawn)
-    rows: list[dict[str, Any]] = []
-    table: dict[int, list[Comparison]] = {}
-    for size, structures in zip(sizes, groups, strict=True):
-        with stage(f"Scheduling minibatches of {size}"):
-            table[size] = comparisons(learned, structures, search_ms)
-        added = as_rows(table[size], size)
-        if exact:
-            with stage(f"Looking for the optimum of minibatches of {size}"):
-                add_optima(added, learned, structures, table[size])
-        rows += added
+    table, rows = _compare_batches(task, learned, by_size, search_ms, exact)
     if plot is not None:
         from edbatch.cli.pictures import draw_comparison
 
@@ -217,6 +201,31 @@ def compare(
             say(beaten)
     if plot is not None:
         say(f"The picture is in {plot}.")
+
+
+def _compare_batches(
+    task: "Task",
+    learned: "Policy",
+    drawn: "dict[int, Drawn]",
+    search_ms: float,
+    exact: bool,
+) -> "tuple[dict[int, list[Comparison]], list[dict[str, Any]]]":
+    """Returns the comparisons by size of the minibatches, and the rows to show."""
+    from edbatch.cli.minibatches import record
+    from edbatch.cli.rows import add_optima, as_rows, comparisons
+
+    rows: list[dict[str, Any]] = []
+    table: dict[int, list[Comparison]] = {}
+    groups = record(task, *drawn.values())
+    for size, structures in zip(drawn, groups, strict=True):
+        with stage(f"Scheduling minibatches of {size}"):
+            table[size] = comparisons(learned, structures, search_ms)
+        added = as_rows(table[size], size)
+        if exact:
+            with stage(f"Looking for the optimum of minibatches of {size}"):
+                add_optima(added, learned, structures, table[size])
+        rows += added
+    return table, rows
 
 
 def _compare_memory(

@@ -14,7 +14,7 @@ docs/scaling.md): the forward pass of 64 trees asks the host 0 in place of 150 t
 has it start 47 in place of 293 kernels and graphs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -56,67 +56,100 @@ def run_switch(
         The position in the records after the last chunk visited, and the final state.
     """
     reverse = end is not None
-    leaves, treedef = jax.tree.flatten(state)
-    is_counter = [leaf.ndim == 0 for leaf in leaves]
-    arrays = [leaf for leaf in leaves if leaf.ndim > 0]
-    start = jnp.int32(0) if end is None else end
-    counters = [start, *(leaf for leaf in leaves if leaf.ndim == 0)]
-
-    def branch_of(loop: Loop) -> Callable[[Array, list[DeferredRows]], _Done]:
-        node_type, body = program.types.types[loop.type_id], body_of(loop)
-        name = loop_name(node_type, loop)
-        length = record_format(node_type, loop).length
-        target = program.options.target
-
-        def run(counters: Array, rows: list[DeferredRows]) -> _Done:
-            numbers, own = iter(counters[1:]), iter(rows)
-            before = [next(numbers if each else own) for each in is_counter]
-            at = counters[0] - length if reverse else counters[0]
-            chunk = read_chunk(node_type, loop, target, stream.records, at)
-            after = body(chunk, jax.tree.unflatten(treedef, before))
-            found = jax.tree.leaves(after)
-            kept = [x for x, each in zip(found, is_counter, strict=True) if each]
-            put = [x for x, each in zip(found, is_counter, strict=True) if not each]
-            next_at = at if reverse else at + length
-            return _Done(jnp.stack([next_at, *kept]), put)
-
-        return jax.named_scope(name)(run)
-
-    branches = [branch_of(loop) for loop in program.loops]
+    form, numbers, arrays = _divide(state)
+    counters = [jnp.int32(0) if end is None else end, *numbers]
+    branches = [
+        _branch(program, stream, loop, body_of(loop), form, reverse)
+        for loop in program.loops
+    ]
     writes = LateWrites.of([_written(each, counters, arrays) for each in branches])
     trips = jnp.where(
         jnp.arange(len(stream.trips))[:, None] < stream.num_steps, stream.trips, 0
     )
     ends = jnp.cumsum(trips.ravel(), dtype=jnp.int32)  # chunks, [S P]
     total = ends[-1]
+    cases = [*(_packing(each, writes) for each in branches), _idle(writes)]
 
     def visit(k: Array, carry: Any) -> Any:
         counters, groups = carry
         place = total - 1 - k if reverse else k
         loop = (ends <= place).sum(dtype=jnp.int32) % len(program.loops)
         loop = jnp.where(k < total, loop, len(program.loops))
-
-        def branch(run: Callable[[Array, list[DeferredRows]], _Done]) -> Any:
-            def call(counters: Array, groups: list[Array]) -> Any:
-                done = run(counters, writes.views(groups))
-                return _with_numbers(done.counters, writes.pack(done.rows))
-
-            return call
-
-        def idle(counters: Array, groups: list[Array]) -> Any:
-            return _with_numbers(counters, writes.pack(writes.views(groups)))
-
-        numbers, packed = lax.switch(
-            loop, [*map(branch, branches), idle], counters, groups
-        )
+        numbers, packed = lax.switch(loop, cases, counters, groups)
         counters, packed = _without_numbers(numbers, len(counters), packed)
         return counters, writes.write(groups, packed)
 
     carry = jnp.stack(counters), writes.join(arrays)
     counts, groups = lax.fori_loop(0, program.chunks or total, visit, carry)
-    numbers, own = iter(counts[1:]), iter(writes.divide(groups))
-    leaves = [next(numbers if each else own) for each in is_counter]
-    return counts[0], jax.tree.unflatten(treedef, leaves)
+    return counts[0], form.join(counts[1:], writes.divide(groups))
+
+
+class _Form(NamedTuple):
+    """How a state is put together of scalars that count and of arrays."""
+
+    treedef: Any
+    is_counter: list[bool]
+
+    def join(self, counters: Iterable[Array], arrays: Iterable[Any]) -> Any:
+        """Returns the state."""
+        numbers, own = iter(counters), iter(arrays)
+        leaves = [next(numbers if each else own) for each in self.is_counter]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+    def divide(self, state: Any) -> tuple[list[Array], list[Any]]:
+        """Returns the scalars and the arrays of a state of this form."""
+        leaves = [*zip(jax.tree.leaves(state), self.is_counter, strict=True)]
+        counters = [leaf for leaf, is_counter in leaves if is_counter]
+        return counters, [leaf for leaf, is_counter in leaves if not is_counter]
+
+
+def _divide(state: Any) -> tuple[_Form, list[Array], list[Array]]:
+    """Returns a state's form, its scalars and its arrays."""
+    leaves, treedef = jax.tree.flatten(state)
+    form = _Form(treedef, [leaf.ndim == 0 for leaf in leaves])
+    return form, *form.divide(state)
+
+
+def _branch(
+    program: ProgramShape,
+    stream: Stream,
+    loop: Loop,
+    body: Callable[[Chunk, Any], Any],
+    form: _Form,
+    reverse: bool,
+) -> "_Branch":
+    """Returns what runs a chunk of a loop, and notes what it writes."""
+    node_type, target = program.types.types[loop.type_id], program.options.target
+    length = record_format(node_type, loop).length
+
+    def run(counters: Array, rows: list[DeferredRows]) -> _Done:
+        before = form.join(counters[1:], rows)
+        at = counters[0] - length if reverse else counters[0]
+        chunk = read_chunk(node_type, loop, target, stream.records, at)
+        kept, put = form.divide(body(chunk, before))
+        next_at = at if reverse else at + length
+        return _Done(jnp.stack([next_at, *kept]), put)
+
+    return jax.named_scope(loop_name(node_type, loop))(run)
+
+
+def _packing(run: "_Branch", writes: LateWrites) -> Callable[..., Any]:
+    """Returns a branch of the switch, which returns its writes packed."""
+
+    def call(counters: Array, groups: list[Array]) -> Any:
+        done = run(counters, writes.views(groups))
+        return _with_numbers(done.counters, writes.pack(done.rows))
+
+    return call
+
+
+def _idle(writes: LateWrites) -> Callable[..., Any]:
+    """Returns the branch for iterations beyond the last chunk, which writes nothing."""
+
+    def call(counters: Array, groups: list[Array]) -> Any:
+        return _with_numbers(counters, writes.pack(writes.views(groups)))
+
+    return call
 
 
 class _Done(NamedTuple):
@@ -124,6 +157,9 @@ class _Done(NamedTuple):
 
     counters: Array
     rows: list[DeferredRows]
+
+
+_Branch = Callable[[Array, list[DeferredRows]], _Done]
 
 
 def _with_numbers(counters: Array, packed: list[Packed]) -> Any:
@@ -151,7 +187,7 @@ def _without_numbers(
 
 
 def _written(
-    run: Callable[[Array, list[DeferredRows]], _Done],
+    run: _Branch,
     counters: Sequence[Array],
     arrays: Sequence[Array],
 ) -> list[Written]:

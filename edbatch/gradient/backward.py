@@ -91,8 +91,57 @@ def differentiate(
     cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
     active_values = active_kinds(program, cells, active_pools)
     results = [each for each in results if each[0] in active_values]
+    start = _first_state(
+        program, cells, prepared, pools, run, results, active_pools, active_values
+    )
+    transposed = {
+        type_id: _transpose_weights(program, type_id, cell, prepared[type_id])
+        for type_id, cell in cells.items()
+    }
+
+    def body_of(loop: Loop) -> Callable[[Chunk, _State], _State]:
+        type_id = loop.type_id
+        node_type, cell = program.types.types[type_id], cells[type_id]
+
+        def pull_of(chunk: Chunk) -> _Pull:
+            own = program.own(type_id, prepared[type_id], chunk.member)
+            weights = transposed[type_id]
+            if isinstance(weights, Stacks):
+                assert chunk.member is not None, "chunks of a family name a member"
+                weights = weights.take(chunk.member)
+            return _pull_back(node_type, loop, cell, own, weights, start)
+
+        stacked = program.stacked(type_id, cell.direct)
+        return _body(node_type, loop, cell, stacked, pull_of, pools, run.arenas)
+
+    _, end = walk(program, stream, body_of, start, end=run.end)
+    prepared_bar = _collect_all(program, cells, prepared, run, end, tables)
+    [params_bar] = unpack(prepared_bar)
+    params_bar = jax.tree.map(
+        lambda own, bar: bar if is_float(own) else None, params, params_bar
+    )
+    unmoved = {
+        kind: jnp.zeros_like(pool) if is_float(pool) else None
+        for kind, pool in pools.items()
+        if kind not in end.pools_bar
+    }
+    tables_bar = cotangents_of_tables(tables, end.site_outputs, params)
+    return params_bar, end.pools_bar | unmoved, tables_bar
+
+
+def _first_state(
+    program: ProgramShape,
+    cells: dict[int, TapedCell],
+    prepared: dict[int, Packed],
+    pools: Arenas,
+    run: TapedRun,
+    results: Results,
+    active_pools: set[int],
+    active_values: set[int],
+) -> "_State":
+    """The state before the first chunk: cotangents of results, all others zero."""
     rows = dict(program.type_rows)
-    start = _State(
+    state = _State(
         next_rows=run.next_rows,
         sums={
             type_id: [zeros_for_sum(prepared[type_id][k]) for k in cell.direct]
@@ -115,54 +164,31 @@ def differentiate(
         reached={},
     )
     if has_poles(program, cells):
-        start = start._replace(reached=first_reached(start.arenas_bar, results))
-    transposed = {
-        type_id: _transpose_weights(program, type_id, cell, prepared[type_id])
-        for type_id, cell in cells.items()
-    }
+        reached = first_reached(state.arenas_bar, results)
+        return state._replace(reached=reached)
+    return state
 
-    def body_of(loop: Loop) -> Callable[[Chunk, _State], _State]:
-        type_id = loop.type_id
-        node_type, cell = program.types.types[type_id], cells[type_id]
 
-        def pull_of(chunk: Chunk) -> _Pull:
-            own = program.own(type_id, prepared[type_id], chunk.member)
-            weights = transposed[type_id]
-            if isinstance(weights, Stacks):
-                assert chunk.member is not None, "chunks of a family name a member"
-                weights = weights.take(chunk.member)
-            return _pull_back(node_type, loop, cell, own, weights, start)
-
-        stacked = program.stacked(type_id, cell.direct)
-        return _body(node_type, loop, cell, stacked, pull_of, pools, run.arenas)
-
-    _, end = walk(program, stream, body_of, start, end=run.end)
+def _collect_all(
+    program: ProgramShape,
+    cells: dict[int, TapedCell],
+    prepared: dict[int, Packed],
+    run: TapedRun,
+    end: "_State",
+    tables: Sequence[Table],
+) -> dict[int, Packed]:
+    """The cotangents of packed arrays by type; zeros for lookups in tables."""
     switches = program.options.target.control == "switch"
     lookups = lookups_of_types(tables)
-    prepared_bar = {}
+    found = {}
     for type_id, cell in cells.items():
         used = None if switches else run.next_rows[type_id]
+        left_out = tuple(each.site for each in lookups.get(type_id, ()))
         with jax.named_scope(f"{type_name(program.types.types[type_id])}[weights]"):
-            prepared_bar[type_id] = _collect(
-                program,
-                type_id,
-                cell,
-                prepared[type_id],
-                end,
-                used,
-                tuple(each.site for each in lookups.get(type_id, ())),
+            found[type_id] = _collect(
+                program, type_id, cell, prepared[type_id], end, used, left_out
             )
-    [params_bar] = unpack(prepared_bar)
-    params_bar = jax.tree.map(
-        lambda own, bar: bar if is_float(own) else None, params, params_bar
-    )
-    unmoved = {
-        kind: jnp.zeros_like(pool) if is_float(pool) else None
-        for kind, pool in pools.items()
-        if kind not in end.pools_bar
-    }
-    tables_bar = cotangents_of_tables(tables, end.site_outputs, params)
-    return params_bar, end.pools_bar | unmoved, tables_bar
+    return found
 
 
 def _first_cotangents(

@@ -150,28 +150,7 @@ def _join(
 ):  # fmt: skip
     """Returns what a `Joined` holds; arguments as of `join_flat`."""
     num_parts = len(part_kind)
-    totals = np.zeros(_COUNTS, np.int64)
-    part_start = np.zeros(num_parts + 1, np.int64)
-    word_start = np.zeros(num_kinds + 1, np.int64)
-    at = 0
-    for _ in range(count):
-        size = at + _COUNTS + 3 * flat[at + 5]
-        own = np.int64(0)
-        for part in range(num_parts):
-            part_start[part + 1] += flat[size + part]
-            own += flat[size + part]
-        for k in range(_COUNTS):
-            totals[k] += flat[at + k]
-        own += flat[at] + flat[at + 1] + flat[at + 2] + flat[at + 4]
-        for place in range(at + _COUNTS, size, 3):
-            words = np.int64(flat[place + 1]) * flat[place + 2]
-            word_start[flat[place] + 1] += words
-            own += words
-        at = size + num_parts + own
-    for part in range(num_parts):
-        part_start[part + 1] += part_start[part]
-    for kind in range(num_kinds):
-        word_start[kind + 1] += word_start[kind]
+    totals, part_start, word_start = _count(flat, count, num_parts, num_kinds)
     node_type = np.empty(totals[0], np.int32)
     operands = np.empty(totals[1], np.int32)
     external_rows = np.empty(totals[2], np.int32)
@@ -231,25 +210,13 @@ def _join(
         for place in range(own_instances, at):
             instance_nodes[instance] = flat[place]
             instance += 1
-        for part in range(num_parts):
-            shift = np.int64(0)
-            if part_kind[part] == -1:
-                shift = first_value
-            elif part_kind[part] >= 0:
-                shift = first_row[part_kind[part]]
-            for place in range(at, at + flat[lengths + part]):
-                parts[part_at[part]] = flat[place] + shift
-                part_at[part] += 1
-            at += flat[lengths + part]
+        at = _copy_parts(
+            flat, at, lengths, part_kind, first_value, first_row, parts, part_at
+        )
         first_value += flat[head + 3]
-        for place in range(head + _COUNTS, lengths, 3):
-            kind = flat[place]
-            first_row[kind] += flat[place + 1]
-            pool_rows[kind] = first_row[kind]
-            for _ in range(np.int64(flat[place + 1]) * flat[place + 2]):
-                pool_words[word_at[kind]] = flat[at]
-                word_at[kind] += 1
-                at += 1
+        at = _copy_words(
+            flat, at, head, lengths, first_row, pool_rows, pool_words, word_at
+        )
     return (
         node_type,
         operands,
@@ -264,3 +231,61 @@ def _join(
         pool_words,
         word_start,
     )
+
+
+@njit(cache=True, nogil=True)
+def _count(flat, count, num_parts, num_kinds):
+    """Returns the sums of all counts, and where parts and words of pools begin."""
+    totals = np.zeros(_COUNTS, np.int64)
+    part_start = np.zeros(num_parts + 1, np.int64)
+    word_start = np.zeros(num_kinds + 1, np.int64)
+    at = 0
+    for _ in range(count):
+        size = at + _COUNTS + 3 * flat[at + 5]
+        own = np.int64(0)
+        for part in range(num_parts):
+            part_start[part + 1] += flat[size + part]
+            own += flat[size + part]
+        for k in range(_COUNTS):
+            totals[k] += flat[at + k]
+        own += flat[at] + flat[at + 1] + flat[at + 2] + flat[at + 4]
+        for place in range(at + _COUNTS, size, 3):
+            words = np.int64(flat[place + 1]) * flat[place + 2]
+            word_start[flat[place] + 1] += words
+            own += words
+        at = size + num_parts + own
+    for part in range(num_parts):
+        part_start[part + 1] += part_start[part]
+    for kind in range(num_kinds):
+        word_start[kind + 1] += word_start[kind]
+    return totals, part_start, word_start
+
+
+@njit(cache=True, nogil=True)
+def _copy_parts(flat, at, lengths, part_kind, first_value, first_row, parts, part_at):
+    """Adds a graph's columns and lists, numbered anew; returns where they end."""
+    for part in range(len(part_kind)):
+        shift = np.int64(0)
+        if part_kind[part] == -1:
+            shift = first_value
+        elif part_kind[part] >= 0:
+            shift = first_row[part_kind[part]]
+        for place in range(at, at + flat[lengths + part]):
+            parts[part_at[part]] = flat[place] + shift
+            part_at[part] += 1
+        at += flat[lengths + part]
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _copy_words(flat, at, head, lengths, first_row, pool_rows, words, word_at):
+    """Adds a graph's pools, and the rows of all of them; returns where they end."""
+    for place in range(head + _COUNTS, lengths, 3):
+        kind = flat[place]
+        first_row[kind] += flat[place + 1]
+        pool_rows[kind] = first_row[kind]
+        for _ in range(np.int64(flat[place + 1]) * flat[place + 2]):
+            words[word_at[kind]] = flat[at]
+            word_at[kind] += 1
+            at += 1
+    return at
