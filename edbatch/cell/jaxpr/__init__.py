@@ -7,129 +7,61 @@ may the parameters of primitives. Only this package knows them, and only its
 and checks each detail that is relied on here, so that a new release of JAX fails there,
 by name.
 
-Others import from the package, and not from its modules. They use `Var`, `Literal` and
-`JaxprEqn` as types, the `invars`, `outvars` and `effects` of an equation, and the
-functions below for everything else.
+Others in edbatch import from the package, and not from its modules; nothing of it is
+public. They use `Var`, `Literal` and `JaxprEqn` as types, the `invars`, `outvars` and
+`effects` of an equation, and the functions below for everything else.
 """
 
-from edbatch.cell.jaxpr.body import (
-    Body,
-    as_body,
-    as_function,
-    body_of,
-    called_body,
-    inner_bodies,
-    trace,
-)
-from edbatch.cell.jaxpr.control_flow import (
-    Scan,
-    While,
-    read_branches,
-    read_scan,
-    read_while,
-)
-from edbatch.cell.jaxpr.equation import (
-    Atom,
-    dtype_of,
-    equation_key,
-    is_float,
-    literal_key,
-    literal_value,
-    name_of,
-    new_variable,
-    rewire,
-    shape_of,
-    size_of,
-    variables,
-)
-from edbatch.cell.jaxpr.identity import (
-    asks_for_nothing,
-    generator_of,
-    groups_text,
-    has_rule_of_jvp,
-    is_of_jax,
-    parameters_of,
-    surroundings_of,
-    tangents_of,
-    type_text,
-)
-from edbatch.cell.jaxpr.internals import (
-    JaxprEqn,
-    Literal,
-    Var,
-)
-from edbatch.cell.jaxpr.operations import (
-    Cut,
-    Dot,
-    Lookup,
-    broadcast_dims,
-    exponent_of,
-    mantissa_bits,
-    read_cuts,
-    read_dot,
-    read_lookup,
-)
+from edbatch.cell.jaxpr.body import Body as Body
+from edbatch.cell.jaxpr.body import as_body as as_body
+from edbatch.cell.jaxpr.body import as_function as as_function
+from edbatch.cell.jaxpr.body import body_of as body_of
+from edbatch.cell.jaxpr.body import called_body as called_body
+from edbatch.cell.jaxpr.body import inner_bodies as inner_bodies
+from edbatch.cell.jaxpr.body import trace as trace
+from edbatch.cell.jaxpr.control_flow import Scan as Scan
+from edbatch.cell.jaxpr.control_flow import While as While
+from edbatch.cell.jaxpr.control_flow import read_branches as read_branches
+from edbatch.cell.jaxpr.control_flow import read_scan as read_scan
+from edbatch.cell.jaxpr.control_flow import read_while as read_while
+from edbatch.cell.jaxpr.equation import Atom as Atom
+from edbatch.cell.jaxpr.equation import dtype_of as dtype_of
+from edbatch.cell.jaxpr.equation import equation_key as equation_key
+from edbatch.cell.jaxpr.equation import is_float as is_float
+from edbatch.cell.jaxpr.equation import literal_key as literal_key
+from edbatch.cell.jaxpr.equation import literal_value as literal_value
+from edbatch.cell.jaxpr.equation import name_of as name_of
+from edbatch.cell.jaxpr.equation import new_variable as new_variable
+from edbatch.cell.jaxpr.equation import rewire as rewire
+from edbatch.cell.jaxpr.equation import shape_of as shape_of
+from edbatch.cell.jaxpr.equation import size_of as size_of
+from edbatch.cell.jaxpr.equation import variables as variables
+from edbatch.cell.jaxpr.identity import asks_for_nothing as asks_for_nothing
+from edbatch.cell.jaxpr.identity import generator_of as generator_of
+from edbatch.cell.jaxpr.identity import groups_text as groups_text
+from edbatch.cell.jaxpr.identity import has_rule_of_jvp as has_rule_of_jvp
+from edbatch.cell.jaxpr.identity import is_of_jax as is_of_jax
+from edbatch.cell.jaxpr.identity import parameters_of as parameters_of
+from edbatch.cell.jaxpr.identity import surroundings_of as surroundings_of
+from edbatch.cell.jaxpr.identity import tangents_of as tangents_of
+from edbatch.cell.jaxpr.identity import type_text as type_text
+from edbatch.cell.jaxpr.internals import JaxprEqn as JaxprEqn
+from edbatch.cell.jaxpr.internals import Literal as Literal
+from edbatch.cell.jaxpr.internals import Var as Var
+from edbatch.cell.jaxpr.operations import Cut as Cut
+from edbatch.cell.jaxpr.operations import Dot as Dot
+from edbatch.cell.jaxpr.operations import Lookup as Lookup
+from edbatch.cell.jaxpr.operations import broadcast_dims as broadcast_dims
+from edbatch.cell.jaxpr.operations import exponent_of as exponent_of
+from edbatch.cell.jaxpr.operations import mantissa_bits as mantissa_bits
+from edbatch.cell.jaxpr.operations import read_cuts as read_cuts
+from edbatch.cell.jaxpr.operations import read_dot as read_dot
+from edbatch.cell.jaxpr.operations import read_lookup as read_lookup
+from edbatch.cell.jaxpr.own_primitives import Stored as Stored
 from edbatch.cell.jaxpr.own_primitives import (
-    Stored,
-    reverse_only_identity,
-    stored_primitive,
+    reverse_only_identity as reverse_only_identity,
 )
-from edbatch.cell.jaxpr.tracing import (
-    is_staging,
-    is_tracing,
-    trace_state,
-)
-
-__all__ = [
-    "Atom",
-    "Body",
-    "Cut",
-    "Dot",
-    "JaxprEqn",
-    "Literal",
-    "Lookup",
-    "Scan",
-    "Stored",
-    "Var",
-    "While",
-    "as_body",
-    "as_function",
-    "asks_for_nothing",
-    "body_of",
-    "broadcast_dims",
-    "called_body",
-    "dtype_of",
-    "equation_key",
-    "exponent_of",
-    "generator_of",
-    "groups_text",
-    "has_rule_of_jvp",
-    "inner_bodies",
-    "is_float",
-    "is_of_jax",
-    "is_staging",
-    "is_tracing",
-    "literal_key",
-    "literal_value",
-    "mantissa_bits",
-    "name_of",
-    "new_variable",
-    "parameters_of",
-    "read_branches",
-    "read_cuts",
-    "read_dot",
-    "read_lookup",
-    "read_scan",
-    "read_while",
-    "reverse_only_identity",
-    "rewire",
-    "shape_of",
-    "size_of",
-    "stored_primitive",
-    "surroundings_of",
-    "tangents_of",
-    "trace",
-    "trace_state",
-    "type_text",
-    "variables",
-]
+from edbatch.cell.jaxpr.own_primitives import stored_primitive as stored_primitive
+from edbatch.cell.jaxpr.tracing import is_staging as is_staging
+from edbatch.cell.jaxpr.tracing import is_tracing as is_tracing
+from edbatch.cell.jaxpr.tracing import trace_state as trace_state
