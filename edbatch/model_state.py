@@ -10,6 +10,7 @@ from typing import Any
 
 from edbatch.cell import HoistedTable, HoistedTypes
 from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.compiler import NEVER
 from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
@@ -41,6 +42,7 @@ class ModelState(WithoutLock):
         packed: Packed parameters of the latest call.
         calls: Calls met while recording.
         waves: Sizes of programs that run waves, by kind of device.
+        wave_types: The types as they run in waves.
         order: The order of keys in the parameters' dicts.
         adoptions: Where the types of recordings and plans from elsewhere are here.
         lock: Guards what is not guarded by a lock of its own.
@@ -52,6 +54,7 @@ class ModelState(WithoutLock):
     packed: PackedParameters = field(default_factory=lambda: _packed_parameters())
     calls: CallMemory = field(default_factory=CallMemory)
     waves: dict[Target, WaveSizes] = field(default_factory=dict)
+    wave_types: HoistedTypes | None = None
     order: Hashable = ()
     adoptions: "weakref.WeakKeyDictionary[TypeTable, Adoption]" = field(
         default_factory=weakref.WeakKeyDictionary
@@ -61,13 +64,14 @@ class ModelState(WithoutLock):
     def __getstate__(self) -> dict[str, Any]:
         """Returns what was decided; see `__setstate__` for the rest."""
         with self.lock:
-            left_out = ("lock", "packed", "calls", "adoptions", "waves")
+            left_out = ("lock", "packed", "calls", "adoptions", "waves", "wave_types")
             names = [each.name for each in fields(self) if each.name not in left_out]
             return copy.deepcopy({name: getattr(self, name) for name in names})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begins with what was decided, and with empty caches."""
         self.packed, self.calls, self.waves = _packed_parameters(), CallMemory(), {}
+        self.wave_types = None
         self.adoptions = weakref.WeakKeyDictionary()
         super().__setstate__(state)
 
@@ -100,8 +104,14 @@ class ModelState(WithoutLock):
             Its sizes, which grow.
         """
         with self.lock:
+            if self.wave_types is None:
+                shares = options.compiler.sharing != NEVER
+                self.wave_types = HoistedTypes(
+                    self.types, hoists=False, shares=shares, early=True
+                )
             if target not in self.waves:
-                self.waves[target] = WaveSizes(self.types, options.sizes, target)
+                types = self.wave_types.table
+                self.waves[target] = WaveSizes(types, options.sizes, target)
             return self.waves[target]
 
     def adopt(self, graph: DataflowGraph) -> DataflowGraph:

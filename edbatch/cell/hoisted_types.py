@@ -57,6 +57,7 @@ class _How(NamedTuple):
     always: bool
     hoists: bool
     shares: bool
+    early: bool
 
 
 class HoistedTable(TypeTable):
@@ -98,6 +99,7 @@ class HoistedTypes:
         always: Whether to divide every cell that can be, not only where it pays.
         hoists: Whether to divide cells at all.
         shares: Whether types that differ in their parameters alone run as one.
+        early: Whether they do from the first one on; see `SharedTypes`.
 
     Attributes:
         table: The types as they run; array kinds are those of the recorded ones.
@@ -119,13 +121,14 @@ class HoistedTypes:
         always: bool = False,
         hoists: bool = True,
         shares: bool = True,
+        early: bool = False,
     ) -> None:
         self.table = HoistedTable(recorded, self)
         self.recorded = recorded
         self.parts: list[Part] = []
         self._place: dict[Part, int] = {}
-        self._how = _How(always, hoists, shares)
-        self._shared = SharedTypes(recorded, shares=shares)
+        self._how = _How(always, hoists, shares, early)
+        self._shared = SharedTypes(recorded, shares=shares, early=early)
         self._decided = np.zeros(0, np.bool_)
         self._frozen = False
         self._rest: list[int] = []
@@ -303,6 +306,22 @@ class HoistedTypes:
             indexed = bool(self._shared.index_types())
         members = self.node_members(graph) if indexed else None
         return b"" if members is None else members.tobytes()
+
+    def run_as(self, types: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns as what all types run that are known by now; none is divided.
+
+        Args:
+            types: Types of which it is decided now whether they share; ``[n] int32``.
+
+        Returns:
+            The position in the table of what each recorded type runs as, and whose
+            parameters it reads then, -1 where it has no family; ``[T] int32`` each.
+        """
+        with self._lock:
+            self.numbers(types, np.ones(len(types), np.int64))
+            places = np.array(self._rest, np.int32)
+            shares = [self.table.types[each].family is not None for each in self._rest]
+            return places, np.where(shares, self._shared.members(), -1).astype(np.int32)
 
     def numbers(self, batch_type: np.ndarray, batch_size: np.ndarray) -> Numbers | None:
         """Returns the positions of all types that are known by now.

@@ -13,6 +13,9 @@ sharing saves more than it copies (`pays`):
   which are copied in the time that a chunk takes in any case.
 
 Types that are met later and fit join a family, or make one as soon as there are enough.
+Waves meet the layers of a stack one after the other, and would compile once more for
+each. So there a family is made with the first type whose parameters stand beside enough
+others like them (`early`), if to stack them copies no more than four types may.
 
 Gain (docs/results.md, "Shared loops"): a stack of 48 layers has 5 loops in place of 98,
 and its forward pass is compiled in 0.5 in place of 2.0 s. 10,000 inputs to as many
@@ -71,11 +74,16 @@ class SharedTypes:
     Args:
         recorded: The types; the table may grow.
         shares: Whether families are made.
+        early: Whether types that may be met later count, and no cell indexes
+            parameters: for waves.
     """
 
-    def __init__(self, recorded: TypeTable, *, shares: bool = True) -> None:
+    def __init__(
+        self, recorded: TypeTable, *, shares: bool = True, early: bool = False
+    ) -> None:
         self._recorded = recorded
         self._shares = shares
+        self._early = early
         self._kinship = Kinship(recorded.params_spec)
         self._possible: dict[Relatives, tuple[Family, Copies] | None] = {}
         self._warned: set[Relatives] = set()
@@ -149,11 +157,11 @@ class SharedTypes:
         """
         if not self._shares or self._own[type_id][1] != ALONE:
             return False
-        if self.indexed(type_id) is not None:
+        if not self._early and self.indexed(type_id) is not None:
             self.index(type_id)
             return True
         found = self._kinship.relatives(type_id)
-        by_number = sorted(range(len(found)), key=lambda k: -len(found[k].keys))
+        by_number = sorted(range(len(found)), key=lambda k: -self._count(found[k]))
         for kin in by_number:
             if self._pays(found[kin]):
                 self._make(found[kin], kin)
@@ -196,11 +204,20 @@ class SharedTypes:
         """Whether types have a family, or would save by one."""
         if relatives.family is not None:
             return True
-        types = len(relatives.keys)
-        if types < LEAST_TYPES:  # before anything is traced
+        if self._count(relatives) < LEAST_TYPES:  # before anything is traced
             return False
-        found = self._find(relatives)
+        found, types = self._find(relatives), len(relatives.keys)
+        if self._early:
+            types = max(types, LEAST_TYPES)
         return found is not None and pays(types, found[1])
+
+    def _count(self, relatives: Relatives) -> int:
+        """The types that would share, those included that may be met later."""
+        types = len(relatives.keys)
+        if not self._early:
+            return types
+        family = self._kinship.find_family(relatives)
+        return types if family is None else max(types, family.size)
 
     def _find(self, relatives: Relatives) -> tuple[Family, Copies] | None:
         """The family that types could have, and what it would copy."""

@@ -10,7 +10,7 @@ wave, so a pool with large rows has a few sizes to choose from.
 """
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class WaveSizes(WithoutLock):
     """The sizes of a model's programs for waves, shared by the threads that run them.
 
     Args:
-        types: The model's types.
+        types: The model's types, as they run.
         sizes: Widths to choose from, and the budget of loops.
         target: The kind of device.
     """
@@ -46,12 +46,15 @@ class WaveSizes(WithoutLock):
         self.bucket = Bucket((), {}, target)
         self.lock = threading.Lock()
 
-    def grow(self, batches: Mapping[int, int], needs: Needs) -> Bucket:
+    def grow(
+        self, batches: Mapping[int, int], needs: Needs, runs: Collection[int]
+    ) -> Bucket:
         """Returns sizes that hold a wave, the present ones if they do.
 
         Args:
             batches: The largest batch of each type that the wave has, in rows.
             needs: Size of each dimension that it needs.
+            runs: The types that may run; others are of a family by now.
 
         Returns:
             The sizes.
@@ -62,7 +65,8 @@ class WaveSizes(WithoutLock):
             if not new and all(own.get(name, -1) >= n for name, n in needs.items()):
                 return self.bucket
             if new:
-                self._widths |= self._choose(new)
+                kept = {t: each for t, each in self._widths.items() if t in runs}
+                self._widths = kept | self._choose(new)
             sizes = dict(own)
             for name, size in needs.items():
                 least = _SMALLEST[name.split()[0]]

@@ -31,6 +31,7 @@ class LoopTables(NamedTuple):
         starts: Where the fields of each loop's records start, and their length.
         output_start: First output slot of each type, and the end.
         output_kind: Array kind of each output slot of all types.
+        member: Whose parameters a type reads, -1 where it has no family.
     """
 
     known: np.ndarray  # [T] bool
@@ -40,6 +41,7 @@ class LoopTables(NamedTuple):
     starts: np.ndarray  # [P, F + 1] int64
     output_start: np.ndarray  # [T + 1] int32
     output_kind: np.ndarray  # [O] int32
+    member: np.ndarray  # [T] int32
 
 
 class WaveChunks(NamedTuple):
@@ -64,13 +66,16 @@ class WaveChunks(NamedTuple):
 
 def loop_tables(
     types: Sequence[NodeType],
+    run_as: tuple[np.ndarray, np.ndarray],
     loops: Sequence[Loop],
     overhead: float,
 ) -> LoopTables:
     """Makes the tables of a program.
 
     Args:
-        types: All types, by their ids.
+        types: All types as they run, by their ids.
+        run_as: What each recorded type runs as, and whose parameters it reads; see
+            `HoistedTypes.run_as`.
         loops: The program's loops, in their order.
         overhead: Cost of running one more chunk, in rows.
 
@@ -82,19 +87,21 @@ def loop_tables(
         widths[each.type_id] = tuple(
             sorted((*widths.get(each.type_id, ()), each.width))
         )
-    lists = tuple(widths.get(t, (1,)) for t in range(len(types)))
-    outputs = [own.output_kinds for own in types]
-    loop = np.full((len(types), 1 + max(each[-1] for each in lists)), -1, np.int32)
+    places, member = run_as
+    lists = tuple(widths.get(t, (1,)) for t in places.tolist())
+    outputs = [types[t].output_kinds for t in places.tolist()]
+    loop = np.full((len(places), 1 + max(each[-1] for each in lists)), -1, np.int32)
     for place, each in enumerate(loops):
-        loop[each.type_id, each.width] = place
+        loop[places == each.type_id, each.width] = place
     return LoopTables(
-        np.array([t in widths for t in range(len(types))], np.bool_),
+        np.array([t in widths for t in places.tolist()], np.bool_),
         _same_length(lists, overhead),
         loop,
         np.array([each.width for each in loops], np.int32),
         field_starts(record_formats(types, loops)),
         np.cumsum([0, *map(len, outputs)], dtype=np.int32),
         np.array([kind for each in outputs for kind in each], np.int32),
+        member,
     )
 
 
@@ -238,6 +245,9 @@ def write_wave(
                 kind_of[value] = kind
         records[at + fields[field]] = size
         field += 1
+        if tables.member[t] >= 0:
+            records[at + fields[field]] = tables.member[t]
+            field += 1
         for slot in range(nodes.external_start[node + 1] - nodes.external_start[node]):
             for k in range(width):
                 v = order[begin + min(k, size - 1)]

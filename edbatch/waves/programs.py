@@ -60,7 +60,7 @@ class WaveProgram(NamedTuple):
         shape: What it is compiled for.
         tables: What encoding looks up.
         packed: The packed parameters.
-        types: Types that were known when the tables were made.
+        types: Recorded types that were known when the tables were made.
         arenas: Rows of each arena, by array kind.
         arena_rows: The same as an array, of all kinds known; ``[K] int64``.
         pools: The array kinds of external inputs that it reads.
@@ -191,7 +191,12 @@ class WaveProgram(NamedTuple):
 
 
 def make_program(
-    state: ModelState, options: Options, bucket: Bucket, params: Any, key: Any
+    state: ModelState,
+    options: Options,
+    bucket: Bucket,
+    run_as: tuple[np.ndarray, np.ndarray],
+    params: Any,
+    key: Any,
 ) -> WaveProgram:
     """Makes a program of some sizes.
 
@@ -199,6 +204,7 @@ def make_program(
         state: The state of the model.
         options: How it is compiled.
         bucket: The sizes.
+        run_as: What recorded types run as; see `HoistedTypes.run_as`.
         params: The parameters, arrays of JAX.
         key: The key that the keys of nodes are derived from, or None.
 
@@ -208,8 +214,8 @@ def make_program(
     Raises:
         PlanError: A cell needs a key and there is none.
     """
-    types, sizes = state.types, bucket.sizes
-    count = len(types)
+    assert state.wave_types is not None, "there are sizes, so there are types"
+    types, sizes = state.wave_types.table, bucket.sizes
     program = ProgramShape(
         types,
         bucket.loops,
@@ -227,7 +233,8 @@ def make_program(
     packed = state.packed.of(params, program_with(program, key))
     assert packed is not None, "parameters are arrays of JAX"
     overhead = options.sizes.on(bucket.target).chunk_overhead
-    tables = loop_tables(types.types[:count], bucket.loops, overhead)
+    tables = loop_tables(types.types, run_as, bucket.loops, overhead)
+    count = len(tables.known)
     pools = tuple(by_kind("pool", sizes))
     arenas = dict(program.arena_rows)
     rows = np.zeros(len(types.avals), np.int64)
@@ -283,17 +290,19 @@ def as_arrays(params: Any) -> Any:
     return jax.tree.map(jnp.asarray, params)
 
 
-def largest_batches(schedule: Schedule) -> dict[int, int]:
+def largest_batches(schedule: Schedule, places: np.ndarray) -> dict[int, int]:
     """Returns the rows of the largest batch of each type.
 
     Args:
         schedule: A schedule.
+        places: What each recorded type runs as; ``[T] int32``.
 
     Returns:
-        Rows by type.
+        Rows by type as it runs.
     """
     largest: dict[int, int] = {}
     sizes = np.diff(schedule.batch_start).tolist()
-    for t, rows in zip(schedule.batch_type.tolist(), sizes, strict=True):
+    types = places[schedule.batch_type].tolist()
+    for t, rows in zip(types, sizes, strict=True):
         largest[t] = max(largest.get(t, 0), rows)
     return largest

@@ -231,7 +231,7 @@ class WaveExecution:
         """Finds a program that holds a wave, and makes room for its values."""
         program = self._program
         if program is None or not program.knows(schedule.batch_type):
-            program = self._grow(largest_batches(schedule), {})
+            program = self._grow({}, schedule)
         pools = pending.pools
         if self._grown_for is program:  # the usual case, in one compiled call
             chunks, own = cut_wave(
@@ -267,12 +267,16 @@ class WaveExecution:
                 self.values.grow(program.arenas)
                 self._grown_for, self._grown_at = program, self._counts.waves
                 return program, chunks
-            program = self._grow({}, needs)  # perhaps with other loops
+            program = self._grow(needs, schedule)  # perhaps with other loops
 
-    def _grow(self, batches: dict[int, int], needs: Needs) -> WaveProgram:
-        bucket = self._sizes.grow(batches, needs)
+    def _grow(self, needs: Needs, schedule: Schedule) -> WaveProgram:
+        types = self._state.wave_types
+        assert types is not None, "there are sizes, so there are types"
+        run_as = types.run_as(schedule.batch_type)
+        batches = largest_batches(schedule, run_as[0])
+        bucket = self._sizes.grow(batches, needs, set(run_as[0].tolist()))
         self._program = make_program(
-            self._state, self._options, bucket, self._params, self._key
+            self._state, self._options, bucket, run_as, self._params, self._key
         )
         self.values.rows.kinds_up_to(len(self._state.types.avals))
         return self._program
