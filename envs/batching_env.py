@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from edbatch.arguments import check_number, check_type, list_of
+from edbatch.envs.episode import gives_up, read_action, started
 from edbatch.envs.observation import action_masks, observation_space, observe
 from edbatch.envs.samplers import Sampler, sample_tree_structure
 from edbatch.errors import PlanError, nearest, shown
@@ -197,16 +198,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             gymnasium.error.ResetNeeded: No episode has been started.
         """
         graph = self._started()
-        try:
-            number = np.asarray(action).item()
-            chosen = int(number) if int(number) == number else -1
-        except (TypeError, ValueError, OverflowError):
-            chosen = -1
-        if not 0 <= chosen < len(self.type_keys):
-            raise ValueError(
-                f"an action is a type from 0 to {len(self.type_keys) - 1} but is"
-                f" {shown(action)}; choose one where info['action_mask'] is 1"
-            )
+        chosen = read_action(action, len(self.type_keys), "a type")
         if self._done == graph.num_nodes:
             return self._observation(), 0.0, True, False, self._info()
         key = self.type_keys[chosen]
@@ -223,9 +215,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             self._done += last - first
             self._last = f"batch {self._batches}: {last - first} of {key}"
         terminated = bool(self._done == graph.num_nodes)
-        most = self.max_invalid_actions
-        invalid = self._invalid_in_a_row
-        truncated = most is not None and invalid > 0 and invalid >= most
+        truncated = gives_up(self.max_invalid_actions, self._invalid_in_a_row)
         return self._observation(), reward, terminated, truncated, self._info()
 
     def action_masks(self) -> np.ndarray:
@@ -259,11 +249,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         return "\n".join(lines)
 
     def _started(self) -> GraphStructure:
-        if self._structure is None:
-            raise gymnasium.error.ResetNeeded(
-                "an episode starts with reset() but there was none; call it first"
-            )
-        return self._structure
+        return started(self._structure)
 
     def _observation(self) -> np.ndarray:
         return observe(self._state, self._heads)

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from edbatch.arguments import check_number, check_type
+from edbatch.envs.episode import gives_up, read_action, started
 from edbatch.envs.samplers import Sampler, sample_tree_structure
 from edbatch.errors import PlanError, shown
 from edbatch.schedule.interrupt import keyboard_interrupts
@@ -187,7 +188,7 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             gymnasium.error.ResetNeeded: No episode has been started.
         """
         simulation = self._started()
-        chosen = self._checked(action)
+        chosen = read_action(action, len(self.type_keys) + 2, "a number")
         if not simulation.is_running:
             observation, info = self._seen(simulation)
             return observation, 0.0, False, True, info
@@ -199,11 +200,9 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             self._invalid_in_a_row = 0
             self._act(simulation, chosen)
             reward = self._earned(simulation)
-        most = self.max_invalid_actions
-        invalid = self._invalid_in_a_row
-        gives_up = most is not None and invalid > 0 and invalid >= most
         observation, info = self._seen(simulation)
-        return observation, reward, False, gives_up or not simulation.is_running, info
+        ends = gives_up(self.max_invalid_actions, self._invalid_in_a_row)
+        return observation, reward, False, ends or not simulation.is_running, info
 
     def action_masks(self) -> np.ndarray:
         """Tells which actions are allowed, as sb3-contrib's MaskablePPO asks.
@@ -266,26 +265,8 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         self._integral, self._late = integral, late
         return -float(of_latency if self.reward == "latency" else of_deadline)
 
-    def _checked(self, action: SupportsInt) -> int:
-        most = len(self.type_keys) + 1
-        try:
-            number = np.asarray(action).item()
-            chosen = int(number) if int(number) == number else -1
-        except (TypeError, ValueError, OverflowError):
-            chosen = -1
-        if not 0 <= chosen <= most:
-            raise ValueError(
-                f"an action is a number from 0 to {most} but is {shown(action)}; choose"
-                " one where info['action_mask'] is 1"
-            )
-        return chosen
-
     def _started(self) -> Simulation:
-        if self._simulation is None:
-            raise gymnasium.error.ResetNeeded(
-                "an episode starts with reset() but there was none; call it first"
-            )
-        return self._simulation
+        return started(self._simulation)
 
     @staticmethod
     def _masks(state: ServingState) -> np.ndarray:

@@ -13,21 +13,19 @@ clone, on an idle machine:
 Milliseconds, medians. Takes ten minutes on two cores, most of it to compile.
 """
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
 
 import edbatch as eb
 from edbatch.measuring import side_by_side
-from edbatch.models import WORKLOADS, get_workload
+from edbatch.models import WORKLOADS
 from edbatch.plan.plan import Plan
 
 from arguments import SpeedArguments, option, parse_arguments
+from ready_model import cpu_ms, ready_model
 
 LAYOUTS = ("schedule", "aligned", "auto")
 ROW = "{:22} {:>16} {:>16} {:>16} {:>6} {:>9}"
@@ -40,12 +38,6 @@ class Arguments(SpeedArguments):
     rounds: int = option(25, "How often everything is timed.")
 
 
-def cpu_ms(call: Callable[[], Any]) -> float:
-    start = time.thread_time_ns()
-    call()
-    return (time.thread_time_ns() - start) / 1e6
-
-
 def same_work(plan: Plan, other: Plan) -> bool:
     """Whether two plans run the same program on the same integers."""
     own, others = jax.tree.leaves(plan), jax.tree.leaves(other)
@@ -56,16 +48,14 @@ def same_work(plan: Plan, other: Plan) -> bool:
 
 def measure(name: str, arguments: Arguments) -> str:
     """Times one workload; returns its row."""
-    workload = get_workload(name)
-    rng = np.random.default_rng(arguments.seed)
-    instances = workload.sample(rng, arguments.batch_size)
-    key = jax.random.key(arguments.seed)
-    params = workload.init_params(key, arguments.hidden)
+    model, params, instances = ready_model(
+        name, arguments.hidden, arguments.batch_size, arguments.seed
+    )
     plans, runs, planning = [], [], []
     for layout in LAYOUTS:
         # Without a cache, each plan is made.
         batched = eb.batch(
-            workload.model,
+            model,
             params=params,
             planner=eb.Planner(layout=layout),
             cache_bytes=0,

@@ -21,9 +21,9 @@ import numpy as np
 
 import edbatch as eb
 from edbatch.measuring import loss_of, side_by_side
-from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
+from ready_model import ready_model
 
 ROW = "{:22} {:>6} {:>7} {:>6} {:>6} {:>9} {:>10} {:>10} {:>11}"
 HEAD = ROW.format(
@@ -75,10 +75,10 @@ def compiled(function: Callable[..., Any], *arguments: Any) -> Compiled:
     return Compiled(lambda: program(*arguments), seconds)
 
 
-def prepare(workload: Any, params: Any, instances: list[Any], budget: str) -> Row:
+def prepare(model: Any, params: Any, instances: list[Any], budget: str) -> Row:
     """Plans a minibatch within a budget, and compiles its programs."""
     sizes = eb.Sizes(max_loops=None if budget == "all" else int(budget))
-    batched = eb.batch(workload.model, params=params, sizes=sizes)
+    batched = eb.batch(model, params=params, sizes=sizes)
     plan = batched.plan(instances)
     forward = compiled(batched.apply, params, plan)
     gradient = compiled(jax.grad(loss_of(batched)), params, plan)
@@ -87,14 +87,8 @@ def prepare(workload: Any, params: Any, instances: list[Any], budget: str) -> Ro
 
 def measure(name: str, hidden: int, arguments: Arguments) -> None:
     """Prints the rows of one workload."""
-    workload = get_workload(name)
-    params = workload.init_params(jax.random.key(arguments.seed), hidden)
-    rng = np.random.default_rng(arguments.seed)
-    instances = workload.sample(rng, arguments.batch_size)
-    rows = [
-        prepare(workload, params, instances, budget)
-        for budget in arguments.budgets.split(",")
-    ]
+    model = ready_model(name, hidden, arguments.batch_size, arguments.seed)
+    rows = [prepare(*model, budget) for budget in arguments.budgets.split(",")]
     forward, gradient = (
         np.median(side_by_side([each.run for each in calls], arguments.rounds), axis=1)
         for calls in ([row.forward for row in rows], [row.gradient for row in rows])

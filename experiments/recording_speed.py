@@ -11,7 +11,6 @@ Microseconds of CPU time per node: the least of all rounds in the loop, the medi
 between calls. Inputs are sampled.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,9 +26,9 @@ from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.parameters import abstract
 from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
-from edbatch.models import get_workload
 
 from arguments import SpeedArguments, option, parse_arguments
+from ready_model import cpu_ms, ready_model
 
 ROW = "{:16} {:>6} {:>10} {:>10} {:>12} {:>12} {:>10}"
 HEAD = ROW.format(
@@ -103,20 +102,12 @@ def empty_cells(model: Any, outputs: dict[str, Any]) -> Iterator[None]:
             put(cell)
 
 
-def cpu_us(call: Callable[[], Any]) -> float:
-    start = time.thread_time_ns()
-    call()
-    return (time.thread_time_ns() - start) / 1e3
-
-
 def measure(name: str, arguments: Arguments) -> str:
     """Times one workload; returns its row."""
-    workload = get_workload(name)
-    rng = np.random.default_rng(arguments.seed)
-    instances = workload.sample(rng, arguments.batch_size)
-    key = jax.random.key(arguments.seed)
-    params = workload.init_params(key, arguments.hidden)
-    model, batched = workload.model, eb.batch(workload.model)
+    model, params, instances = ready_model(
+        name, arguments.hidden, arguments.batch_size, arguments.seed
+    )
+    batched = eb.batch(model)
     types, memory = TypeTable(abstract(params), model), CallMemory()
     nodes = record(model, types, instances, memory).num_nodes
     outputs = {
@@ -138,25 +129,25 @@ def measure(name: str, arguments: Arguments) -> str:
 
     run()
     eb.wait_for_compilations()
-    loop = min(cpu_us(recorded) for _ in range(arguments.rounds))
+    loop = min(cpu_ms(recorded) for _ in range(arguments.rounds))
     between, alone = [], []
     with empty_cells(model, outputs):
-        own_loop = min(cpu_us(own) for _ in range(arguments.rounds))
+        own_loop = min(cpu_ms(own) for _ in range(arguments.rounds))
     for _ in range(arguments.rounds):
         run()
-        between.append(cpu_us(recorded))
+        between.append(cpu_ms(recorded))
         run()
         with empty_cells(model, outputs):
-            alone.append(cpu_us(own))
+            alone.append(cpu_ms(own))
     cold, own_cold = np.median(between), np.median(alone)
     return ROW.format(
         name,
         nodes,
-        f"{loop / 1e3:.2f}",
-        f"{(loop - own_loop) / nodes:.2f}",
-        f"{cold / 1e3:.2f}",
-        f"{(cold - own_cold) / nodes:.2f}",
-        f"{own_loop / nodes:.2f}",
+        f"{loop:.2f}",
+        f"{1e3 * (loop - own_loop) / nodes:.2f}",
+        f"{cold:.2f}",
+        f"{1e3 * (cold - own_cold) / nodes:.2f}",
+        f"{1e3 * own_loop / nodes:.2f}",
     )
 
 

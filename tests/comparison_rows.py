@@ -2,6 +2,18 @@
 
 from edbatch.policies import Comparison
 
+# Of a row as JSON, in their order.
+KEYS = [
+    "batch_size",
+    "policy",
+    "batches",
+    "lower_bound",
+    "mean_ratio",
+    "worst_ratio",
+    "unseen_states",
+    "schedule_us_per_node",
+]
+
 
 def row(
     policy: str, batches: float, bound: float, worst: float, ratio: float | None = None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from comparison_rows import KEYS
 
 import edbatch as eb
 from edbatch.cli import minibatches
@@ -20,16 +21,6 @@ TREES = ("compare", "--workload", "tree-lstm", *SMALL, "--policy")
 LATTICES = ("compare", "--workload", "lattice-lstm", "--policy", "zoo:lattice-lstm")
 HEURISTICS = ["agenda", "agenda-remaining", "depth", "greedy"]
 POLICIES = ["learned", "learned alone", "searched", *HEURISTICS]
-KEYS = [
-    "batch_size",
-    "policy",
-    "batches",
-    "lower_bound",
-    "mean_ratio",
-    "worst_ratio",
-    "unseen_states",
-    "schedule_us_per_node",
-]
 EXACT = ["proven_bound", "ratio_to_proven", "proven_optimal"]
 
 

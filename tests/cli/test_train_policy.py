@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from comparison_rows import KEYS
 from event_files import scalars
 from training_commands import LATTICES, SMALL, TREES, evaluations, load
 
@@ -20,16 +21,6 @@ LEARN = (*TREES, "--train-anyway")
 POLICIES = ["learned", "learned alone"]
 POLICIES += ["agenda", "agenda-remaining", "depth", "greedy"]
 SIZES = [4, 8, 32, 128]  # that of the training first
-KEYS = [
-    "batch_size",
-    "policy",
-    "batches",
-    "lower_bound",
-    "mean_ratio",
-    "worst_ratio",
-    "unseen_states",
-    "schedule_us_per_node",
-]
 
 
 def test_a_policy_is_trained_on_a_treebank(edbatch, treebank, tmp_path) -> None:

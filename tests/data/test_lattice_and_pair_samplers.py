@@ -41,15 +41,6 @@ def assert_alike(real: Sequence[int], sampled: Sequence[int], tolerance: float) 
     assert large[1] == pytest.approx(large[0], rel=tolerance)
 
 
-@pytest.mark.parametrize("sample", SAMPLERS)
-def test_one_seed_gives_one_sample(sample: Callable[..., list[Any]]) -> None:
-    assert sample(generator(1), 5) == sample(generator(1), 5)
-    assert sample(generator(1), 5) != sample(generator(2), 5)
-    rng = generator(1)
-    assert sample(rng, 5) != sample(rng, 5)
-    assert sample(generator(1), 0) == []
-
-
 @pytest.mark.parametrize("length", [1, 2, 3, 9, 60])
 def test_character_lattices(length: int) -> None:
     for lattice in sample_character_lattices(generator(), 20, 9, 4, length=length):

@@ -12,15 +12,21 @@ from edbatch.data import (
     binarize,
     read_dependency_trees,
     read_trees,
+    sample_character_lattices,
     sample_dependency_trees,
     sample_lengths,
+    sample_sentence_pairs,
     sample_sentences,
+    sample_speech_lattices,
     sample_tree,
     sample_trees,
 )
 from edbatch.data.split_rules import SPLIT_RULES
 
-SAMPLERS = [sample_trees, sample_dependency_trees, sample_sentences]
+SAMPLERS = [
+    *(sample_trees, sample_dependency_trees, sample_sentences),
+    *(sample_character_lattices, sample_speech_lattices, sample_sentence_pairs),
+]
 SHAPES = list(SPLIT_RULES)
 
 
