@@ -86,6 +86,7 @@ class SharedTypes:
         self._early = early
         self._kinship = Kinship(recorded.params_spec)
         self._possible: dict[Relatives, tuple[Family, Copies] | None] = {}
+        self._beside: dict[Relatives, int] = {}  # the size of a possible family
         self._warned: set[Relatives] = set()
         self._indexed: dict[int, IndexedCell | None] = {}
         self._own: list[Shared] = []
@@ -216,8 +217,10 @@ class SharedTypes:
         types = len(relatives.keys)
         if not self._early:
             return types
-        family = self._kinship.find_family(relatives)
-        return types if family is None else max(types, family.size)
+        if relatives not in self._beside:
+            family = self._kinship.find_family(relatives)
+            self._beside[relatives] = 0 if family is None else family.size
+        return max(types, self._beside[relatives])
 
     def _find(self, relatives: Relatives) -> tuple[Family, Copies] | None:
         """The family that types could have, and what it would copy."""
