@@ -164,8 +164,9 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("policy", ["agenda", "greedy"])
+@pytest.mark.parametrize(
+    ("target", "policy"), [("loops", "agenda"), ("switch", "greedy")]
+)
 def test_a_call_equals_the_model_run_on_each_instance(
     monkeypatch, shapes, target, policy
 ):
@@ -185,11 +186,6 @@ def test_coarse_programs_compute_the_same():
     with eb.use_tiers("auto"):
         outputs = eb.batch(routed, sizes=SIZES)(params, instances)
     check(outputs, routed, params, instances)
-
-
-def test_gradients_along_the_paths_are_those_of_the_model():
-    found = eb.verify(eb.batch(routed, sizes=SIZES), make_params(), sample(5))
-    assert found.max_gradient_error is not None
 
 
 def test_padding_reads_no_other_member():
