@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
+from edbatch.cell.program import Packed
 from edbatch.cell.rows import take_rows
 from edbatch.errors import PlanError
 from edbatch.executor.arenas import Arenas, new_arenas
@@ -99,8 +100,47 @@ def _execute(
     stream: Stream,
     rows: tuple[Array, ...],
 ) -> Results:
-    executor, prepared = executor_of(program.options.target), program.pack(params)
-    arenas = executor.run(program, prepared, new_arenas(program), pools, stream)
+    prepared = program.pack(params)
+    return _execute_packed(program, wanted, prepared, pools, stream, rows)
+
+
+def execute_packed(
+    program: ProgramShape,
+    kinds: tuple[int, ...],
+    packed: dict[int, Packed],
+    pools: Arenas,
+    stream: Stream,
+    rows: tuple[Array, ...],
+) -> tuple[Array, ...]:
+    """As `differentiable_execute`, from packed parameters and without a gradient.
+
+    Args:
+        program: The program.
+        kinds: Array kind of each result.
+        packed: The packed parameters, from `ProgramShape.pack`.
+        pools: External inputs by array kind.
+        stream: The stream.
+        rows: Rows of each result, ``[n] int32``.
+
+    Returns:
+        The results, ``[n, ...]`` each.
+    """
+    inputs = packed, pools, stream, rows
+    results: tuple[Array, ...]
+    results, _ = run_stored(_execute_packed, program, Wanted(kinds), *inputs)
+    return results
+
+
+def _execute_packed(
+    program: ProgramShape,
+    wanted: Wanted,
+    packed: dict[int, Packed],
+    pools: Arenas,
+    stream: Stream,
+    rows: tuple[Array, ...],
+) -> Results:
+    executor = executor_of(program.options.target)
+    arenas = executor.run(program, packed, new_arenas(program), pools, stream)
     return _read_results(wanted.kinds, arenas, rows), ()
 
 

@@ -7,9 +7,12 @@ from jax import Array
 
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import take_rows
-from edbatch.executor.arenas import Arenas, new_arenas
-from edbatch.executor.choice import executor_of
-from edbatch.gradient.differentiable import Wanted, differentiable_execute
+from edbatch.executor.arenas import Arenas
+from edbatch.gradient.differentiable import (
+    Wanted,
+    differentiable_execute,
+    execute_packed,
+)
 from edbatch.gradient.reverse_mode import reverse_only
 from edbatch.gradient.tables import Table
 from edbatch.graph.output_tree import ResultShape
@@ -61,11 +64,9 @@ def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
     """
     shape = plan.shape
     program, pools = give_keys(shape.program, plan.pools, rng)
-    arenas = executor_of(program.options.target).run(
-        program, packed, new_arenas(program), pools, plan.as_stream()
-    )
-    results = take_results(shape.result, plan.rows, arenas, plan.pools)
-    return shape.result.assemble(results, plan.lengths)
+    kinds, rows = _values_of(plan)
+    found = execute_packed(program, kinds, packed, pools, plan.as_stream(), rows)
+    return shape.result.assemble(_with_externals(plan, found), plan.lengths)
 
 
 def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ...]:
@@ -111,11 +112,7 @@ def compute_results_and_lookups(
     check_params(params, shape.program.types.params_spec)
     program, pools = give_keys(shape.program, plan.pools, rng)
     params, pools, probes = reverse_only((params, pools, probes))
-    is_value = [source == "value" for source, _ in shape.result.tree.leaves]
-    kinds = tuple(
-        kind for source, kind in shape.result.tree.leaves if source == "value"
-    )
-    rows = tuple(own for own, value in zip(plan.rows, is_value, strict=True) if value)
+    kinds, rows = _values_of(plan)
     found, looked_up = differentiable_execute(
         program,
         Wanted(kinds, tables),
@@ -125,13 +122,24 @@ def compute_results_and_lookups(
         rows,
         probes,
     )
+    return _with_externals(plan, found), looked_up
+
+
+def _values_of(plan: Plan) -> tuple[tuple[int, ...], tuple[Array, ...]]:
+    """The array kinds and rows of results that cells compute."""
+    leaves = zip(plan.shape.result.tree.leaves, plan.rows, strict=True)
+    values = [(kind, own) for (source, kind), own in leaves if source == "value"]
+    return tuple(kind for kind, _ in values), tuple(own for _, own in values)
+
+
+def _with_externals(plan: Plan, found: tuple[Array, ...]) -> tuple[Array, ...]:
+    """All results: those that cells computed, and external inputs."""
     values = iter(found)
-    leaves = zip(shape.result.tree.leaves, plan.rows, strict=True)
-    results = tuple(
+    leaves = zip(plan.shape.result.tree.leaves, plan.rows, strict=True)
+    return tuple(
         next(values) if source == "value" else take_rows(plan.pools[kind], own)
         for (source, kind), own in leaves
     )
-    return results, looked_up
 
 
 def take_results(
