@@ -49,21 +49,64 @@ class BatchedFunction(Protocol):
         """How many programs that run plans were compiled so far."""
 
     def bind(self, params: Any) -> "BatchedFunction":
-        """Sets the shapes of the parameters that fresh instances are recorded for."""
+        """Sets the shapes of the parameters that fresh instances are recorded for.
+
+        Args:
+            params: Parameters, or their ``jax.ShapeDtypeStruct`` pytree.
+
+        Returns:
+            This object.
+        """
 
     def fit(self, sample: Iterable[Any], *, params: Any = None) -> "BatchedFunction":
-        """Decides by a sample what is decided from instances."""
+        """Decides by a sample what is decided from instances.
+
+        Args:
+            sample: A minibatch like those to come, of instances or recordings.
+            params: The parameters to record for, or their shapes; the bound ones if
+                None.
+
+        Returns:
+            This object.
+        """
 
     def record(self, instance: Any, *, params: Any = None) -> DataflowGraph:
-        """Records the model on one instance."""
+        """Records the model on one instance.
+
+        Args:
+            instance: An instance.
+            params: The parameters to record for, or their shapes; the bound ones if
+                None.
+
+        Returns:
+            Its dataflow graph.
+        """
 
     def record_all(
         self, instances: Iterable[Any], *, params: Any = None
     ) -> list[DataflowGraph]:
-        """Records the instances of a data set."""
+        """Records the instances of a data set.
+
+        Args:
+            instances: Instances, or recordings of one instance each.
+            params: The parameters to record for, or their shapes; the bound ones if
+                None.
+
+        Returns:
+            Their dataflow graphs.
+        """
 
     def graph(self, instances: Iterable[Any], *, params: Any = None) -> DataflowGraph:
-        """Records a minibatch, or merges recordings."""
+        """Records a minibatch, or merges recordings.
+
+        Args:
+            instances: Instances, recordings of them, or both.
+            params: The parameters to record for, or their shapes; the bound ones if
+                None.
+
+        Returns:
+            The dataflow graph of all of them.
+        """
 
     def plan(
         self,
@@ -72,18 +115,55 @@ class BatchedFunction(Protocol):
         params: Any = None,
         pad_to: int | None = None,
     ) -> Any:
-        """Schedules and lays out a minibatch; on the host only."""
+        """Schedules and lays out a minibatch; on the host only.
+
+        Args:
+            instances: Instances, recordings of them, or both.
+            params: The parameters to record for, or their shapes; the bound ones if
+                None.
+            pad_to: Rows of the result, at least one per instance; no more if None.
+
+        Returns:
+            The plan, a pytree.
+        """
 
     def explain(self, instances: Iterable[Any], *, params: Any = None) -> Any:
-        """Explains what a minibatch costs, type by type, and what keeps types apart."""
+        """Explains what a minibatch costs, type by type, and what keeps types apart.
+
+        Args:
+            instances: Instances, recordings of them, or both.
+            params: The parameters to record for, or their shapes; the bound ones if
+                None.
+
+        Returns:
+            Counts for each type, and the reasons.
+        """
 
     def apply(self, params: Any, plan: Any, *, rng: Any = None) -> Any:
-        """Runs a plan: a pure JAX function."""
+        """Runs a plan: a pure JAX function.
+
+        Args:
+            params: The model's parameters.
+            plan: What `plan` returned.
+            rng: A key, for cells that draw random numbers.
+
+        Returns:
+            The outputs of all instances, stacked as by ``jax.vmap``.
+        """
 
     def loader(
         self, instances: Iterable[Any], batch_size: int, **options: Any
     ) -> Iterable[Any]:
-        """Returns an `edbatch.Loader` of a data set, for this function."""
+        """Returns an `edbatch.Loader` of a data set, for this function.
+
+        Args:
+            instances: Instances, or recordings of them by this function.
+            batch_size: Instances per minibatch.
+            **options: Those of `edbatch.Loader`.
+
+        Returns:
+            The loader.
+        """
 
     def __call__(
         self, params: Any, instances: Sequence[Any], *, rng: Any = None

@@ -46,7 +46,14 @@ class Depth:
 
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
-        """Schedules a graph by depth, then type."""
+        """Schedules a graph by depth, then type.
+
+        Args:
+            structure: The graph's structure.
+
+        Returns:
+            The schedule; it is valid.
+        """
         order, start, kind = _by_depth(
             structure.node_type, structure.depth, structure.num_types
         )
@@ -71,7 +78,14 @@ class Agenda:
 
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
-        """Schedules a graph by the mean depth of each type."""
+        """Schedules a graph by the mean depth of each type.
+
+        Args:
+            structure: The graph's structure.
+
+        Returns:
+            The schedule; it is valid.
+        """
         order, start, kind = _by_agenda(*_arrays(structure), structure.depth, False)
         return Schedule(order, start, kind, self.name)
 
@@ -96,7 +110,14 @@ class AgendaRemaining:
         return f"{type(self).__name__}()"
 
     def schedule(self, structure: GraphStructure) -> Schedule:
-        """Schedules a graph by mean depth of what remains."""
+        """Schedules a graph by mean depth of what remains.
+
+        Args:
+            structure: The graph's structure.
+
+        Returns:
+            The schedule; it is valid.
+        """
         order, start, kind = _by_agenda(*_arrays(structure), structure.depth, True)
         return Schedule(order, start, kind, self.name)
 
@@ -119,7 +140,14 @@ class Greedy:
 
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
-        """Schedules a graph greedily."""
+        """Schedules a graph greedily.
+
+        Args:
+            structure: The graph's structure.
+
+        Returns:
+            The schedule; it is valid.
+        """
         order, start, kind = _by_ratio(*_arrays(structure))
         return Schedule(order, start, kind, self.name)
 

@@ -147,7 +147,14 @@ class BenchmarkResult:
     left_out: dict[str, str]
 
     def row(self, system: str) -> Row:
-        """Returns the row of a system that was measured."""
+        """Returns the row of a system that was measured.
+
+        Args:
+            system: Its name.
+
+        Returns:
+            Its row.
+        """
         return next(each for each in self.rows if each.system == system)
 
     def to_json(self) -> dict[str, Any]:

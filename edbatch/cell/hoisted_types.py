@@ -301,7 +301,14 @@ class HoistedTypes:
         return found
 
     def index_values(self, graph: DataflowGraph) -> bytes:
-        """Returns the values of external inputs that decide about chunks."""
+        """Returns the values of external inputs that decide about chunks.
+
+        Args:
+            graph: The graph of a minibatch.
+
+        Returns:
+            The values, to tell minibatches of one structure apart; empty if none does.
+        """
         with self._lock:
             indexed = bool(self._shared.index_types())
         members = self.node_members(graph) if indexed else None

@@ -157,7 +157,15 @@ class TieredFunction:
             return programs.refining
 
     def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
-        """Returns what is to be compiled for a call; None if its program is there."""
+        """Returns what is to be compiled for a call; None if its program is there.
+
+        Args:
+            *args: The arguments of the call.
+            **kwargs: Those by keyword.
+
+        Returns:
+            The programs of its signature, or None.
+        """
         programs = self._find(args, kwargs)
         ready = programs.is_fine or programs.stays_coarse
         return None if ready else programs
@@ -191,15 +199,39 @@ class TieredFunction:
         return tuple(each for each in compile_report() if id(each.programs) in own)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lowers the fine program, as ``jax.jit(function).lower`` does."""
+        """Lowers the fine program, as ``jax.jit(function).lower`` does.
+
+        Args:
+            *args: The arguments of the call.
+            **kwargs: Those by keyword.
+
+        Returns:
+            The lowered program.
+        """
         return self._fine.lower(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """Traces the fine program, as ``jax.jit(function).trace`` does."""
+        """Traces the fine program, as ``jax.jit(function).trace`` does.
+
+        Args:
+            *args: The arguments of the call.
+            **kwargs: Those by keyword.
+
+        Returns:
+            The traced program.
+        """
         return self._fine.trace(*args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the shapes of the results, as ``jax.jit(function).eval_shape``."""
+        """Returns the shapes of the results, as ``jax.jit(function).eval_shape``.
+
+        Args:
+            *args: The arguments of the call.
+            **kwargs: Those by keyword.
+
+        Returns:
+            A pytree of ``jax.ShapeDtypeStruct``.
+        """
         return self._fine.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:

@@ -96,7 +96,14 @@ class PlannedBatch:
         return self.plan.instance_mask
 
     def drop_padding(self, result: Any) -> Any:
-        """Returns the results of the instances alone, as `edbatch.Minibatch` does."""
+        """Returns the results of the instances alone, as `edbatch.Minibatch` does.
+
+        Args:
+            result: Arrays with a row per instance, padding last.
+
+        Returns:
+            The first rows of each.
+        """
         return first_rows(result, self.instances)
 
 

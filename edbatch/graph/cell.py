@@ -130,13 +130,28 @@ class Cell(CellCall, Generic[P, R]):
                 )
 
     def lacks_rng(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Tells whether a call leaves its key to edbatch."""
+        """Tells whether a call leaves its key to edbatch.
+
+        Args:
+            args: Arguments of the call, by position.
+            kwargs: And by keyword.
+
+        Returns:
+            Whether the cell takes a key that the call does not give.
+        """
         if not self.takes_rng or RNG in kwargs:
             return False
         return self._rng_by_name or len(args) <= self.positions[RNG]
 
     def padded_length(self, length: int) -> int:
-        """Returns K: the length of a padded list rounded up to a bucket."""
+        """Returns K: the length of a padded list rounded up to a bucket.
+
+        Args:
+            length: The length of the list.
+
+        Returns:
+            The bucket, or a multiple of the largest one.
+        """
         for bucket in self._lengths:
             if length <= bucket:
                 return bucket
@@ -225,7 +240,14 @@ class Cell(CellCall, Generic[P, R]):
         return known
 
     def function_in(self, dtype: Any) -> Callable[..., Any]:
-        """Returns the function as it computes in a dtype; as it is written if None."""
+        """Returns the function as it computes in a dtype; as it is written if None.
+
+        Args:
+            dtype: A dtype of floating numbers, or None.
+
+        Returns:
+            A function of the same arguments.
+        """
         if dtype is None:
             return self.function
         return computing(self.function, tuple(self.positions), self.static, dtype)

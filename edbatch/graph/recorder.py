@@ -74,7 +74,11 @@ class Recorder(Calls):
         return f"<Recorder of instance {self._instance}>"
 
     def value(self, tree: Any) -> Any:
-        """Raises `AsksForValueError`: while a model is recorded, no cell runs."""
+        """Raises `AsksForValueError`: while a model is recorded, no cell runs.
+
+        Args:
+            tree: The handles whose values the model asks for.
+        """
         raise AsksForValueError(
             f"the model asks for a value ({user_line()}), but .record, .graph and .plan"
             " run no cell, so there is none; call the batched function on instances, of"

@@ -144,6 +144,9 @@ class TypeTable:
         """Makes another table's array kinds, now and later, those of this one.
 
         What is traced of cells is shared, too.
+
+        Args:
+            other: The table to share with.
         """
         self.kinds, self.lock, self.x64 = other.kinds, other.lock, other.x64
         self.compute_dtype, self.traces = other.compute_dtype, other.traces
@@ -371,6 +374,12 @@ class TypeTable:
 
     def trace(self, node_type: NodeType) -> tuple[tuple[int, ...], Any]:
         """Returns the kinds and the tree of what a type's cell returns by now.
+
+        Args:
+            node_type: The type.
+
+        Returns:
+            The array kind of each output, and the pytree of them.
 
         Raises:
             CellError: It cannot be traced on the type's shapes.

@@ -83,7 +83,14 @@ class Frontier:
         return np.diff(self._state.type_start) - self._state.head
 
     def nodes(self, chosen: int) -> np.ndarray:
-        """Frontier nodes of a type, in the order in which they became ready."""
+        """Frontier nodes of a type, in the order in which they became ready.
+
+        Args:
+            chosen: The type.
+
+        Returns:
+            The nodes; ``[n] int32``.
+        """
         first = self._state.type_start[chosen]
         nodes = self._state.queue[
             first + self._state.head[chosen] : first + self._state.tail[chosen]

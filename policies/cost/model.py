@@ -306,7 +306,14 @@ class CostModel:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Writes the costs to a file; see `edbatch.policies.save_costs`."""
+        """Writes the costs to a file; see `edbatch.policies.save_costs`.
+
+        Args:
+            path: The file; replaced if it exists.
+
+        Returns:
+            The path.
+        """
         return COSTS.save(path, self.to_json())
 
     def to_json(self) -> dict[str, Any]:

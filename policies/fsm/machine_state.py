@@ -30,7 +30,14 @@ class MachineState:
     value: float = 0.0
 
     def to_json(self, labels: list[str]) -> dict[str, Any]:
-        """Returns JSON values, the types under the names given."""
+        """Returns JSON values, the types under the names given.
+
+        Args:
+            labels: A name for each type.
+
+        Returns:
+            The values.
+        """
         return {
             "frontier": [labels[symbol] for symbol in self.frontier],
             "action": labels[self.action],

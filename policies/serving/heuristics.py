@@ -74,14 +74,28 @@ class ServingHeuristic:
         return self.kind == GREEDY
 
     def for_types(self, type_keys: tuple[TypeKey, ...]) -> "ServingHeuristic":
-        """Returns the heuristic for a model's types; see `ServingPolicy`."""
+        """Returns the heuristic for a model's types; see `ServingPolicy`.
+
+        Args:
+            type_keys: The types of the model.
+
+        Returns:
+            The policy for these types, in this order.
+        """
         known = self.depth_of or {}
         mean = float(np.mean([*known.values()])) if known else 0.0
         depths = tuple(known.get(key, mean) for key in type_keys)
         return replace(self, depths=depths, num_types=len(type_keys))
 
     def decide(self, state: ServingState) -> int:
-        """Decides what runs next; see `ServingPolicy`."""
+        """Decides what runs next; see `ServingPolicy`.
+
+        Args:
+            state: What waits, for how long, and how near deadlines are.
+
+        Returns:
+            A type, `WAIT` or `LOOK`.
+        """
         check_types(self.name, self.num_types, state)
         return decide_by(self.choice, self.name, state)
 

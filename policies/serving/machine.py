@@ -149,6 +149,12 @@ class ServingMachine:
         States with types that the model lacks are left out, and in states with types
         that it was not trained on it follows its heuristic, for which these are as deep
         as the average.
+
+        Args:
+            type_keys: The types of the model.
+
+        Returns:
+            The policy for these types, in this order.
         """
         keys = tuple(type_keys)
         place = {key: k for k, key in enumerate(keys)}
@@ -165,7 +171,14 @@ class ServingMachine:
         return replace(self, types=keys, states=states, depths=depths)
 
     def decide(self, state: ServingState) -> int:
-        """Decides what runs next; see `ServingPolicy`."""
+        """Decides what runs next; see `ServingPolicy`.
+
+        Args:
+            state: What waits, for how long, and how near deadlines are.
+
+        Returns:
+            A type, `WAIT` or `LOOK`.
+        """
         check_types(self.name, len(self.types), state)
         return decide_by(self.choice, self.name, state)
 

@@ -32,6 +32,12 @@ class Objective:
     def parse(cls, text: str) -> "Objective":
         """Reads an objective: ``mean``, ``p99`` or ``deadline:MS``.
 
+        Args:
+            text: The objective, in this form.
+
+        Returns:
+            What it says.
+
         Raises:
             PolicyError: It is none.
         """

@@ -111,13 +111,26 @@ class ServingRule:
 
         A type that was not trained on gets the weights of one with the same cell and
         parameters and the nearest arity, else the mean of all.
+
+        Args:
+            type_keys: The types of the model.
+
+        Returns:
+            The policy for these types, in this order.
         """
         mean = tuple(float(w) for w in np.mean(self.weights, axis=0))
         rows = tuple(self._row(key, mean) for key in type_keys)
         return replace(self, types=tuple(type_keys), weights=rows)
 
     def decide(self, state: ServingState) -> int:
-        """Decides what runs next; see `ServingPolicy`."""
+        """Decides what runs next; see `ServingPolicy`.
+
+        Args:
+            state: What waits, for how long, and how near deadlines are.
+
+        Returns:
+            A type, `WAIT` or `LOOK`.
+        """
         check_types(self.name, len(self.types), state)
         return decide_by(self.choice, self.name, state)
 

@@ -70,7 +70,14 @@ class BoundWeights:
         return weight, self.power.bit_length() - 1
 
     def to_json(self, labels: list[str]) -> dict[str, Any]:
-        """Returns JSON values, the types under the names given."""
+        """Returns JSON values, the types under the names given.
+
+        Args:
+            labels: A name for each type.
+
+        Returns:
+            The values.
+        """
         types = dict(zip(labels, self.types, strict=True)) if self.types else {}
         return {"power": self.power, "path": self.path, "types": types}
 

@@ -38,6 +38,43 @@ def test_every_public_name_has_an_example():
     assert list(names_without_example(PACKAGES)) == []
 
 
+def functions_of(found):
+    """A function, or methods of a class; without one that JAX calls."""
+    members = vars(found).items() if inspect.isclass(found) else [("", found)]
+    for name, each in members:
+        function = getattr(each, "__func__", each)
+        if (
+            inspect.isfunction(function)
+            and name[:1] != "_"
+            and name != "tree_unflatten"
+        ):
+            yield name, function
+
+
+def names_without_arguments(packages):
+    for package in packages:
+        module = importlib.import_module(package)
+        for name in getattr(module, "__all__", ()):
+            found = getattr(module, name)
+            if not getattr(found, "__module__", "").startswith("edbatch"):
+                continue
+            for own, function in functions_of(found):
+                takes = {*inspect.signature(function).parameters} - {"self", "cls"}
+                if takes and "Args:" not in (function.__doc__ or ""):
+                    yield f"{package}.{name}.{own}".rstrip(".")
+
+
+def test_every_public_function_says_what_it_takes():
+    # `decode` of a Service is a field, whose default is a function.
+    found = {*names_without_arguments(PACKAGES)} - {"edbatch.http.Service.decode"}
+    assert found == set()
+
+
+def test_one_that_does_not_is_found(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("edbatch").batch, "__doc__", "Runs.")
+    assert list(names_without_arguments(["edbatch"])) == ["edbatch.batch"]
+
+
 def test_one_without_is_found(monkeypatch):
     monkeypatch.setattr(importlib.import_module("edbatch").batch, "__doc__", "Runs.")
     assert list(names_without_example(["edbatch"])) == ["edbatch.batch"]

@@ -84,7 +84,14 @@ class ServingConfig:
         return self.cost_ms.shape[1] - 1
 
     def under(self, admission: Admission) -> "ServingConfig":
-        """Returns the same server with another admission."""
+        """Returns the same server with another admission.
+
+        Args:
+            admission: When requests join.
+
+        Returns:
+            The server.
+        """
         return replace(self, admission=admission)
 
     def rules(self) -> kernels.Rules:
