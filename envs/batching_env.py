@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from edbatch.arguments import check_number, check_type, list_of
-from edbatch.envs.episode import gives_up, read_action, started
+from edbatch.envs.actions import gives_up, read_action, started
 from edbatch.envs.observation import action_masks, observation_space, observe
 from edbatch.envs.samplers import Sampler, sample_tree_structure
 from edbatch.errors import PlanError, nearest, shown

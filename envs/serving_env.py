@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from edbatch.arguments import check_number, check_type
-from edbatch.envs.episode import gives_up, read_action, started
+from edbatch.envs.actions import gives_up, read_action, started
 from edbatch.envs.samplers import Sampler, sample_tree_structure
 from edbatch.errors import PlanError, shown
 from edbatch.schedule.interrupt import keyboard_interrupts

@@ -287,5 +287,5 @@ def test_other_values_are_refused(value):
 def test_sources_in_folders_of_folders_count():
     package = Path(eb.__file__).parent
     cell = {*(package / "cell").rglob("*.py")}
-    assert package / "cell" / "jaxpr" / "body.py" in cell
+    assert package / "cell" / "jaxpr" / "function_body.py" in cell
     assert cell <= {*_source_files()}

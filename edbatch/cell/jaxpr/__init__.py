@@ -12,13 +12,6 @@ public. They use `Var`, `Literal` and `JaxprEqn` as types, the `invars`, `outvar
 `effects` of an equation, and the functions below for everything else.
 """
 
-from edbatch.cell.jaxpr.body import Body as Body
-from edbatch.cell.jaxpr.body import as_body as as_body
-from edbatch.cell.jaxpr.body import as_function as as_function
-from edbatch.cell.jaxpr.body import body_of as body_of
-from edbatch.cell.jaxpr.body import called_body as called_body
-from edbatch.cell.jaxpr.body import inner_bodies as inner_bodies
-from edbatch.cell.jaxpr.body import trace as trace
 from edbatch.cell.jaxpr.control_flow import Scan as Scan
 from edbatch.cell.jaxpr.control_flow import While as While
 from edbatch.cell.jaxpr.control_flow import read_branches as read_branches
@@ -36,6 +29,13 @@ from edbatch.cell.jaxpr.equation import rewire as rewire
 from edbatch.cell.jaxpr.equation import shape_of as shape_of
 from edbatch.cell.jaxpr.equation import size_of as size_of
 from edbatch.cell.jaxpr.equation import variables as variables
+from edbatch.cell.jaxpr.function_body import Body as Body
+from edbatch.cell.jaxpr.function_body import as_body as as_body
+from edbatch.cell.jaxpr.function_body import as_function as as_function
+from edbatch.cell.jaxpr.function_body import body_of as body_of
+from edbatch.cell.jaxpr.function_body import called_body as called_body
+from edbatch.cell.jaxpr.function_body import inner_bodies as inner_bodies
+from edbatch.cell.jaxpr.function_body import trace as trace
 from edbatch.cell.jaxpr.identity import asks_for_nothing as asks_for_nothing
 from edbatch.cell.jaxpr.identity import generator_of as generator_of
 from edbatch.cell.jaxpr.identity import groups_text as groups_text

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from edbatch.cell.jaxpr.body import Body, body_of
+from edbatch.cell.jaxpr.function_body import Body, body_of
 from edbatch.cell.jaxpr.internals import JaxprEqn
 from edbatch.cell.primitives import COND, SCAN, WHILE
 

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from edbatch.cell.jaxpr.body import Body, as_function, inner_bodies, trace
 from edbatch.cell.jaxpr.equation import (
     dtype_of,
     is_float,
@@ -21,6 +20,7 @@ from edbatch.cell.jaxpr.equation import (
     rewire,
     shape_of,
 )
+from edbatch.cell.jaxpr.function_body import Body, as_function, inner_bodies, trace
 from edbatch.cell.jaxpr.internals import JaxprEqn, Primitive
 from edbatch.cell.jaxpr.internals import primitives as _primitives
 
