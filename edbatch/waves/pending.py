@@ -105,11 +105,14 @@ class PendingNodes:
         if not self._behind:
             return
         self._put_front_behind()
-        parts = []
-        for found, kept in self._behind:
-            used = kept[rows.are_used(found.nodes.first_value[kept])]
-            parts.append(select_nodes(found, used, self._types))
-        self._front = join_nodes(parts, self._types)
+        parts = [found for found, _ in self._behind]
+        begins = np.cumsum([0, *map(len, parts[:-1])])
+        behind = zip(self._behind, begins, strict=True)
+        kept = np.concatenate([own + begin for (_, own), begin in behind])
+        nodes = join_nodes(parts, self._types)
+        kept = kept[rows.are_used(nodes.first_value[kept])].astype(np.int32)
+        pools = [found.pools for found in parts]
+        self._front = select_nodes(nodes, kept, pools, self._types)
         self._behind, self._num_behind = [], 0
         self._in_parts = True
 

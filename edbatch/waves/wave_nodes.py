@@ -109,7 +109,7 @@ def _slots_of(node_type, num_operands, num_externals, num_outputs, end, parts):
     return operand, external, value, owner
 
 
-def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> RecordedNodes:
+def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> WaveNodes:
     """Joins nodes that were recorded one after the other.
 
     Args:
@@ -117,63 +117,65 @@ def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> RecordedNode
         types: The model's types.
 
     Returns:
-        All nodes and external inputs.
+        All nodes; rows of external inputs are counted over the pools of all parts.
     """
-    if len(parts) == 1:
-        return parts[0]
-    pools: dict[int, list[np.ndarray]] = {}
-    external_rows = []
-    before = np.zeros(len(types.avals), np.int32)  # rows of each pool
-    for part in parts:
-        nodes = part.nodes
-        kinds = external_kinds(nodes.node_type, types)
-        external_rows.append(_shift_rows(nodes.external_rows, kinds, before))
-        for kind, pool in part.pools.items():
-            pools.setdefault(kind, []).append(pool)
-            before[kind] += len(pool)
     every = [part.nodes for part in parts]
-    nodes = WaveNodes(
-        np.concatenate([each.node_type for each in every]),
+    node_type = np.concatenate([each.node_type for each in every])
+    before = np.zeros((len(parts) + 1, len(types.avals)), np.int32)  # rows of pools
+    for k, part in enumerate(parts, start=1):
+        for kind, pool in part.pools.items():
+            before[k, kind] = len(pool)
+    slots = np.cumsum([0, *(len(each.external_rows) for each in every)])
+    return WaveNodes(
+        node_type,
         _join_starts([each.operand_start for each in every]),
         np.concatenate([each.operands for each in every]),
         _join_starts([each.external_start for each in every]),
-        np.concatenate(external_rows),
+        _join_rows(
+            np.concatenate([each.external_rows for each in every]),
+            external_kinds(node_type, types),
+            slots,
+            np.cumsum(before, axis=0),
+        ),
         np.concatenate([each.first_value for each in every]),
         np.concatenate([each.owner for each in every]),
     )
-    joined = {kind: np.concatenate(found) for kind, found in pools.items()}
-    return RecordedNodes(nodes, joined)
 
 
 @njit(cache=True)
-def _shift_rows(rows, kinds, before):
-    """Rows of a pool, counted behind other rows of the same kind."""
-    found = rows.copy()
-    for e in range(len(rows)):
-        if rows[e] >= 0:
-            found[e] += before[kinds[e]]
-    return found
+def _join_rows(rows, kinds, slots, before):
+    """Rows of pools, counted behind those of the parts before; changes `rows`."""
+    for k in range(len(slots) - 1):
+        for e in range(slots[k], slots[k + 1]):
+            if rows[e] >= 0:
+                rows[e] += before[k, kinds[e]]
+    return rows
 
 
 def _join_starts(starts: Sequence[np.ndarray]) -> np.ndarray:
-    sizes = np.concatenate([np.diff(each) for each in starts])
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    sizes = np.diff(np.concatenate(starts))
+    # From the end of one to the beginning of the next there is no node.
+    inside = np.ones(len(sizes), np.bool_)
+    inside[np.cumsum([len(each) for each in starts[:-1]], dtype=np.int64) - 1] = False
+    found = np.zeros(inside.sum() + 1, np.int32)
+    np.cumsum(sizes[inside], out=found[1:])
+    return found
 
 
 def select_nodes(
-    found: RecordedNodes, kept: np.ndarray, types: TypeTable
+    nodes: WaveNodes, kept: np.ndarray, pools: Sequence[Pools], types: TypeTable
 ) -> RecordedNodes:
     """Takes some of the nodes, and the external inputs that they read.
 
     Args:
-        found: Nodes and external inputs.
+        nodes: Nodes.
         kept: Those that are taken, ascending; ``[n] int32``.
+        pools: Their external inputs, whose rows are counted over all of these.
         types: The model's types.
 
     Returns:
         These nodes and their external inputs.
     """
-    nodes, pools = found.nodes, found.pools
     operand_start, operands = take_slots(kept, nodes.operand_start, nodes.operands)
     external_start, rows = take_slots(kept, nodes.external_start, nodes.external_rows)
     part = WaveNodes(
@@ -187,15 +189,33 @@ def select_nodes(
     )
     kinds = external_kinds(part.node_type, types)
     start = np.zeros(len(types.avals) + 1, np.int32)
-    for kind, pool in pools.items():
-        start[kind + 1] = len(pool)
+    of_kind: dict[int, list[np.ndarray]] = {}
+    for own in pools:
+        for kind, pool in own.items():
+            start[kind + 1] += len(pool)
+            of_kind.setdefault(kind, []).append(pool)
     read, first = _renumber_rows(rows, kinds, np.cumsum(start))
-    own_pools = {
-        kind: pool[read[first[kind] : first[kind + 1]]]
-        for kind, pool in pools.items()
-        if first[kind + 1] > first[kind]
-    }
-    return RecordedNodes(part, own_pools)
+    return RecordedNodes(
+        part,
+        {
+            kind: _rows_of(found, read[first[kind] : first[kind + 1]])
+            for kind, found in of_kind.items()
+            if first[kind + 1] > first[kind]
+        },
+    )
+
+
+def _rows_of(pools: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """Takes rows, ascending, that are counted over pools; copies no others."""
+    begins = np.cumsum([0, *map(len, pools)])
+    cuts = np.searchsorted(rows, begins)
+    return np.concatenate(
+        [
+            pool[rows[cuts[k] : cuts[k + 1]] - begins[k]]
+            for k, pool in enumerate(pools)
+            if cuts[k + 1] > cuts[k]
+        ]
+    )
 
 
 @njit(cache=True)
