@@ -19,6 +19,8 @@ from edbatch.stream.format import field_starts, record_formats
 from edbatch.stream.loop import Loop
 from edbatch.waves.wave_nodes import WaveNodes
 
+NO_ROOM = -2  # in place of a node
+
 
 class LoopTables(NamedTuple):
     """What encoding looks up of a program with ``P`` loops and ``T`` types.
@@ -161,32 +163,6 @@ def cut_batches(
 
 
 @njit(cache=True)
-def cut_wave(
-    batch_start: np.ndarray,
-    batch_type: np.ndarray,
-    order: np.ndarray,
-    nodes: WaveNodes,
-    tables: LoopTables,
-    next_row: np.ndarray,
-) -> tuple[WaveChunks, np.ndarray]:
-    """Cuts batches and returns the rows that arenas need, in one call.
-
-    Args:
-        batch_start: As for `cut_batches`.
-        batch_type: As for `cut_batches`.
-        order: As for `rows_needed`.
-        nodes: As for `rows_needed`.
-        tables: The program's tables.
-        next_row: As for `rows_needed`.
-
-    Returns:
-        What both return.
-    """
-    chunks = cut_batches(batch_start, batch_type, tables)
-    return chunks, rows_needed(chunks, order, nodes, tables, next_row)
-
-
-@njit(cache=True)
 def write_wave(
     chunks: WaveChunks,
     order: np.ndarray,
@@ -298,6 +274,59 @@ def rows_needed(
             needed[kind] = max(needed[kind], end[kind] + width)
             end[kind] += _rows_taken(tables, t, slot, chunks.size[c], width)
     return needed
+
+
+@njit(cache=True)
+def write_if_fits(
+    batch_start: np.ndarray,
+    batch_type: np.ndarray,
+    order: np.ndarray,
+    nodes: WaveNodes,
+    tables: LoopTables,
+    values: tuple[int, np.ndarray, np.ndarray, np.ndarray],
+    arena_rows: np.ndarray,
+    records: np.ndarray,
+    trips: np.ndarray,
+) -> tuple[int, int, int, int]:
+    """Cuts and writes a wave if a program has room for it, in one compiled call.
+
+    Args:
+        batch_start: As for `cut_batches`.
+        batch_type: As for `cut_batches`.
+        order: As for `write_wave`.
+        nodes: As for `write_wave`.
+        tables: The program's tables.
+        values: ``first_value``, ``row``, ``kind_of`` and ``next_row`` of `write_wave`.
+        arena_rows: Rows of the program's arenas, by array kind; ``[K] int64``.
+        records: As for `write_wave`.
+        trips: As for `write_wave`.
+
+    Returns:
+        What `write_wave` returns, `NO_ROOM` if nothing was written; and the chunks, the
+        steps, and the rows that are computed.
+    """
+    chunks = cut_batches(batch_start, batch_type, tables)
+    counts = len(chunks.loop), chunks.steps, chunks.rows
+    first_value, row, kind_of, next_row = values
+    if chunks.length > len(records) or chunks.steps > len(trips):
+        return NO_ROOM, *counts
+    needed = rows_needed(chunks, order, nodes, tables, next_row)
+    for kind in range(len(needed)):
+        if needed[kind] > (arena_rows[kind] if kind < len(arena_rows) else 0):
+            return NO_ROOM, *counts
+    early = write_wave(
+        chunks,
+        order,
+        nodes,
+        tables,
+        first_value,
+        row,
+        kind_of,
+        next_row,
+        records,
+        trips,
+    )
+    return early, *counts
 
 
 @njit(cache=True)

@@ -22,7 +22,7 @@ from edbatch.plan.keys import program_with
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, Needs, by_kind
 from edbatch.stream.wave_sizes import WaveSizes, power_of_two
-from edbatch.waves.encoding import LoopTables, WaveChunks, loop_tables
+from edbatch.waves.encoding import LoopTables, loop_tables
 from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave, shift_rows
 
 Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
@@ -129,29 +129,17 @@ class WaveProgram(NamedTuple):
         sizes = self.bucket.sizes
         return all(sizes.get(name, -1) >= size for name, size in needs.items())
 
-    def has_room(
-        self,
-        chunks: WaveChunks,
-        rows: np.ndarray,
-        asked: Mapping[int, Sequence[int]],
-        pools: Pools,
-    ) -> bool:
-        """Tells whether a wave fits, in arenas of the program's sizes; as `holds`.
+    def has_room(self, asked: Mapping[int, Sequence[int]], pools: Pools) -> bool:
+        """Tells whether what a wave takes in and gives back fits; as `holds`.
 
         Args:
-            chunks: The wave's chunks.
-            rows: Rows that arenas need, by array kind; ``[K] int64``.
             asked: Values that are asked for, by array kind.
             pools: External inputs by array kind.
 
         Returns:
             Whether it does.
         """
-        shape, sizes = self.shape, self.bucket.sizes
-        if chunks.length > shape.length or chunks.steps > shape.steps:
-            return False
-        if len(rows) != len(self.arena_rows) or (rows > self.arena_rows).any():
-            return False
+        sizes = self.bucket.sizes
         for kind, values in asked.items():
             if len(values) > sizes.get(f"fetch {kind}", -1):
                 return False

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,13 +18,7 @@ from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Needs
 from edbatch.stream.wave_sizes import WaveSizes
-from edbatch.waves.encoding import (
-    WaveChunks,
-    cut_batches,
-    cut_wave,
-    rows_needed,
-    write_wave,
-)
+from edbatch.waves.encoding import NO_ROOM, cut_batches, rows_needed, write_if_fits
 from edbatch.waves.pending import PendingNodes
 from edbatch.waves.programs import (
     WaveFunctions,
@@ -39,6 +33,20 @@ from edbatch.waves.wave import Wave
 from edbatch.waves.wave_report import WaveReport
 
 _SETTLED = 8  # waves after which a program is taken to be large enough
+
+
+class WaveSize(NamedTuple):
+    """How large a wave is.
+
+    Attributes:
+        chunks: Its chunks.
+        steps: Passes over the loops.
+        rows: Rows that are computed, padding included.
+    """
+
+    chunks: int
+    steps: int
+    rows: int
 
 
 class WaveExecution:
@@ -110,17 +118,16 @@ class WaveExecution:
         Raises:
             PolicyError: A node runs before what it reads.
         """
-        program, chunks = self._fit(schedule, pending, asked, free)
-        integers = self._encode(program, chunks, schedule, pending)
+        program, integers, size = self._encode(schedule, pending, asked, free)
         rows = {kind: self.values.rows.of(each) for kind, each in asked.items()}
-        program.finish_wave(integers, chunks.steps, rows)
+        program.finish_wave(integers, size.steps, rows)
         pools = pad_pools(self._state, self._sizes, program, pending.pools)
-        self._most_chunks = max(self._most_chunks, len(chunks.loop))
-        shape = program.shape_of(len(chunks.loop))
+        self._most_chunks = max(self._most_chunks, size.chunks)
+        shape = program.shape_of(size.chunks)
         wave = self._wave = Wave(shape, integers, pools)
         values = self._run(program, wave)
         pending.remove(schedule.order, self.values.rows)
-        self._count(schedule, chunks)
+        self._count(schedule, size)
         return values
 
     def _run(self, program: WaveProgram, wave: Wave) -> dict[int, Array]:
@@ -221,29 +228,66 @@ class WaveExecution:
         """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""
         return self._sizes.result_rows(name, needed)
 
+    def _encode(
+        self,
+        schedule: Schedule,
+        pending: PendingNodes,
+        asked: dict[int, list[int]],
+        free: Callable[[], None],
+    ) -> tuple[WaveProgram, np.ndarray, WaveSize]:
+        """Writes a wave for a program that holds it, which may have to be made."""
+        program = self._program
+        size = None
+        if (
+            program is not None
+            and self._grown_for is program
+            and program.knows(schedule.batch_type)
+            and program.has_room(asked, pending.pools)
+        ):  # the usual case
+            integers, size = self._write(program, schedule, pending)
+        if program is None or size is None:
+            program = self._fit(schedule, pending, asked, free)
+            integers, size = self._write(program, schedule, pending)
+            assert size is not None, "room was made"
+        return program, integers, size
+
+    def _write(
+        self, program: WaveProgram, schedule: Schedule, pending: PendingNodes
+    ) -> tuple[np.ndarray, WaveSize | None]:
+        """Writes a wave; its size is None where the program has no room for it."""
+        integers, records, trips = program.new_wave()
+        own = self.values.rows
+        early, *size = write_if_fits(
+            schedule.batch_start,
+            schedule.batch_type,
+            schedule.order,
+            pending.nodes,
+            program.tables,
+            (own.first, *own.tables(), own.next_row),
+            program.arena_rows,
+            records,
+            trips,
+        )
+        if early >= 0:
+            name = self._state.types.types[pending.nodes.node_type[early]].key.cell
+            raise PolicyError(
+                f"the schedule of a wave runs a call of cell {name!r} before what it"
+                " reads; a policy may run nodes whose operands have run, in this wave"
+                " or before"
+            )
+        return integers, None if early == NO_ROOM else WaveSize(*size)
+
     def _fit(
         self,
         schedule: Schedule,
         pending: PendingNodes,
         asked: dict[int, list[int]],
         free: Callable[[], None],
-    ) -> tuple[WaveProgram, WaveChunks]:
+    ) -> WaveProgram:
         """Finds a program that holds a wave, and makes room for its values."""
-        program = self._program
+        program, pools = self._program, pending.pools
         if program is None or not program.knows(schedule.batch_type):
             program = self._grow({}, schedule)
-        pools = pending.pools
-        if self._grown_for is program:  # the usual case, in one compiled call
-            chunks, own = cut_wave(
-                schedule.batch_start,
-                schedule.batch_type,
-                schedule.order,
-                pending.nodes,
-                program.tables,
-                self.values.rows.next_row,
-            )
-            if program.has_room(chunks, own, asked, pools):
-                return program, chunks
         while True:
             tables = program.tables
             chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
@@ -266,7 +310,7 @@ class WaveExecution:
             if program.holds(needs):
                 self.values.grow(program.arenas)
                 self._grown_for, self._grown_at = program, self._counts.waves
-                return program, chunks
+                return program
             program = self._grow(needs, schedule)  # perhaps with other loops
 
     def _grow(self, needs: Needs, schedule: Schedule) -> WaveProgram:
@@ -281,40 +325,11 @@ class WaveExecution:
         self.values.rows.kinds_up_to(len(self._state.types.avals))
         return self._program
 
-    def _encode(
-        self,
-        program: WaveProgram,
-        chunks: WaveChunks,
-        schedule: Schedule,
-        pending: PendingNodes,
-    ) -> np.ndarray:
-        integers, records, trips = program.new_wave()
-        own = self.values.rows
-        early = write_wave(
-            chunks,
-            schedule.order,
-            pending.nodes,
-            program.tables,
-            own.first,
-            *own.tables(),
-            own.next_row,
-            records,
-            trips,
-        )
-        if early >= 0:
-            name = self._state.types.types[pending.nodes.node_type[early]].key.cell
-            raise PolicyError(
-                f"the schedule of a wave runs a call of cell {name!r} before what it"
-                " reads; a policy may run nodes whose operands have run, in this wave"
-                " or before"
-            )
-        return integers
-
-    def _count(self, schedule: Schedule, chunks: WaveChunks) -> None:
+    def _count(self, schedule: Schedule, size: WaveSize) -> None:
         counts = self._counts
         counts.waves += 1
         counts.nodes += len(schedule.order)
         counts.batches += schedule.num_batches
-        counts.chunks += len(chunks.loop)
-        counts.rows += int(chunks.rows)
+        counts.chunks += size.chunks
+        counts.rows += size.rows
         counts.moves = self.values.moves
