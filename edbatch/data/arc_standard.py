@@ -12,6 +12,7 @@ below is the head of the top).
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -96,7 +97,8 @@ class Configuration:
             num_transitions: How many there are, A.
 
         Returns:
-            ``[A] bool``; arcs of the root's relation are never legal.
+            ``[A] bool``, shared and not to be written; arcs of the root's relation are
+            never legal.
 
         Example:
             >>> parse = Configuration(2)
@@ -107,10 +109,7 @@ class Configuration:
             >>> parse.legal(count_transitions(2)).tolist()
             [False, False, False, True, True]
         """
-        found = np.full(num_transitions, self.may_reduce)
-        found[SHIFT] = self.may_shift
-        found[left_arc(ROOT_RELATION) : right_arc(ROOT_RELATION) + 1] = False
-        return found
+        return _legal(num_transitions, self.may_shift, self.may_reduce)
 
     def apply(self, transition: int) -> None:
         """Makes a transition.
@@ -128,7 +127,7 @@ class Configuration:
             self.next_word += 1
         else:
             self._reduce(transition)
-        if self.done:
+        if len(self.stack) == 1 and self.done:
             self.heads[self.stack[0]] = ROOT
 
     def _reduce(self, transition: int) -> None:
@@ -149,6 +148,16 @@ class Configuration:
             f"a transition must be legal; found {what} where {why}; usually the "
             "largest score was taken of all; take it among those that legal() allows"
         )
+
+
+@cache
+def _legal(num_transitions: int, may_shift: bool, may_reduce: bool) -> np.ndarray:
+    """Returns which transitions are legal; decoders ask for one of few all the time."""
+    found = np.full(num_transitions, may_reduce)
+    found[SHIFT] = may_shift
+    found[left_arc(ROOT_RELATION) : right_arc(ROOT_RELATION) + 1] = False
+    found.flags.writeable = False
+    return found
 
 
 def oracle(heads: Sequence[int], relations: Sequence[str | int]) -> list[int]:

@@ -157,9 +157,10 @@ def follow(
         token(params, word, tag)
         for word, tag in zip(sentence.words, sentence.tags, strict=True)
     ]
+    of_buffer, of_stack = params["buffer"], params["stack"]
     buffer = [empty["buffer"]]  # its states; the last one has read every word left
     for vector in reversed(tokens):
-        buffer.append(push(params["buffer"], vector, buffer[-1]))
+        buffer.append(push(of_buffer, vector, buffer[-1]))
     vectors: list[Any] = []  # of what is on the stack
     stack = [empty["stack"]]  # states, one more than vectors
     history = empty["history"]
@@ -180,7 +181,7 @@ def follow(
             vector = compose(params, head, dependent, transition)
             del stack[-2:]
         vectors.append(vector)
-        stack.append(push(params["stack"], vector, stack[-1]))
+        stack.append(push(of_stack, vector, stack[-1]))
         history = record(params, transition, history)
 
 
