@@ -79,7 +79,7 @@ class WaveDecider:
     def __init__(
         self, policy: ServingPolicy, max_rows: int, patience_ms: float
     ) -> None:
-        self.policy = policy
+        self.policy = self._given = policy
         self._types: tuple[TypeKey, ...] | None = None
         own = policy.max_rows
         self._max_rows = max_rows if own is None else min(own, max_rows)
@@ -183,7 +183,8 @@ class WaveDecider:
 
     def _bind(self, type_keys: tuple[TypeKey, ...]) -> None:
         if self._types is not type_keys and self._types != type_keys:
-            self.policy = self.policy.for_types(type_keys)
+            # One that was made for fewer types has forgotten what it knew of others.
+            self.policy = self._given.for_types(type_keys)
             self._view = new_view(len(type_keys))
         self._types = type_keys
 

@@ -11,9 +11,16 @@ from edbatch.envs import (
     sample_library,
     sample_tree_structure,
 )
+from edbatch.graph import TypeKey
 from edbatch.graph.structure import invert
-from edbatch.policies.serving import ServingRule, draw_trace, serving_heuristics
+from edbatch.policies.serving import (
+    ServingMachine,
+    ServingRule,
+    draw_trace,
+    serving_heuristics,
+)
 from edbatch.policies.serving.choices import FEATURES
+from edbatch.policies.serving.encoding import MachineState
 from edbatch.schedule.serving import (
     JOIN_AT_ONCE,
     LOOK,
@@ -243,3 +250,19 @@ def test_batches_are_no_wider_than_the_policy_allows():
 def test_owners_are_found_by_number():
     owner = np.array([7, 7, 2, 9, 4], np.int32)
     assert request_places(owner, [2, 9, 7]).tolist() == [2, 2, 0, 1, -1]
+
+
+def test_what_a_policy_knows_of_types_that_are_met_later():
+    """A server meets types one after the other, and asks for all of them again."""
+    keys = tuple(TypeKey(name, "", 1) for name in ("turn", "join"))
+    states = {MachineState(1, 0, (1, 0)): WAIT, MachineState(1, 0, (1, 1)): 1}
+    machine = ServingMachine(keys, "widths", states, "largest", 3, (0.0, 1.0), 10.0)
+    decider = WaveDecider(machine, 8, PATIENT)
+    first = TypeKey("embed", "", 0)
+    decider._bind((first,))
+    assert not decider.policy.states
+    decider._bind((first, *keys))
+    assert decider.policy.states == {
+        MachineState(1, 0, (0, 1, 0)): WAIT,
+        MachineState(1, 0, (0, 1, 1)): 2,
+    }
