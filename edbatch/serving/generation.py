@@ -19,6 +19,7 @@ from edbatch.waves.runner import WaveRunner
 
 _NUMBERS = 2**31  # keys are derived from numbers of 32 bits
 _TWO_PARTS = 32  # requests from which on they run in two parts
+_MOST_IDLE_WAITS = 64  # decisions to wait, one after the other
 
 
 class Generation:
@@ -59,6 +60,7 @@ class Generation:
         self._launched: deque[tuple[list[Request], Asked]] = deque()
         self._part_of: dict[int, int] = {}  # of requests, where a policy decides
         self._running: dict[int, float] = {}  # parts whose waves run, since when
+        self._idle_waits = 0  # decisions to wait since a request joined or a wave ran
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -91,6 +93,7 @@ class Generation:
         ):
             self._requests[id(request)] = request
             self._waiting.append(request)
+            self._idle_waits = 0
             if len(self._deciders) > 1 and len(self) >= _TWO_PARTS:
                 second = sum(self._part_of.values())
                 self._part_of[id(request)] = int(2 * second < len(self._part_of))
@@ -163,13 +166,24 @@ class Generation:
                 continue
             decided = self._decide(decider, own, arrived)
             if isinstance(decided, int):
-                if may_wait or self._running:
+                if self._running or (may_wait and self._waits_on()):
                     continue
                 decided = None
             self._waiting = [r for r in self._waiting if self._part_of[id(r)] != part]
             self._running[part] = self._now_ms()
             self._launch(own, decided)
             return True
+        return False
+
+    def _waits_on(self) -> bool:
+        """Counts a decision to wait; returns whether it is obeyed.
+
+        While nothing runs and nobody joins, many policies decide the same for ever.
+        """
+        self._idle_waits += 1
+        if self._idle_waits <= _MOST_IDLE_WAITS:
+            return True
+        self._counts.add(overruled=1)
         return False
 
     def _end_decided(self) -> bool:
@@ -243,6 +257,7 @@ class Generation:
             if each.run is not None and each.run.ended:
                 runner.release(each.run)  # its result has left the arenas
         self._launched.append((requests, asked))
+        self._idle_waits = 0
         after = runner.counts
         self._counts.add(
             waves=1,

@@ -48,7 +48,8 @@ class Server:
             wave, and a wave runs all that they need, by the batched function's policy.
         max_rows: The policy's batches have at most so many rows.
         patience_ms: Where the policy lets something that could run wait for longer,
-            the next wave runs all that is needed.
+            or again and again lets an idle device wait, the next wave runs all that is
+            needed.
         max_waiting: Requests that may wait to be run; more are refused at once.
         max_in_flight: Requests that run at the same time.
         max_nodes: Calls of cells that an instance may make between two values; a

@@ -26,7 +26,7 @@ class ServerStats:
         batches: Batches of their schedules.
         rows: Rows that were computed, padding included.
         overruled: Waves in which all ran that was needed, since the serving policy
-            had let something wait for too long.
+            had let something wait for too long, or an idle device.
         width: Nodes per batch, on average.
         latency: From submission to the answer.
         first_value: From submission to the first value that a request looked at, or its

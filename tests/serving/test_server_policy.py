@@ -141,7 +141,7 @@ def test_answers_are_those_of_the_model(kind, name):
             assert_same(future.result(60), answer)
         stats = server.stats()
     assert stats.answered == len(instances)
-    assert stats.overruled == 0
+    assert stats.overruled == 0 or name == "machine"  # which waits with one in flight
 
 
 def test_a_file_is_a_policy(tmp_path):
@@ -249,8 +249,33 @@ def test_a_wrong_decision_ends_its_requests(decide, message):
         assert server.stats().failed == 2
 
 
+def test_an_idle_server_does_not_wait_for_ever():
+    """A table without times would decide the same until somebody comes."""
+    model, instances = MODELS["tree decoder"]
+    batched = eb.batch(model)
+    batched(PARAMS, instances)  # its types are known
+    policy = policies()["machine"]
+    with eb.Server(batched, PARAMS, policy=policy, patience_ms=1e9) as server:
+        assert_same(
+            server.submit_nowait(instances[0]).result(60),
+            answers_alone("tree decoder")[0],
+        )
+        assert server.stats().overruled > 0
+
+
+def test_how_often_an_idle_server_waits():
+    seen = []
+    waits = Asked(lambda state: seen.append(state) or WAIT)
+    with eb.Server(eb.batch(tree), PARAMS, policy=waits, patience_ms=1e9) as server:
+        for count in (1, 2):
+            assert_same(server.submit_nowait((1, 2)).result(60), tree(PARAMS, (1, 2)))
+            assert len(seen) == count * (generation._MOST_IDLE_WAITS + 1)
+            assert server.stats().overruled == count
+
+
 @pytest.mark.parametrize("way", ["drain", "close", "cancel", "expire"])
-def test_a_policy_that_waits_does_not_keep_the_server_from_ending(way):
+def test_a_policy_that_waits_does_not_keep_the_server_from_ending(way, monkeypatch):
+    monkeypatch.setattr(generation, "_MOST_IDLE_WAITS", 10**9)
     waits = Asked(lambda state: LOOK if state.batches else WAIT)
     server = eb.Server(eb.batch(tree), PARAMS, policy=waits, patience_ms=1e9)
     deadline = 30 if way == "expire" else None
