@@ -19,6 +19,7 @@ from edbatch.waves.runner import WaveRunner
 from edbatch.waves.wave_report import WaveReport
 
 _TWO_PARTS = 32  # instances from which on a minibatch runs in two parts
+_ONE_PART = 8  # instances that are left, from which on they run in one part again
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,16 +85,20 @@ def run_instances(
     launched: deque[tuple[list[InstanceRun], Asked]] = deque()
     index = 0
     try:
-        for part in _parts(len(instances)):
-            for index in part:
+        for own in _parts(len(instances)):
+            for index in own:
                 call = partial(model, params, instances[index])
                 runs.append(runner.start(index, call))
-            _launch(runner, runs[part.start :], launched)
+            _launch(runner, runs[own.start :], launched)
         while launched:
-            waiting, asked = launched.popleft()
-            for run, answers in runner.answers(asked):
-                index = run.index
-                runner.resume(run, answers)
+            waiting: list[InstanceRun] = []
+            left = sum(len(part) for part, _ in launched)
+            for _ in launched.copy() if left <= _ONE_PART else range(1):
+                part, asked = launched.popleft()
+                waiting += part
+                for run, answers in runner.answers(asked):
+                    index = run.index
+                    runner.resume(run, answers)
             _launch(runner, waiting, launched)
     except BaseException as error:
         if len(instances) > 1 and isinstance(error, Exception):
@@ -107,7 +112,8 @@ def run_instances(
 def _parts(count: int) -> list[range]:
     """Divides a minibatch in two, of which one runs in Python while the other computes.
 
-    Small ones stay whole, since the host takes about as long for any wave.
+    Small ones stay whole, since the host takes about as long for any wave; so two parts
+    become one when few instances are left.
     """
     half = count // 2 if count >= _TWO_PARTS else count
     return [range(half), range(half, count)][: 1 + (half < count)]

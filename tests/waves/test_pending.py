@@ -151,6 +151,26 @@ def test_two_parts_give_what_one_gives(model, count, monkeypatch):
     check(batched.apply(PARAMS, plan), model, instances)
 
 
+@pytest.mark.parametrize(("most", "apart"), [(0, 20), (5, 4), (7, 2), (100, 1)])
+def test_two_parts_become_one_when_few_are_left(most, apart, monkeypatch):
+    """Of eight instances, six are left after one wave, and four after three."""
+    monkeypatch.setattr(rollout, "_TWO_PARTS", 2)
+    monkeypatch.setattr(rollout, "_ONE_PART", most)
+    steps = [1, 3, 20, 20, 1, 3, 20, 20]
+
+    def walk(params, count):
+        state = embed(params, count % 12)[0]
+        for _ in range(count):
+            eb.value(score(params, state))
+            state = turn(params, state, 1.0)
+        return state
+
+    found = batched_once(walk).rollout(PARAMS, steps)
+    check(found.outputs, walk, steps)
+    results = 1
+    assert found.report.waves == 2 * apart + (20 - apart) + results
+
+
 def test_keys_do_not_depend_on_parts(monkeypatch):
     def walk(params, steps):
         state = embed(params, steps)[0]
