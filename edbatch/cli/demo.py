@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edbatch.cli import options
 from edbatch.cli.console import print_json, print_out, say
+
+if TYPE_CHECKING:
+    from edbatch.cli.demo_tour import Tour
+
+Tell = Callable[[str], None]
 
 
 def demo(
@@ -37,15 +42,37 @@ def demo(
     """
     from edbatch.cli.demo_tour import Tour
     from edbatch.cli.rows import print_rows
-    from edbatch.cli.train_policy import describe_outcome
 
-    tell: Callable[[str], None] = say if json else print_out
+    tell: Tell = say if json else print_out
     tour = Tour.start(out, hidden, batch_size, seed)
     tell(
         "A tree-LSTM reads a sentence along its parse tree. Each tree has another"
         " shape, so a minibatch of trees cannot simply be stacked. edbatch runs such a"
         " model, written for one tree, on whole minibatches.\n"
     )
+    plain = _count(tour, batch_size, tell)
+    _train(tour, tell)
+    tell(
+        "3. Compare it with heuristics, on trees that it was not trained on. Fewer"
+        " batches are better; none can have fewer than the lower bound. 'learned' takes"
+        " a heuristic's schedule where that has fewer."
+    )
+    rows = tour.compare()
+    if not json:
+        print_rows(rows, f"Batches per minibatch of {batch_size} trees")
+    found = {"policy": str(tour.path), "one_composition": plain, "rows": rows}
+    found |= _run(tour, hidden, tell)
+    tell(
+        "Next: train-policy --workload tree-lstm-2type --data YOUR_TREEBANK --out"
+        " tree.json; it says if you need no policy;"
+        f" or in Python: eb.batch(model, '{tour.path}')"
+    )
+    if json:
+        print_json(found)
+
+
+def _count(tour: "Tour", batch_size: int, tell: Tell) -> dict[str, float]:
+    """Shows where the default policy suffices; returns its batches and the bound."""
     plain = tour.count_plain()
     met = plain["batches"] == plain["lower_bound"]
     tell(
@@ -54,6 +81,13 @@ def demo(
         f" operations has fewer than {plain['lower_bound']:.1f}: the default policy,"
         f" greedy, {'meets this bound; you need no other' if met else 'is near it'}.\n"
     )
+    return plain
+
+
+def _train(tour: "Tour", tell: Tell) -> None:
+    """Trains a policy where it does not."""
+    from edbatch.cli.train_policy import describe_outcome
+
     tell(
         "2. Let nominal phrases have a composition of their own. Now it matters which"
         " of the two runs first. Train a policy on"
@@ -63,14 +97,10 @@ def demo(
     assert policy.training is not None, "train_policy keeps a record"
     outcome = describe_outcome(policy.training, len(policy.states))
     tell(f"   {outcome} The policy is in {tour.path}.\n")
-    tell(
-        "3. Compare it with heuristics, on trees that it was not trained on. Fewer"
-        " batches are better; none can have fewer than the lower bound. 'learned' takes"
-        " a heuristic's schedule where that has fewer."
-    )
-    rows = tour.compare()
-    if not json:
-        print_rows(rows, f"Batches per minibatch of {batch_size} trees")
+
+
+def _run(tour: "Tour", hidden: int, tell: Tell) -> dict[str, Any]:
+    """Runs the model under the policy, and checks its results; returns what it saw."""
     tell(
         f"\n4. Load the saved policy and run the model under it, hidden size {hidden}."
     )
@@ -88,11 +118,4 @@ def demo(
         f" difference {checked['max_output_error']:.1e}; gradients:"
         f" {checked['max_gradient_error']:.1e}\n"
     )
-    tell(
-        "Next: train-policy --workload tree-lstm-2type --data YOUR_TREEBANK --out"
-        " tree.json; it says if you need no policy;"
-        f" or in Python: eb.batch(model, '{tour.path}')"
-    )
-    if json:
-        found = {"policy": str(tour.path), "one_composition": plain, "rows": rows}
-        print_json({**found, **speed, **checked})
+    return {**speed, **checked}
