@@ -306,14 +306,14 @@ def write_if_fits(
         steps, and the rows that are computed.
     """
     chunks = cut_batches(batch_start, batch_type, tables)
-    counts = len(chunks.loop), chunks.steps, chunks.rows
+    count, steps, rows = len(chunks.loop), chunks.steps, chunks.rows
     first_value, row, kind_of, next_row = values
     if chunks.length > len(records) or chunks.steps > len(trips):
-        return NO_ROOM, *counts
+        return NO_ROOM, count, steps, rows
     needed = rows_needed(chunks, order, nodes, tables, next_row)
     for kind in range(len(needed)):
         if needed[kind] > (arena_rows[kind] if kind < len(arena_rows) else 0):
-            return NO_ROOM, *counts
+            return NO_ROOM, count, steps, rows
     early = write_wave(
         chunks,
         order,
@@ -326,7 +326,7 @@ def write_if_fits(
         records,
         trips,
     )
-    return early, *counts
+    return early, count, steps, rows
 
 
 @njit(cache=True)
