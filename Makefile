@@ -1,7 +1,7 @@
 # make demo    a short tour, on generated inputs
 # make test    the tests; make test TESTS="tests/cell tests/test_fit.py" some files of
 #              them; make test PYTEST_ARGS="-m slow" hands arguments to pytest, which
-#              then runs once
+#              then runs once; WORKERS says how many processes, else one per core
 # make lint    ruff and mypy
 # make docs    the documentation site, in build/docs; a broken link or reference fails
 # make clean   remove the environment, builds and caches
@@ -13,6 +13,7 @@ VENV ?= .venv
 PYTHON ?=
 TESTS ?=
 PYTEST_ARGS ?=
+WORKERS ?= auto
 DEMO_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -37,7 +38,7 @@ demo: $(STAMP)
 # three runs: of the tests whose programs XLA compiles in a hurry, of those that are
 # about its programs, and of those that need two devices, which TESTS leaves out. All
 # run, whatever fails; 5 says that there was none to run.
-PYTEST = $(BIN)/python -P -m pytest -n auto --maxprocesses 4 --dist loadfile \
+PYTEST = $(BIN)/python -P -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
     --no-loadscope-reorder --timeout 600 --timeout-method thread --durations 25
 # The newer emitters of XLA for CPUs take most of its time, LLVM's optimizations most of
 # the rest; to split a small program for LLVM's threads takes more than it saves. A flag
