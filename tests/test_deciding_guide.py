@@ -22,7 +22,9 @@ def test_the_guide_runs_as_it_stands(project_root):
     np.testing.assert_allclose(names["ps"][0], names["p"], rtol=1e-4, atol=1e-6)
     [(nodes, most)] = re.findall(r"run (\d+) of (\d+) layers' worth", text)
     report = names["rollout"].report
-    assert (report.waves, report.nodes) == (2 * 8, int(nodes) * 2)
+    assert report.nodes == int(nodes) * 2
+    # Two halves of eight waves each, which become one when few instances are left.
+    assert 8 < report.waves < 2 * 8
     assert (int(nodes), int(most)) == (depths.sum(), 8 * 64)
     assert {depths.min(), depths.max()} == {1, 8}
     assert any(np.any(each["W"]) for each in names["gradients"]["layers"])
