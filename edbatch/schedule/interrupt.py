@@ -3,21 +3,25 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 _Handler = Callable[[int, FrameType | None], object]
 
 
 class _Deferral:
-    """A handler that notes Ctrl-C, and hands the second on."""
+    """A handler that notes Ctrl-C, and hands the second on, unless it is held."""
 
     def __init__(self, before: _Handler) -> None:
         self.before = before
         self.pressed = False
+        self.pressed_again = False
+        self.holds = 0  # blocks that hold back the second, too
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.pressed:
+        if self.pressed and self.holds:
+            self.pressed_again = True
+        elif self.pressed:
             self.before(number, frame)
         self.pressed = True
 
@@ -26,15 +30,31 @@ class _Deferral:
             self.pressed = False
             raise KeyboardInterrupt
 
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Holds back the second as well; it acts at the end of the block."""
+        self.holds += 1
+        try:
+            yield
+        finally:
+            self.holds -= 1
+            if self.pressed_again and not self.holds:
+                self.pressed_again = False
+                self.before(signal.SIGINT, None)
+
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], None]]:
+def deferred_interrupt(*, short: bool = False) -> Iterator[Callable[[], None]]:
     """Defers Ctrl-C: to the end of the block, or to safe moments within it.
 
     For what must not be cut in two, such as writing a file, and for compiled code,
     which in its midst may not survive an exception. A second Ctrl-C acts at once, in
     case that a safe moment does not come. A block within another leaves Ctrl-C to the
     end of the outer one. Where Ctrl-C is ignored, it remains so.
+
+    Args:
+        short: The block ends by itself within moments: a second Ctrl-C is deferred to
+            its end, too.
 
     Yields:
         A function to call at safe moments; it raises `KeyboardInterrupt` if Ctrl-C was
@@ -45,17 +65,19 @@ def deferred_interrupt() -> Iterator[Callable[[], None]]:
         ...     check()
     """
     before = signal.getsignal(signal.SIGINT)
-    if isinstance(before, _Deferral):
-        yield before.check if _in_main_thread() else _nothing
-        return
     # Only the main thread may handle signals, and only it receives Ctrl-C.
     if not _in_main_thread() or not callable(before):
         yield _nothing
         return
+    if isinstance(before, _Deferral):
+        with before.hold() if short else nullcontext():
+            yield before.check
+        return
     deferral = _Deferral(before)
     signal.signal(signal.SIGINT, deferral)
     try:
-        yield deferral.check
+        with deferral.hold() if short else nullcontext():
+            yield deferral.check
     finally:
         signal.signal(signal.SIGINT, before)
         if deferral.pressed:

@@ -20,7 +20,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{secrets.token_hex(4)}.tmp.{target.name}")
-    with deferred_interrupt():
+    with deferred_interrupt(short=True):
         try:
             write(beside)
             with open(beside, "rb") as file:

@@ -44,6 +44,27 @@ def test_a_second_ctrl_c_acts_at_once() -> None:
         pytest.fail("the second was deferred as well")
 
 
+def test_a_second_ctrl_c_waits_for_the_end_of_a_short_block() -> None:
+    steps = []
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt():
+        with deferred_interrupt(short=True):
+            with deferred_interrupt(short=True):
+                press_ctrl_c()
+                press_ctrl_c()
+                steps.append("inner")
+            steps.append("outer")
+        pytest.fail("the second was deferred as well")
+    assert steps == ["inner", "outer"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_first_ctrl_c_in_a_short_block_is_left_to_the_one_around_it() -> None:
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt() as check:
+        with deferred_interrupt(short=True):
+            press_ctrl_c()
+        check()
+
+
 def test_what_a_check_raised_is_over() -> None:
     with deferred_interrupt() as check:
         press_ctrl_c()
@@ -93,6 +114,8 @@ def test_files_are_written_whole(tmp_path, monkeypatch) -> None:
     file = tmp_path / "a.txt"
 
     def write(path) -> None:
+        press_ctrl_c()
+        path.write_text("al")
         press_ctrl_c()
         path.write_text("all")
 
