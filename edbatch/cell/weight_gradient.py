@@ -48,8 +48,9 @@ Values = dict[Var, Any]
 _SMALL = 4
 
 # Rows per iteration of a product's contraction: most iterations take the many, the rest
-# is done in iterations of the few.
-_BLOCKS = (1024, TAPE_BLOCK)
+# is done in iterations of fewer and fewer. Blocks of 32 after those of 128 save 4 % of
+# the gradient of 64 trees at hidden 128, 1 % at 256.
+_BLOCKS = (1024, TAPE_BLOCK, 32)
 
 # Rows of a block of one member of a family, at least.
 _LEAST_BLOCK = 8
@@ -376,7 +377,7 @@ def _sources(split: Split) -> dict[Var, frozenset[int]]:
 def _member_block(rows: int, members: int) -> int:
     """Rows of a block of one member: about as many as it has, at most a whole block."""
     mean = max(1, rows // members)
-    return min(_BLOCKS[-1], max(_LEAST_BLOCK, 1 << (mean - 1).bit_length()))
+    return min(TAPE_BLOCK, max(_LEAST_BLOCK, 1 << (mean - 1).bit_length()))
 
 
 def contains(eqn: JaxprEqn, primitive: str) -> bool:

@@ -143,9 +143,10 @@ def test_a_parameter_that_several_cells_read_gets_all_of_its_cotangent():
     assert found["number"].dtype == jax.dtypes.float0
 
 
-@pytest.mark.parametrize("used", [0, 1, 4, 5, 15, 16, 17, 33, 39, 40])
-def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, used):
-    monkeypatch.setattr(weight_gradient, "_BLOCKS", (16, 4))
+@pytest.mark.parametrize("used", [0, 1, 4, 5, 15, 16, 17, 31, 33, 39, 40])
+@pytest.mark.parametrize("blocks", [(16, 4), (16, 8, 4)])
+def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, blocks, used):
+    monkeypatch.setattr(weight_gradient, "_BLOCKS", blocks)
     batched = eb.batch(model, params=make_params())
     node_type = types_of(batched)["step"]
     cell = TapedCell(
