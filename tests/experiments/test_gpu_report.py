@@ -7,9 +7,9 @@ WORDS = "--workloads tree-lstm --hidden 4 --batch-sizes 2 --rounds 1 --minibatch
 
 
 def test_a_tiny_run_writes_a_report_on_any_machine(run, tmp_path):
-    found = run(
-        *WORDS.split(), "--systems", "edbatch,exact", "--no-tests", "--out", tmp_path
-    )
+    """Of what is installed: Numba would compile all kernels of the sources anew."""
+    words = [*WORDS.split(), "--systems", "edbatch,exact", "--no-tests"]
+    found = run(*words, "--no-sources", "--seconds", 3000, "--out", tmp_path)
     assert found.returncode == 0, found.stderr
     report = json.loads((tmp_path / "gpu-report.json").read_text())
     assert report["machine"]["device"] and report["machine"]["jax"]
@@ -23,6 +23,16 @@ def test_a_tiny_run_writes_a_report_on_any_machine(run, tmp_path):
     assert "Nothing is missing." in text
     assert report["profile"], report["no_profile"]
     assert "<rect" in (tmp_path / "gpu-profile.svg").read_text()
+
+
+def test_the_sources_are_importable_without_an_installation(experiment, tmp_path):
+    path = experiment.importable(tmp_path)
+    code = (
+        "import edbatch, edbatch.envs; print(edbatch.__path__, edbatch.envs.__path__)"
+    )
+    status, out, err = experiment.python(["-c", code], path, 300)
+    assert status == 0, err
+    assert out.count(str(tmp_path)) == 2
 
 
 def test_what_takes_too_long_is_named(experiment, parse):
