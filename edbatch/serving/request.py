@@ -14,7 +14,7 @@ import numpy as np
 
 from edbatch.errors import DeadlineError, ServerClosedError, ServerFullError
 from edbatch.graph.handle import Handle
-from edbatch.waves.asked_values import handles_in
+from edbatch.waves.asked_values import returned_handles
 from edbatch.waves.instance_run import InstanceRun
 
 
@@ -58,9 +58,13 @@ class Request:
         )
 
     def ask_for_result(self) -> bool:
-        """Lets an instance that has ended wait for its result; False if it has it."""
+        """Lets an instance that has ended wait for its result; False if it has it.
+
+        Raises:
+            RecordingError: It has returned a handle of another instance.
+        """
         assert self.run is not None and self.run.ended, "it has ended"
-        self.run.asked = handles_in(self.run.result)
+        self.run.asked = returned_handles(self.run)
         return bool(self.run.asked)
 
     def resolve(self, result: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from edbatch.graph.handle import Handle
+from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.waves.instance_run import InstanceRun
 
 
@@ -56,3 +56,23 @@ def handles_in(tree: Any) -> list[Handle]:
         The handles, in the order of its leaves.
     """
     return [each for each in jax.tree.leaves(tree) if type(each) is Handle]
+
+
+def returned_handles(run: InstanceRun) -> list[Handle]:
+    """Returns the handles in what an instance has returned.
+
+    Args:
+        run: The instance, which has ended.
+
+    Returns:
+        The handles, in the order of the result's leaves.
+
+    Raises:
+        RecordingError: One belongs to another instance: its number means another value
+            here, or none.
+    """
+    found = handles_in(run.result)
+    for each in found:
+        if each._recorder is not run:
+            reject_foreign(each)
+    return found

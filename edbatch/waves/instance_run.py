@@ -146,7 +146,7 @@ class InstanceRun(Recorder):
         first = self.tape.num_values - sum(
             len(self.types.types[each].output_kinds) for each in self.tape.node_type
         )
-        if value < first:
+        if not first <= value < self.tape.num_values:
             return "of an earlier wave"
         return super().cell_of_value(value - first)
 

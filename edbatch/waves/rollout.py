@@ -12,7 +12,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_recording import OutputColumns
 from edbatch.graph.output_tree import Outputs
 from edbatch.graph.tape import Tape
-from edbatch.waves.asked_values import Asked, handles_in
+from edbatch.waves.asked_values import Asked, returned_handles
 from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.paths import recording_of
 from edbatch.waves.runner import WaveRunner
@@ -89,6 +89,7 @@ def run_instances(
             for index in own:
                 call = partial(model, params, instances[index])
                 runs.append(runner.start(index, call))
+                _release_if_ended(runner, runs[-1])
             _launch(runner, runs[own.start :], launched)
         while launched:
             waiting: list[InstanceRun] = []
@@ -99,6 +100,7 @@ def run_instances(
                 for run, answers in runner.answers(asked):
                     index = run.index
                     runner.resume(run, answers)
+                    _release_if_ended(runner, run)
             _launch(runner, waiting, launched)
     except BaseException as error:
         if len(instances) > 1 and isinstance(error, Exception):
@@ -119,15 +121,18 @@ def _parts(count: int) -> list[range]:
     return [range(half), range(half, count)][: 1 + (half < count)]
 
 
+def _release_if_ended(runner: WaveRunner, run: InstanceRun) -> None:
+    """Lets the rows of an instance that has ended go, but for what it returned."""
+    if run.ended:
+        runner.release(run, (each._value for each in returned_handles(run)))
+
+
 def _launch(
     runner: WaveRunner,
     runs: Sequence[InstanceRun],
     launched: deque[tuple[list[InstanceRun], Asked]],
 ) -> None:
     """Launches the next wave of some instances; those that have ended leave."""
-    for run in runs:
-        if run.ended:
-            runner.release(run, (each._value for each in handles_in(run.result)))
     waiting = [run for run in runs if not run.ended]
     if waiting:
         launched.append((waiting, runner.launch(waiting)))
@@ -156,7 +161,7 @@ def collect_results(runner: WaveRunner, runs: Sequence[InstanceRun], rows: int) 
     Raises:
         RecordingError: What they returned differs in structure.
     """
-    results = [each._value for run in runs for each in handles_in(run.result)]
+    results = [each._value for run in runs for each in returned_handles(run)]
     runner.compute(results)
     types = runner.tape.types
     tape, columns = Tape(types), OutputColumns()

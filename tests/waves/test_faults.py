@@ -107,6 +107,25 @@ def test_handles_of_other_instances_are_refused():
         eb.batch(asks)(make_params(), [0, 1])
 
 
+@pytest.mark.parametrize("count", [1, 40])
+def test_returned_handles_of_an_earlier_minibatch_are_refused(count):
+    kept = []
+
+    def model(params, k):
+        state = embed(params, k % 12)[0]
+        eb.value(state)
+        if k == 3 and not kept:
+            kept.append([turn(params, state, 1.0) for _ in range(200)][-1])
+        return kept[0] if k == 30 else state
+
+    batched, params = eb.batch(model), make_params()
+    batched(params, [1, 3, 2])
+    with pytest.raises(eb.RecordingError, match="another instance") as caught:
+        batched(params, [*range(count), 30])
+    notes = "".join(caught.value.__notes__)
+    assert f"instance {min(30, count)} of the minibatch" in notes
+
+
 def test_values_of_parameters_and_under_a_trace_are_refused():
     params = make_params()
     batched = eb.batch(
