@@ -17,7 +17,7 @@ from pydantic import (
 
 from edbatch.errors import EdbatchError, ServiceError
 from edbatch.http.json_limits import check_json_text
-from edbatch.http.model_error import InputError, first_line
+from edbatch.http.model_error import NOT_OF_THE_INPUT, InputError, first_line
 from edbatch.http.refusal import Refusal
 from edbatch.http.service import Service
 
@@ -76,7 +76,9 @@ class Contract:
             raise _refusal(error) from None
         try:
             instance = self._decode(found.input)
-        except Exception as error:
+        except NOT_OF_THE_INPUT:
+            raise
+        except BaseException as error:
             raise InputError(error) from error
         return Call(instance, found.deadline_ms, found.priority)
 
@@ -88,7 +90,7 @@ class Contract:
             Exception: What the service's own function raises.
         """
         try:
-            text = json.dumps({"output": self._encode(answer)}, allow_nan=False)
+            text = json.dumps({"output": self._encoded(answer)}, allow_nan=False)
         except EdbatchError:
             raise
         except (TypeError, ValueError) as error:
@@ -98,6 +100,17 @@ class Contract:
                 " else in their place"
             ) from error
         return text.encode()
+
+    def _encoded(self, answer: Any) -> Any:
+        try:
+            return self._encode(answer)
+        except (Exception, *NOT_OF_THE_INPUT):
+            raise
+        except BaseException as error:  # it would end the event loop
+            raise ServiceError(
+                f"encode of the service raised {type(error).__name__}, which ends a"
+                " program; let it raise an Exception"
+            ) from error
 
     def sample(self) -> Sequence[Any]:
         """Returns the instances of the examples.

@@ -5,24 +5,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from greenlet import GreenletExit
+
 from edbatch.batched import Batched
 from edbatch.errors import EdbatchError
 from edbatch.front_door import batch
 from edbatch.state_registry import StateRegistry
 
 _LONGEST = 300  # characters of a message that a client is shown
+# The one ends an instance that is suspended, the other is Ctrl-C. Anything else is of
+# the user's code, SystemExit too, and may end neither the server nor the event loop.
+NOT_OF_THE_INPUT = (GreenletExit, KeyboardInterrupt)
 
 
 class InputError(Exception):
     """The user's own code raised an exception for this input."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(
             f"the model does not take this input: {first_line(error, with_type=True)}"
         )
 
 
-def first_line(error: Exception, *, with_type: bool = False) -> str:
+def first_line(error: BaseException, *, with_type: bool = False) -> str:
     """Returns the first line of an exception's message, cut where it is long."""
     try:
         line = (str(error).strip().splitlines() or [""])[0]
@@ -62,7 +67,9 @@ def guarded(model: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def own(params: Any, instance: Any) -> Any:
         try:
             return model(params, instance)
-        except Exception as error:
+        except NOT_OF_THE_INPUT:
+            raise
+        except BaseException as error:
             raise InputError(error) from error
 
     return own

@@ -1,5 +1,6 @@
 """The requests that run with the same parameters."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -125,8 +126,10 @@ class Generation:
             if run.ended and not request.ask_for_result():
                 self._finish(request, run.result)
                 return False
-        except Exception as error:
+        except BaseException as error:
             self.runner.cut_back(request.run, mark)
+            if _is_interrupt(error):
+                raise
             self._counts.add(failed=request.fail(error))
             self._end(request)
             return False
@@ -246,7 +249,7 @@ class Generation:
             runs = [each.run for each in requests if each.run]
             decided: dict[str, Any] = {} if schedule is None else {"schedule": schedule}
             asked = runner.launch(runs, **decided)
-        except Exception:
+        except BaseException:
             self._waiting += requests
             raise
         if schedule is not None:
@@ -328,7 +331,15 @@ class Generation:
             return
         try:
             self.runner.close(run)
-        except Exception as error:
+        except BaseException as error:
+            if _is_interrupt(error):
+                raise
             # The request has its answer; clean-up of the user's is not part of it.
             error.add_note("raised while a request was ended")
         self.runner.release(run)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, which comes in the main thread, in a warm-up, only."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and isinstance(error, KeyboardInterrupt)

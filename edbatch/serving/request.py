@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -12,8 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from edbatch.errors import DeadlineError, ServerClosedError, ServerFullError
+from edbatch.errors import (
+    DeadlineError,
+    ServerClosedError,
+    ServerError,
+    ServerFullError,
+    shown,
+)
 from edbatch.graph.handle import Handle
+from edbatch.serving.request_future import RequestFuture
 from edbatch.waves.asked_values import returned_handles
 from edbatch.waves.instance_run import InstanceRun
 
@@ -36,7 +43,7 @@ class Request:
     number: int
     priority: float
     deadline: float | None
-    future: "Future[Any]" = field(default_factory=Future)
+    future: RequestFuture = field(default_factory=RequestFuture)
     submitted: float = field(default_factory=time.perf_counter)
     run: InstanceRun | None = None
     first_value: float | None = None
@@ -76,12 +83,29 @@ class Request:
         return True
 
     def fail(self, error: BaseException) -> bool:
-        """Ends with an exception; returns whether somebody still waits for it."""
+        """Ends with an exception; returns whether somebody still waits for it.
+
+        What is no `Exception` would end the client's thread or event loop, too, so the
+        client gets a `ServerError` that it is the cause of.
+        """
+        if not isinstance(error, Exception):
+            error = _harmless(error)
         try:
             self.future.set_exception(error)
         except InvalidStateError:
             return False
         return True
+
+
+def _harmless(error: BaseException) -> ServerError:
+    """Returns an exception that ends no program, in place of one that may."""
+    found = ServerError(
+        f"the request raised {type(error).__name__} ({shown(error)}), which is no"
+        " Exception but ends a program or a task; it ended this request alone; raise an"
+        " Exception in the model, and call sys.exit outside"
+    )
+    found.__cause__ = error
+    return found
 
 
 def late(request: Request) -> DeadlineError:

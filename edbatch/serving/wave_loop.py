@@ -156,7 +156,7 @@ class WaveLoop:
         try:
             waits = not self._queue.closed  # else nobody comes
             return generation.step(len(self._queue), may_wait=waits)
-        except Exception as error:
+        except BaseException as error:
             generation.fail_all(error)
             self._generations.remove(generation)
             self._generations.append(self._new(self.params))

@@ -78,8 +78,8 @@ def run_instances(
         The instances, all ended; their results are on the device.
 
     Raises:
-        Exception: What the model raised for an instance, with a note that names it; all
-            others are closed then.
+        BaseException: What the model raised for an instance, with a note that names it;
+            all others are closed then.
     """
     runs: list[InstanceRun] = []
     launched: deque[tuple[list[InstanceRun], Asked]] = deque()
@@ -103,7 +103,7 @@ def run_instances(
                     _release_if_ended(runner, run)
             _launch(runner, waiting, launched)
     except BaseException as error:
-        if len(instances) > 1 and isinstance(error, Exception):
+        if len(instances) > 1 and not isinstance(error, KeyboardInterrupt):
             doing = "running" if runner.counts.waves else "recording"
             error.add_note(f"while {doing} instance {index} of the minibatch")
         _close(runs)
@@ -143,7 +143,9 @@ def _close(runs: Sequence[InstanceRun]) -> None:
     for run in runs:
         try:
             run.close()
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             continue
 
 

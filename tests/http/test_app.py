@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import sys
 import threading
 from dataclasses import dataclass
 
 import pytest
-from asking_models import make_params
+from asking_models import embed, make_params
 from served_jobs import cold, model, service
 
 import edbatch as eb
@@ -102,6 +103,41 @@ def test_a_wave_that_fails_is_the_servers_fault(monkeypatch):
         first, second = asyncio.run(main(create_app(server, cold)))
     assert first[0] == 500 and "SECRET" not in json.dumps(first)
     assert second[0] == 200
+
+
+@pytest.mark.parametrize("where", ["decode", "model", "encode"])
+def test_what_ends_a_program_ends_one_request(where):
+    """In the server's thread, or in the event loop that serves all others."""
+
+    def end_if(own, value):
+        if own == where and (value["words"] if own != "encode" else value["name"])[
+            -1
+        ] in (3, "!"):
+            sys.exit(1)
+        return value
+
+    def own_model(params, job):
+        end_if("model", job)
+        name = "!" if job["words"] == [3] else "fine"
+        return {"state": embed(params, job["words"][0])[0], "name": name}
+
+    own = Service(
+        own_model,
+        decode=lambda job: end_if("decode", job),
+        encode=lambda answer: end_if("encode", {"name": answer["name"]}),
+    )
+
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            bad = await run(app, {"words": [3]})
+            return bad, await run(app, {"words": [1]})
+
+    with eb.Server(guarded_batch(own_model, None), make_params()) as server:
+        bad, good = asyncio.run(main(create_app(server, own)))
+    assert bad[0] == (500 if where == "encode" else 422)
+    assert where == "encode" or "SystemExit" in bad[1]["error"]["message"]
+    assert good == (200, {"output": {"name": "fine"}})
 
 
 def test_the_slowest_turns_are_told():

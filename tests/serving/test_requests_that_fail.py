@@ -1,11 +1,16 @@
 """A request that fails, however it does, fails alone."""
 
+import asyncio
+import sys
+from concurrent.futures import Future
+
 import pytest
 from asking_models import embed, make_params, score, turn
 from compared_answers import assert_same
 
 import edbatch as eb
 from edbatch.serving import generation
+from edbatch.waves.runner import WaveRunner
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +107,120 @@ def test_handles_of_requests_that_failed_are_refused():
         with pytest.raises(eb.RecordingError, match="belongs to another instance"):
             server.submit_nowait(-2).result(60)
         check_good(server, futures, params)
+
+
+class Panic(BaseException):
+    """What a library raises that is no Exception."""
+
+
+def exits(count):
+    sys.exit(count)
+
+
+def panics(count):
+    raise Panic("in a tokenizer")
+
+
+def cancels(count):
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("end", [exits, panics, cancels])
+@pytest.mark.parametrize("when", ["at once", "after a value", "as it is ended"])
+def test_what_ends_a_program_ends_one_request(when, end):
+    def model(params, count):
+        if count >= 0:
+            return steps(params, count)
+        if when == "at once":
+            end(count)
+        try:
+            state = steps(params, 2)
+            if when == "after a value":
+                end(count)
+            eb.value(state)
+            raise ValueError("fails by itself")
+        finally:
+            if when == "as it is ended":
+                end(count)
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        futures = [(k, server.submit_nowait(k)) for k in range(5)]
+        bad = server.submit_nowait(-1)
+        futures += [(k, server.submit_nowait(k)) for k in range(5)]
+        error = bad.exception(60)
+        assert isinstance(error, eb.ServerError)  # safe to raise in any event loop
+        assert isinstance(error.__cause__, (SystemExit, Panic, asyncio.CancelledError))
+        assert type(error.__cause__).__name__ in str(error)
+        check_good(server, futures, params)
+        assert server.stats().failed == 1
+
+
+def test_what_ends_a_program_in_clean_up_ends_nothing():
+    """The instance is suspended when its client leaves."""
+    closed = []
+
+    def model(params, count):
+        try:
+            return steps(params, count)
+        finally:
+            if count > 100:
+                closed.append(count)
+                sys.exit(1)
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        server.submit_nowait(10**9, deadline_ms=20).exception(60)
+        check_good(server, [(k, server.submit_nowait(k)) for k in range(5)], params)
+    assert closed == [10**9]
+
+
+@pytest.mark.parametrize("error", [SystemExit, Panic, ValueError])
+def test_a_callback_that_raises_ends_nothing(error, caplog):
+    told = []
+
+    def raises(future):
+        raise error("in a callback")
+
+    params = make_params()
+    with eb.Server(eb.batch(steps), params) as server:
+        for count in (2, -(2**40)):  # one that is answered, and one that fails
+            future = server.submit_nowait(count)
+            future.add_done_callback(raises)
+            future.add_done_callback(told.append)
+            future.exception(60)
+            future.add_done_callback(raises)  # called at once
+        check_good(server, [(k, server.submit_nowait(k)) for k in range(5)], params)
+        assert len(told) == 2 and all(isinstance(each, Future) for each in told)
+    assert caplog.text.count(f"{error.__name__}: in a callback") >= 4
+
+
+def test_a_policy_that_ends_a_program_fails_requests_and_not_the_server(monkeypatch):
+    launch, failures = WaveRunner.launch, [SystemExit(1)]
+
+    def once(self, *arguments, **options):
+        if failures:
+            raise failures.pop()
+        return launch(self, *arguments, **options)
+
+    params = make_params()
+    with eb.Server(eb.batch(steps), params) as server:
+        monkeypatch.setattr(WaveRunner, "launch", once)
+        assert isinstance(server.submit_nowait(3).exception(60), eb.ServerError)
+        check_good(server, [(3, server.submit_nowait(3))], params)
+
+
+def test_ctrl_c_ends_a_warm_up():
+    """It comes in the thread that called for it, and waits for no other instance."""
+    ran = []
+
+    def model(params, count):
+        ran.append(count)
+        if count == 1:
+            raise KeyboardInterrupt
+        return steps(params, count)
+
+    with eb.Server(eb.batch(model), make_params()) as server:
+        with pytest.raises(KeyboardInterrupt):
+            server.warm_up([0, 1, 2])
+        assert 2 not in ran

@@ -58,6 +58,31 @@ def test_an_instance_that_fails_at_its_start():
     assert batched(make_params(), [0, 2]).shape == (2, 6)
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_what_ends_a_program_names_its_instance_and_ends_the_others(asks):
+    closed = []
+
+    def model(params, k):
+        try:
+            state = embed(params, k)[0]
+            if asks:
+                eb.value(state)
+            if k == 2:
+                raise SystemExit(3)
+            eb.value(turn(params, state, 1.0))
+            return state
+        finally:
+            closed.append(k)
+            if k == 0:
+                raise SystemExit(4)  # in clean-up
+
+    with pytest.raises(SystemExit) as caught:
+        eb.batch(model)(make_params(), [0, 1, 2, 3])
+    assert caught.value.code == 3
+    assert "instance 2 of the minibatch" in "".join(caught.value.__notes__)
+    assert sorted(closed) == ([0, 1, 2, 3] if asks else [0, 1, 2])
+
+
 def test_clean_up_may_fail_or_ask_again():
     def model(params, k):
         state = embed(params, k)[0]
