@@ -30,6 +30,7 @@ _CONTEXTS: dict[str, Callable[[Any], Any]] = {
     "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
     "jax_default_prng_impl": jax.default_prng_impl,
 }
+_SETTINGS: Callable[[Any], tuple[Any, ...]] = attrgetter(*_CONTEXTS)
 
 
 class Key(NamedTuple):
@@ -111,8 +112,21 @@ class StaticArguments:
 
 def settings() -> tuple[Any, ...]:
     """Returns the settings of JAX that the calling thread traces under."""
-    config = jax.config
-    return tuple([getattr(config, name) for name in _CONTEXTS])
+    return _SETTINGS(jax.config)
+
+
+def changed_settings(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
+    """Names the settings that differ.
+
+    Args:
+        before: What `settings` returned.
+        after: What it returned later.
+
+    Returns:
+        Their names, as ``jax.config`` has them.
+    """
+    pairs = zip(_CONTEXTS, before, after, strict=True)
+    return [name for name, one, other in pairs if one != other]
 
 
 def under(values: tuple[Any, ...]) -> ExitStack:

@@ -1,4 +1,4 @@
-"""The future of a request, which the server's thread survives, whatever is done in it."""
+"""The future of a request, whose callbacks cannot end the server's thread."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -7,6 +7,7 @@ import numpy as np
 from greenlet import GreenletExit
 
 from edbatch.cell.jaxpr import is_tracing
+from edbatch.compilation.signature import changed_settings, settings
 from edbatch.errors import RecordingError, user_line
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.context import context
@@ -52,6 +53,7 @@ class InstanceRun(Recorder):
         self._traced = False
         self._stacks = stacks
         self._stack: CallStack | None = None
+        self._settings: tuple[Any, ...] = ()
 
     def start(self, call: Call, *, traced: bool = False) -> None:
         """Runs the instance until it asks for values or ends.
@@ -93,6 +95,7 @@ class InstanceRun(Recorder):
 
     def _run(self, go_on: Any, argument: Any) -> None:
         outer, context.recorder = context.recorder, self
+        self._settings = settings()
         try:
             found = go_on(argument)
         finally:
@@ -137,6 +140,15 @@ class InstanceRun(Recorder):
                 f"eb.value was called ({user_line()}) inside a function that JAX traces"
                 " or in another greenlet, where an instance cannot wait; call it in the"
                 " model itself"
+            )
+        if (now := settings()) != self._settings:
+            changed = ", ".join(changed_settings(self._settings, now))
+            raise RecordingError(
+                f"eb.value was called ({user_line()}) where {changed} differs from what"
+                " it was when the instance was resumed: a setting of JAX is one of the"
+                " thread, so while the instance waits it would hold for others; leave"
+                " the context manager before eb.value, or set it around the call of"
+                " the batched function"
             )
         answers: list[np.ndarray] = stack.suspend(handles)
         return answers

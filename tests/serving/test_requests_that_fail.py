@@ -2,13 +2,16 @@
 
 import asyncio
 import sys
+import threading
 from concurrent.futures import Future
 
+import jax
 import pytest
 from asking_models import embed, make_params, score, turn
 from compared_answers import assert_same
 
 import edbatch as eb
+from edbatch.compilation.signature import settings
 from edbatch.serving import generation
 from edbatch.waves.runner import WaveRunner
 
@@ -224,3 +227,49 @@ def test_ctrl_c_ends_a_warm_up():
         with pytest.raises(KeyboardInterrupt):
             server.warm_up([0, 1, 2])
         assert 2 not in ran
+
+
+def test_a_setting_of_jax_around_a_value_is_refused():
+    """The server's thread would keep it."""
+    seen = []
+
+    def model(params, count):
+        seen.append(settings())
+        if count >= 0:
+            return steps(params, count)
+        with jax.default_matmul_precision("highest"):
+            return steps(params, 3)
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        futures = [(k, server.submit_nowait(k)) for k in range(5)]
+        bad = server.submit_nowait(-1)
+        futures += [(k, server.submit_nowait(k)) for k in range(5)]
+        with pytest.raises(eb.RecordingError, match="leave the context manager"):
+            bad.result(60)
+        check_good(server, futures, params)
+    assert set(seen) == {settings()}
+
+
+def test_a_setting_of_the_process_may_change_while_requests_run():
+    go_on, changed = threading.Event(), threading.Event()
+
+    def model(params, count):
+        state = steps(params, count)
+        go_on.set()
+        changed.wait(60)
+        eb.value(state)
+        return steps(params, count)
+
+    params = make_params()
+    before = jax.config.jax_default_matmul_precision
+    with eb.Server(eb.batch(model), params) as server:
+        futures = [server.submit_nowait(2) for _ in range(3)]
+        go_on.wait(60)
+        jax.config.update("jax_default_matmul_precision", "highest")
+        changed.set()
+        try:
+            for each in futures[1:]:
+                assert_same(each.result(60), steps(params, 2))
+        finally:
+            jax.config.update("jax_default_matmul_precision", before)

@@ -13,6 +13,7 @@ import pytest
 from asking_models import embed, make_params, sample_words, score, shift_reduce, turn
 
 import edbatch as eb
+from edbatch.compilation.signature import settings
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,51 @@ def test_what_ends_a_program_names_its_instance_and_ends_the_others(asks):
     assert caught.value.code == 3
     assert "instance 2 of the minibatch" in "".join(caught.value.__notes__)
     assert sorted(closed) == ([0, 1, 2, 3] if asks else [0, 1, 2])
+
+
+SETTINGS = [
+    lambda: jax.default_matmul_precision("highest"),
+    lambda: jax.default_device(jax.devices()[0]),
+    lambda: jax.numpy_rank_promotion("warn"),
+    lambda: jax.enable_x64(not jax.config.jax_enable_x64),
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_of_jax_around_a_value_is_refused(setting):
+    """It would hold for other instances, and afterwards for the caller."""
+    before, seen = settings(), set()
+
+    def model(params, k):
+        seen.add(settings())
+        state = embed(params, k)[0]
+        eb.value(state)
+        if k == 2:
+            with setting():
+                eb.value(state)
+        seen.add(settings())
+        return state
+
+    with pytest.raises(eb.RecordingError, match="leave the context manager") as caught:
+        eb.batch(model)(make_params(), [0, 1, 2, 3])
+    assert "instance 2 of the minibatch" in "".join(caught.value.__notes__)
+    assert settings() == before and seen == {before}
+
+
+def test_settings_of_jax_may_be_the_callers_or_be_left_before_a_value():
+    def model(params, k):
+        with jax.default_matmul_precision("highest"):
+            state = embed(params, k)[0]
+        eb.value(state)
+        return state
+
+    batched, params = eb.batch(model), make_params()
+    expected = batched(params, [0, 1])
+    with jax.default_matmul_precision("high"):
+        before = settings()
+        found = batched(params, [0, 1])
+        assert settings() == before
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_clean_up_may_fail_or_ask_again():
