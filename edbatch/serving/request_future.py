@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from threading import Lock
 from typing import Any
+
+_CANCELLING = Lock()  # of all futures: it is held for some instructions
 
 
 class RequestFuture(Future[Any]):
@@ -11,8 +14,25 @@ class RequestFuture(Future[Any]):
 
     One of the standard library logs an `Exception` of a callback, and goes on; but what
     is none, as by ``sys.exit``, goes through, and the callbacks that follow are not
-    called.
+    called. It may be cancelled at any time until it has ended, and whoever waits for it
+    in `concurrent.futures.wait` is told then, and not by the thread that runs it.
     """
+
+    _is_told = False
+
+    def cancel(self) -> bool:
+        """Cancels the request, even if it runs.
+
+        Returns:
+            Whether it is cancelled; False if it has ended.
+        """
+        if not super().cancel():
+            return False
+        with _CANCELLING:
+            is_told, self._is_told = self._is_told, True
+        if not is_told:
+            self.set_running_or_notify_cancel()
+        return True
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Calls a function once the request has ended; what it raises is logged.

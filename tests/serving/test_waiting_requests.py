@@ -1,0 +1,96 @@
+"""Futures of requests, and requests that wait: cancelled, late, or too many."""
+
+import concurrent.futures
+import threading
+
+import pytest
+from asking_models import embed, make_params, score, turn
+from compared_answers import assert_same
+
+import edbatch as eb
+
+
+@pytest.fixture(autouse=True)
+def coarse():
+    with eb.use_tiers("coarse"):
+        yield
+
+
+def steps(params, count):
+    """Takes so many steps, each after a look at the last."""
+    state = embed(params, count % 12)[0]
+    for _ in range(count):
+        state = turn(
+            params, state, 1.0 if eb.value(score(params, state))[0] > 0 else 0.5
+        )
+    return state
+
+
+class Held:
+    """A server with one place, which a request holds until it is let go."""
+
+    def __init__(self, **options):
+        self.started, self.go_on = threading.Event(), threading.Event()
+        self.params = make_params()
+        self.server = eb.Server(
+            eb.batch(self._model), self.params, max_in_flight=1, **options
+        )
+        self.first = self.server.submit_nowait("hold")
+        assert self.started.wait(60)
+
+    def _model(self, params, count):
+        if count == "hold":
+            self.started.set()
+            self.go_on.wait(60)
+            count = 0
+        if count == "endless":
+            self.started.set()
+            count = 10**9
+        return steps(params, count)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.go_on.set()
+        self.server.close()
+
+
+def test_who_waits_for_a_cancelled_request_is_told():
+    """While it waits, while it runs, and when the server is closed."""
+    with Held() as held:
+        server = held.server
+        waiting = [server.submit_nowait(k) for k in range(4)]
+        assert [each.cancel() for each in waiting[:2]] == [True, True]
+        found = concurrent.futures.wait(waiting[:2], timeout=60)
+        assert not found.not_done
+        held.go_on.set()
+        ended = list(concurrent.futures.as_completed(waiting, timeout=60))
+        assert len(ended) == 4
+        held.started.clear()
+        endless = server.submit_nowait("endless")
+        assert held.started.wait(60)
+        assert endless.cancel() and endless.cancel() and endless.cancelled()
+        assert not concurrent.futures.wait([endless], timeout=60).not_done
+        last = server.submit_nowait(2)
+        assert_same(last.result(60), steps(held.params, 2))
+        assert not last.cancel()
+
+
+def test_threads_may_cancel_the_same_request(caplog):
+    with Held() as held:
+        futures = [held.server.submit_nowait(k) for k in range(50)]
+        start = threading.Barrier(4)
+
+        def cancel():
+            start.wait()
+            for each in futures:
+                assert each.cancel()
+
+        threads = [threading.Thread(target=cancel) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert not concurrent.futures.wait(futures, timeout=60).not_done
+    assert not caplog.records
