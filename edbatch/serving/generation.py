@@ -130,8 +130,7 @@ class Generation:
             self.runner.cut_back(request.run, mark)
             if _is_interrupt(error):
                 raise
-            self._counts.add(failed=request.fail(error))
-            self._end(request)
+            self._fail(request, error)
             return False
         return True
 
@@ -279,7 +278,7 @@ class Generation:
                 if request.first_value is None:
                     request.first_value = time.perf_counter()
                 if run.ended:
-                    self._finish(request, request.answer(answers))
+                    self._answer(request, answers)
                 elif self._go_on(request, partial(runner.resume, run, answers)):
                     self._waiting.append(request)
         finally:
@@ -287,11 +286,25 @@ class Generation:
         if not self._requests:
             runner.tidy()
 
+    def _answer(self, request: Request, values: list[np.ndarray]) -> None:
+        """Answers a request, unless its result does not take arrays for handles."""
+        try:
+            result = request.answer(values)  # classes of the user are made anew
+        except BaseException as error:
+            if _is_interrupt(error):
+                raise
+            self._fail(request, error)
+        else:
+            self._finish(request, result)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        self._counts.add(failed=request.fail(error))
+        self._end(request)
+
     def fail_all(self, error: BaseException) -> None:
         """Ends all requests with an exception."""
         for request in self.requests:
-            self._counts.add(failed=request.fail(error))
-            self._end(request)
+            self._fail(request, error)
         self._waiting = []
         self._launched.clear()
         self._running.clear()

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import Future
 
 import jax
+import numpy as np
 import pytest
 from asking_models import embed, make_params, score, turn
 from compared_answers import assert_same
@@ -273,3 +274,36 @@ def test_a_setting_of_the_process_may_change_while_requests_run():
                 assert_same(each.result(60), steps(params, 2))
         finally:
             jax.config.update("jax_default_matmul_precision", before)
+
+
+@jax.tree_util.register_pytree_node_class
+class Picky:
+    """A pytree that takes handles, and no arrays of NumPy."""
+
+    def __init__(self, state):
+        if isinstance(state, np.ndarray):
+            raise TypeError("no arrays of NumPy")
+        self.state = state
+
+    def tree_flatten(self):
+        return (self.state,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_an_answer_that_cannot_be_made_fails_alone():
+    def model(params, count):
+        return Picky(steps(params, 2)) if count < 0 else steps(params, count)
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        futures = [(k, server.submit_nowait(k)) for k in range(5)]
+        bad = [server.submit_nowait(-1) for _ in range(2)]
+        futures += [(k, server.submit_nowait(k)) for k in range(5)]
+        for each in bad:
+            with pytest.raises(TypeError, match="no arrays of NumPy"):
+                each.result(60)
+        check_good(server, futures, params)
+        assert (server.stats().failed, server.stats().in_flight) == (2, 0)
