@@ -85,7 +85,7 @@ class Generation:
             request: The request.
         """
         if request.is_late(time.perf_counter()):
-            self._counts.add(expired=request.fail(late(request)))
+            self._counts.add_end("expired", request.fail(late(request)))
         elif request.future.cancelled():
             self._counts.add(cancelled=1)
         elif self._go_on(
@@ -298,7 +298,7 @@ class Generation:
             self._finish(request, result)
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        self._counts.add(failed=request.fail(error))
+        self._counts.add_end("failed", request.fail(error))
         self._end(request)
 
     def fail_all(self, error: BaseException) -> None:
@@ -318,7 +318,7 @@ class Generation:
                 self._counts.add(cancelled=1)
                 self._end(request)
             elif request.is_late(now):
-                self._counts.add(expired=request.fail(late(request)))
+                self._counts.add_end("expired", request.fail(late(request)))
                 self._end(request)
             else:
                 kept.append(request)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import InvalidStateError
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from edbatch.errors import (
 )
 from edbatch.graph.handle import Handle
 from edbatch.serving.request_future import RequestFuture
+from edbatch.serving.stats import Counts
 from edbatch.waves.asked_values import returned_handles
 from edbatch.waves.instance_run import InstanceRun
 
@@ -122,19 +123,24 @@ class Queue:
     """Requests that wait, the most urgent first; threads share it.
 
     Args:
-        most: How many may wait.
+        most: How many may wait. Those that were cancelled do not count.
+        counts: The server's counts.
 
     Attributes:
         changed: A condition of whoever waits for requests; its lock guards the queue.
         closed: Whether it takes no more.
+        deadline: When to look for late ones: no request that waits has an earlier
+            deadline.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, counts: Counts) -> None:
+        self._most, self._counts = most, counts
         self._requests: list[Request] = []
         self._numbers = 0
         self.changed = threading.Condition()
         self.closed = False
+        self.deadline = math.inf
+        self._has_cancelled = False  # perhaps among those that wait
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -153,17 +159,51 @@ class Queue:
                     " send them to another one"
                 )
             if len(self._requests) >= self._most:
+                self._drop_cancelled()
+            if len(self._requests) >= self._most:
                 raise ServerFullError(
                     f"{self._most} requests wait already, as many as may wait; try"
                     " again later, or raise max_waiting of eb.Server"
                 )
             now = time.perf_counter()
             deadline = None if deadline_ms is None else now + 1e-3 * deadline_ms
-            request = Request(instance, self._numbers, priority, deadline)
+            future = RequestFuture(self._note_cancelled)
+            request = Request(instance, self._numbers, priority, deadline, future)
             self._numbers += 1
+            if deadline is not None:
+                self.deadline = min(self.deadline, deadline)
             heappush(self._requests, request)
             self.changed.notify()
             return request
+
+    def _note_cancelled(self) -> None:
+        self._has_cancelled = True
+
+    def _drop_cancelled(self) -> None:
+        """Takes out those that were cancelled, if any may be; the lock is held."""
+        if not self._has_cancelled:
+            return
+        self._has_cancelled = False
+        kept = [each for each in self._requests if not each.future.cancelled()]
+        self._counts.add(cancelled=len(self._requests) - len(kept))
+        self._replace(kept)
+
+    def _replace(self, requests: list[Request]) -> None:
+        heapify(requests)
+        self._requests = requests
+        deadlines = (each.deadline for each in requests if each.deadline is not None)
+        self.deadline = min(deadlines, default=math.inf)
+
+    def take_late(self) -> list[Request]:
+        """Takes those whose deadline has passed; drops those that were cancelled."""
+        now = time.perf_counter()
+        if now <= self.deadline and not self._has_cancelled:
+            return []
+        with self.changed:
+            self._drop_cancelled()
+            late = [each for each in self._requests if each.is_late(now)]
+            self._replace([each for each in self._requests if not each.is_late(now)])
+            return late
 
     def take(self, most: int) -> list[Request]:
         """Takes some of the most urgent requests, at most so many."""
@@ -174,8 +214,7 @@ class Queue:
     def give_back(self, requests: Iterable[Request]) -> None:
         """Lets requests that were taken wait again, as if they had not been."""
         with self.changed:
-            for each in requests:
-                heappush(self._requests, each)
+            self._replace([*self._requests, *requests])
 
     def oldest(self) -> float:
         """When the first of those that wait was submitted; infinite if none waits."""

@@ -16,9 +16,16 @@ class RequestFuture(Future[Any]):
     is none, as by ``sys.exit``, goes through, and the callbacks that follow are not
     called. It may be cancelled at any time until it has ended, and whoever waits for it
     in `concurrent.futures.wait` is told then, and not by the thread that runs it.
+
+    Args:
+        note_cancelled: Called once it is cancelled, in any thread.
     """
 
     _is_told = False
+
+    def __init__(self, note_cancelled: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._note_cancelled = note_cancelled
 
     def cancel(self) -> bool:
         """Cancels the request, even if it runs.
@@ -32,6 +39,8 @@ class RequestFuture(Future[Any]):
             is_told, self._is_told = self._is_told, True
         if not is_told:
             self.set_running_or_notify_cancel()
+            if self._note_cancelled is not None:
+                self._note_cancelled()
         return True
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:

@@ -105,8 +105,8 @@ class Server:
         self._max_rows, self._patience_ms = max_rows, float(patience_ms)
         self._batched, self._rng = batched, rng
         self._max_in_flight, self._max_nodes = max_in_flight, max_nodes
-        self._queue = Queue(max_waiting)
         self._counts = Counts()
+        self._queue = Queue(max_waiting, self._counts)
         self._loop = WaveLoop(
             self._queue,
             self._counts,

@@ -10,7 +10,7 @@ from edbatch.errors import ServerClosedError
 from edbatch.schedule.serving.policy import Admission
 from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.generation import Generation
-from edbatch.serving.request import Queue
+from edbatch.serving.request import Queue, late
 from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
 
@@ -92,7 +92,7 @@ class WaveLoop:
                     return
 
     def _wait(self) -> None:
-        """Waits, as nothing runs: for a request, a window, or a moment."""
+        """Waits, as nothing runs: for a request, a window, a deadline, or a moment."""
         queue = self._queue
         while not (len(queue) or self.in_flight or queue.closed):
             queue.changed.wait()
@@ -100,7 +100,8 @@ class WaveLoop:
             wait_s = 1e-3 * QUANTUM_MS
             if not self.in_flight:
                 opens = queue.oldest() + 1e-3 * (self._admission.window_ms or 0.0)
-                wait_s = min(opens - time.perf_counter(), threading.TIMEOUT_MAX)
+                until = min(opens, queue.deadline)
+                wait_s = min(until - time.perf_counter(), threading.TIMEOUT_MAX)
             if not queue.closed or self.in_flight:
                 queue.changed.wait(max(0.0, wait_s))
 
@@ -127,11 +128,13 @@ class WaveLoop:
         ] + self._generations[-1:]
 
     def _admit(self) -> int:
-        """Starts requests; returns how many.
+        """Starts requests; returns how many. Those that are late by now are told so.
 
         Many are started one after the other, a fraction of a millisecond each, so once
         the values of a wave are there, those that wait for them go first.
         """
+        for each in self._queue.take_late():
+            self._counts.add_end("expired", each.fail(late(each)))
         requests = self._queue.take(self._joining())
         self._take_params()  # those that were swapped in before a request came, too
         newest = self._generations[-1]
@@ -169,4 +172,4 @@ class WaveLoop:
         for each in self._generations:
             each.fail_all(error)
         for request in self._queue.take(len(self._queue)):
-            self._counts.add(failed=request.fail(error))
+            self._counts.add_end("failed", request.fail(error))

@@ -8,6 +8,9 @@ from asking_models import embed, make_params, score, turn
 from compared_answers import assert_same
 
 import edbatch as eb
+from edbatch.policies.serving.choices import LARGEST
+from edbatch.policies.serving.heuristics import ServingHeuristic
+from edbatch.schedule.serving.policy import Admission
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +97,65 @@ def test_threads_may_cancel_the_same_request(caplog):
             each.join()
         assert not concurrent.futures.wait(futures, timeout=60).not_done
     assert not caplog.records
+
+
+def test_cancelled_requests_leave_room_for_others():
+    with Held(max_waiting=4) as held:
+        server = held.server
+        for _ in range(3):
+            dead = [server.submit_nowait(k) for k in range(3)]
+            alive = server.submit_nowait(2)
+            with pytest.raises(eb.ServerFullError):
+                server.submit_nowait(1)
+            for each in dead:
+                each.cancel()
+            futures = [server.submit_nowait(k) for k in range(3)]
+            assert server.stats().waiting == 4
+            with pytest.raises(eb.ServerFullError):
+                server.submit_nowait(1)
+            for each in (alive, *futures):
+                each.cancel()
+        last = [server.submit_nowait(k) for k in range(4)]
+        held.go_on.set()
+        for k, each in enumerate(last):
+            assert_same(each.result(60), steps(held.params, k))
+        stats = server.stats()
+    assert (stats.cancelled, stats.answered, stats.refused) == (21, 5, 6)
+    assert stats.submitted == 26 and stats.waiting == 0
+
+
+def test_a_request_that_waits_is_told_of_its_deadline():
+    """Though no other one ends, so that it never gets a place."""
+    with Held() as held:
+        held.go_on.set()
+        held.first.result(60)
+        held.started.clear()
+        endless = held.server.submit_nowait("endless")
+        assert held.started.wait(60)
+        patient = held.server.submit_nowait(2, deadline_ms=1e6)
+        late = [
+            held.server.submit_nowait(1, deadline_ms=each, priority=each)
+            for each in (40, 20, 80)
+        ]
+        calm = held.server.submit_nowait(3)
+        for each in late:
+            with pytest.raises(eb.DeadlineError):
+                each.result(60)
+        assert not patient.done() and not calm.done() and not endless.done()
+        assert held.server.stats().expired == 3
+        endless.cancel()
+        assert_same(patient.result(60), steps(held.params, 2))
+        assert_same(calm.result(60), steps(held.params, 3))
+
+
+def test_an_idle_server_tells_of_deadlines():
+    """A policy lets requests wait for company that never comes."""
+    params = make_params()
+    policy = ServingHeuristic("patient", LARGEST, 10**6, Admission(1e7, 4))
+    with eb.Server(eb.batch(steps), params, policy=policy) as server:
+        late = server.submit_nowait(1, deadline_ms=30)
+        with pytest.raises(eb.DeadlineError):
+            late.result(60)
+        assert server.stats().in_flight == 0
+        other = server.submit_nowait(2)
+    assert_same(other.result(60), steps(params, 2))
