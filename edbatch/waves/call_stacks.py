@@ -57,7 +57,10 @@ class CallStack:
         return self._found(self._greenlet.throw(GreenletExit))
 
     def _found(self, question: Any) -> Any:
-        return self._box.pop() if question is None else question
+        if question is not None:
+            return question
+        self._greenlet.gr_context = None  # it is parked, and may hold nothing
+        return self._box.pop()
 
     def suspend(self, question: Any) -> Any:
         """Called by the function that runs: waits for an answer.

@@ -1,5 +1,6 @@
 """What goes wrong in one instance ends the minibatch cleanly, and leaks nothing."""
 
+import contextvars
 import gc
 import signal
 import threading
@@ -239,6 +240,36 @@ def test_what_suspended_instances_hold_is_freed():
     batched(make_params(), [0, 1, 2])
     gc.collect()
     assert not alive
+
+
+def test_what_context_variables_hold_is_freed():
+    """Call stacks that are kept for the next instance have none."""
+
+    class Held:
+        pass
+
+    alive, current = weakref.WeakSet(), contextvars.ContextVar("current")
+
+    def model(params, k):
+        held = Held()
+        alive.add(held)
+        current.set(held)
+        state = embed(params, k)[0]
+        eb.value(state)
+        assert current.get() is held
+        return state
+
+    batched, params = eb.batch(model), make_params()
+    batched(params, [0, 1, 2])
+    gc.collect()
+    assert not alive
+    with eb.Server(batched, params) as server:
+        for future in [server.submit_nowait(k) for k in range(5)]:
+            future.result(60)
+        while server.stats().in_flight:
+            time.sleep(0.001)
+        gc.collect()
+        assert not alive
 
 
 def test_no_memory_is_kept_per_instance():
