@@ -51,8 +51,9 @@ class Batched(HostSide):
     One function serves parameters of several structures, shapes and dtypes. Recordings
     and plans know which they were made for. Instances that were not recorded yet are
     recorded for the parameters of a call, else for those of ``params=``, else for those
-    of the recordings beside them, else for the bound ones: of the latest `bind` or, if
-    there was none, the first that the function met. Later calls do not change that.
+    of the recordings beside them, else for the bound ones: of ``params=`` of `batch` or
+    the latest `bind` or, if there was none, of the first run (a call, `apply` or
+    `rollout`). Later runs do not change that, nor does ``params=`` of other methods.
 
     It can be pickled, with all that it found out about the model, if the model can be
     imported by its name: other processes can record and plan with it, and recordings
@@ -122,7 +123,7 @@ class Batched(HostSide):
             EdbatchError: As `plan` and `apply`.
         """
         instances = minibatch_of(instances)
-        state = self.states.checked(self.states.of_params(params), instances)
+        state = self.states.checked(self._run_state(params), instances)
         minibatch: Sequence[Any] = instances
         if not any(isinstance(each, DataflowGraph) for each in instances):
             found = self._call_in_waves(state, params, instances, rng)
@@ -192,11 +193,15 @@ class Batched(HostSide):
             44.0
         """
         instances = minibatch_of(instances)
-        state = self.states.checked(self.states.of_params(params), instances)
+        state = self.states.checked(self._run_state(params), instances)
         runner = self._runner(
             state, params, rng, keep_paths=True, keep_values=keep_values
         )
         return roll_out(runner, instances)
+
+    def _run_state(self, params: Any) -> ModelState:
+        """Returns the state of a run's parameters, the default from the first on."""
+        return self.states.bind_first(self.states.of_params(params))
 
     def _runner(
         self, state: ModelState, params: Any, rng: Any, **keep: bool
@@ -220,7 +225,7 @@ class Batched(HostSide):
         Raises:
             EdbatchError: The parameters are none; or `rng` is not a key.
         """
-        state = self.states.of_params(params)
+        state = self._run_state(params)
         runner = self._runner(state, params, rng)
         return runner, partial(self.model, state.types.params)
 
@@ -276,8 +281,9 @@ class Batched(HostSide):
     ) -> Explanation:
         """Explains what a minibatch costs, type by type, and what keeps types apart.
 
-        It is planned as a call would plan it, and counted on the host. Times are those
-        that the costs of `edbatch.batch` predict, if they were given, or measured.
+        It is planned as a call would plan it, and counted on the host; that decides
+        nothing about later plans. Times are those that the costs of `edbatch.batch`
+        predict, if they were given, or measured.
 
         Args:
             instances: Instances, or recordings of them.
@@ -359,6 +365,7 @@ class Batched(HostSide):
                 f"apply takes a plan made by .plan(instances) but received"
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
+        self.states.bind_planned(plan)
         asked = asked_of(params)
         if asked is not None:
             _, plan = self._adopted(params, plan)

@@ -101,8 +101,10 @@ class HostSide:
     def bind(self, params: Any) -> Self:
         """Sets the shapes of the parameters that fresh instances are recorded for.
 
-        The first parameters that a function meets are bound by themselves. Recordings
-        and plans that were made for other parameters stay as they are.
+        The parameters of a function's first run (a call, ``apply`` or ``rollout``) are
+        bound by themselves if none are; ``params=`` of `record`, `fit` and the others
+        holds for that call alone. Recordings and plans that were made for other
+        parameters stay as they are.
 
         Args:
             params: Parameters, or their ``jax.ShapeDtypeStruct`` pytree.

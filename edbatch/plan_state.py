@@ -65,7 +65,9 @@ class PlanState:
         hoisted: The types as they run, if products of external inputs are hoisted.
         sample: Instances in the sample; None if there was none.
         mesh_buckets: The buckets of plans for meshes, by mesh and axis.
-        lock: Guards the widths and the last.
+        decided_together: The recorded types about which whole minibatches decided
+            before they were divided among devices.
+        lock: Guards the widths and the buckets of meshes.
     """
 
     types: TypeTable
@@ -77,6 +79,7 @@ class PlanState:
     sample: int | None = None
     widths: dict[Target, TypeWidths] = field(default_factory=dict)
     mesh_buckets: dict[tuple[Mesh, str], BucketStore] = field(default_factory=dict)
+    decided_together: set[tuple[Target, int]] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -126,6 +129,28 @@ class PlanState:
                 if self.sample is not None:
                     self.widths[target].freeze()
             return self.widths[target]
+
+    def scratch(self) -> Self:
+        """Returns a copy that decides for itself: for plans of a diagnosis.
+
+        It begins with what is decided here, so plans are what they would be here.
+        """
+        with self.lock:
+            mesh_buckets = {k: copy.deepcopy(v) for k, v in self.mesh_buckets.items()}
+            widths = copy.deepcopy(self.widths)
+        own = copy.deepcopy((self.variants, self.layouts, self.buckets))
+        # Last, as all that is decided above is about types that it has.
+        hoisted = None if self.hoisted is None else self.hoisted.scratch()
+        return type(self)(
+            self.types,
+            *own,
+            PlanCache(0),
+            hoisted,
+            self.sample,
+            widths,
+            mesh_buckets,
+            set(self.decided_together),
+        )
 
     def index_values(self, graph: DataflowGraph) -> bytes:
         """Returns the values of external inputs that a plan of a graph depends on."""
@@ -210,5 +235,6 @@ class PlanState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begins with what was decided, and with empty caches."""
         self.plans = PlanCache(state.pop("cache_bytes"))
-        self.mesh_buckets, self.lock = {}, threading.Lock()
+        self.mesh_buckets, self.decided_together = {}, set()
+        self.lock = threading.Lock()
         vars(self).update(state)

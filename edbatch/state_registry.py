@@ -25,7 +25,8 @@ class StateRegistry:
     """The states of one model, one per structure, shapes and dtypes of parameters.
 
     Recordings and plans know their types, and so their state. What is bound is a
-    default only, for instances that come without either.
+    default only, for instances that come without either: that of the latest `bind`,
+    or else of the first run. To record or plan for other parameters changes no default.
 
     Args:
         model: The model.
@@ -83,7 +84,7 @@ class StateRegistry:
             params: Parameters, or their shapes.
 
         Returns:
-            Their state; the very first one becomes the default.
+            Their state, which does not become the default; see `bind`.
 
         Raises:
             PlanError: They are no parameters.
@@ -99,10 +100,20 @@ class StateRegistry:
                 key = (key, order)
             if key not in self._states:
                 self._states[key] = new_state(self.model, spec, order, self.options)
-            state = self._states[key]
+            return self._states[key]
+
+    def bind_first(self, state: ModelState) -> ModelState:
+        """Makes a state that runs the default if there is none yet; returns it."""
+        with self._lock:
             if self._bound is None:
                 self._bound = state
             return state
+
+    def bind_planned(self, plan: Plan) -> None:
+        """Makes the state of a plan that runs the default if there is none yet."""
+        if self._bound is None:
+            types = recorded_types(plan.shape.program.types)
+            self.bind_first(self.of_types(types, "the plan"))
 
     def default(self) -> ModelState:
         """Returns the bound state.

@@ -124,7 +124,8 @@ def verify(
     if params is None:  # as parameters of a model that has none
         batched.bind(params)
     plan, values = _plan(batched, params, instances, rng)
-    dtype = batched.types.compute_dtype
+    results = batched.apply(params, plan, rng=rng)
+    dtype = batched.types.compute_dtype  # which are bound by now
     model = _unbatched(batched.model, dtype, rng, values)
     with jitted_cells():
         if values is not None:
@@ -136,7 +137,7 @@ def verify(
             free = _unbatched(batched.model, dtype, rng)
             alone = [free(params, each, k) for k, each in enumerate(instances)]
             close = sum(map(_is_other_path, alone, expected))
-    found = split_instances(batched.apply(params, plan, rng=rng), len(instances))
+    found = split_instances(results, len(instances))
     worst, count = 0.0, 0
     for k, (own, reference) in enumerate(zip(found, expected, strict=True)):
         roundings = _output_roundings(model, params, instances[k], k)

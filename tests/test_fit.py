@@ -83,6 +83,46 @@ def test_a_sample_counts_and_not_what_ran_before(sharded):
     assert batched.plan(LONG) is not None and not batched.decisions.hoisted
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_an_explanation_decides_nothing(sharded):
+    params = chain_params(64)
+    always = eb.Compiler(hoisting="always", slices="always")
+    found = []
+    for first in (False, True):
+        batched = eb.batch(chain, params=params, compiler=always)
+        batched = batched.sharded() if sharded else batched
+        before = batched.decisions
+        if first:
+            batched.explain(SHORT)
+        assert batched.decisions == before
+        plan = batched.plan(LONG)
+        found.append(shapes(plan.shards if sharded else plan))
+    assert found[0] == found[1]
+
+
+def test_an_explanation_is_planned_by_what_is_decided():
+    batched = eb.batch(chain, params=chain_params()).fit(LONG)
+    known = batched.decisions
+    assert batched.explain(SHORT).plan.hoisted == 12 and batched.decisions == known
+
+
+def test_a_sharded_minibatch_decides_before_it_is_divided(monkeypatch):
+    sizes = []
+    lay_out = eb.planning.lay_out
+
+    def watched(graph, *rest):
+        sizes.append(graph.num_instances)
+        return lay_out(graph, *rest)
+
+    monkeypatch.setattr("edbatch.planning.lay_out", watched)
+    sharded = eb.batch(chain, params=chain_params(8)).sharded()
+    sharded.plan([*LONG, *SHORT])
+    assert sizes[0] == 8  # the whole minibatch
+    sizes.clear()
+    sharded.plan([*SHORT, *SHORT])
+    assert sum(sizes) == 8  # of known types, each part alone
+
+
 def test_types_that_the_sample_lacks_are_whole_and_gathered():
     everything = eb.Compiler(hoisting="always", slices="always")
     batched = eb.batch(chain, params=chain_params(8), compiler=everything)

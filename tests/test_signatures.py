@@ -43,17 +43,17 @@ def test_calls_do_not_change_what_fresh_instances_are_recorded_for(bound):
     assert batched.record(trees[0]).types is batched.types
 
 
-def test_the_first_parameters_that_a_function_meets_are_bound():
+def test_the_parameters_of_the_first_run_are_bound():
     params, trees = make_params(), sample_trees(9, 2)
     half = in_bfloat16(params)
     recording = eb.batch(encode, params=half).record(trees[0])
-    for meet in (
+    for run in (
         lambda batched: batched(half, trees),
-        lambda batched: batched.plan(trees, params=half),
-        lambda batched: batched.plan([recording]),
+        lambda batched: batched.apply(half, batched.plan(trees, params=half)),
+        lambda batched: batched.apply(half, batched.plan([recording])),
     ):
         batched = eb.batch(encode, sizes=SIZES)
-        meet(batched)
+        run(batched)
         batched.plan(trees, params=params)
         assert batched.record(trees[1]).types.params_spec["join"].dtype == jnp.bfloat16
 
@@ -174,3 +174,26 @@ def test_verifying_does_not_change_what_fresh_instances_are_recorded_for():
     batched = eb.batch(encode, sizes=SIZES, params=params)
     eb.verify(batched, in_bfloat16(params), trees, gradients=False, tolerance=0.1)
     assert batched.record(trees[0]).types.params_spec["join"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    "use", ["record", "record_all", "graph", "plan", "fit", "explain", "warm_up"]
+)
+def test_parameters_of_host_methods_are_not_bound(use):
+    batched = eb.batch(eb.cell(lambda params, x: params * x))
+    half, single = jnp.bfloat16(2), jnp.float32(2)
+    getattr(batched, use)(1.0 if use == "record" else [1.0, 2.0], params=half)
+    with pytest.raises(eb.PlanError, match="not known yet"):
+        batched.record(1.0)
+    batched(single, [1.0])
+    assert batched.types.params_spec.dtype == jnp.float32
+    batched(half, [1.0])
+    assert batched.types.params_spec.dtype == jnp.float32
+
+
+def test_the_first_plan_that_is_applied_binds():
+    batched = eb.batch(eb.cell(lambda params, x: params * x))
+    params = jnp.float32(2)
+    plan = batched.plan([1.0], params=params)
+    batched.apply(params, plan)
+    assert batched.record(1.0).num_instances == 1

@@ -160,6 +160,17 @@ class HoistedTypes:
             how = self._how, self._frozen
         return _load, (self.recorded, how, parts, decided, rest, hoisted, shared)
 
+    def scratch(self) -> "HoistedTypes":
+        """Returns a copy that decides for itself, of the same recorded types."""
+        with self._lock:
+            found = HoistedTypes(self.recorded, **self._how._asdict())
+            own = self.parts, self._decided.tolist(), self._rest, self._hoisted
+            found._restore(*own, self._shared.all())
+            found._frozen = self._frozen
+        with self.recorded.lock:  # pickles find the types of the model alone
+            _all_of(self.recorded).discard(found)
+        return found
+
     def freeze(self) -> None:
         """Divides no type any more that is not divided by now."""
         with self._lock:

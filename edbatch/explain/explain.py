@@ -12,6 +12,7 @@ from edbatch.explain.report import Explanation
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.model_state import ModelState
 from edbatch.options import Options
+from edbatch.plan_state import PlanState
 from edbatch.planning import encode_laid_out, lay_out, pad_to_bucket
 from edbatch.target import Target
 
@@ -26,6 +27,7 @@ def explain_graph(
     rng: Any = None,
     measure: bool = False,
     compilations: tuple[Compilation, ...] = (),
+    own: PlanState | None = None,
 ) -> Explanation:
     """Explains a minibatch that was recorded.
 
@@ -38,6 +40,8 @@ def explain_graph(
         rng: The key for cells that draw random numbers, to measure.
         measure: Whether to measure how long batches take.
         compilations: What was compiled for the model so far.
+        own: What plans are made by; by default a scratch copy of the model's, so that
+            a report decides nothing about later plans.
 
     Returns:
         The report; with times if they are measured, or costs are given.
@@ -46,7 +50,9 @@ def explain_graph(
         EdbatchError: As `edbatch.planning.plan` and `measure_us`; or costs are those of
             other cells.
     """
-    own, model = state.planning, name_of(state.types.model)
+    model = name_of(state.types.model)
+    if own is None:
+        own = state.planning.scratch()
     laid_out = lay_out(graph, own, options, target)
     result = graph.outputs.describe(graph.num_instances)
     part = encode_laid_out(laid_out, result, own)

@@ -16,13 +16,14 @@ from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.plan.cache import structure_key
 from edbatch.plan.plan import Encoded, Plan, Unpadded, fit_bucket, pad
+from edbatch.plan_state import PlanState
 from edbatch.planning import ANY, as_cached, encode_graph
 from edbatch.sharding.balance import balance, predict_work
 from edbatch.sharding.order import order_results
 from edbatch.sharding.plan import ShardedPlan, ShardedShape, place
 from edbatch.sharding.report import ShardedReport
 from edbatch.stream.buckets import INSTANCES
-from edbatch.target import choose_target
+from edbatch.target import Target, choose_target
 
 _OF_DEVICE = "instances of a device"  # the largest of these numbers, in a bucket
 
@@ -94,6 +95,34 @@ def split_minibatch(
     return Split(device, graphs, work)
 
 
+def decide_together(
+    recordings: Sequence[DataflowGraph],
+    own: PlanState,
+    options: Options,
+    target: Target,
+) -> None:
+    """Decides about types that are new by a whole minibatch, not by its first part.
+
+    Args:
+        recordings: Recordings of its instances.
+        own: What plans of their model are made by.
+        options: What planning goes by.
+        target: The kind of device.
+
+    Raises:
+        EdbatchError: As `edbatch.planning.plan`.
+    """
+    if own.sample is not None:
+        return
+    found = {k for each in recordings for k in np.unique(each.node_type).tolist()}
+    new = {(target, type_id) for type_id in found} - own.decided_together
+    if new:
+        whole = merge(recordings)
+        result = whole.outputs.describe(whole.num_instances)
+        encode_graph(whole, result, own, options, target)
+        own.decided_together |= new
+
+
 def plan_shards(
     recordings: Sequence[DataflowGraph],
     state: ModelState,
@@ -130,6 +159,7 @@ def plan_shards(
     own = state.planning
 
     def make() -> EncodedShards:
+        decide_together(recordings, own, options, target)
         parts = [
             encode_graph(
                 each,

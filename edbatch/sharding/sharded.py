@@ -36,7 +36,7 @@ from edbatch.sharding.devices import (
 )
 from edbatch.sharding.mesh_run import ShardedTableRun, run_sharded
 from edbatch.sharding.plan import ShardedPlan
-from edbatch.sharding.planning import plan_shards, split_minibatch
+from edbatch.sharding.planning import decide_together, plan_shards, split_minibatch
 from edbatch.target import Target, choose_target
 
 
@@ -179,7 +179,12 @@ class Sharded(HostSide):
         with _explained():
             recordings = record_each(state, instances)
         return plan_shards(
-            recordings, state, self.options, self.mesh, self.axis, pad_to=pad_to
+            recordings,
+            state,
+            self.options,
+            self.mesh,
+            self.axis,
+            pad_to=pad_to,
         )
 
     @keyboard_interrupts()
@@ -207,13 +212,20 @@ class Sharded(HostSide):
         devices = int(self.mesh.shape[self.axis])
         graphs = split_minibatch(recordings, state, self.options, devices).graphs
         target = self._target(params)
+        own = state.planning.scratch()
+        decide_together(recordings, own, self.options, target)
         compilations = self._run.compilations()
         return ShardedExplanation(
             tuple(
                 None
                 if each is None
                 else explain_graph(
-                    each, state, self.options, target, compilations=compilations
+                    each,
+                    state,
+                    self.options,
+                    target,
+                    compilations=compilations,
+                    own=own,
                 )
                 for each in graphs
             )
@@ -258,6 +270,7 @@ class Sharded(HostSide):
                 f" {_describe_mesh(*own)}; make the plan with this function's own"
                 " .plan(instances)"
             )
+        self.states.bind_planned(plan.shards)
         asked = asked_of(params)
         if asked is not None:
             params, plan, key = self._arguments(params, plan, rng)

@@ -11,7 +11,8 @@ Decided = TypeVar("Decided")
 class TypeDecisions(WithoutLock, Generic[Decided]):
     """Decisions by type, shared by the threads that plan for a model.
 
-    So the order of later minibatches decides nothing.
+    Without the sample of `edbatch.Batched.fit`, plans depend on which minibatch came
+    first; later ones change nothing about a type.
     """
 
     def __init__(self) -> None:
