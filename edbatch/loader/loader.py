@@ -17,7 +17,7 @@ from edbatch.loader.device import Settings, send, tell_cores
 from edbatch.loader.fresh import Transform
 from edbatch.loader.instances import FreshInstances, KeptInstances, data_set
 from edbatch.loader.minibatch import Minibatch
-from edbatch.loader.order import epoch_order
+from edbatch.loader.order import epoch_order, evenly_spaced
 from edbatch.loader.prefetch import map_ahead
 from edbatch.loader.processes import Stopped, Ticket
 from edbatch.loader.report import LoaderReport, WaitClock
@@ -55,6 +55,12 @@ class Loader:
     GPU. A data set with a length and an index that is no list, tuple or array, is read
     by the workers and not here.
 
+    With ``fit=True``, what is decided from instances is decided by a sample of the data
+    set and not by the first minibatch that has a type (see `edbatch.Batched.fit`): by
+    ``batch_size`` instances, evenly spaced in the data set, whatever the order is. They
+    are read and recorded here and once more with ``keep=False``, as of epoch 0. Give it
+    to the loader of the data to train on, before other plans are made.
+
     A last minibatch that is not full is padded to ``batch_size`` instances, so that it
     needs no program of its own: a loss has to leave out its rows of padding, as in
     ``jnp.mean(losses, where=plan.instance_mask)``, and takes the targets of
@@ -90,6 +96,7 @@ class Loader:
             read, with a ``numpy.random.Generator`` that depends on the seed, the epoch
             and the instance's number; returns the instance to record. Takes
             ``keep=False``.
+        fit: Whether to decide by a sample of the data set, as above.
         state: What `state` gave in an earlier run, to go on from there.
 
     Attributes:
@@ -139,6 +146,7 @@ class Loader:
         workers: int = 0,
         keep: bool = True,
         transform: Transform | None = None,
+        fit: bool = False,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         if not all(hasattr(batched, name) for name in ("record_all", "plan", "apply")):
@@ -155,6 +163,7 @@ class Loader:
             ("drop_last", drop_last),
             ("pad", pad),
             ("keep", keep),
+            ("fit", fit),
         ):
             check_flag(LoaderError, f"{name} of a loader", flag)
         self.batched = batched
@@ -173,6 +182,9 @@ class Loader:
         else:
             _check_fresh(group_by_size, workers, self._prefetch)
             self._data = FreshInstances(batched, data, transform, seed, workers)
+        if fit:
+            sample = evenly_spaced(len(data), self.batch_size)
+            batched.fit(self._data.recordings(sample, 0, None))
         self._clock = WaitClock()
         self._loop = object()  # the loop that may hand out minibatches
         self._state = LoaderState(

@@ -63,3 +63,21 @@ def epoch_order(
     if len(rest) and not drop_last:
         minibatches.append(rest)
     return minibatches
+
+
+def evenly_spaced(count: int, sample: int) -> np.ndarray:
+    """Chooses a sample of a data set that depends on its length alone.
+
+    Args:
+        count: Number of instances.
+        sample: How many to choose; all if there are fewer.
+
+    Returns:
+        Their numbers, ascending; ``[S] int64``.
+
+    Example:
+        >>> evenly_spaced(10, 4).tolist()
+        [0, 2, 5, 7]
+    """
+    chosen = min(count, sample)
+    return np.arange(chosen, dtype=np.int64) * count // chosen

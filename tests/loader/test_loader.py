@@ -361,3 +361,30 @@ def test_a_minibatch_may_be_larger_than_the_data(batched):
 def test_parameters_of_unknown_shapes():
     with pytest.raises(eb.PlanError, match=r"pass params= to eb\.batch, call \.bind"):
         eb.Loader(eb.batch(encode), [1], 1)
+
+
+def test_a_sample_of_the_data_set_decides_whatever_the_order_is(params):
+    always = eb.Compiler(hoisting="always", slices="always")
+    trees = sample_trees(0, 11)
+    found = []
+    for keep in (True, False):
+        for seed in (1, 2):
+            batched = eb.batch(encode, params=params, compiler=always)
+            options = {"fit": True, "seed": seed, "keep": keep}
+            with batched.loader(trees, 4, **options) as loader:
+                decided = batched.decisions
+                assert decided.sample == 4 and decided.widths
+                for item in loader:
+                    assert item.plan is not None
+            assert batched.decisions == decided
+            found.append(decided)
+    assert len({repr(each) for each in found}) == 1
+    fitted = eb.batch(encode, params=params, compiler=always)
+    fitted.fit([trees[k] for k in (0, 2, 5, 8)])
+    assert fitted.decisions == found[0]
+
+
+def test_a_loader_without_fit_freezes_nothing(params):
+    batched = eb.batch(encode, params=params)
+    list(batched.loader(sample_trees(0, 3), 2))
+    assert batched.decisions.sample is None
