@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from test_import_direction import PROJECT_ROOT, module_files
 
+import edbatch as eb
+from edbatch.graph import output_recording
+
 
 def bounded_caches(tree: ast.AST) -> Iterator[int]:
     """Lines that use ``lru_cache``; one without bounds is written ``cache``."""
@@ -45,3 +48,13 @@ def test_a_bounded_cache_is_found(source):
 
 def test_other_caches_are_not():
     assert not [*bounded_caches(ast.parse("@cache\ndef f(x): ...\nlru = 3"))]
+
+
+def test_structures_of_outputs_are_kept_with_the_types_of_their_model():
+    cell = eb.cell(lambda params, x: params * x, name="scaled")
+    batched = eb.batch(lambda params, x: {f"key {x}": cell(params, x)}, params=2.0)
+    module_level = [*vars(output_recording).values()]
+    assert not any(hasattr(each, "cache_info") for each in module_level)
+    batched.record(1.0)
+    derived = batched.types._derived
+    assert (output_recording._dict_structure, ("key 1.0",)) in derived

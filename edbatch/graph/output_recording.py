@@ -1,7 +1,7 @@
 """Recording what the model returns: one pytree of handles and arrays per instance."""
 
-from collections.abc import Sequence
-from functools import cache, reduce
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -132,12 +132,10 @@ else:
 _CONTAINERS = (tuple, dict, type(None))
 
 
-@cache
 def _tuple_structure(length: int) -> Any:
     return jax.tree.structure((0,) * length)
 
 
-@cache
 def _dict_structure(keys: tuple[str, ...]) -> Any:
     return jax.tree.structure(dict.fromkeys(keys, 0))
 
@@ -158,6 +156,10 @@ class _Flat:
         self.columns = [each.tolist() for each in found.columns]
         self.lengths = [each.tolist() for each in found.lengths]
 
+    def _structure(self, make: Callable[[Any], Any], key: Any) -> Any:
+        """Returns a structure, kept with the types of the model."""
+        return self.recorder.types.derived((make, key), lambda: make(key))
+
     def describe(self, result: Any) -> Skeleton:
         if type(result) is Handle:
             if result._recorder is not self.recorder:
@@ -170,10 +172,12 @@ class _Flat:
             return self._external(result)
         children: Sequence[Any]
         if type(result) is tuple:
-            children, treedef = result, _tuple_structure(len(result))
+            children = result
+            treedef = self._structure(_tuple_structure, len(result))
         elif type(result) is dict and all(type(key) is str for key in result):
             keys = tuple(sorted(result))  # the order of JAX
-            children, treedef = [result[key] for key in keys], _dict_structure(keys)
+            children = [result[key] for key in keys]
+            treedef = self._structure(_dict_structure, keys)
         else:
             children, treedef = jax.tree.flatten(
                 result, is_leaf=lambda node: node is not result
