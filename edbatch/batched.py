@@ -469,7 +469,7 @@ class Batched(HostSide):
 
     @property
     def compiles(self) -> int:
-        """How many programs that run plans were compiled so far."""
+        """Number of programs that run plans compiled so far."""
         return self._compiles
 
     def sharded(self, mesh: Mesh | None = None, *, axis: str | None = None) -> Sharded:

@@ -46,7 +46,7 @@ class BatchedFunction(Protocol):
 
     @property
     def compiles(self) -> int:
-        """How many programs that run plans were compiled so far."""
+        """Number of programs that run plans compiled so far."""
 
     def bind(self, params: Any) -> "BatchedFunction":
         """Sets the shapes of the parameters that fresh instances are recorded for.

@@ -18,7 +18,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Compiler:
-    """How cells are compiled; each option is ``"auto"``, ``"always"`` or ``"never"``.
+    """Options of compiling cells; each is ``"auto"``, ``"always"`` or ``"never"``.
 
     The defaults follow the measurements in `docs/results-memory.md`.
 

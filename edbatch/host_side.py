@@ -117,7 +117,7 @@ class HostSide:
 
     @property
     def decisions(self) -> Decisions:
-        """What was decided from instances for the bound parameter shapes."""
+        """Decisions made from instances for the bound parameter shapes."""
         return self.states.default().planning.decisions()
 
     @keyboard_interrupts()

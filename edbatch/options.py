@@ -15,7 +15,7 @@ from edbatch.schedule.policy import Policy
 
 @dataclass(frozen=True)
 class Search:
-    """How long, or how widely, fewer batches are searched for than the policy finds.
+    """Time or width of the search for fewer batches than the policy finds.
 
     Attributes:
         milliseconds: Time that a schedule may take. What is found then depends on how

@@ -327,7 +327,7 @@ def _whole(array: Any, part: Any, rows: Any) -> Any:
 
 
 def _places(tables: Paths, paths: list[tuple[Any, ...]]) -> list[int]:
-    """Which leaves of the parameters are meant."""
+    """Positions of the chosen leaves of the parameters."""
     if isinstance(tables, str):
         tables = [tables]
     if not isinstance(tables, Iterable):

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 @dataclass(frozen=True)
 class Target:
-    """Everything that a kind of device decides about programs.
+    """Settings of programs that a kind of device decides.
 
     Attributes:
         kind: ``"cpu"``, ``"gpu"`` or ``"tpu"``.

@@ -1,4 +1,4 @@
-"""What the environments share of an episode: its start, its actions and their limit."""
+"""Parts of an episode common to all environments: start, actions and their limit."""
 
 from typing import SupportsInt, TypeVar
 

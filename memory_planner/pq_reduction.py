@@ -239,7 +239,7 @@ def _label(node, queue, leaves):
 
 @njit(cache=True, nogil=True)
 def _pertinent(node, v):
-    """How many pertinent children a node has, all of which are labelled."""
+    """Number of a node's pertinent children, all of which are labelled."""
     return (
         node[v, FULL_COUNT]
         + int(node[v, PARTIAL] != NONE)

@@ -174,7 +174,7 @@ class TapedCell:
         return self._gradient.new_mask(rows)
 
     def new_owners(self, rows: int, members: int) -> Array:
-        """Returns a tape that tells whose parameters rows read; nobody's as yet."""
+        """Returns a tape of the member that each row reads; none so far."""
         return self._gradient.new_owners(rows, members)
 
     def new_inputs(self, rows: int) -> Tapes:

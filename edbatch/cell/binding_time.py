@@ -1,4 +1,4 @@
-"""When the parts of a cell are known, and a cell split by it.
+"""Binding times of a cell's values, and its partition at one of them.
 
 A cell mixes numbers in the code, parameters, external inputs and the results of other
 nodes. Each is known at another time, and whatever can be computed early is computed
@@ -30,7 +30,7 @@ from edbatch.cell.primitives import VIEWS
 
 
 class BindingTime(IntEnum):
-    """When a value is known; the later of two is the larger."""
+    """Binding time of a value; the later of two is the larger."""
 
     CONST = 0
     """When the cell is traced: computed from numbers in the code, such as zeros."""

@@ -1,4 +1,4 @@
-"""Rows of an array that are read now and written later, by somebody else.
+"""Rows of an array, read now and written after a ``lax.switch``.
 
 A branch of a ``lax.switch`` that returned an array would copy it. So what runs in a
 branch gets `DeferredRows` in place of arrays: it reads them as ever, by

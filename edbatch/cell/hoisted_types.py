@@ -52,7 +52,7 @@ _LEAST_BATCHES = 32
 
 
 class _How(NamedTuple):
-    """What may be done to types; see `HoistedTypes`."""
+    """Permitted transformations of types; see `HoistedTypes`."""
 
     always: bool
     hoists: bool
@@ -447,7 +447,7 @@ class HoistedTypes:
 
 
 def _all_of(recorded: TypeTable) -> "weakref.WeakSet[HoistedTypes]":
-    """Everything that runs the types of a table."""
+    """Returns all `HoistedTypes` of a recorded table."""
     found: weakref.WeakSet[HoistedTypes] = weakref.WeakSet()
     return recorded.derived(HoistedTypes, lambda: found)
 

@@ -42,7 +42,7 @@ def hoisted_part(
 def rest_part(
     node_type: NodeType, cell: HoistedCell, kinds: tuple[int, ...], params: Any
 ) -> NodeType:
-    """As `hoisted_part`, of the rest, which reads one operand more per kind."""
+    """Makes the type of a divided cell's rest, with one operand per hoisted result."""
     template = node_type.template
     first = len(node_type.operand_kinds)
     added = tuple(Slots((first + k,)) for k in range(len(kinds)))

@@ -55,7 +55,7 @@ class CellSummary:
 
     @property
     def num_products(self) -> int:
-        """How many products there are."""
+        """Number of products."""
         return len(self.products)
 
     @property

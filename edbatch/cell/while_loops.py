@@ -69,7 +69,7 @@ def _reached(
     equations: Iterable[JaxprEqn],
     outputs: Iterable[object],
 ) -> list[bool]:
-    """Which outputs of a body depend on the inputs that do."""
+    """Marks the outputs of a loop body that depend on marked inputs."""
     found = {var for var, own in zip(inputs, depends, strict=True) if own}
     for eqn in equations:
         if found.intersection(variables(eqn.invars)):

@@ -151,7 +151,7 @@ def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
 
 @dataclass(frozen=True)
 class CacheContents:
-    """What a folder of compiled programs holds.
+    """Contents of a folder of compiled programs.
 
     Attributes:
         folder: The folder.

@@ -11,7 +11,7 @@ from edbatch.compilation.worker import Pending
 
 @dataclass(eq=False)
 class Programs:
-    """What is compiled for a signature, and how often it ran.
+    """Compiled programs of a signature, and their number of runs.
 
     Attributes:
         key: The signature.

@@ -9,7 +9,7 @@ State = Literal["waiting", "running", "finished", "failed"]
 
 @dataclass
 class Runs:
-    """How often the programs of one signature ran.
+    """Number of runs of the programs of one signature.
 
     Attributes:
         coarse: Runs of the coarse one.
@@ -69,5 +69,5 @@ class Compilation:
 
     @property
     def runs(self) -> int:
-        """How often the program ran."""
+        """Number of runs of the program."""
         return self.programs.fine if self.tier == "fine" else self.programs.coarse

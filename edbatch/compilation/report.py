@@ -31,7 +31,7 @@ def keep(record: Compilation) -> Compilation:
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What was compiled: iterable as records, printed as a table.
+    """Report of compilations: iterable as records, printed as a table.
 
     Attributes:
         records: The compilations, in their order.
@@ -54,7 +54,7 @@ class CompileReport:
         return iter(self.records)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns the number of compilations."""
         return len(self.records)
 
     @property

@@ -26,7 +26,7 @@ REFINE_AFTER = 3  # coarse runs of a program before its fine one is compiled
 
 
 class _Settings:
-    """What is set, for the whole process."""
+    """Settings of the whole process."""
 
     def __init__(self) -> None:
         self.tiers = check_tiers(

@@ -44,7 +44,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class StaticArguments:
-    """Which arguments of a function are static.
+    """Static arguments of a function.
 
     Attributes:
         numbers: By position.

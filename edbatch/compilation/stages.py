@@ -29,7 +29,7 @@ _CACHE_MISS = "/jax/compilation_cache/cache_misses"
 
 
 class _CacheHits(threading.local):
-    """What this thread asked the persistent cache for.
+    """Look-ups of this thread in the persistent cache.
 
     Attributes:
         count: How many programs it found.

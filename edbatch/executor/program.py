@@ -93,7 +93,10 @@ class ProgramShape:
         )
 
     def repeats_rows(self, type_id: int) -> bool:
-        """Tells whether padding must read what nodes of a type read, so as to end."""
+        """Whether padding rows repeat a real row's inputs.
+
+        A while_loop may not terminate on other values.
+        """
         return may_not_end(self._type(type_id), self.types)
 
     def taped_cell(self, type_id: int) -> TapedCell:

@@ -85,7 +85,7 @@ def run_switch(
 
 
 class _Form(NamedTuple):
-    """How a state is put together of scalars that count and of arrays."""
+    """Structure of a state: which leaves are counters, which arrays."""
 
     treedef: Any
     is_counter: list[bool]
@@ -153,7 +153,7 @@ def _idle(writes: LateWrites) -> Callable[..., Any]:
 
 
 class _Done(NamedTuple):
-    """What a branch did: the next counters, and the rows with its writes."""
+    """Result of a branch: the next counters, and the rows with its writes."""
 
     counters: Array
     rows: list[DeferredRows]

@@ -44,7 +44,7 @@ class Aspect:
 
     @property
     def rank(self) -> int:
-        """Where its kind stands in `REASONS`."""
+        """Position of its kind in `REASONS`."""
         return REASONS.index(self.reason)
 
     def __str__(self) -> str:

@@ -76,7 +76,7 @@ def take(arrays: list[Array], which: Sequence[bool]) -> list[Array | None]:
 
 
 def put(some: list[Array | None], arrays: list[Array]) -> list[Array]:
-    """Puts arrays that `take` took back among the others.
+    """Inverse of `take`: fills the Nones from `arrays`.
 
     Args:
         some: What `take` returned, or as many arrays of the same shapes.

@@ -280,7 +280,7 @@ def _pull_back(
 
 
 class _Pulled(NamedTuple):
-    """What is differentiated.
+    """Static arguments of one vjp: width, outputs, differentiable operands and inputs.
 
     Attributes:
         width: Number of rows.

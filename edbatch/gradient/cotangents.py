@@ -70,7 +70,7 @@ def zero_cotangent(array: Array) -> Array:
 
 
 def as_cotangent(bar: Array, primal: Array) -> Any:
-    """What JAX expects as an array's cotangent: float0 zeros for integers."""
+    """Returns a cotangent as JAX expects it: float0 zeros for integers."""
     return bar if is_float(primal) else np.zeros(primal.shape, jax.dtypes.float0)
 
 

@@ -23,7 +23,7 @@ from edbatch.stream.stream import Stream
 
 
 class Wanted(NamedTuple):
-    """What is wanted of a run; static.
+    """Static outputs of a run: result kinds and sparse tables.
 
     Attributes:
         kinds: Array kind of each result.

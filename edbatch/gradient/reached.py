@@ -1,4 +1,4 @@
-"""Which rows of a chunk contribute to a gradient: those that a cotangent has reached.
+"""Rows of a chunk that contribute to a gradient: those with a cotangent.
 
 See `backward` for why; `TapedCell.output_groups` divides the outputs.
 """
@@ -23,7 +23,7 @@ Results = list[tuple[int, Array, Array]]  # kind, rows and cotangent of each
 
 
 def has_poles(shape: ProgramShape, cells: dict[int, TapedCell]) -> bool:
-    """Tells whether a cotangent that is zero for want of a reader may meet a pole.
+    """Whether the zero cotangent of an unread output may meet an infinite derivative.
 
     Args:
         shape: The program.

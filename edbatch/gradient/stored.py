@@ -1,4 +1,4 @@
-"""The halves of a gradient as functions of flat arrays, which the folder keeps.
+"""Forward and backward pass as functions of flat arrays, for stored programs.
 
 A backward pass reads the arrays that the forward pass of the same key wrote, in their
 order: its own key holds that of the forward pass.
@@ -145,7 +145,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _layout(params: Any, pools: Arenas, stream: Stream, rows: Any) -> Any:
-    """What the inputs are, beside their arrays and the structure of parameters."""
+    """Structure of the inputs beside arrays and parameters, for the key."""
     return sorted(pools), len(jax.tree.leaves(params)), len(rows)
 
 

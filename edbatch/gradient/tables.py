@@ -31,7 +31,7 @@ from edbatch.gradient.forward import LookupsOfTypes
 
 
 class Table(NamedTuple):
-    """Where a program looks up rows of a parameter.
+    """A parameter in which a program looks up rows.
 
     Attributes:
         leaf: Which leaf of the parameters it is.

@@ -87,7 +87,7 @@ if TYPE_CHECKING or not _IS_COMPILED:
             self.externals: defaultdict[int, list[Any]] = defaultdict(list)
 
     class KnownType:
-        """What recording needs of a type, and how to build its output handles.
+        """A type as recording needs it, with the structure of its output handles.
 
         Args:
             id: Its position in the table of types.

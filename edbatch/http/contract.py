@@ -1,4 +1,4 @@
-"""What requests and answers look like in JSON, made of a service's types."""
+"""JSON schemas of requests and answers, made of a service's types."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What answers requests: the model, health, metrics, the schema, the status page."""
+"""Endpoints: the model, health, metrics, the schema, the status page."""
 
 import asyncio
 import contextlib

@@ -15,7 +15,7 @@ _COUNTED = ("answered", "failed", "cancelled", "expired", "refused")
 
 @dataclass(frozen=True)
 class Second:
-    """What happened in a second.
+    """Counts of one second.
 
     Attributes:
         time: Its end, in seconds since the epoch.

@@ -10,7 +10,7 @@ from edbatch.http.refusal import retry_later, shutting_down
 
 
 class Phase(Enum):
-    """What a server is doing."""
+    """Phase of a server's life."""
 
     WARMING_UP = "warming up"
     READY = "ready"

@@ -273,7 +273,7 @@ class Loader:
 
     @property
     def report(self) -> LoaderReport:
-        """How long the loops over this loader waited for plans."""
+        """Times that the loops over this loader waited for plans."""
         return self._clock.report
 
     @property

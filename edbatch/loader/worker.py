@@ -71,7 +71,7 @@ class Failure(NamedTuple):
 
 
 class WorkerTraceback(Exception):
-    """Where an exception was raised in a worker process; its cause."""
+    """Traceback of an exception raised in a worker process; its cause."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'

@@ -58,7 +58,7 @@ def adopt_plan(plan: Plan, adoption: Adoption, split: HoistedTypes) -> Plan:
 def _renumber(
     program: ProgramShape, types: TypeTable, adoption: Adoption, place: dict[int, int]
 ) -> ProgramShape:
-    """Loops keep their order, in which the plan counts their trips."""
+    """Renumbers a program's types and array kinds; loops keep their order."""
     return replace(
         program,
         types=types,

@@ -39,7 +39,7 @@ class CacheInfo(NamedTuple):
 
 
 class Sized(Protocol):
-    """What a cache holds."""
+    """An entry of a cache, which knows its size."""
 
     @property
     def num_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What a gradient keeps in memory, in bytes."""
+"""Memory that a gradient keeps, in bytes."""
 
 from dataclasses import dataclass
 

@@ -411,7 +411,7 @@ def _needs(
 
 
 def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
-    """Loops read a record and chunks of full width, so all of them must exist."""
+    """Least sizes of a program: one record and one full chunk per loop."""
     least: Needs = {"stream": 0}
     for loop in loops:
         node_type = types.types[loop.type_id]

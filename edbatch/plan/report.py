@@ -1,4 +1,4 @@
-"""What a plan costs, in counts."""
+"""Costs of a plan, in counts."""
 
 from dataclasses import dataclass
 

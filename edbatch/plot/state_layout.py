@@ -104,7 +104,7 @@ def _moves(trace: MachineTrace, groups: StateGroups) -> tuple[np.ndarray, np.nda
 
 
 def _main_moves(moves: np.ndarray, count: int) -> np.ndarray:
-    """Those that `StateLayout.is_main` speaks of; moves are the most frequent first."""
+    """Marks moves for `StateLayout.is_main`; moves are the most frequent first."""
     before = np.cumsum(moves[:, 2]) - moves[:, 2]
     is_main = before < _MAIN_SHARE * moves[:, 2].sum()
     is_main[int(_MAIN_PER_NODE * count) :] = False
@@ -115,7 +115,7 @@ def _main_moves(moves: np.ndarray, count: int) -> np.ndarray:
 
 
 def _mean_time(trace: MachineTrace, groups: StateGroups) -> np.ndarray:
-    """When each node occurs, from 0 (start of a schedule) to 1; [K] float64."""
+    """Mean time of each node, from 0 (start of a schedule) to 1; [K] float64."""
     ends = np.flatnonzero(trace.next_frontier == END) + 1
     lengths = np.diff(ends, prepend=0)
     step = np.arange(len(trace.frontier)) - np.repeat(ends - lengths, lengths)

@@ -182,7 +182,7 @@ def _texts(
     node: int,
     names: Sequence[str],
 ) -> tuple[str, str]:
-    """What stands in a circle, and below it."""
+    """Labels in a circle, and below it."""
     runs, members = int(groups.runs[node]), int(groups.members[node])
     if members > 1:
         what = [] if runs == MANY_TYPES else [f"▸{names[runs]}"]

@@ -127,7 +127,7 @@ def _label(report: Explanation, top: "Axes", bottom: "Axes", total_ms: float) ->
 
 
 def _entries(report: Explanation, bars: dict[int, Any]) -> dict[str, Any]:
-    """What the legend says of each type, most time first."""
+    """Entries of the legend, one per type, most time first."""
     uses, total = report.types, report.time_us or 1.0
     names = short_names([use.type for use in uses if not use.hoisted])
     named = dict(zip((use.type for use in uses if not use.hoisted), names, strict=True))

@@ -35,7 +35,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many requests took how long, since the server began.
+    """Histogram of requests' durations since the server began.
 
     Attributes:
         bounds_ms: Upper bounds of the buckets, in milliseconds, ascending. ``[B]``

@@ -1,4 +1,4 @@
-"""What requests in flight need and has not run, as a serving policy's wave sees it."""
+"""Pending nodes of requests in flight, as a serving policy's wave sees them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

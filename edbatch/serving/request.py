@@ -217,7 +217,7 @@ class Queue:
             self._replace([*self._requests, *requests])
 
     def oldest(self) -> float:
-        """When the first of those that wait was submitted; infinite if none waits."""
+        """Time of submission of the first waiting request; infinite if none waits."""
         with self.changed:
             return min((each.submitted for each in self._requests), default=math.inf)
 

@@ -1,4 +1,4 @@
-"""Where the time of a server's slowest turns went.
+"""Breakdown of the time of a server's slowest turns.
 
 A server's thread takes turns: it starts requests that have come, launches a wave, takes
 the values of an earlier one, and runs the requests that waited for them. A request

@@ -1,4 +1,4 @@
-"""What a server has done so far."""
+"""Statistics of a server so far."""
 
 import threading
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from edbatch.serving.slow_turns import SlowTurn
 
 @dataclass(frozen=True)
 class ServerStats:
-    """What a server has done so far; see `edbatch.Server.stats`.
+    """Statistics of a server so far; see `edbatch.Server.stats`.
 
     Attributes:
         submitted: Requests that were accepted.

@@ -1,4 +1,4 @@
-"""What a server's thread does: it admits requests and runs waves, in turn."""
+"""The loop of a server's thread: admits requests and runs waves, in turn."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ class WaveLoop:
 
     @property
     def in_flight(self) -> int:
-        """How many requests run."""
+        """Number of running requests."""
         return sum(map(len, self._generations))
 
     def swap_params(self, params: Any) -> None:
@@ -106,7 +106,7 @@ class WaveLoop:
                 queue.changed.wait(max(0.0, wait_s))
 
     def _joining(self) -> int:
-        """How many of the requests that wait may join; see `Admission`."""
+        """Number of waiting requests that may join; see `Admission`."""
         queue, flight, window_ms = self._queue, self.in_flight, None
         if not queue.closed:
             window_ms = self._admission.window_ms

@@ -1,4 +1,4 @@
-"""Which device runs which instances: balanced by predicted work.
+"""Assignment of instances to devices, balanced by predicted work.
 
 Longest processing time first (Graham, Bounds on multiprocessing timing anomalies,
 1969): take the instances by falling work, each to the device that has least so far. The

@@ -200,6 +200,6 @@ def _distribute(parts: Sequence[np.ndarray], sharding: NamedSharding) -> jax.Arr
 
 
 def _shard_of(index: tuple[slice, ...] | None) -> int:
-    """Which shard a device's part of an array is."""
+    """Number of the shard that a device's part of an array is."""
     assert index is not None, "every device has a part"
     return index[0].start or 0

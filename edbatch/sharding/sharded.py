@@ -107,7 +107,7 @@ class Sharded(HostSide):
         )
 
     def _target(self, params: Any) -> Target:
-        """Returns what decides for the devices of the mesh."""
+        """The mesh's `Target`."""
         return choose_target(mesh=self.mesh)
 
     def __call__(
@@ -338,7 +338,7 @@ class Sharded(HostSide):
 
     @property
     def compiles(self) -> int:
-        """How many programs were compiled so far; each serves all devices."""
+        """Number of programs compiled so far; each serves all devices."""
         return self._compiles
 
 

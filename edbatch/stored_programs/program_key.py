@@ -111,7 +111,7 @@ def _body(graph: CellGraph) -> Body:
 
 
 def _template(node_type: NodeType) -> tuple[Any, ...]:
-    """How a cell is called; constants are in its equations."""
+    """Call structure of a cell; constants are in its equations."""
     template = node_type.template
     leaves = [
         (kind, describe(content._steps))

@@ -75,7 +75,7 @@ class Bucket:
         return all(self.sizes.get(name, -1) >= size for name, size in needs.items())
 
     def waste(self, needs: Needs, scale: float = 1.0) -> float:
-        """How many times larger than needed, times a scale, the dimensions are."""
+        """Ratio of the dimensions to the needed ones, times a scale."""
         needed = 0.0
         for size in needs.values():
             needed += max(scale * size, _SMALLEST)

@@ -87,7 +87,7 @@ def _caller() -> greenlet:
 
 
 class Returned:
-    """What a function returned or raised.
+    """Result or exception of a function.
 
     Attributes:
         result: What it returned.

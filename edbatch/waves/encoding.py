@@ -23,7 +23,7 @@ NO_ROOM = -2  # in place of a node
 
 
 class LoopTables(NamedTuple):
-    """What encoding looks up of a program with ``P`` loops and ``T`` types.
+    """Look-up tables for encoding of a program with ``P`` loops and ``T`` types.
 
     Attributes:
         known: Whether a type has loops.

@@ -1,4 +1,4 @@
-"""Which nodes of waves have to run, and who reads whom among them; in compiled code.
+"""Nodes that a wave has to run, and the edges among them; in compiled code.
 
 The host has a fraction of a millisecond for a wave, so what is needed and its structure
 are found in one call.

@@ -196,7 +196,7 @@ class WaveRunner(InFlight):
 
     @property
     def value_rows(self) -> ValueRows:
-        """Which row holds which value."""
+        """Assignment of values to rows."""
         return self.execution.values.rows
 
     def rows_of(self, values: Sequence[int] | np.ndarray) -> np.ndarray:

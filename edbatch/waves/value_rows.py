@@ -1,4 +1,4 @@
-"""Where the values of instances in flight live: a row of an arena each.
+"""Rows of arenas that hold the values of instances in flight.
 
 New values take the next rows of their arena. Rows whose instances have ended, or that
 nobody can reach any more (`edbatch.waves.long_run`), are used again when an arena is
@@ -43,7 +43,7 @@ class ValueRows:
 
     @property
     def in_use(self) -> int:
-        """How many values have a row."""
+        """Number of values that have a row."""
         return int((self._used & (self._row >= 0))[: self.count].sum())
 
     def of(self, values: Sequence[int] | np.ndarray) -> np.ndarray:

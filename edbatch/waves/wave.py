@@ -20,7 +20,7 @@ from edbatch.stream.stream import Stream
 
 @dataclass(frozen=True)
 class WaveShape:
-    """What a program of waves is compiled for.
+    """Static shape of a program of waves.
 
     Attributes:
         program: Loops and arenas.

@@ -36,7 +36,7 @@ _SETTLED = 8  # waves after which a program is taken to be large enough
 
 
 class WaveSize(NamedTuple):
-    """How large a wave is.
+    """Size of a wave.
 
     Attributes:
         chunks: Its chunks.

@@ -1,11 +1,11 @@
-"""What waves were made of."""
+"""Counts of waves."""
 
 from dataclasses import dataclass, replace
 
 
 @dataclass
 class WaveReport:
-    """What waves were made of.
+    """Counts of waves.
 
     Attributes:
         waves: How many there were.

@@ -92,7 +92,7 @@ class Evaluator:
 
 
 def cost_of(batch_type: np.ndarray, cost: np.ndarray | None) -> float:
-    """What batches of these types cost; their number if `cost` is None."""
+    """Cost of batches of these types; their number if `cost` is None."""
     return float(len(batch_type) if cost is None else cost[batch_type].sum())
 
 

@@ -332,7 +332,7 @@ def _find_or_add(graph, states, scratch, i, size, key):
 
 @njit(cache=True, nogil=True)
 def _place_in_table(states, bits, i, key, full, count):
-    """Where the hash table holds the state with these bits, or may hold it."""
+    """Slot of the hash table for the state with these bits."""
     last = np.uint64(len(states.table) - 1)
     k = key & last
     while states.table[k] != UNKNOWN:

@@ -101,7 +101,7 @@ class ServingHeuristic:
 
     @cached_property
     def choice(self) -> Choice:
-        """What compiled code reads."""
+        """Arrays for compiled code."""
         weights = np.zeros((1, max(1, self.num_types)))
         if self.kind == AGENDA:
             weights[0, : len(self.depths)] = self.depths

@@ -184,7 +184,7 @@ class ServingMachine:
 
     @cached_property
     def choice(self) -> Choice:
-        """What compiled code reads."""
+        """Arrays for compiled code."""
         return MACHINE, self._table, float(self.scale_ms), 0
 
     @cached_property

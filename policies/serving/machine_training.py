@@ -146,7 +146,7 @@ def _start(validation: Validation) -> ServingHeuristic:
 def _lesson(
     validation: Validation, heuristic: ServingHeuristic, encoding: int
 ) -> Learning:
-    """How to learn with an encoding."""
+    """Settings of learning with an encoding."""
     objective, scale_ms = validation.task.objective, validation.scale_ms
     depths = np.array([validation.task.library.mean_depth])
     return Learning(

@@ -54,7 +54,7 @@ _NONE = -1
 
 
 class QTable(NamedTuple):
-    """What is known of states; actions are types, then `WAIT`, then `LOOK`.
+    """Q-values of states; actions are types, then `WAIT`, then `LOOK`.
 
     Attributes:
         code: The states, by open addressing; -1 where there is none.
@@ -74,7 +74,7 @@ class QTable(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """How an episode is played and learned from.
+    """Settings of an episode and of learning from it.
 
     Attributes:
         encoding: What states are made of.
@@ -291,7 +291,7 @@ def _by_chance(view, batches, stream):
 
 @njit(cache=True, nogil=True)
 def _suffered(requests, learning, sums):
-    """What all requests have suffered so far.
+    """Summed cost of all requests so far.
 
     `sums` holds how many arrivals and answers it has seen; of requests here the sum of
     arrivals and of their squares; and of answers the sum of squared latencies.

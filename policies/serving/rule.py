@@ -136,7 +136,7 @@ class ServingRule:
 
     @cached_property
     def choice(self) -> Choice:
-        """What compiled code reads."""
+        """Arrays for compiled code."""
         return RULE, self._array, float(self.scale_ms), 0
 
     @cached_property

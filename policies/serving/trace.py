@@ -85,7 +85,7 @@ class CompiledPolicy(Protocol):
 
     @property
     def admission(self) -> Admission:
-        """When requests join."""
+        """Rule of admission."""
 
     @property
     def max_rows(self) -> int | None:
@@ -93,7 +93,7 @@ class CompiledPolicy(Protocol):
 
     @property
     def choice(self) -> Choice:
-        """What compiled code reads."""
+        """Arrays for compiled code."""
 
 
 def serve(

@@ -35,7 +35,7 @@ def is_of_jax(eqn: JaxprEqn) -> bool:
 
 @cache
 def _primitives_of_jax() -> frozenset[Primitive]:
-    """Those of `jax.extend`, which leaves some out."""
+    """Primitives that `jax.extend` exports; some are missing there."""
     others: list[Callable[[Array], Any]] = [
         lambda x: jax.lax.split(x, (1, 1)),
         lambda x: jnp.stack([x, x]),

@@ -1,4 +1,4 @@
-"""What is imported of JAX's internals, by this file alone.
+"""JAX's internals, imported by this file alone.
 
 `jax.extend` and `jax.interpreters` may change in any release; the other modules of this
 package read the fields of what is imported here.

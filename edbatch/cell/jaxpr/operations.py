@@ -1,4 +1,4 @@
-"""What some equations compute: products, lookups, slices, broadcasts, powers."""
+"""Operations of some equations: products, lookups, slices, broadcasts, powers."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""When requests arrive: Poisson, or in bursts.
+"""Arrival times of requests: Poisson, or in bursts.
 
 Bursts are a Markov-modulated Poisson process of two states: a busy one, in which the
 rate is `burst` times that of the quiet one, and both last for random, exponentially

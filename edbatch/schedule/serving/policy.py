@@ -1,4 +1,4 @@
-"""What decides in a server which batch runs next: the protocol and what it sees."""
+"""Protocol of policies that choose a server's next batch, and its observations."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ LOOK = -2
 
 @dataclass(frozen=True)
 class Admission:
-    """When requests that have arrived join those in flight.
+    """Rule for admitting requests that have arrived to those in flight.
 
     Attributes:
         window_ms: None: each joins at the next look (continuous batching). A number:
@@ -55,7 +55,7 @@ JOIN_AT_ONCE = Admission()
 
 @dataclass(frozen=True, eq=False)
 class ServingState:
-    """What a server knows between two batches; ``T`` types of nodes.
+    """State of a server between two batches; ``T`` types of nodes.
 
     Times, and who has arrived, are as they were when the present wave began.
 
@@ -136,7 +136,7 @@ class ServingPolicy(Protocol):
 
     @property
     def admission(self) -> Admission:
-        """When requests join."""
+        """Rule of admission."""
 
     @property
     def max_rows(self) -> int | None:

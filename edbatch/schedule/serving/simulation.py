@@ -34,7 +34,7 @@ _CONTINUOUS = -1.0  # a window of `kernels.Rules` that is none
 
 @dataclass(frozen=True, eq=False)
 class ServingConfig:
-    """What a simulated server of ``T`` types costs, and its limits.
+    """Costs and limits of a simulated server of ``T`` types.
 
     Attributes:
         cost_ms: Time of a batch by type and number of rows; column 0 is not read.
@@ -108,7 +108,7 @@ class ServingConfig:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """What became of ``R`` requests.
+    """Outcomes of ``R`` requests.
 
     Attributes:
         arrival_ms: When each arrived.
@@ -209,7 +209,7 @@ class Simulation:
 
     @property
     def compiled(self) -> tuple[kernels.Library, kernels.Rules, kernels.Requests]:
-        """What compiled loops run on."""
+        """Arrays for compiled loops."""
         return self._library, self._rules, self.requests
 
     @property

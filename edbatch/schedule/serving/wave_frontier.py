@@ -1,4 +1,4 @@
-"""What is ready in a real server while a wave is being decided, compiled.
+"""Frontier of a real server while a wave is being decided, compiled.
 
 The counterpart of the simulation's queues (`kernels.py`), over nodes that are pending:
 recorded, needed, and not run. Both show policies the same state for the same history:
