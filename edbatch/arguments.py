@@ -152,13 +152,13 @@ def renamed(error: type[EdbatchError], **sentences: str) -> Callable[[Called], C
         ...     return width
         >>> draw(wide=3)
         Traceback (most recent call last):
-        edbatch.errors.EdbatchError: the option 'wide' was renamed; write width=3
+        edbatch.errors.EdbatchError: the option 'wide' has moved; write width=3
     """
 
     def check(given: Mapping[str, object]) -> None:
         for name in given:
             if name in sentences:
-                raise error(f"the option {name!r} was renamed; {sentences[name]}")
+                raise error(f"the option {name!r} has moved; {sentences[name]}")
 
     def decorate(function: Called) -> Called:
         own: Any = function

@@ -94,25 +94,26 @@ def best_in_place(problem):
     for orders in itertools.product(
         *(itertools.permutations(problem.batches[b]) for b in readers)
     ):
-        wishes = _wishes(problem, dict(zip(readers, orders, strict=True)))
-        best = _search(problem, sources, wishes, [], 0, best)
+        constraints = _constraints(problem, dict(zip(readers, orders, strict=True)))
+        best = _search(problem, sources, constraints, [], 0, best)
     return best
 
 
-def _wishes(problem, orders):
-    """Lists (bytes, links within sources, borders), most bytes first."""
+def _constraints(problem, orders):
+    """Lists adjacency constraints (bytes, links, borders), most bytes first."""
     found = {}
     for b, nodes in orders.items():
         for chunk in problem.chunks(b, nodes):
             for read, row_bytes in problem.slots[b]:
-                wish = _wish(problem, orders, [read[v] for v in chunk])
-                if wish is not None:
-                    found[wish] = found.get(wish, 0) + row_bytes * len(chunk)
-    return sorted(((size, *wish) for wish, size in found.items()), reverse=True)
+                constraint = _constraint(problem, orders, [read[v] for v in chunk])
+                if constraint is not None:
+                    own = row_bytes * len(chunk)
+                    found[constraint] = found.get(constraint, 0) + own
+    return sorted(((size, *own) for own, size in found.items()), reverse=True)
 
 
-def _wish(problem, orders, where):
-    """What must hold for places to be a slice; None if it cannot hold."""
+def _constraint(problem, orders, where):
+    """The adjacency constraint for places to be a slice; None if there is none."""
     if len({leaf for _, leaf in where}) > 1:
         return None
     links, borders = [], []
@@ -131,21 +132,23 @@ def _wish(problem, orders, where):
     return tuple(links), tuple(borders)
 
 
-def _search(problem, sources, wishes, taken, size, best):
-    if size > best and not wishes:
+def _search(problem, sources, constraints, taken, size, best):
+    if size > best and not constraints:
         return size
-    if size + sum(each[0] for each in wishes) <= best:
+    if size + sum(each[0] for each in constraints) <= best:
         return best
-    more = [*taken, wishes[0]]
+    more = [*taken, constraints[0]]
     if _fit(problem, sources, more):
-        best = _search(problem, sources, wishes[1:], more, size + wishes[0][0], best)
-    return _search(problem, sources, wishes[1:], taken, size, best)
+        best = _search(
+            problem, sources, constraints[1:], more, size + constraints[0][0], best
+        )
+    return _search(problem, sources, constraints[1:], taken, size, best)
 
 
-def _fit(problem, sources, wishes):
+def _fit(problem, sources, constraints):
     """Whether all these slices can be had together."""
-    links = {link for _, each, _ in wishes for link in each}
-    borders = {border for _, _, each in wishes for border in each}
+    links = {link for _, each, _ in constraints for link in each}
+    borders = {border for _, _, each in constraints for border in each}
     after, before = dict(links), {v: u for u, v in links}
     if len(after) < len(links) or len(before) < len(links):
         return False

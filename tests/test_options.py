@@ -129,7 +129,7 @@ def test_options_of_search() -> None:
         (
             "search_ms",
             5,
-            "the option 'search_ms' was renamed; write search= and",
+            "the option 'search_ms' has moved; write search= and",
         ),
         ("compilation_cache", "x", r"call eb\.use_compilation_cache\(folder\) once"),
     ],

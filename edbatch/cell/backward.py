@@ -78,7 +78,7 @@ class TapedCell:
         times = binding_times(graph)
         parts = split(graph, BindingTime.PARAM, times, remake=False)
         of_row = {var for var, time in times.items() if time > BindingTime.PARAM}
-        equations = [each for each in parts.late if isinstance(each, JaxprEqn)]
+        equations = [each for each in parts.run_time if isinstance(each, JaxprEqn)]
         used = {*variables(graph.outputs)}
         used.update(var for eqn in equations for var in variables(eqn.invars))
         self._graph = graph
@@ -86,7 +86,7 @@ class TapedCell:
         self._equations = equations
         self._operands = graph.inputs[: len(inputs[0])]
         self._handed_on = parts.handed_on
-        self._early = parts.early_function(graph.parameters, parts.handed_on)
+        self._early = parts.precomputed_function(graph.parameters, parts.handed_on)
         ready = {id(eqn): evaluator(eqn, used) for eqn in equations}
         self._evaluate = {key: evaluate for key, (_, evaluate) in ready.items()}
         # Inputs of the equations with a rule of jax.custom_vjp.

@@ -90,23 +90,23 @@ class Split:
 
     Attributes:
         graph: The cell.
-        early: The equations of the first partition, in order.
+        precomputed: The equations of the first partition, in order.
         handed_on: The variables that the second one reads of the first: computed by
             it, or parameters.
-        late: The equations of the second partition, in order.
+        run_time: The equations of the second partition, in order.
     """
 
     graph: CellGraph
-    early: tuple[Node, ...]
+    precomputed: tuple[Node, ...]
     handed_on: tuple[Var, ...]
-    late: tuple[Node, ...]
+    run_time: tuple[Node, ...]
 
     @property
     def computed(self) -> tuple[Var, ...]:
         """The variables handed on that the first partition computes."""
         return tuple(var for var in self.handed_on if var not in self.graph.parameters)
 
-    def early_function(
+    def precomputed_function(
         self, arguments: Sequence[Var], results: Sequence[Var]
     ) -> Callable[..., Sequence[Any]]:
         """Returns the first partition as a function.
@@ -118,10 +118,12 @@ class Split:
         Returns:
             The function, of arrays.
         """
-        nodes = drop_dead(self.early, results)
+        nodes = drop_dead(self.precomputed, results)
         return graph_function(self.graph, arguments, nodes, results)
 
-    def late_function(self, arguments: Sequence[Var]) -> Callable[..., Sequence[Any]]:
+    def run_time_function(
+        self, arguments: Sequence[Var]
+    ) -> Callable[..., Sequence[Any]]:
         """Returns the second partition as a function.
 
         Args:
@@ -130,7 +132,7 @@ class Split:
         Returns:
             The function, of arrays, to the outputs of the cell.
         """
-        return graph_function(self.graph, arguments, self.late, self.graph.outputs)
+        return graph_function(self.graph, arguments, self.run_time, self.graph.outputs)
 
 
 def split(
@@ -160,24 +162,26 @@ def split(
     """
     needed = set(variables(graph.outputs))
     handed_on: set[Var] = set()
-    early: list[Node] = []
-    late: list[Node] = []
+    precomputed: list[Node] = []
+    run_time: list[Node] = []
     for node in reversed(graph.nodes):
         read = needed.intersection(node.outvars)
-        is_early = bool(node.outvars) and all(times[v] <= at for v in node.outvars)
-        if is_early:
-            early.append(node)
+        is_precomputed = bool(node.outvars) and all(
+            times[v] <= at for v in node.outvars
+        )
+        if is_precomputed:
+            precomputed.append(node)
         cheap = remake and (is_view(node) or not any(times[v] for v in node.outvars))
-        if is_early and not cheap and all(map(worth, read)):
+        if is_precomputed and not cheap and all(map(worth, read)):
             handed_on |= read
         elif read or effects_of(node):
-            late.append(node)
+            run_time.append(node)
             needed.update(variables(node.invars))
     computed = [var for node in graph.nodes for var in node.outvars if var in handed_on]
     known = [var for var in graph.parameters if var in needed]
     found = tuple(known + computed)
-    live = drop_dead(early[::-1], computed)
-    return Split(graph, live, found, tuple(late[::-1]))
+    live = drop_dead(precomputed[::-1], computed)
+    return Split(graph, live, found, tuple(run_time[::-1]))
 
 
 def is_view(node: Node) -> bool:

@@ -186,8 +186,8 @@ def hoisted_cell(node_type: NodeType, types: TypeTable) -> HoistedCell | None:
         ),
         parameters_read=parameters_read,
         _handed_on=groups,
-        _precompute=parts.early_function((*graph.parameters, *inputs), flat),
-        _rest=parts.late_function((*graph.parameters, *graph.inputs, *flat)),
+        _precompute=parts.precomputed_function((*graph.parameters, *inputs), flat),
+        _rest=parts.run_time_function((*graph.parameters, *graph.inputs, *flat)),
     )
 
 

@@ -161,9 +161,9 @@ def _pack(
     num_bytes = sum(_num_bytes(var) for var in parts.computed)
     return PackedCell(
         before=summarize(traced.nodes),
-        after=summarize(parts.late, len(parts.computed), num_bytes),
-        _pack=parts.early_function(graph.parameters, parts.handed_on),
-        _run=parts.late_function((*parts.handed_on, *graph.inputs)),
+        after=summarize(parts.run_time, len(parts.computed), num_bytes),
+        _pack=parts.precomputed_function(graph.parameters, parts.handed_on),
+        _run=parts.run_time_function((*parts.handed_on, *graph.inputs)),
         _output_tree=output_tree,
     )
 

@@ -147,7 +147,7 @@ class Sites:
         self._sources = _sources(split)
         self.sites: list[Site] = []
         direct: set[int] = set(self._positions(split.graph.outputs))
-        for eqn in split.late:
+        for eqn in split.run_time:
             assert isinstance(eqn, JaxprEqn), "a traced cell has equations alone"
             positions = self._positions(eqn.invars)
             outputs = tuple(var for var in eqn.outvars if var in used)
@@ -367,7 +367,7 @@ def _sources(split: Split) -> dict[Var, frozenset[int]]:
         var: frozenset([k] if is_float(var) else [])
         for k, var in enumerate(split.graph.parameters)
     }
-    for node in split.early:
+    for node in split.precomputed:
         stops = isinstance(node, JaxprEqn) and name_of(node) == STOP_GRADIENT
         read = [] if stops else [found.get(v, none) for v in variables(node.invars)]
         found |= dict.fromkeys(node.outvars, none.union(*read))

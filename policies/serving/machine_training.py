@@ -23,14 +23,14 @@ from edbatch.policies.serving.encoding import (
     MachineState,
     unpack,
 )
-from edbatch.policies.serving.heuristics import ServingHeuristic
-from edbatch.policies.serving.judging import (
+from edbatch.policies.serving.evaluation import (
     Progress,
     Task,
     Validation,
     best_of,
     checked_rates,
 )
+from edbatch.policies.serving.heuristics import ServingHeuristic
 from edbatch.policies.serving.machine import HEURISTICS, ServingMachine
 from edbatch.policies.serving.objective import Objective
 from edbatch.policies.serving.q_learning import Learning, QTable

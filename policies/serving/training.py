@@ -24,8 +24,7 @@ from edbatch.policies.serving.choices import (
     READY,
     WAITING,
 )
-from edbatch.policies.serving.heuristics import WAVES, ServingHeuristic
-from edbatch.policies.serving.judging import (
+from edbatch.policies.serving.evaluation import (
     Progress,
     Task,
     Validation,
@@ -33,6 +32,7 @@ from edbatch.policies.serving.judging import (
     best_values,
     checked_rates,
 )
+from edbatch.policies.serving.heuristics import WAVES, ServingHeuristic
 from edbatch.policies.serving.objective import Objective
 from edbatch.policies.serving.rule import ServingRule
 from edbatch.schedule.serving.arrivals import Arrivals

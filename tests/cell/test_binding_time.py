@@ -33,8 +33,10 @@ def parameter_split(graph, **options):
 def run_both(graph, params, *inputs):
     """Runs the one partition on the other's results."""
     parts = parameter_split(graph)
-    handed_on = parts.early_function(graph.parameters, parts.handed_on)(*params)
-    return parts.late_function((*parts.handed_on, *graph.inputs))(*handed_on, *inputs)
+    handed_on = parts.precomputed_function(graph.parameters, parts.handed_on)(*params)
+    return parts.run_time_function((*parts.handed_on, *graph.inputs))(
+        *handed_on, *inputs
+    )
 
 
 def test_every_time_and_the_later_of_two():
@@ -59,8 +61,8 @@ def test_constants_stay_where_they_are_read_and_parameters_are_computed_once():
 
     graph = graph_of(cell, normal(0, 3), normal(1, 3))
     parts = parameter_split(graph)
-    assert names(parts.early) == ["exp"]
-    assert sorted(names(parts.late)) == ["add", "add", "broadcast_in_dim"]
+    assert names(parts.precomputed) == ["exp"]
+    assert sorted(names(parts.run_time)) == ["add", "add", "broadcast_in_dim"]
     assert len(parts.handed_on) == len(parts.computed) == 1
 
 
@@ -70,11 +72,11 @@ def test_views_are_made_where_they_are_read():
 
     graph = graph_of(cell, normal(0, 3), normal(1, 3, 4))
     parts = parameter_split(graph)
-    assert names(parts.early) == ["exp"]
+    assert names(parts.precomputed) == ["exp"]
     assert [each.aval.shape for each in parts.handed_on] == [(3,)]
     kept = parameter_split(graph, remake=False)
     assert [each.aval.shape for each in kept.handed_on] == [(3, 4)]
-    assert names(kept.late) == ["add"]
+    assert names(kept.run_time) == ["add"]
 
 
 def test_effects_on_parameters_belong_to_the_late_partition():
@@ -84,8 +86,10 @@ def test_effects_on_parameters_belong_to_the_late_partition():
 
     graph = graph_of(cell, normal(0, 3), normal(1, 3))
     parts = parameter_split(graph)
-    assert "debug_print" in names(parts.late) or "debug_callback" in names(parts.late)
-    assert "exp" in names(parts.early)
+    assert "debug_print" in names(parts.run_time) or "debug_callback" in names(
+        parts.run_time
+    )
+    assert "exp" in names(parts.precomputed)
 
 
 def test_what_is_not_worth_it_is_computed_again():
@@ -103,8 +107,8 @@ def test_what_is_not_worth_it_is_computed_again():
     worth = {product.outvars[0], last}
     parts = split(graph, BindingTime.INPUT, times, worth=worth.__contains__)
     assert parts.computed == (last,)
-    assert sorted(names(parts.late)) == ["add", "mul", "sin", "tanh"]
-    assert names(parts.early) == ["dot_general", "sin"]
+    assert sorted(names(parts.run_time)) == ["add", "mul", "sin", "tanh"]
+    assert names(parts.precomputed) == ["dot_general", "sin"]
 
 
 def test_a_stopped_gradient_stays_stopped():
@@ -124,8 +128,8 @@ def test_a_stopped_gradient_stays_stopped():
     # of such a loop.
     parts = parameter_split(graph)
     assert len(parts.computed) == len(parts.handed_on) > 0
-    late = parts.late_function((*parts.handed_on, *graph.inputs))
-    arrays = parts.early_function(graph.parameters, parts.handed_on)(params)
+    late = parts.run_time_function((*parts.handed_on, *graph.inputs))
+    arrays = parts.precomputed_function(graph.parameters, parts.handed_on)(params)
     is_float = [jnp.issubdtype(each.dtype, jnp.floating) for each in arrays]
     floats = tuple(k for k, each in enumerate(is_float) if each)
     assert floats
@@ -140,8 +144,8 @@ def test_results_of_effects_are_known_when_nodes_run():
 
     graph = graph_of(cell, normal(0, 3), normal(1, 3))
     parts = parameter_split(graph)
-    assert names(parts.early) == ["exp"]
-    assert names(parts.late) == ["io_callback", "add"]
+    assert names(parts.precomputed) == ["exp"]
+    assert names(parts.run_time) == ["io_callback", "add"]
 
 
 def test_outputs_of_every_time():

@@ -23,7 +23,7 @@ import edbatch as eb
         ({"hoisting": "always"}, r"compiler=eb\.Compiler\(hoisting='always'\)\)"),
         ({"packing": False}, r"compiler=eb\.Compiler\(packing='never'\)\)"),
         ({"slices": False}, r"option of eb\.Compiler: .*Compiler\(slices='never'\)"),
-        ({"remat": True}, r"'remat' was renamed; .*Compiler\(remat='always'\)\)"),
+        ({"remat": True}, r"'remat' has moved; .*Compiler\(remat='always'\)\)"),
     ],
 )
 def test_bad_values_are_one_sentence(options, message):

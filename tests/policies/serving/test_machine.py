@@ -96,9 +96,9 @@ def test_a_machine_decides_by_its_table_or_else_its_heuristic(states, state, dec
 
 
 def test_a_machine_for_a_model_with_other_types():
-    turned = machine({LEADERS: 0}).for_types((KEYS[2], TypeKey("x", "", 0), KEYS[0]))
-    assert turned.states == {MachineState(3, 0, (0, 0, 2)): 2}
-    assert turned.depths == (1.0, 2.0, 3.0)
+    reordered = machine({LEADERS: 0}).for_types((KEYS[2], TypeKey("x", "", 0), KEYS[0]))
+    assert reordered.states == {MachineState(3, 0, (0, 0, 2)): 2}
+    assert reordered.depths == (1.0, 2.0, 3.0)
     assert machine({LEADERS: 0}).for_types(KEYS[:2]).states == {}
     widths = machine({MachineState(3, 0, (1, 0, 2)): 2}, "widths")
     assert widths.for_types(KEYS[::-1]).states == {MachineState(3, 0, (2, 0, 1)): 0}

@@ -56,8 +56,8 @@ def test_the_agenda_goes_by_mean_depth_of_the_model_s_types():
     depth_of = {KEYS[0]: 3.0, KEYS[2]: 1.0}
     agenda = ServingHeuristic("agenda", AGENDA, depth_of=depth_of)
     assert agenda.for_types(KEYS).decide(STATE) == 2
-    turned = KEYS[::-1]
-    assert agenda.for_types(turned).decide(STATE) == 0
+    reordered = KEYS[::-1]
+    assert agenda.for_types(reordered).decide(STATE) == 0
     # A type that it does not know is as deep as the average.
     other = TypeKey("x", "", 0)
     assert agenda.for_types((KEYS[0], KEYS[1], other)).decide(STATE) == 2
@@ -119,8 +119,8 @@ def test_a_rule_decides_how_long_waves_are():
 
 def test_a_rule_for_a_model_with_other_types():
     trained = rule(bias=[5, 3, 1])
-    turned = trained.for_types((KEYS[2], KEYS[0], TypeKey("new", "", 0)))
-    assert [row[0] for row in turned.weights] == [1, 5, 3]
+    reordered = trained.for_types((KEYS[2], KEYS[0], TypeKey("new", "", 0)))
+    assert [row[0] for row in reordered.weights] == [1, 5, 3]
     wide = TypeKey("a", "", 4)  # the same cell with more operands
     assert trained.for_types((wide,)).weights[0][0] == 5
 
