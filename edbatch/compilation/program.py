@@ -18,11 +18,13 @@ class Programs:
         text: The signature, described.
         reason: What was new in it.
         runs: How often each tier ran.
-        lock: Of whoever compiles for it.
+        lock: Of whoever compiles what a call waits for; not held by what compiles
+            ahead, which is in `refining`.
         is_fine: Whether the fine program is compiled.
         coarse: The jitted function of the coarse one; None if it is not compiled, or
             dropped because the fine one is.
-        refining: The compilation of the fine one in the background, once asked for.
+        refining: The compilation of the fine one ahead of calls, in the background or
+            by a `warm_up`, once asked for.
         stays_coarse: Whether no fine one is to be compiled.
     """
 
@@ -35,3 +37,8 @@ class Programs:
     coarse: Any = None
     refining: Pending | None = None
     stays_coarse: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the program that the signature ends with is compiled."""
+        return self.is_fine or self.stays_coarse

@@ -45,7 +45,7 @@ from edbatch.compilation.tier import (
     has_other_tier,
     run_in_tier,
 )
-from edbatch.compilation.worker import WORKER, Pending
+from edbatch.compilation.worker import WORKER, Pending, Work
 from edbatch.errors import CompilationError, PickleError, shown
 from edbatch.stored_programs.stored_program import NotStoredError, only_stored
 
@@ -118,6 +118,9 @@ class TieredFunction:
     def warm_up(self, *args: Any, **kwargs: Any) -> None:
         """Compiles ahead for a call, which it does not make.
 
+        Calls of other threads meanwhile run a coarse program. What the background
+        thread compiles already is waited for.
+
         Args:
             *args: The arguments of the call, or ``jax.ShapeDtypeStruct`` in place of
                 their arrays. Nothing is donated.
@@ -136,7 +139,22 @@ class TieredFunction:
         """
         programs = self._find(args, kwargs)
         with programs.lock:
-            self._compile_ahead(programs, background=False)
+            if programs.is_ready:
+                return
+            before = pending = programs.refining
+            own = None
+            if pending is None or pending.done:  # it failed
+                own = Work(
+                    functools.partial(self._compile_ahead, programs, background=False)
+                )
+                pending = programs.refining = Pending(1, [own])
+        try:
+            if own is not None:
+                own.run()
+            pending.wait()
+        finally:
+            if own is not None and not programs.is_ready:
+                programs.refining = before
 
     def warm_up_in_background(self, *args: Any, **kwargs: Any) -> Pending:
         """As `warm_up`, in the background; calls meanwhile run a coarse program.
@@ -150,11 +168,10 @@ class TieredFunction:
         """
         programs = self._find(args, kwargs)
         with programs.lock:
-            if programs.refining is None:
-                programs.refining = WORKER.submit(
-                    functools.partial(self._compile_ahead, programs, background=True)
-                )
-            return programs.refining
+            pending = programs.refining
+            if pending is None or (pending.done and not programs.is_ready):
+                pending = programs.refining = self._submit(programs)
+            return pending
 
     def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
         """Returns what is to be compiled for a call; None if its program is there.
@@ -167,8 +184,7 @@ class TieredFunction:
             The programs of its signature, or None.
         """
         programs = self._find(args, kwargs)
-        ready = programs.is_fine or programs.stays_coarse
-        return None if ready else programs
+        return None if programs.is_ready else programs
 
     def ready(self, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
         """Returns the fine program of a call; None if it is not compiled.
@@ -301,7 +317,7 @@ class TieredFunction:
             if programs.coarse is not None and tiers != "fine":
                 return
             if tiers == "fine" and programs.refining is not None:
-                programs.refining.wait()
+                programs.refining.settle()
             if programs.is_fine:
                 return
             self._check_stance(programs)
@@ -313,6 +329,8 @@ class TieredFunction:
                 return
             coarse = self._coarse(args, kwargs)
             self._compile(programs, "coarse", coarse, args, kwargs)
+            if programs.is_fine:  # a warm-up was quicker
+                return
             programs.coarse = coarse
             programs.stays_coarse = tiers == "coarse"
 
@@ -346,7 +364,7 @@ class TieredFunction:
 
     def _compile_ahead(self, programs: Programs, *, background: bool) -> None:
         """Compiles the program that a signature ends with."""
-        if programs.is_fine or programs.stays_coarse:
+        if programs.is_ready:
             return
         dynamic, named = abstract_arguments(programs.key)
         args, kwargs = self._static.join(dynamic, named, programs.key.static)
@@ -386,11 +404,17 @@ class TieredFunction:
         """Has the fine program compiled, once the coarse one ran a few times."""
         if programs.runs.coarse < REFINE_AFTER:
             return
-        with programs.lock:
+        if not programs.lock.acquire(blocking=False):  # another thread compiles for it
+            return
+        try:
             if programs.refining is None:
-                programs.refining = WORKER.submit(
-                    functools.partial(self._refine, programs)
-                )
+                programs.refining = self._submit(programs)
+        finally:
+            programs.lock.release()
+
+    def _submit(self, programs: Programs) -> Pending:
+        """Has the program that a signature ends with compiled in the background."""
+        return WORKER.submit(functools.partial(self._refine, programs))
 
     def _refine(self, programs: Programs) -> None:
         try:

@@ -102,6 +102,11 @@ class Pending:
                 return False
         return True
 
+    def settle(self) -> None:
+        """Waits until all are compiled or have failed; raises nothing."""
+        for each in self.works:
+            each.finished.wait()
+
     def __repr__(self) -> str:
         """Says how far it is."""
         waiting = sum(not each.finished.is_set() for each in self.works)
