@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import cycle, islice
 from typing import Any
 
 from starlette.applications import Starlette
@@ -86,10 +85,9 @@ async def _warm_up(endpoints: Endpoints, sample: Sequence[Any]) -> None:
     """Compiles what a full server runs, and is ready then; never if that fails."""
     server = endpoints.server
     if sample:
-        full = list(islice(cycle(sample), max(len(sample), server.max_in_flight)))
-        say("warming up", instances=len(full))
+        say("warming up", instances=len(sample))
         try:
-            await in_daemon_thread(lambda: server.warm_up(full))
+            await in_daemon_thread(lambda: server.warm_up(sample))
         except Exception as error:
             LOG.error("the warm-up failed", exc_info=error)
             if endpoints.on_failure is not None:

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
+from itertools import cycle, islice
 from os import PathLike
 from typing import Any
 
@@ -124,10 +125,11 @@ class Server:
     def warm_up(self, sample: Iterable[Any], *, block: bool = True) -> Pending:
         """Compiles ahead what requests like those of a sample will run.
 
-        The sample is run, by coarse programs, as if all of it had come at once.
+        The sample is run, by coarse programs, as if all of it had come at once, and
+        over again until as many requests have run as may be in flight.
 
         Args:
-            sample: Instances like those to come.
+            sample: Instances like those to come; some will do.
             block: Whether to wait until all is compiled. Otherwise a background thread
                 compiles, and requests that come earlier run coarse programs.
 
@@ -137,7 +139,9 @@ class Server:
         Raises:
             Exception: What the model raised for an instance.
         """
-        instances = list_of(EdbatchError, "a sample", sample)
+        given = list_of(EdbatchError, "a sample", sample)
+        most = max(len(given), self._max_in_flight)
+        instances = list(islice(cycle(given), most))
         calls: list[Any] = []
         # Sizes grow in the first rounds.
         rounds = (None, None) if self._policy is None else (None, *2 * [self._policy])

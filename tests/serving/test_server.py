@@ -440,6 +440,22 @@ def test_a_warm_server_compiles_nothing():
             server.warm_up([(3, 1)])
 
 
+def test_a_small_sample_warms_up_a_full_server():
+    """As many requests as may be in flight, of the sample by turns."""
+    params = make_params()
+    with (
+        eb.use_tiers("fine"),
+        eb.Server(eb.batch(walk), params, max_in_flight=100) as server,
+    ):
+        server.warm_up([(k, None) for k in range(4)])
+        with eb.set_stance("fail_on_compile"), server._queue.changed:
+            futures = [server.submit_nowait((k % 4, None)) for k in range(100)]
+        with eb.set_stance("fail_on_compile"):
+            for k, future in enumerate(futures):
+                assert_same(future.result(60), walk(params, (k % 4, None)))
+        assert server.warm_up([]).done
+
+
 @pytest.mark.usefixtures("parts")
 def test_a_wave_that_fails_ends_its_requests_and_not_the_server(monkeypatch):
     launch, failures = WaveRunner.launch, [MemoryError("no memory for a wave")]
