@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -172,6 +172,8 @@ class BucketStore(WithoutLock):
             if found is None:
                 found = self._with_instances(loops, needs, target)
                 found = found or self._new(loops, needs, least, target, scale, widths)
+                if found in self._buckets:  # much too large, but a program exists
+                    return self._buckets[self._buckets.index(found)]
                 self._buckets.append(found)
             return found
 
@@ -219,7 +221,11 @@ class BucketStore(WithoutLock):
         scale: float,
         widths: Callable[[int], Widths] | None,
     ) -> Bucket:
-        """A bucket with headroom that also holds what a similar one did before it."""
+        """A bucket with headroom that also holds what a similar one did before it.
+
+        One beside others has loops of all types and slices that these know: each small
+        minibatch uses few of them, and others than the one before.
+        """
         if INSTANCES in needs:
             scale *= round_instances(needs[INSTANCES]) / needs[INSTANCES]
         needs = {name: math.ceil(scale * size) for name, size in needs.items()}
@@ -231,9 +237,8 @@ class BucketStore(WithoutLock):
         }
         loops = set(loops)
         limit = self.sizes.max_waste
-        for other in self._buckets:
-            if other.target != target:
-                continue
+        known = [each for each in self._buckets if each.target == target]
+        for other in known:
             if other.waste(needs) <= limit and sum(needs.values()) <= limit * sum(
                 other.sizes.values()
             ):
@@ -241,6 +246,11 @@ class BucketStore(WithoutLock):
                 for name, size in other.sizes.items():
                     sizes[name] = max(sizes.get(name, 0), size)
         complete = self._complete(loops, target, widths)
+        if known:
+            names = {name for each in known for name in each.sizes}
+            for name in names - {INSTANCES, CHUNKS}:
+                sizes.setdefault(name, _SMALLEST)
+            complete = self._all_that_fit(complete, known, sizes, target, widths)
         for name, size in least(complete).items():
             sizes[name] = max(sizes.get(name, 0), size)
         return Bucket(complete, sizes, target)
@@ -262,6 +272,25 @@ class BucketStore(WithoutLock):
             widths = widths_of(loop.type_id) if widths_of else everything
             largest = min(widths.index(loop.width) + 1, len(widths) - 1)
             complete |= {loop._replace(width=each) for each in widths[: largest + 1]}
+        return order_loops(complete)
+
+    def _all_that_fit(
+        self,
+        loops: Iterable[Loop],
+        known: Iterable[Bucket],
+        sizes: Needs,
+        target: Target,
+        widths_of: Callable[[int], Widths] | None,
+    ) -> tuple[Loop, ...]:
+        """Adds loops of all types and slices that are known, as wide as rows are."""
+        everything = self.sizes.on(target).widths
+        complete = set(loops)
+        for loop in {*loops, *(each for other in known for each in other.loops)}:
+            rows = sizes.get(f"rows {loop.type_id}", loop.width)
+            for width in widths_of(loop.type_id) if widths_of else everything:
+                if width <= rows:
+                    complete.add(loop._replace(width=width))
+                    complete.add(Loop(loop.type_id, width))
         return order_loops(complete)
 
     def _round(self, size: int, least: int) -> int:
