@@ -154,7 +154,7 @@ class DataflowGraph:
 
     @cached_property
     def structure(self) -> GraphStructure:
-        """The structure that scheduling reads: types, edges and instances."""
+        """Types, edges and instances, which scheduling reads."""
         return self._structure_of(operand_nodes(self.value_start, self.operands))
 
     def _structure_of(self, operand_node: np.ndarray) -> GraphStructure:
