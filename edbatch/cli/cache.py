@@ -1,12 +1,13 @@
 """`edbatch cache`."""
 
+import os
 from typing import Annotated
 
 import typer
 
 from edbatch.cli import options
-from edbatch.cli.console import print_fields, print_json
-from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.console import print_fields, print_json, say
+from edbatch.cli.one_sentence import CommandError, cache_folder
 
 
 def cache(
@@ -24,23 +25,25 @@ def cache(
     """Show or clear the cache of compiled programs.
 
     Commands keep the programs that they compile in the user's cache folder, so that the
-    next run need not compile them. EDBATCH_CACHE_DIR names another folder, or 'off'.
+    next run need not compile them. EDBATCH_CACHE_DIR names another folder, or 'off';
+    JAX_COMPILATION_CACHE_DIR, which JAX reads itself, comes first.
 
     Example: edbatch cache --clear
     """
-    from edbatch.compilation import (
-        cache_contents,
-        clear_compilation_cache,
-        default_cache_folder,
-    )
+    from edbatch.compilation import cache_contents, clear_compilation_cache
 
     if clear and info:
         raise CommandError("--clear and --info are two commands; give one of them")
-    folder = default_cache_folder()
+    folder = cache_folder()
     if folder is None:
         raise CommandError(
             "there is no cache of compiled programs, because EDBATCH_CACHE_DIR is 'off'"
             " or there is no home folder; set EDBATCH_CACHE_DIR to a folder"
+        )
+    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        say(
+            f"Note: no program is kept in {folder}, which is no folder that can be"
+            " written; set EDBATCH_CACHE_DIR to one"
         )
     found = clear_compilation_cache(folder) if clear else cache_contents(folder)
     report = {

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -39,13 +40,23 @@ class CachedCommand(OneSentenceCommand):
         """Runs the command, under the user's cache unless JAX is given another."""
         import jax
 
-        from edbatch.compilation import default_cache_folder, open_cache
+        from edbatch.compilation import open_cache
 
         if getattr(jax.config, _JAX_FOLDER) is None:
-            folder = default_cache_folder()
+            folder = cache_folder()
             if folder is not None and (problem := open_cache(folder)) is not None:
                 say(f"Note: {problem}")
         return super().invoke(ctx)
+
+
+def cache_folder() -> Path | None:
+    """The folder in which commands keep programs: JAX's own if it was given one."""
+    import jax
+
+    from edbatch.compilation import default_cache_folder
+
+    own = getattr(jax.config, _JAX_FOLDER)
+    return default_cache_folder() if own is None else Path(own)
 
 
 class OneSentenceGroup(TyperGroup):

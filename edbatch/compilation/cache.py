@@ -10,6 +10,7 @@ for a network of 17 types, and the fine program 1.2 and 2.2 s later.
 """
 
 import os
+import stat
 import sys
 import tempfile
 import warnings
@@ -230,6 +231,8 @@ def _entries(folder: Path) -> list[tuple[float, int, Path]]:
         try:
             status = entry.stat()
         except OSError:  # another process removed it
+            continue
+        if stat.S_ISDIR(status.st_mode):  # not one of JAX's
             continue
         found.append((max(status.st_atime, status.st_mtime), status.st_size, entry))
     return sorted(found)

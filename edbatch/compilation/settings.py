@@ -129,7 +129,8 @@ def set_stance(stance: Stance) -> Restoring:
 
     Args:
         stance: ``"compile"``, the default, or ``"fail_on_compile"``: the call raises.
-            What compiles in the background goes on.
+            What compiles in the background goes on. It holds for direct calls and for
+            functions of `eb.jit`; those of `jax.jit` know nothing of it and compile.
 
     Returns:
         A context manager that restores what was set before; the stance holds at once,

@@ -276,8 +276,18 @@ def _leaf_text(leaf: Any) -> str:
     if getattr(leaf, "weak_type", False) or isinstance(leaf, bool | int | float):
         text += " (weak)"
     if getattr(leaf, "committed", False):
-        text += f" on {leaf.sharding}"
+        text += f" on {_place(leaf.sharding)}"
     return text
+
+
+def _place(sharding: Any) -> str:
+    """Where an array lies, in a few words: JAX's own name every device of a mesh."""
+    devices = sharding.device_set
+    if len(devices) == 1:
+        [device] = devices
+        return f"{device.platform}:{device.id}"
+    spec = getattr(sharding, "spec", None)
+    return f"{len(devices)} devices" + (f" as {spec}" if spec is not None else "")
 
 
 def _struct(key: Any) -> Any:

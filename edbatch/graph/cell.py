@@ -80,6 +80,9 @@ class Cell(CellCall, Generic[P, R]):
         self._lengths = _checked_lengths(lengths)
         parameters = inspect.signature(function).parameters
         self.positions = {each: k for k, each in enumerate(parameters)}
+        self.variadic = next(
+            (name for name, p in parameters.items() if p.kind is p.VAR_POSITIONAL), None
+        )
         self.masks = {
             each: "mask" if len(self.padded) == 1 else f"{each}_mask"
             for each in self.padded

@@ -27,7 +27,7 @@ class ListLengths:
             path: The parameters that it is called with.
             treedef: Structure of its ``(args, kwargs)``.
         """
-        lists = dict(_lists(cell, treedef))
+        lists = _lists(cell, treedef)
         key = cell.name, path
         if not lists or key in self._warned:
             return
@@ -40,25 +40,56 @@ class ListLengths:
                 _warn(cell, name, lengths)
 
 
-def _lists(cell: Cell, treedef: Any) -> Iterable[tuple[str, int]]:
-    """Finds the lists among the arguments of a call: their names and lengths."""
+def _lists(cell: Cell, treedef: Any) -> dict[str, int]:
+    """Finds the lists among the arguments of a call: their names and lengths.
+
+    A list within an argument is named by its place, such as ``"both[1]"``; arguments
+    that a function takes as ``*more`` are a list of that name.
+    """
     args, kwargs = jax.tree.unflatten(treedef, range(treedef.num_leaves))
-    names = dict(zip(cell.positions, args, strict=False)) | kwargs
-    for name, value in names.items():
-        if isinstance(value, list) and name not in cell.padded:
-            yield name, len(value)
+    fixed = [name for name in cell.positions if name != cell.variadic]
+    named = dict(zip(fixed, args, strict=False)) | kwargs
+    found: dict[str, int] = {}
+    for name, value in named.items():
+        if name not in cell.padded:
+            _add_lists(found, name, value)
+    if cell.variadic is not None:
+        found[f"*{cell.variadic}"] = len(args[cell.positions[cell.variadic] :])
+    return found
+
+
+def _add_lists(found: dict[str, int], name: str, value: Any) -> None:
+    """Adds a value that is a list, or else the lists within it."""
+    if isinstance(value, list):
+        found[name] = len(value)
+        return
+    below = jax.tree_util.tree_flatten_with_path(
+        value, is_leaf=lambda each: isinstance(each, list)
+    )[0]
+    for path, leaf in below:
+        if isinstance(leaf, list):
+            found[f"{name}{jax.tree_util.keystr(path)}"] = len(leaf)
 
 
 def _warn(cell: Cell, name: str, lengths: Iterable[int]) -> None:
     shown = ", ".join(map(str, sorted(lengths)))
-    padded = (*cell.padded, name)
-    mask = "mask" if len(padded) == 1 else f"{name}_mask"
+    if name.isidentifier():
+        padded = (*cell.padded, name)
+        mask = "mask" if len(padded) == 1 else f"{name}_mask"
+        fix = (
+            f"declare the list as padded, @eb.cell(padded={padded!r}), and give the"
+            f" function an argument {mask!r}"
+        )
+    else:
+        fix = (
+            "give the list an argument of its own, which can be declared as padded, as"
+            " in @eb.cell(padded=('items',)), and the function one for its mask"
+        )
     warnings.warn(
         f"each length of a list that a cell is called with makes a type of its own,"
         f" which is compiled by itself and shares no batch with the others, and cell"
         f" {cell.name!r} was called with {name!r} of {shown} elements ({user_line()});"
-        f" declare the list as padded, @eb.cell(padded={padded!r}), and give the"
-        f" function an argument {mask!r}",
+        f" {fix}",
         ManyTypesWarning,
         stacklevel=2,
     )

@@ -50,11 +50,31 @@ def test_jaxs_own_setting_is_respected(edbatch, folder, tmp_path):
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "jax")
 
 
+def test_it_shows_the_folder_that_jax_was_given(edbatch, folder, tmp_path):
+    own = tmp_path / "jax"
+    own.mkdir()
+    (own / "one-cache").write_text("a program")
+    (own / "two-cache").mkdir()  # not JAX's
+    jax.config.update("jax_compilation_cache_dir", str(own))
+    report = json.loads(edbatch("cache", "--json").stdout)
+    assert report["folder"] == str(own) and report["programs"] == 1
+    assert json.loads(edbatch("cache", "--clear", "--json").stdout)["removed"] == 1
+    assert [each.name for each in own.iterdir()] == ["two-cache"]
+
+
+def test_a_file_in_place_of_the_folder_is_told(edbatch, folder):
+    folder.write_text("a file")
+    result = edbatch("cache")
+    assert result.exit_code == 0
+    assert "which is no folder that can be written" in " ".join(result.stderr.split())
+
+
 def test_both_at_once(assert_fails):
     assert_fails(r"--clear and --info are two", "cache", "--clear", "--info")
 
 
-def test_no_cache(assert_fails):
+def test_no_cache(assert_fails, folder, monkeypatch):
+    monkeypatch.setenv("EDBATCH_CACHE_DIR", "off")
     assert_fails(r"EDBATCH_CACHE_DIR is 'off'", "cache")
 
 

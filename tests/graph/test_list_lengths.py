@@ -27,6 +27,21 @@ def pair(weights, both):
     return both[0] @ weights + both[1]
 
 
+@eb.cell
+def gather_dict(weights, own, more):
+    return jnp.tanh(own @ weights + sum(more["neighbours"]))
+
+
+@eb.cell
+def gather_tuple(weights, both):
+    return jnp.tanh(both[0] @ weights + sum(both[1]))
+
+
+@eb.cell
+def gather_variadic(weights, own, *neighbours):
+    return jnp.tanh(own @ weights + sum(neighbours))
+
+
 def star(cell, name="w"):
     return lambda params, x: cell(params[name], x[0], [each for each in x[1:]])
 
@@ -49,12 +64,34 @@ def test_lists_of_many_lengths_are_warned_of_once():
 
 
 @pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        (
+            lambda w, x: gather_dict(w, x[0], {"neighbours": [*x[1:]]}),
+            "\"more['neighbours']\"",
+        ),
+        (lambda w, x: gather_tuple(w, (x[0], [*x[1:]])), "'both[1]'"),
+        (lambda w, x: gather_variadic(w, *x), "'*neighbours'"),
+    ],
+    ids=["dict", "tuple", "variadic"],
+)
+def test_lists_within_arguments_are_warned_of(model, place):
+    batched = eb.batch(lambda params, x: model(params["w"], x), params=PARAMS)
+    with pytest.warns(ManyTypesWarning) as found:
+        batched.record_all(instances(range(1, 15)))
+    [message] = [str(each.message) for each in found]
+    assert f"was called with {place} of 1, 2, 3, 4, 5, 6, 7, 8 elements" in message
+    assert "give the list an argument of its own, which can be declared as" in message
+
+
+@pytest.mark.parametrize(
     ("model", "lengths"),
     [
         (star(gather), range(1, 8)),
         (star(gather), [3] * 20),
         (star(gather_padded), range(1, 30)),
         (lambda params, x: pair(params["w"], (x[0], x[-1])), range(1, 30)),
+        (lambda params, x: gather_tuple(params["w"], (x[0], [x[1]])), range(1, 30)),
     ],
 )
 def test_others_are_not(model, lengths):
