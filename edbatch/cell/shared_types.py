@@ -23,6 +23,7 @@ experts take half the time of single calls; a loop for each could not be compile
 """
 
 import warnings
+from collections.abc import Hashable
 
 import numpy as np
 
@@ -68,6 +69,43 @@ def pays(types: int, copies: Copies) -> bool:
     return enough and copies.stack <= types * _STACKED and copies.tables <= _TABLES
 
 
+class _Alike:
+    """Types of one cell with inputs of the same shapes, whatever their parameters."""
+
+    def __init__(self) -> None:
+        self._types: dict[Hashable, int] = {}
+        self._warned: set[Hashable] = set()
+
+    def add(self, node_type: NodeType) -> None:
+        """Counts a type."""
+        key = self._key(node_type)
+        self._types[key] = self._types.get(key, 0) + 1
+
+    def warn(self, node_type: NodeType) -> None:
+        """Warns once if a type with parameters of shapes of its own is one of many."""
+        key = self._key(node_type)
+        count = self._types[key]
+        if count < MANY or key in self._warned:
+            return
+        self._warned.add(key)
+        warnings.warn(
+            f"types that differ in their parameters alone share one compiled loop, but"
+            f" cell {node_type.key.cell!r} has {count} types, of which many read"
+            " parameters of shapes that no other has, so each is compiled by itself;"
+            " give these parameters one shape, padded with zeros, or make them inputs",
+            ManyTypesWarning,
+            stacklevel=2,
+        )
+
+    @staticmethod
+    def _key(node_type: NodeType) -> Hashable:
+        """All but where the parameters stand."""
+        template = node_type.template
+        inputs = template.operands, template.externals, template.paddings
+        kinds = node_type.operand_kinds, node_type.external_kinds
+        return node_type.key.cell, *inputs, *kinds
+
+
 class SharedTypes:
     """The families of a model's recorded types.
 
@@ -88,6 +126,7 @@ class SharedTypes:
         self._possible: dict[Relatives, tuple[Family, Copies] | None] = {}
         self._beside: dict[Relatives, int] = {}  # the size of a possible family
         self._warned: set[Relatives] = set()
+        self._alike = _Alike()
         self._indexed: dict[int, IndexedCell | None] = {}
         self._own: list[Shared] = []
         self._members: list[int] = []
@@ -139,6 +178,7 @@ class SharedTypes:
         """Takes over types that were recorded since."""
         for node_type in self._recorded.types[len(self._own) :]:
             self._kinship.add(node_type)
+            self._alike.add(node_type)
             self._own.append((node_type.id, ALONE))
             self._members.append(0)
             found = self._kinship.relatives(node_type.id)
@@ -168,6 +208,8 @@ class SharedTypes:
                 self._make(found[kin], kin)
                 return True
             self._warn(found[kin])
+        if all(len(each.keys) == 1 for each in found):
+            self._alike.warn(self._recorded.types[type_id])
         return False
 
     def _warn(self, relatives: Relatives) -> None:

@@ -272,6 +272,34 @@ def test_many_types_that_cannot_share_are_warned_of_once():
 
 
 @eb.cell
+def bottleneck(params, state):
+    return jnp.tanh(state @ params["down"]) @ params["up"]
+
+
+def test_many_types_with_parameters_of_other_shapes_are_warned_of_once():
+    def model(params, state):
+        for each in params:
+            state = bottleneck(each, state)
+        return state
+
+    widths = range(3, 12)
+    own = eb.batch(
+        model,
+        params=[{"down": np.ones((4, w)), "up": np.ones((w, 4))} for w in widths],
+    )
+    state = np.ones(4, np.float32)
+    with pytest.warns(ManyTypesWarning) as found:
+        own.plan([state])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own.plan([state, state])
+    [message] = [str(each.message) for each in found]
+    assert (
+        "cell 'bottleneck' has 8 types, of which many read" in message
+    )  # and an input's
+
+
+@eb.cell
 def both(own, other, state):
     return jnp.tanh(own["W"] @ state + other["U"] @ state)
 
