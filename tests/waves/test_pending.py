@@ -24,6 +24,7 @@ from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
 from edbatch.schedule.schedule import Schedule
 from edbatch.waves import rollout, runner
+from edbatch.waves.asked_values import returned_handles
 
 PARAMS = make_params()
 batched_once = cache(eb.batch)  # what tests share that differ in waves only
@@ -231,7 +232,7 @@ class RandomWaves:
                 runner.resume(run, answers)
                 if run.ended:
                     waiting.remove(run)
-                    kept = [each._value for each in rollout.handles_in(run.result)]
+                    kept = [each._value for each in returned_handles(run)]
                     runner.release(run, kept)
             assert next(waves) < 10_000
         return rollout.collect_results(runner, runs, len(runs))
