@@ -93,7 +93,7 @@ def test_plans_and_calls_follow_the_parameters(gpu_host):
     ]
     assert [each.target for each in options] == [GPU, CPU]
     seen = targets_run(batched)
-    plan = batched.plan(TREES)
+    plan = batched.bind(params).plan(TREES)
     assert plan.shape.program.options.target is GPU
     expected = jax.tree.leaves(batched.apply(params, plan))
     for found in (batched(there, TREES), batched.apply(there, plan)):

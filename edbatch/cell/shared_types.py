@@ -24,6 +24,7 @@ experts take half the time of single calls; a loop for each could not be compile
 
 import warnings
 from collections.abc import Hashable
+from dataclasses import replace
 
 import numpy as np
 
@@ -100,10 +101,13 @@ class _Alike:
     @staticmethod
     def _key(node_type: NodeType) -> Hashable:
         """All but where the parameters stand."""
-        template = node_type.template
-        inputs = template.operands, template.externals, template.paddings
+        template = node_type.template.with_exact_constants()
+        leaves = tuple(
+            (kind, None if kind == "parameter" else content)
+            for kind, content in template.leaves
+        )
         kinds = node_type.operand_kinds, node_type.external_kinds
-        return node_type.key.cell, *inputs, *kinds
+        return node_type.key.cell, replace(template, leaves=leaves), *kinds
 
 
 class SharedTypes:
