@@ -112,3 +112,13 @@ def sample_words(count, seed=0):
         [int(word) for word in rng.integers(12, size=rng.integers(1, 9))]
         for _ in range(count)
     ]
+
+
+def steps(params, count):
+    """Takes so many steps, each after a look at the last."""
+    state = embed(params, count % 12)[0]
+    for _ in range(count):
+        state = turn(
+            params, state, 1.0 if eb.value(score(params, state))[0] > 0 else 0.5
+        )
+    return state

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import jax
 import numpy as np
 import pytest
-from asking_models import embed, make_params, score, turn
+from asking_models import embed, make_params, steps, turn
 from compared_answers import assert_same
 
 import edbatch as eb
@@ -28,16 +28,6 @@ def parts(request, monkeypatch):
     """Requests run all together, or in two parts."""
     if request.param == "in parts":
         monkeypatch.setattr(generation, "_TWO_PARTS", 2)
-
-
-def steps(params, count):
-    """Takes so many steps, each after a look at the last."""
-    state = embed(params, count % 12)[0]
-    for _ in range(count):
-        state = turn(
-            params, state, 1.0 if eb.value(score(params, state))[0] > 0 else 0.5
-        )
-    return state
 
 
 def check_good(server, futures, params):

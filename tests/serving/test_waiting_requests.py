@@ -4,7 +4,7 @@ import concurrent.futures
 import threading
 
 import pytest
-from asking_models import embed, make_params, score, turn
+from asking_models import make_params, steps
 from compared_answers import assert_same
 
 import edbatch as eb
@@ -17,16 +17,6 @@ from edbatch.schedule.serving.policy import Admission
 def coarse():
     with eb.use_tiers("coarse"):
         yield
-
-
-def steps(params, count):
-    """Takes so many steps, each after a look at the last."""
-    state = embed(params, count % 12)[0]
-    for _ in range(count):
-        state = turn(
-            params, state, 1.0 if eb.value(score(params, state))[0] > 0 else 0.5
-        )
-    return state
 
 
 class Held:
