@@ -23,6 +23,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
 from edbatch.model_state import ModelState
+from edbatch.plan.device_notice import DeviceNotice
 from edbatch.plan.keys import plan_key, program_with
 from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
@@ -61,6 +62,7 @@ class Batched(HostSide):
 
     Attributes:
         states: The states of the model, by structure of the parameters.
+        device_notice: Tells on which device it runs, once.
     """
 
     def __init__(self, states: StateRegistry) -> None:
@@ -75,6 +77,7 @@ class Batched(HostSide):
         """Makes what is neither copied nor pickled."""
         self._compiles = 0
         name = name_of(self.model)
+        self.device_notice = DeviceNotice(name)
         self._run = TieredFunction(self._counted_run, name=name, inlined=True)
         self._run_packed = TieredFunction(self._counted_run_packed, name=name)
         self._waves = WaveFunctions(name)
@@ -366,6 +369,8 @@ class Batched(HostSide):
                 f" {type(plan).__name__}; to run instances, call the batched function"
             )
         self.states.bind_planned(plan)
+        if self.device_notice.due:
+            self.device_notice.tell(plan, params)
         asked = asked_of(params)
         if asked is not None:
             _, plan = self._adopted(params, plan)

@@ -75,6 +75,9 @@ def choose_devices(
     Both run the sample, compiled, taking turns. A line at level INFO of the logger
     ``edbatch`` tells both times.
 
+    The default is the rule of `use_cpu_devices`: one device, however many there are. A
+    function of `edbatch.batch` tells once where there is a choice.
+
     Args:
         batched: The function, of `edbatch.batch`.
         params: The model's parameters.
@@ -125,6 +128,7 @@ def choose_devices(
     count = mesh.size
     if count == 1:
         return DeviceChoice(batched, params, 1, {})
+    batched.device_notice.due = False  # the line below tells
     sharded = batched.sharded(mesh)
     one = jax.device_put(params, mesh.devices.flat[0])
     several = sharded.replicate(params)

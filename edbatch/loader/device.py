@@ -1,6 +1,5 @@
 """Plans on their way to the device, ahead of the step that runs them."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,9 +8,6 @@ from typing import Any, Self
 import jax
 
 from edbatch.plan import Plan
-from edbatch.target import usable_cores
-
-log = logging.getLogger("edbatch")
 
 _DEFAULT = "jax_default_device"
 
@@ -30,26 +26,6 @@ def send(plan: Any) -> Any:
     if not isinstance(plan, Plan) or not plan.shape.program.options.target.own_memory:
         return plan
     return replace(jax.device_put(plan), report=plan.report)
-
-
-def tell_cores(name: str, plan: Any) -> None:
-    """Tells, at level INFO, where the only device has several cores.
-
-    Args:
-        name: The model's.
-        plan: A plan of the loop that begins.
-    """
-    if not isinstance(plan, Plan) or plan.shape.program.options.target.kind != "cpu":
-        return
-    cores = usable_cores()
-    if cores > 1 and jax.device_count() == 1:
-        log.info(
-            "minibatches of %s run on one CPU device, whose wide operations XLA spreads"
-            " over %d cores; eb.choose_devices(..., batch_size=) measures whether a"
-            " device for each core is faster",
-            name,
-            cores,
-        )
 
 
 @dataclass(frozen=True)

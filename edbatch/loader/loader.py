@@ -13,7 +13,7 @@ from edbatch.batched_function import BatchedFunction
 from edbatch.compilation.tiered_function import name_of
 from edbatch.errors import LoaderError, shown
 from edbatch.graph.type_table import x64_enabled
-from edbatch.loader.device import Settings, send, tell_cores
+from edbatch.loader.device import Settings, send
 from edbatch.loader.fresh import Transform
 from edbatch.loader.instances import FreshInstances, KeptInstances, data_set
 from edbatch.loader.minibatch import Minibatch
@@ -247,8 +247,9 @@ class Loader:
                 if item is None:
                     return
                 self._clock.hand_out()
-                if k == 0:
-                    tell_cores(name_of(self.batched.model), item.plan)
+                notice = getattr(self.batched, "device_notice", None)
+                if k == 0 and notice is not None:
+                    notice.tell(item.plan)
                 self._advance(item)
                 yield item
                 self._check_loop(loop)

@@ -1,6 +1,5 @@
 """Plans of a loader lie on the device before a step asks for them."""
 
-import logging
 import threading
 from dataclasses import replace
 
@@ -12,8 +11,6 @@ from loaded_data import Trees
 from trees import encode, make_params, sample_trees
 
 import edbatch as eb
-from edbatch.loader import device, loader
-from edbatch.loader.device import tell_cores
 from edbatch.loader.prefetch import THREAD_NAME
 from edbatch.target import CPU
 
@@ -141,30 +138,16 @@ def test_plans_go_to_the_default_device_of_the_loop(own_memory, batched, params)
     assert hidden.devices() == {first}
 
 
-def lines_told(caplog, plan):
-    caplog.clear()
-    with caplog.at_level(logging.INFO, "edbatch"):
-        tell_cores("encode", plan)
-    return [each.getMessage() for each in caplog.records]
-
-
-def test_one_device_of_several_cores_is_told(monkeypatch, caplog, batched):
-    plan = batched.plan(sample_trees(np.random.default_rng(0), 2))
-    monkeypatch.setattr(device, "usable_cores", lambda: 4)
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
-    [line] = lines_told(caplog, plan)
-    assert "minibatches of encode run on one CPU device" in line
-    assert "over 4 cores" in line and "eb.choose_devices" in line
-    monkeypatch.setattr(jax, "device_count", lambda: 4)
-    assert not lines_told(caplog, plan)
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
-    monkeypatch.setattr(device, "usable_cores", lambda: 1)
-    assert not lines_told(caplog, plan)
-
-
-def test_a_loop_tells_it_once(monkeypatch, batched):
+def test_a_loop_tells_of_its_function(monkeypatch, batched):
     told = []
-    monkeypatch.setattr(loader, "tell_cores", lambda name, _: told.append(name))
+    monkeypatch.setattr(batched.device_notice, "tell", told.append)
     data = eb.Loader(batched, sample_trees(np.random.default_rng(0), 5), 2)
     assert len(list(data.epochs(2))) == 6
-    assert told == ["encode"]
+    [plan] = told
+    assert plan.shape.program.types is batched.types
+
+
+def test_functions_that_have_nothing_to_tell_are_fed(monkeypatch, batched):
+    monkeypatch.delattr(batched, "device_notice")
+    data = eb.Loader(batched, sample_trees(np.random.default_rng(0), 5), 2)
+    assert len(list(data)) == 3

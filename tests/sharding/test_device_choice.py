@@ -124,3 +124,21 @@ def test_what_is_no_choice_is_refused(batched, params, sample):
         eb.choose_devices(batched, params, sample, gradient=2)
     with pytest.raises(eb.EdbatchError, match="batch_size of choose_devices"):
         eb.choose_devices(batched, params, sample, batch_size=0)
+
+
+def test_who_has_measured_is_not_told_of_idle_devices(
+    monkeypatch, caplog, batched, params, sample
+):
+    fake_times(monkeypatch, 1.0, 2.0)
+    found = eb.choose_devices(batched, params, sample)
+    assert found.function is batched
+    batched(params, sample)
+    for _ in eb.Loader(batched, sample, 2):
+        pass
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+
+
+def test_who_has_not_is_told(caplog, params, sample):
+    eb.batch(encode)(params, sample)
+    [line] = [each.getMessage() for each in caplog.records]
+    assert "encode runs on one of 2 CPU devices" in line
