@@ -17,9 +17,10 @@ from pydantic import (
 
 from edbatch.errors import EdbatchError, ServiceError
 from edbatch.http.json_limits import check_json_text
-from edbatch.http.model_error import NOT_OF_THE_INPUT, InputError, first_line
+from edbatch.http.model_error import InputError, first_line
 from edbatch.http.refusal import Refusal
 from edbatch.http.service import Service
+from edbatch.schedule.interrupt import is_ctrl_c
 
 _LONGEST_PLACE = 100
 _DEADLINE = Annotated[float, Field(ge=0, le=86_400_000)]
@@ -76,9 +77,9 @@ class Contract:
             raise _refusal(error) from None
         try:
             instance = self._decode(found.input)
-        except NOT_OF_THE_INPUT:
-            raise
         except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             raise InputError(error) from error
         return Call(instance, found.deadline_ms, found.priority)
 
@@ -104,9 +105,11 @@ class Contract:
     def _encoded(self, answer: Any) -> Any:
         try:
             return self._encode(answer)
-        except (Exception, *NOT_OF_THE_INPUT):
+        except Exception:
             raise
         except BaseException as error:  # it would end the event loop
+            if is_ctrl_c(error):
+                raise
             raise ServiceError(
                 f"encode of the service raised {type(error).__name__}, which ends a"
                 " program; let it raise an Exception"

@@ -10,16 +10,18 @@ from greenlet import GreenletExit
 from edbatch.batched import Batched
 from edbatch.errors import EdbatchError
 from edbatch.front_door import batch
+from edbatch.schedule.interrupt import is_ctrl_c
 from edbatch.state_registry import StateRegistry
 
 _LONGEST = 300  # characters of a message that a client is shown
-# The one ends an instance that is suspended, the other is Ctrl-C. Anything else is of
-# the user's code, SystemExit too, and may end neither the server nor the event loop.
-NOT_OF_THE_INPUT = (GreenletExit, KeyboardInterrupt)
 
 
 class InputError(Exception):
-    """The user's own code raised an exception for this input."""
+    """The user's own code raised an exception for this input.
+
+    Be it any exception but Ctrl-C: `SystemExit` may end neither the server nor the
+    event loop.
+    """
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(
@@ -67,9 +69,11 @@ def guarded(model: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def own(params: Any, instance: Any) -> Any:
         try:
             return model(params, instance)
-        except NOT_OF_THE_INPUT:
+        except GreenletExit:  # the instance is suspended, and ends
             raise
         except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             raise InputError(error) from error
 
     return own

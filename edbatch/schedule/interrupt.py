@@ -9,6 +9,23 @@ from types import FrameType
 _Handler = Callable[[int, FrameType | None], object]
 
 
+def is_ctrl_c(error: BaseException) -> bool:
+    """Tells whether an exception is Ctrl-C, and not one that a user's code raised.
+
+    Args:
+        error: The exception, in the thread in which it was raised.
+
+    Returns:
+        Whether it is a `KeyboardInterrupt` of the main thread, where alone Ctrl-C acts.
+
+    Example:
+        >>> is_ctrl_c(KeyboardInterrupt()), is_ctrl_c(SystemExit())
+        (True, False)
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and isinstance(error, KeyboardInterrupt)
+
+
 class _Deferral:
     """A handler that notes Ctrl-C, and hands the second on, unless it is held."""
 

@@ -1,6 +1,5 @@
 """The requests that run with the same parameters."""
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from edbatch.schedule.interrupt import is_ctrl_c
 from edbatch.schedule.schedule import Schedule
 from edbatch.serving.decisions import WaveDecider
 from edbatch.serving.flight_nodes import flight_nodes
@@ -128,7 +128,7 @@ class Generation:
                 return False
         except BaseException as error:
             self.runner.cut_back(request.run, mark)
-            if _is_interrupt(error):
+            if is_ctrl_c(error):
                 raise
             self._fail(request, error)
             return False
@@ -291,7 +291,7 @@ class Generation:
         try:
             result = request.answer(values)  # classes of the user are made anew
         except BaseException as error:
-            if _is_interrupt(error):
+            if is_ctrl_c(error):
                 raise
             self._fail(request, error)
         else:
@@ -345,14 +345,8 @@ class Generation:
         try:
             self.runner.close(run)
         except BaseException as error:
-            if _is_interrupt(error):
+            if is_ctrl_c(error):
                 raise
             # The request has its answer; clean-up of the user's is not part of it.
             error.add_note("raised while a request was ended")
         self.runner.release(run)
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, which comes in the main thread, in a warm-up, only."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return is_main and isinstance(error, KeyboardInterrupt)

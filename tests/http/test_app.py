@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import threading
 from dataclasses import dataclass
 
@@ -105,15 +104,21 @@ def test_a_wave_that_fails_is_the_servers_fault(monkeypatch):
     assert second[0] == 200
 
 
-@pytest.mark.parametrize("where", ["decode", "model", "encode"])
-def test_what_ends_a_program_ends_one_request(where):
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        *(("decode", SystemExit), ("model", SystemExit), ("encode", SystemExit)),
+        ("model", KeyboardInterrupt),  # in a thread that Ctrl-C does not reach
+    ],
+)
+def test_what_ends_a_program_ends_one_request(where, error):
     """In the server's thread, or in the event loop that serves all others."""
 
     def end_if(own, value):
         if own == where and (value["words"] if own != "encode" else value["name"])[
             -1
         ] in (3, "!"):
-            sys.exit(1)
+            raise error
         return value
 
     def own_model(params, job):
@@ -136,7 +141,7 @@ def test_what_ends_a_program_ends_one_request(where):
     with eb.Server(guarded_batch(own_model, None), make_params()) as server:
         bad, good = asyncio.run(main(create_app(server, own)))
     assert bad[0] == (500 if where == "encode" else 422)
-    assert where == "encode" or "SystemExit" in bad[1]["error"]["message"]
+    assert where == "encode" or error.__name__ in bad[1]["error"]["message"]
     assert good == (200, {"output": {"name": "fine"}})
 
 

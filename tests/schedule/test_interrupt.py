@@ -12,7 +12,11 @@ from edbatch.policies import BeamSearch, Greedy
 from edbatch.policies.files import whole_file
 from edbatch.policies.files.whole_file import write_whole
 from edbatch.schedule.examples import tree
-from edbatch.schedule.interrupt import deferred_interrupt, keyboard_interrupts
+from edbatch.schedule.interrupt import (
+    deferred_interrupt,
+    is_ctrl_c,
+    keyboard_interrupts,
+)
 
 
 def press_ctrl_c() -> None:
@@ -26,6 +30,18 @@ def handling(handler):
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_is_of_the_main_thread() -> None:
+    """Elsewhere, user code has raised it."""
+    assert is_ctrl_c(KeyboardInterrupt()) and not is_ctrl_c(ValueError())
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(is_ctrl_c(KeyboardInterrupt()))
+    )
+    thread.start()
+    thread.join()
+    assert found == [False]
 
 
 def test_the_end_of_the_block_is_a_safe_moment() -> None:
