@@ -1,7 +1,6 @@
 """A model that runs on minibatches, on one device."""
 
 import copy
-import pickle
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from edbatch.cell.program import Packed
 from edbatch.compilation.tiered_function import TieredFunction, name_of
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
-from edbatch.errors import PickleError, PlanError
+from edbatch.errors import PlanError
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.explain.explain import explain_graph
 from edbatch.explain.report import Explanation
@@ -94,8 +93,6 @@ class Batched(HostSide):
 
     def __getstate__(self) -> StateRegistry:
         """Pickles the model by its name, and what was found out about it."""
-        for what, each in (("model", self.model), ("policy", self.policy)):
-            _check_pickles(what, each)
         return self.states
 
     def __setstate__(self, states: StateRegistry) -> None:
@@ -496,16 +493,3 @@ class Batched(HostSide):
                 searches within milliseconds.
         """
         return Sharded(self, mesh, axis)
-
-
-def _check_pickles(what: str, part: Any) -> None:
-    try:
-        pickle.dumps(part)
-    except PickleError:
-        raise
-    except Exception as error:
-        raise PickleError(
-            f"a batched function is pickled with its model and its policy, but its"
-            f" {what}, {part!r}, cannot be: {error}; usually it is defined inside a"
-            " function or by a lambda; define it at the top level of a module"
-        ) from error

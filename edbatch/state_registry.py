@@ -1,12 +1,13 @@
 """Finds the state that parameters, recordings and plans belong to."""
 
+import pickle
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
 
-from edbatch.errors import PlanError
+from edbatch.errors import PickleError, PlanError
 from edbatch.graph.merge import tables_of
 from edbatch.graph.parameters import abstract, difference, key_order
 from edbatch.graph.reference import full_name
@@ -52,7 +53,13 @@ class StateRegistry:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the states without their keys, which depend on the process."""
+        """Returns the states without their keys, which depend on the process.
+
+        Raises:
+            PickleError: The model or the policy cannot be pickled.
+        """
+        for what, each in (("model", self.model), ("policy", self.options.policy)):
+            _check_pickles(what, each)
         with self._lock:
             return {
                 "model": self.model,
@@ -255,3 +262,16 @@ def _name(dtype: Any) -> str:
 def _signature(spec: Any, x64: bool) -> Hashable:
     leaves, treedef = jax.tree.flatten(spec)
     return (treedef, tuple((each.shape, each.dtype) for each in leaves)), x64
+
+
+def _check_pickles(what: str, part: Any) -> None:
+    try:
+        pickle.dumps(part)
+    except PickleError:
+        raise
+    except Exception as error:
+        raise PickleError(
+            f"a batched function is pickled with its model and its policy, but its"
+            f" {what}, {part!r}, cannot be: {error}; usually it is defined inside a"
+            " function or by a lambda; define it at the top level of a module"
+        ) from error
