@@ -2,11 +2,14 @@
 
 A release that changes one of them fails here. The first tests read the sources with
 `ast`, as those of the direction of imports do. The others name each internal that
-`edbatch/cell/jaxpr/` relies on.
+`edbatch/cell/jaxpr/` relies on, then those of the persistent cache and of the settings,
+on which `edbatch/compilation/` and `edbatch/stored_programs/` rely.
 """
 
 import ast
 import gc
+import sys
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cache_options import own_cache_options
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import Primitive
@@ -44,6 +48,11 @@ from edbatch.cell.jaxpr import (
     shape_of,
     trace,
 )
+from edbatch.compilation import use_compilation_cache
+from edbatch.compilation.cache import _JAX_WARNINGS, _READING
+from edbatch.compilation.cache_key import ENTRY, cache_key_at, entry_of
+from edbatch.compilation.stages import _CACHE_HIT, _CACHE_MISS
+from edbatch.stored_programs.program_key import _OTHER_SETTINGS
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 OWNER = "edbatch/cell/jaxpr"  # may use them
@@ -401,3 +410,82 @@ def test_an_identity_without_forward_mode():
     ):
         with pytest.raises(Refused):
             forward()
+
+
+# Internals of the persistent cache, and of the settings.
+
+
+def run_from_cache():
+    """Compiles a function, or reads its program."""
+    jax.clear_caches()
+    return float(jax.jit(lambda x: jnp.sin(x) * 3)(0.0))
+
+
+@pytest.fixture
+def entries(tmp_path):
+    """The programs of a cache of its own."""
+    with own_cache_options():
+        assert use_compilation_cache(tmp_path) == tmp_path
+        yield lambda: sorted(tmp_path.glob(ENTRY))
+
+
+def test_callers_of_a_listener_know_the_key_of_a_program(entries):
+    keys = {_CACHE_HIT: [], _CACHE_MISS: []}
+
+    def listen(event, **_):
+        if event in keys:
+            keys[event].append(cache_key_at(sys._getframe(1)))
+
+    jax.monitoring.register_event_listener(listen)
+    try:
+        run_from_cache()
+        run_from_cache()
+    finally:
+        jax.monitoring.unregister_event_listener(listen)
+    assert keys[_CACHE_MISS] == keys[_CACHE_HIT] and len(keys[_CACHE_HIT]) == 1
+    assert [entry_of(key) for key in keys[_CACHE_HIT]] == entries()
+
+
+def test_callers_of_a_warning_know_the_key_of_a_damaged_program(entries):
+    run_from_cache()
+    [entry] = entries()
+    entry.write_bytes(b"damaged")
+    found = []
+
+    class Filter:
+        def match(self, text):
+            if text.startswith(_JAX_WARNINGS):
+                found.append((text, entry_of(cache_key_at(sys._getframe(1)) or "none")))
+            return True
+
+    with warnings.catch_warnings():
+        warnings.filters.insert(0, ("ignore", Filter(), UserWarning, None, 0))
+        run_from_cache()
+    [(text, path)] = found
+    assert text.startswith(_READING) and path == entry
+
+
+def test_a_program_that_cannot_be_written_is_warned_of(entries, tmp_path):
+    tmp_path.rmdir()
+    tmp_path.write_text("no folder")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run_from_cache()
+    texts = [str(each.message) for each in found]
+    assert texts and all(each.startswith(_JAX_WARNINGS) for each in texts), texts
+
+
+def test_all_settings_are_known_by_name():
+    names = set(jax.config.values)
+    assert {
+        *("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_rank_promotion"),
+        *("jax_default_prng_impl", "jax_disable_most_optimizations"),
+        *("jax_compilation_cache_dir", "jax_enable_compilation_cache"),
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    } <= names
+    # Those of a thread are attributes.
+    with jax.default_matmul_precision("highest"):
+        assert jax.config.jax_default_matmul_precision == "highest"
+    for word in _OTHER_SETTINGS:
+        assert any(word in name for name in names), word

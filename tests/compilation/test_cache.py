@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
-import jax
 import pytest
+from cache_options import own_cache_options
 
 import edbatch as eb
 from edbatch.compilation import (
@@ -16,11 +15,6 @@ from edbatch.compilation import (
     default_cache_folder,
 )
 
-OPTIONS = (
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-)
 PROGRAM = """
 import sys
 import jax, jax.numpy as jnp
@@ -59,13 +53,8 @@ print("hits", len(hits), len(misses))
 
 @pytest.fixture
 def restored():
-    before = {name: getattr(jax.config, name) for name in OPTIONS}
-    filters = list(warnings.filters)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    warnings.filters[:] = filters
-    jax.experimental.compilation_cache.compilation_cache.reset_cache()
+    with own_cache_options():
+        yield
 
 
 def run(folder, program=PROGRAM, **environment):
