@@ -107,7 +107,7 @@ class ModelState(WithoutLock):
             if self.wave_types is None:
                 shares = options.compiler.sharing != NEVER
                 self.wave_types = HoistedTypes(
-                    self.types, hoists=False, shares=shares, early=True
+                    self.types, hoists=False, shares=shares, anticipates=True
                 )
             if target not in self.waves:
                 types = self.wave_types.table

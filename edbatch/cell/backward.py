@@ -86,7 +86,9 @@ class TapedCell:
         self._equations = equations
         self._operands = graph.inputs[: len(inputs[0])]
         self._handed_on = parts.handed_on
-        self._early = parts.precomputed_function(graph.parameters, parts.handed_on)
+        self._precomputed = parts.precomputed_function(
+            graph.parameters, parts.handed_on
+        )
         ready = {id(eqn): evaluator(eqn, used) for eqn in equations}
         self._evaluate = {key: evaluate for key, (_, evaluate) in ready.items()}
         # Inputs of the equations with a rule of jax.custom_vjp.
@@ -351,8 +353,8 @@ class TapedCell:
 
     def _constant(self, packed: Sequence[Array]) -> Values:
         """Values that depend on no batch row."""
-        early = zip(self._handed_on, self._early(*packed), strict=True)
-        return self._graph.constants | dict(early)
+        handed_on = zip(self._handed_on, self._precomputed(*packed), strict=True)
+        return self._graph.constants | dict(handed_on)
 
     def _with_inputs(self, packed: Sequence[Array], inputs: Sequence[Any]) -> Values:
         leaves = zip(self._graph.inputs, jax.tree.leaves(inputs), strict=True)

@@ -1,8 +1,8 @@
 """Binding times of a cell's values, and its partition at one of them.
 
 A cell mixes numbers in the code, parameters, external inputs and the results of other
-nodes. Each is known at another time, and whatever can be computed early is computed
-once instead of once per node: products of parameters before all loops (`packed_cell`),
+nodes. Each is known at another time, and whatever can be precomputed is, once instead
+of once per node: products of parameters before all loops (`packed_cell`),
 products of external inputs for the whole minibatch (`hoisted_cell`), and in gradients
 what does not depend on the batch row (`backward`). The analysis and the split are those
 of partial evaluation (Jones, Gomard, Sestoft 1993, chapter 4: binding-time analysis).

@@ -57,7 +57,7 @@ class _How(NamedTuple):
     always: bool
     hoists: bool
     shares: bool
-    early: bool
+    anticipates: bool
 
 
 class HoistedTable(TypeTable):
@@ -99,7 +99,7 @@ class HoistedTypes:
         always: Whether to divide every cell that can be, not only where it pays.
         hoists: Whether to divide cells at all.
         shares: Whether types that differ in their parameters alone run as one.
-        early: Whether they do from the first one on; see `SharedTypes`.
+        anticipates: Whether they do from the first one on; see `SharedTypes`.
 
     Attributes:
         table: The types as they run; array kinds are those of the recorded ones.
@@ -121,14 +121,14 @@ class HoistedTypes:
         always: bool = False,
         hoists: bool = True,
         shares: bool = True,
-        early: bool = False,
+        anticipates: bool = False,
     ) -> None:
         self.table = HoistedTable(recorded, self)
         self.recorded = recorded
         self.parts: list[Part] = []
         self._place: dict[Part, int] = {}
-        self._how = _How(always, hoists, shares, early)
-        self._shared = SharedTypes(recorded, shares=shares, early=early)
+        self._how = _How(always, hoists, shares, anticipates)
+        self._shared = SharedTypes(recorded, shares=shares, anticipates=anticipates)
         self._decided = np.zeros(0, np.bool_)
         self._frozen = False
         self._rest: list[int] = []

@@ -15,7 +15,7 @@ sharing saves more than it copies (`pays`):
 Types that are met later and fit join a family, or make one as soon as there are enough.
 Waves meet the layers of a stack one after the other, and would compile once more for
 each. So there a family is made with the first type whose parameters stand beside enough
-others like them (`early`), if to stack them copies no more than four types may.
+others like them (`anticipates`), if to stack them copies no more than four types may.
 
 Gain (docs/results.md, "Shared loops"): a stack of 48 layers has 5 loops in place of 98,
 and its forward pass is compiled in 0.5 in place of 2.0 s. 10,000 inputs to as many
@@ -116,16 +116,16 @@ class SharedTypes:
     Args:
         recorded: The types; the table may grow.
         shares: Whether families are made.
-        early: Whether types that may be met later count, and no cell indexes
+        anticipates: Whether types that may be met later count, and no cell indexes
             parameters: for waves.
     """
 
     def __init__(
-        self, recorded: TypeTable, *, shares: bool = True, early: bool = False
+        self, recorded: TypeTable, *, shares: bool = True, anticipates: bool = False
     ) -> None:
         self._recorded = recorded
         self._shares = shares
-        self._early = early
+        self._anticipates = anticipates
         self._kinship = Kinship(recorded.params_spec)
         self._possible: dict[Relatives, tuple[Family, Copies] | None] = {}
         self._beside: dict[Relatives, int] = {}  # the size of a possible family
@@ -202,7 +202,7 @@ class SharedTypes:
         """
         if not self._shares or self._own[type_id][1] != ALONE:
             return False
-        if not self._early and self.indexed(type_id) is not None:
+        if not self._anticipates and self.indexed(type_id) is not None:
             self.index(type_id)
             return True
         found = self._kinship.relatives(type_id)
@@ -254,14 +254,14 @@ class SharedTypes:
         if self._count(relatives) < LEAST_TYPES:  # before anything is traced
             return False
         found, types = self._find(relatives), len(relatives.keys)
-        if self._early:
+        if self._anticipates:
             types = max(types, LEAST_TYPES)
         return found is not None and pays(types, found[1])
 
     def _count(self, relatives: Relatives) -> int:
         """The types that would share, those included that may be met later."""
         types = len(relatives.keys)
-        if not self._early:
+        if not self._anticipates:
             return types
         if relatives not in self._beside:
             family = self._kinship.find_family(relatives)

@@ -123,7 +123,7 @@ class Sites:
     Args:
         split: The cell, split where parameters are known.
         of_row: The variables that depend on the batch row.
-        evaluate: The evaluator of each equation of the late partition, by identity.
+        evaluate: The evaluator of each equation of the run-time partition, by identity.
         used: The variables whose values matter.
         remat: Whether products have no tapes.
 
@@ -361,7 +361,7 @@ class Sites:
 
 
 def _sources(split: Split) -> dict[Var, frozenset[int]]:
-    """Positions of the floating parameters that each early variable depends on."""
+    """Positions of the floating parameters that each precomputed variable reads."""
     none: frozenset[int] = frozenset()
     found = {
         var: frozenset([k] if is_float(var) else [])

@@ -192,7 +192,7 @@ def write_wave(
     Returns:
         A node that reads a value that no node has computed before, or -1.
     """
-    early = -1
+    unready = -1
     at = 0
     step = -1
     last = trips.shape[1]
@@ -236,11 +236,11 @@ def write_wave(
                 value = nodes.operands[nodes.operand_start[v] + slot]
                 found = row[value - first_value] if value >= 0 else 0
                 if found < 0:
-                    early = v
+                    unready = v
                 records[at + fields[field] + k] = found
             field += 1
         at += fields[-1]
-    return early
+    return unready
 
 
 @njit(cache=True)
@@ -314,7 +314,7 @@ def write_if_fits(
     for kind in range(len(needed)):
         if needed[kind] > (arena_rows[kind] if kind < len(arena_rows) else 0):
             return NO_ROOM, count, steps, rows
-    early = write_wave(
+    unready = write_wave(
         chunks,
         order,
         nodes,
@@ -326,7 +326,7 @@ def write_if_fits(
         records,
         trips,
     )
-    return early, count, steps, rows
+    return unready, count, steps, rows
 
 
 @njit(cache=True)

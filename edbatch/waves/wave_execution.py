@@ -257,7 +257,7 @@ class WaveExecution:
         """Writes a wave; its size is None where the program has no room for it."""
         integers, records, trips = program.new_wave()
         own = self.values.rows
-        early, *size = write_if_fits(
+        unready, *size = write_if_fits(
             schedule.batch_start,
             schedule.batch_type,
             schedule.order,
@@ -268,14 +268,14 @@ class WaveExecution:
             records,
             trips,
         )
-        if early >= 0:
-            name = self._state.types.types[pending.nodes.node_type[early]].key.cell
+        if unready >= 0:
+            name = self._state.types.types[pending.nodes.node_type[unready]].key.cell
             raise PolicyError(
                 f"the schedule of a wave runs a call of cell {name!r} before what it"
                 " reads; a policy may run nodes whose operands have run, in this wave"
                 " or before"
             )
-        return integers, None if early == NO_ROOM else WaveSize(*size)
+        return integers, None if unready == NO_ROOM else WaveSize(*size)
 
     def _fit(
         self,
