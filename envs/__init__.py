@@ -1,4 +1,9 @@
-"""The gymnasium environments in which graphs are scheduled, and requests served."""
+"""The gymnasium environments in which graphs are scheduled, and requests served.
+
+Gain (docs/results-policies.md, "Others' agents"): agents of other libraries can be
+trained and run as policies; on word lattices MaskablePPO has 75.8 batches where greedy
+has 84.2.
+"""
 
 from edbatch.envs.agent_policy import Agent, AgentPolicy
 from edbatch.envs.batching_env import INVALID_ACTION_REWARD, BatchingEnv

@@ -13,6 +13,9 @@ each step covers the first open entry. Columns with the same rows are taken as o
 whichever of two such columns is covered by fewer bicliques, the other can join these at
 no more than its own cost. Beyond a number of steps the search gives up, and pairs of
 bicliques are joined as long as that saves something.
+
+Gain (docs/results-memory.md, "Speed"): a loop of tree-lstm has 1.00 products in place
+of 5.07, one of bilstm-tagger-char 0.5 in place of 3.0.
 """
 
 import heapq

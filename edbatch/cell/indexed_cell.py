@@ -5,6 +5,9 @@ takes ``w[k]`` by an integer that comes from outside. Run row by row, each row w
 read a matrix of its own. The integers are known on the host before anything runs, so
 rows are put into chunks by them, and each chunk reads one entry, as if it were the
 parameters of one member of a family.
+
+Gain (docs/results.md, "Mixture of experts"): 1,000 rows of as many experts take 6 ms in
+such chunks, and 138 where each row gathers its matrix.
 """
 
 import math

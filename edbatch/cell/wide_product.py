@@ -1,4 +1,8 @@
-"""Products that run as one, and the sums that are read from its columns."""
+"""Products that run as one, and the sums that are read from its columns.
+
+Gain (docs/results-memory.md, "Packing"): with it the forward pass of tree-lstm takes
+0.87 of its time at hidden 32 and 0.98 at 256, that of bilstm-tagger 0.82 and 0.93.
+"""
 
 import math
 from collections import defaultdict

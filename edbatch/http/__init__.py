@@ -3,6 +3,9 @@
 A module of yours defines a `Service`, and ``edbatch serve --model your_module:service``
 runs it. The packages that this needs come with ``pip install 'edbatch[serve]'``;
 `Service` by itself needs none of them.
+
+Gain: no speed of its own. Without it, a program in another process or language reaches
+a model only through a server that its author writes, with limits and deadlines.
 """
 
 from edbatch.errors import ServiceError
