@@ -151,13 +151,7 @@ def calibrate(
         >>> [each.policy for each in found.predictions]
         ['greedy', 'agenda-remaining', 'depth']
     """
-    # A replay adds chunks that gather, so those of the minibatch gather as well; costs
-    # are of whole cells, which policies choose among.
-    compiler = eb.Compiler(slices="never", hoisting="never", sharing="never")
-    sizes = eb.Sizes(max_loops=None)  # chunks of all widths are timed, for every type
-    batched = eb.batch(
-        model, params=params, cache_bytes=0, compiler=compiler, sizes=sizes
-    )
+    batched = _gathering(model, params)
     recorded = [
         [batched.record(each) for each in some] for some in (*minibatches, *held_out)
     ]
@@ -192,6 +186,15 @@ def calibrate(
         error_percent=round(error, 2),
     )
     return Calibration(replace(costs, record=record), predictions)
+
+
+def _gathering(model: Callable[[Any, Any], Any], params: Any) -> eb.Batched:
+    """Batches a model for replays."""
+    # A replay adds chunks that gather, so those of the minibatch gather as well; costs
+    # are of whole cells, which policies choose among.
+    compiler = eb.Compiler(slices="never", hoisting="never", sharing="never")
+    sizes = eb.Sizes(max_loops=None)  # chunks of all widths are timed, for every type
+    return eb.batch(model, params=params, cache_bytes=0, compiler=compiler, sizes=sizes)
 
 
 def _plan(batched: eb.Batched, policy: Policy, some: Sequence[DataflowGraph]) -> Plan:

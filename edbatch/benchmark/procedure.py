@@ -100,11 +100,7 @@ def run_benchmark(
     count = len(drawn.measured)
     clock = _Clock(progress, count * (1 + len(names) * (1 + rounds)))
     train = config.train
-    are_policies = bool(config.policies) and not config.compiles_only
-    systems = [
-        make_system(each, workload.model, params, policy, is_policy=are_policies)
-        for each in names
-    ]
+    systems = _systems(config, workload.model, params, policy)
     with count_compiles() as compiles:
         reference = Unbatched(workload.model, params)
         clock.start("warming up unbatched")
@@ -150,6 +146,16 @@ def run_benchmark(
         ),
         left_out=left_out,
     )
+
+
+def _systems(
+    config: BenchmarkConfig, model: Callable[[Any, Any], Any], params: Any, policy: Any
+) -> list[System]:
+    are_policies = bool(config.policies) and not config.compiles_only
+    return [
+        make_system(each, model, params, policy, is_policy=are_policies)
+        for each in config.measured
+    ]
 
 
 def _reference(system: Unbatched, instances: list[Any], train: bool) -> Reference:

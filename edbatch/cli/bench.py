@@ -6,6 +6,7 @@ import typer
 
 from edbatch.cli import options
 from edbatch.cli.console import print_json, print_out, print_table, progress_bar
+from edbatch.cli.one_sentence import CommandError
 
 if TYPE_CHECKING:
     from edbatch.benchmark import BenchmarkConfig, BenchmarkResult
@@ -163,28 +164,13 @@ def bench(
     """
     import edbatch as eb
     from edbatch.benchmark import PLANNERS, SYSTEMS, BenchmarkConfig
-    from edbatch.cli.one_sentence import CommandError
 
     if keep_memory and not eb.keep_memory():
         raise CommandError(
             "--keep-memory needs the C library glibc but this system has another; leave"
             " it out"
         )
-    if planner and systems is not None:
-        raise CommandError(
-            "--planner names the systems itself but --systems is given, too; leave one"
-            " of them out"
-        )
-    if policies is not None and (planner or systems is not None):
-        raise CommandError(
-            "--policies compares edbatch with itself but"
-            f" {'--planner' if planner else '--systems'} is given, too; leave one of"
-            " them out"
-        )
-    if policies is not None and not _names(policies):
-        raise CommandError(
-            "--policies names no policy; give some, such as learned,agenda,greedy"
-        )
+    _check_comparison(systems, policies, planner)
     default = tuple(PLANNERS) if planner else SYSTEMS
 
     given = {"arity": arity, "classify": classify}
@@ -208,6 +194,25 @@ def bench(
         print_json(result.to_json())
     else:
         _print(result)
+
+
+def _check_comparison(systems: str | None, policies: str | None, planner: bool) -> None:
+    """Checks that one thing is compared."""
+    if planner and systems is not None:
+        raise CommandError(
+            "--planner names the systems itself but --systems is given, too; leave one"
+            " of them out"
+        )
+    if policies is not None and (planner or systems is not None):
+        raise CommandError(
+            "--policies compares edbatch with itself but"
+            f" {'--planner' if planner else '--systems'} is given, too; leave one of"
+            " them out"
+        )
+    if policies is not None and not _names(policies):
+        raise CommandError(
+            "--policies names no policy; give some, such as learned,agenda,greedy"
+        )
 
 
 def _names(systems: str) -> tuple[str, ...]:

@@ -136,12 +136,7 @@ def compare(
 
     Example: edbatch compare --workload tree-lstm --data trees.ptb --policy tree.json
     """
-    import numpy as np
-
-    from edbatch.cli.minibatches import draw, split
     from edbatch.cli.one_sentence import CommandError
-    from edbatch.cli.output_file import check_writable
-    from edbatch.cli.rows import print_rows, where_beaten
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
 
@@ -159,6 +154,7 @@ def compare(
         )
         return
     if plot is not None:
+        from edbatch.cli.output_file import check_writable
         from edbatch.cli.pictures import check_suffix
 
         check_suffix(plot)
@@ -174,20 +170,42 @@ def compare(
     task = load_task(
         task_options, seed, max(sizes) * minibatches, hidden if memory else 2
     )
-    rng = np.random.default_rng(seed)
-    drawn_from = np.arange(len(task.instances))
-    if held_out:
-        _, _, drawn_from = split(len(task.instances), rng)
-    drawn = [draw(drawn_from, size, minibatches, rng) for size in sizes]
+    drawn = _draw(task, sizes, minibatches, seed, held_out)
     title = (
         f"{task.description}: means of {minibatches} minibatches of"
         f" {', '.join(map(str, sizes))}"
     )
-    by_size = dict(zip(sizes, drawn, strict=True))
     if memory:
-        _compare_memory(task, learned, by_size, title, json)
+        _compare_memory(task, learned, drawn, title, json)
         return
-    table, rows = _compare_batches(task, learned, by_size, search_ms, exact)
+    table, rows = _compare_batches(task, learned, drawn, search_ms, exact)
+    _show(table, rows, title, plot, json)
+
+
+def _draw(
+    task: "Task", sizes: list[int], minibatches: int, seed: int, held_out: bool
+) -> "dict[int, Drawn]":
+    """Draws the minibatches of each size, perhaps from what training did not see."""
+    import numpy as np
+
+    from edbatch.cli.minibatches import draw, split
+
+    rng = np.random.default_rng(seed)
+    drawn_from = np.arange(len(task.instances))
+    if held_out:
+        _, _, drawn_from = split(len(task.instances), rng)
+    return {size: draw(drawn_from, size, minibatches, rng) for size in sizes}
+
+
+def _show(
+    table: "dict[int, list[Comparison]]",
+    rows: list[dict[str, Any]],
+    title: str,
+    plot: Path | None,
+    json: bool,
+) -> None:
+    from edbatch.cli.rows import print_rows, where_beaten
+
     if plot is not None:
         from edbatch.cli.pictures import draw_comparison
 

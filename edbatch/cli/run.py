@@ -72,12 +72,11 @@ def run(
     Example: edbatch run --workload tree-lstm --data trees.ptb --policy tree.json --out
     states.npz
     """
-    import jax
     import numpy as np
 
     from edbatch.cli.batched_run import run_batched
     from edbatch.cli.output_file import check_writable
-    from edbatch.cli.params_file import fill, read_arrays, save_arrays
+    from edbatch.cli.params_file import read_arrays, save_arrays
     from edbatch.cli.params_file import save_params as save
     from edbatch.cli.task import find_workload
     from edbatch.policies import get_policy
@@ -85,18 +84,13 @@ def run(
     chosen = get_policy(policy)
     check_writable("--out", out)
     check_writable("--save-params", save_params)
-    vocabulary = None
+    vocabulary, arrays = None, None
     sizes: dict[str, int] = {}
     if params is not None:
         arrays, vocabulary = read_arrays(params)
         sizes, hidden = sizes_of(workload, arrays, hidden)
     ready = find_workload(workload, arity=arity, classify=classify, **sizes)
-    key = jax.random.key(seed)
-    if params is None:
-        values = ready.init_params(key, hidden)
-    else:
-        shapes = jax.eval_shape(lambda key: ready.init_params(key, hidden), key)
-        values = fill(shapes, arrays, params)
+    values = _values(ready, hidden, seed, params, arrays)
     if data:
         instances, vocabulary = _read(ready, data, vocabulary)
     else:
@@ -115,6 +109,25 @@ def run(
     print_fields((name.replace("_", " "), value) for name, value in report.items())
     if report["instances_per_s"] is None:
         say("All minibatches waited for a compilation; a throughput needs more.")
+
+
+def _values(
+    workload: "Workload",
+    hidden: int,
+    seed: int,
+    params: Path | None,
+    arrays: "dict[str, Any] | None",
+) -> Any:
+    """Parameters: random ones, or those that were read from a file."""
+    import jax
+
+    from edbatch.cli.params_file import fill
+
+    key = jax.random.key(seed)
+    if params is None or arrays is None:
+        return workload.init_params(key, hidden)
+    shapes = jax.eval_shape(lambda key: workload.init_params(key, hidden), key)
+    return fill(shapes, arrays, params)
 
 
 def sizes_of(

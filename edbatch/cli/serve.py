@@ -11,7 +11,11 @@ from edbatch.cli.one_sentence import CommandError
 from edbatch.errors import nearest
 
 if TYPE_CHECKING:
+    from socket import socket as Socket
+
     from edbatch.http import Service
+    from edbatch.http.limits import Limits
+    from edbatch.serving import Server
 
 LEVELS = ("debug", "info", "warning", "error")
 _LIMITS = "Limits"
@@ -199,11 +203,9 @@ def serve(
         )
     _require_extra()
 
-    from edbatch.http.app import create_app
     from edbatch.http.limits import Limits
-    from edbatch.http.model_error import first_line, guarded_batch
-    from edbatch.http.process import Process, end_now, listen
-    from edbatch.http.request_log import log_as_json
+    from edbatch.http.model_error import guarded_batch
+    from edbatch.http.process import listen
     from edbatch.serving import Server
 
     limits = Limits(max_body_bytes, max_depth, deadline_ms)
@@ -218,17 +220,34 @@ def serve(
             max_in_flight=max_in_flight,
             max_nodes=max_nodes,
         ) as server:
-            process = Process(create_app(server, service, limits), socket, drain_s)
-            log_as_json(log_level)
-            address, number = socket.getsockname()[:2]
-            shown = f"[{address}]" if ":" in address else address
-            print_out(f"Serving {service.name} at http://{shown}:{number}/")
-            code = process.run()
-            if process.error is not None:
-                raise CommandError(
-                    f"the warm-up by the examples failed: {first_line(process.error)}"
-                ) from process.error
-            end_now(code)
+            _run(server, service, limits, socket, drain_s, log_level)
+
+
+def _run(
+    server: "Server",
+    service: "Service",
+    limits: "Limits",
+    socket: "Socket",
+    drain_s: float,
+    log_level: str,
+) -> None:
+    """Answers requests until the process is told to end."""
+    from edbatch.http.app import create_app
+    from edbatch.http.model_error import first_line
+    from edbatch.http.process import Process, end_now
+    from edbatch.http.request_log import log_as_json
+
+    process = Process(create_app(server, service, limits), socket, drain_s)
+    log_as_json(log_level)
+    address, number = socket.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    print_out(f"Serving {service.name} at http://{shown}:{number}/")
+    code = process.run()
+    if process.error is not None:
+        raise CommandError(
+            f"the warm-up by the examples failed: {first_line(process.error)}"
+        ) from process.error
+    end_now(code)
 
 
 def _require_extra() -> None:

@@ -130,12 +130,7 @@ def train_policy(
         return
     settings = training.settings(seed)
     measured = None if costs is None else load_costs(costs)
-    if resume and out is None:
-        raise CommandError(
-            "--resume goes on from the checkpoint beside --out but --out is missing;"
-            " name the file that the interrupted training was to write"
-        )
-    checkpoint = None if out is None else out.with_name(f"{out.name}.checkpoint")
+    checkpoint = _checkpoint(out, resume)
     samples = max(_LEAST_SAMPLES, 2 * batch_size * minibatches)
     task = load_task(task_options, seed, samples)
     graphs, judged, reported = _record(task, batch_size, minibatches, seed)
@@ -164,6 +159,16 @@ def train_policy(
         if checkpoint is not None:
             say("The same command with --resume goes on with the training.")
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _checkpoint(out: Path | None, resume: bool) -> Path | None:
+    """The file beside the policy that an interrupted training goes on from."""
+    if resume and out is None:
+        raise CommandError(
+            "--resume goes on from the checkpoint beside --out but --out is missing;"
+            " name the file that the interrupted training was to write"
+        )
+    return None if out is None else out.with_name(f"{out.name}.checkpoint")
 
 
 def _record(

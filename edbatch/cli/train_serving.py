@@ -14,6 +14,7 @@ from edbatch.cli.simulated_server import simulated_server
 from edbatch.errors import nearest, shown
 
 if TYPE_CHECKING:
+    from edbatch.cli.simulated_server import SimulatedServer
     from edbatch.policies.serving import ServingMachine, ServingRule
 
 _EPISODES = 20  # per generation
@@ -36,16 +37,7 @@ def train_serving(
     from edbatch.policies.serving import Objective as Goal
 
     goal = Goal.parse(how.objective)
-    if how.method not in METHODS:
-        raise CommandError(
-            f"--method is {' or '.join(METHODS)} but is {shown(how.method)};"
-            f" {nearest(how.method, METHODS)}"
-        )
-    if how.episodes is not None and how.method == METHODS[0]:
-        raise CommandError(
-            f"--episodes are those of Q-learning but --method is {how.method}; give"
-            " --generations, or --method q-learning"
-        )
+    _check_method(how)
     run = _training(how, 20 if generations is None else generations)
     server = simulated_server(task_options, given, costs, seed, held_out=False)
     with logs.open() as write, progress_bar("{task.fields[found]}") as bar:
@@ -68,6 +60,17 @@ def train_serving(
         )
     if out is not None:
         rule.save(out)
+    _report(rule, server, out, json=json)
+    logs.say()
+
+
+def _report(
+    rule: "ServingRule | ServingMachine",
+    server: "SimulatedServer",
+    out: Path | None,
+    *,
+    json: bool,
+) -> None:
     training = rule.training
     assert training is not None, "train_serving_policy keeps a record"
     if json:
@@ -92,7 +95,19 @@ def train_serving(
         if out is None
         else f"The policy is in {out}."
     )
-    logs.say()
+
+
+def _check_method(how: ServingTraining) -> None:
+    if how.method not in METHODS:
+        raise CommandError(
+            f"--method is {' or '.join(METHODS)} but is {shown(how.method)};"
+            f" {nearest(how.method, METHODS)}"
+        )
+    if how.episodes is not None and how.method == METHODS[0]:
+        raise CommandError(
+            f"--episodes are those of Q-learning but --method is {how.method}; give"
+            " --generations, or --method q-learning"
+        )
 
 
 def _training(

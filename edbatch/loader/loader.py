@@ -149,23 +149,16 @@ class Loader:
         fit: bool = False,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        if not all(hasattr(batched, name) for name in ("record_all", "plan", "apply")):
-            raise LoaderError(
-                "the function of a loader is what eb.batch, or its .sharded(),"
-                f" returned, but this is {shown(batched)}, of type"
-                f" {type(batched).__name__}; usually the model itself; write"
-                " eb.Loader(eb.batch(model), instances, batch_size)"
-            )
+        _check_function(batched)
         data = data_set(instances)
-        for name, flag in (
-            ("shuffle", shuffle),
-            ("group_by_size", group_by_size),
-            ("drop_last", drop_last),
-            ("pad", pad),
-            ("keep", keep),
-            ("fit", fit),
-        ):
-            check_flag(LoaderError, f"{name} of a loader", flag)
+        _check_flags(
+            shuffle=shuffle,
+            group_by_size=group_by_size,
+            drop_last=drop_last,
+            pad=pad,
+            keep=keep,
+            fit=fit,
+        )
         self.batched = batched
         self.batch_size = _count("batch_size", batch_size, 1)
         self._pad_to = self.batch_size if pad else None
@@ -364,6 +357,21 @@ class Loader:
                 " state was restored, before this one ended; make a loader for each"
                 " loop, all of the same recordings (batched.record_all)"
             )
+
+
+def _check_function(batched: BatchedFunction) -> None:
+    if not all(hasattr(batched, name) for name in ("record_all", "plan", "apply")):
+        raise LoaderError(
+            "the function of a loader is what eb.batch, or its .sharded(),"
+            f" returned, but this is {shown(batched)}, of type"
+            f" {type(batched).__name__}; usually the model itself; write"
+            " eb.Loader(eb.batch(model), instances, batch_size)"
+        )
+
+
+def _check_flags(**flags: bool) -> None:
+    for name, flag in flags.items():
+        check_flag(LoaderError, f"{name} of a loader", flag)
 
 
 def _count(name: str, value: int, least: int) -> int:

@@ -147,56 +147,15 @@ def plan_shards(
             cells.
     """
     start = time.perf_counter()
-    own_outputs = [each.outputs for each in recordings]  # aligned
-    outputs = join(own_outputs)
     count = len(recordings)
-    rows = pad_to if isinstance(pad_to, int) else count
-    result = outputs.describe(rows)
-    target = choose_target(mesh=mesh)
+    outputs = join([each.outputs for each in recordings])  # aligned
+    result = outputs.describe(pad_to if isinstance(pad_to, int) else count)
     split = split_minibatch(recordings, state, options, int(mesh.shape[axis]))
     device, graphs, work = split
-    devices = len(graphs)
     own = state.planning
 
     def make() -> EncodedShards:
-        decide_together(recordings, own, options, target)
-        parts = [
-            encode_graph(
-                each,
-                replace(result, instances=each.num_instances),
-                own,
-                options,
-                target,
-            )
-            if each
-            else None
-            for each in graphs
-        ]
-        most = max(each.num_instances for each in graphs if each)
-        bucket = fit_bucket(
-            [each for each in parts if each],
-            own.buckets_of(mesh, axis),
-            {_OF_DEVICE: most} | ({INSTANCES: count} if pad_to == ANY else {}),
-            target,
-            rows / count,
-            own.widths_on(target).of,
-        )
-        whole = result
-        if pad_to == ANY:
-            whole = result.with_rows(bucket.sizes[INSTANCES])
-
-        def padded(part: Unpadded) -> Encoded:
-            wide = part.result.with_rows(bucket.sizes[_OF_DEVICE])
-            part = replace(part, result=wide)
-            return pad(part, bucket, options.planner, options.compiler)
-
-        shards = tuple(padded(each) if each else None for each in parts)
-        stack_rows = next([len(x) for x in e.plan.rows] for e in shards if e)
-        sizes = {name: devices * size for name, size in bucket.sizes.items()}
-        order = order_results(
-            own_outputs, outputs.lengths, device, stack_rows, whole, sizes
-        )
-        return EncodedShards(shards, order, whole)
+        return _encode(recordings, split, result, own, options, mesh, axis, pad_to)
 
     known = False
     if options.cache_bytes:
@@ -220,6 +179,55 @@ def plan_shards(
         1e3 * (time.perf_counter() - start),
     )
     return place(shape, plans, encoded.order, count, report)
+
+
+def _encode(
+    recordings: Sequence[DataflowGraph],
+    split: Split,
+    result: ResultShape,
+    own: PlanState,
+    options: Options,
+    mesh: Mesh,
+    axis: str,
+    pad_to: int | Literal["any"] | None,
+) -> EncodedShards:
+    """Encodes the part of each device, all padded to one bucket."""
+    device, graphs, _ = split
+    target, count = choose_target(mesh=mesh), len(recordings)
+    decide_together(recordings, own, options, target)
+    parts = [
+        encode_graph(
+            each, replace(result, instances=each.num_instances), own, options, target
+        )
+        if each
+        else None
+        for each in graphs
+    ]
+    most = max(each.num_instances for each in graphs if each)
+    bucket = fit_bucket(
+        [each for each in parts if each],
+        own.buckets_of(mesh, axis),
+        {_OF_DEVICE: most} | ({INSTANCES: count} if pad_to == ANY else {}),
+        target,
+        (pad_to if isinstance(pad_to, int) else count) / count,
+        own.widths_on(target).of,
+    )
+    whole = result
+    if pad_to == ANY:
+        whole = result.with_rows(bucket.sizes[INSTANCES])
+
+    def padded(part: Unpadded) -> Encoded:
+        wide = part.result.with_rows(bucket.sizes[_OF_DEVICE])
+        part = replace(part, result=wide)
+        return pad(part, bucket, options.planner, options.compiler)
+
+    shards = tuple(padded(each) if each else None for each in parts)
+    stack_rows = next([len(x) for x in e.plan.rows] for e in shards if e)
+    sizes = {name: len(graphs) * size for name, size in bucket.sizes.items()}
+    own_outputs = [each.outputs for each in recordings]
+    lengths = join(own_outputs).lengths
+    order = order_results(own_outputs, lengths, device, stack_rows, whole, sizes)
+    return EncodedShards(shards, order, whole)
 
 
 def _complete(
