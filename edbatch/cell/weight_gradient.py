@@ -11,6 +11,10 @@ chunk by chunk: their tapes would be larger.
 Tapes are as long as a program's bucket allows. The contraction of a product goes over
 blocks of rows and stops with the rows in use; that of a table, whose cotangent is as
 large as the table, runs once.
+
+Gain (docs/results-training.md, "Value and gradient"): that of 64 trees at hidden 128
+takes 3.06 times the forward pass; *exact*, which adds up weights' gradients batch by
+batch, 5.42.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
