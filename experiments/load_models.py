@@ -17,7 +17,7 @@ from jax import Array
 import edbatch as eb
 from edbatch.data import SentencePair
 from edbatch.models import get_workload
-from edbatch.models.lstm_nmt import attend, likeliest, lstm, start
+from edbatch.models.lstm_nmt import attended, likeliest, lstm, start, word_logits
 from edbatch.models.transition_parser import parse
 from edbatch.models.tree_lstm import classify_root
 
@@ -59,12 +59,22 @@ def classify_tree(params: Any, tree: Any) -> Any:
 
 
 @eb.cell(padded=("memory",))
-def next_word(params: Any, h: Array, memory: Array, mask: Array) -> Array:
+def look(params: Any, h: Array, memory: Array, mask: Array) -> Array:
+    """Gives the decoder's state with what it attends to, ``[H]``.
+
+    Memories of different lengths are different types, which share no batch.
+    """
+    return attended(params, h, memory, mask)
+
+
+@eb.cell
+def word_of(params: Any, state: Array) -> Array:
     """Gives the likeliest word of a translation, ``[] int32``.
 
-    One cell, so that no server keeps the logits of words that are known.
+    Apart from `look`, so that one batch serves memories of all lengths; and with the
+    choice of the word, so that no server keeps the logits of words that are known.
     """
-    return likeliest(attend.function(params, h, memory, mask))
+    return likeliest.function(word_logits(params, state))
 
 
 def translate_greedily(params: Any, pair: SentencePair) -> list[int]:
@@ -81,7 +91,8 @@ def translate_greedily(params: Any, pair: SentencePair) -> list[int]:
     word, words = pair.target[0], []
     for _ in pair.target[1:]:
         state = lstm(params["decoder"], word, state)
-        word = int(eb.value(next_word(params["attention"], state[0], memory)))
+        looked = look(params["attention"], state[0], memory)
+        word = int(eb.value(word_of(params["attention"], looked)))
         words.append(word)
     return words
 

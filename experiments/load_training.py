@@ -1,10 +1,10 @@
 r"""The translator of the load test as train-policy takes it: words known in advance.
 
-The load test serves a greedy decoder whose cell `next_word` is not one of the workload
-`lstm-nmt`, and a policy knows types by their cells. A simulation needs recordings,
-which look at no values, so here the words of the reference are those that are decoded:
-the same cells as often. In this folder, with public data in `LOAD_DATA` or else sampled
-pairs:
+The load test serves a greedy decoder whose cells `look` and `word_of` are none of the
+workload `lstm-nmt`, and a policy knows types by their cells. A simulation needs
+recordings, which look at no values, so here the words of the reference are those that
+are decoded: the same cells as often. In this folder, with public data in `LOAD_DATA` or
+else sampled pairs:
 
     export LOAD_DATA=../shared/data
     ASK="--model load_training:translate_known --instances load_training:pairs
@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from load_models import load_model, next_word
+from load_models import load_model, look, word_of
 
 from edbatch.data import SentencePair
 from edbatch.models.lstm_nmt import lstm, start
@@ -38,7 +38,8 @@ def translate_known(params: Any, pair: SentencePair) -> list[Any]:
     words = []
     for word in pair.target[:-1]:
         state = lstm(params["decoder"], word, state)
-        words.append(next_word(params["attention"], state[0], memory))
+        looked = look(params["attention"], state[0], memory)
+        words.append(word_of(params["attention"], looked))
     return words
 
 

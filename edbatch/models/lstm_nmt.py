@@ -56,18 +56,45 @@ def attend(params: Any, h: Array, memory: Array, mask: Array) -> Array:
     The states of the encoder arrive as ``[K, H]``, of which those count where the mask
     ``[K]`` is true.
     """
-    scores = memory @ (h @ params["score"]["W"])  # [K]
-    weights = jax.nn.softmax(scores, where=mask)
-    # An absent row is zero, so its weight of zero leaves nothing of it.
-    inputs = jnp.concatenate([weights @ memory, h])
-    attentional = jnp.tanh(inputs @ params["combine"]["W"] + params["combine"]["b"])
-    return attentional @ params["output"]["W"] + params["output"]["b"]
+    return word_logits(params, attended(params, h, memory, mask))
 
 
 @eb.cell
 def likeliest(logits: Array) -> Array:
     """Gives the number of the likeliest word, ``[] int32``."""
     return jnp.argmax(logits).astype(jnp.int32)
+
+
+def attended(params: Any, h: Array, memory: Array, mask: Array) -> Array:
+    """Computes a state with what it attends to; equations 5, 7 and 8 of the source.
+
+    Args:
+        params: Those of the attention, as from `init_params`.
+        h: The decoder's state, ``[H]``.
+        memory: States of the encoder, ``[K, H]``; those that are absent are zero.
+        mask: Which are there, ``[K] bool``.
+
+    Returns:
+        The attentional state, ``[H]``.
+    """
+    scores = memory @ (h @ params["score"]["W"])  # [K]
+    weights = jax.nn.softmax(scores, where=mask)
+    # An absent row is zero, so its weight of zero leaves nothing of it.
+    inputs = jnp.concatenate([weights @ memory, h])
+    return jnp.tanh(inputs @ params["combine"]["W"] + params["combine"]["b"])
+
+
+def word_logits(params: Any, attentional: Array) -> Array:
+    """Computes the logits of a target word; equation 6 of the source.
+
+    Args:
+        params: Those of the attention, as from `init_params`.
+        attentional: What `attended` returns, ``[H]``.
+
+    Returns:
+        The logits, ``[V]``.
+    """
+    return attentional @ params["output"]["W"] + params["output"]["b"]
 
 
 def translate(params: Any, pair: SentencePair) -> list[Any]:

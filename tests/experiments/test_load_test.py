@@ -59,6 +59,41 @@ def test_models_are_served_as_they_are_alone(experiment, name):
     assert not same_answer(b"", expected[0], asks=served.asks)
 
 
+def test_the_vocabulary_is_one_type_for_memories_of_all_lengths(experiment):
+    from load_models import load_model
+
+    served = load_model("lstm-nmt", 4, 20, seed=1)
+    batched = eb.batch(served.model)
+    with eb.Server(batched, served.params) as server:
+        futures = [server.submit_nowait(each) for each in served.instances]
+        assert all(each.result(120) for each in futures)
+    cells = [each.key.cell for each in batched.types]
+    assert cells.count("look") > 1 and cells.count("word_of") == 1
+
+
+def test_words_are_those_of_the_cell_of_the_workload(experiment):
+    from load_models import load_model, translate_greedily
+
+    from edbatch.models.lstm_nmt import attend, likeliest, lstm, start
+
+    def reference(params, pair):
+        state, memory = start(params["encoder"]), []
+        for word in pair.source:
+            state = lstm(params["encoder"], word, state)
+            memory.append(state[0])
+        word, words = pair.target[0], []
+        for _ in pair.target[1:]:
+            state = lstm(params["decoder"], word, state)
+            logits = attend(params["attention"], state[0], memory)
+            word = int(eb.value(likeliest(logits)))
+            words.append(word)
+        return words
+
+    served = load_model("lstm-nmt", 8, 6, seed=2)
+    for pair in served.instances:
+        assert translate_greedily(served.params, pair) == reference(served.params, pair)
+
+
 def test_instances_are_the_same_in_every_process(experiment):
     from load_models import load_model
 
