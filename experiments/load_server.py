@@ -267,9 +267,12 @@ def serve_run(system: System, served: ServedModel, connection: socket.socket) ->
 
     reader = Reader(connection)
     while (requests := reader.requests()) is not None:
-        for number, instance in requests:
-            ticket = Ticket(served.instances[instance], partial(answer, number))
-            system.submit(ticket)
+        system.submit_many(
+            [
+                Ticket(served.instances[instance], partial(answer, number))
+                for number, instance in requests
+            ]
+        )
 
 
 def main(settings: ServerSettings, control: Connection) -> None:

@@ -61,6 +61,9 @@ class System(Protocol):
     def submit(self, ticket: Ticket) -> None:
         """Takes a request."""
 
+    def submit_many(self, tickets: list[Ticket]) -> None:
+        """Takes requests that came together."""
+
     def close(self) -> None:
         """Ends; requests without an answer get none."""
 
@@ -110,12 +113,17 @@ class Continuous:
         self.server = eb.Server(batched, params, **options)
 
     def submit(self, ticket: Ticket) -> None:
+        self.submit_many([ticket])
+
+    def submit_many(self, tickets: list[Ticket]) -> None:
         try:
-            future = self.server.submit_nowait(ticket)
+            futures = self.server.submit_many(tickets)
         except eb.EdbatchError as error:
-            ticket.done(error)
+            for each in tickets:
+                each.done(error)
         else:
-            future.add_done_callback(partial(self._answer, ticket))
+            for ticket, future in zip(tickets, futures, strict=True):
+                future.add_done_callback(partial(self._answer, ticket))
 
     def _answer(self, ticket: Ticket, future: "Future[Any]") -> None:
         error = future.exception()
@@ -136,6 +144,10 @@ class _OneThread:
 
     def submit(self, ticket: Ticket) -> None:
         self._queue.put(ticket)
+
+    def submit_many(self, tickets: list[Ticket]) -> None:
+        for each in tickets:
+            self.submit(each)
 
     def close(self) -> None:
         self._closed = True

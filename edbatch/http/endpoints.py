@@ -91,10 +91,8 @@ class Endpoints:
         deadline_ms = call.deadline_ms
         if deadline_ms is None:
             deadline_ms = self._limits.deadline_ms
-        future = asyncio.wrap_future(
-            self.server.submit_nowait(
-                call.instance, deadline_ms=deadline_ms, priority=call.priority
-            )
+        future = self.server.submit_in_loop(
+            call.instance, deadline_ms=deadline_ms, priority=call.priority
         )
         answer = await _unless_it_hangs_up(request, future)
         text = self.contract.write(answer)

@@ -151,7 +151,6 @@ class Generation:
             Exception: What the policy raised.
         """
         room = (2 if len(self) >= _TWO_PARTS else 1) - len(self._launched)
-        self._drop()
         if self._deciders:
             return self._launch_decided(arrived, may_wait) or self._end_decided()
         if self._waiting and room > 0:
@@ -309,7 +308,7 @@ class Generation:
         self._launched.clear()
         self._running.clear()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """Ends requests that nobody waits for any more, unless they are computed."""
         now = time.perf_counter()
         kept = []

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import InvalidStateError
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -145,36 +145,54 @@ class Queue:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def put(self, instance: Any, deadline_ms: float | None, priority: float) -> Request:
-        """Adds a request.
+    def put(
+        self, instances: Sequence[Any], deadline_ms: float | None, priority: float
+    ) -> list[Request]:
+        """Adds requests: all of them, or none.
 
         Raises:
-            ServerFullError: As many wait as may wait.
+            ServerFullError: There is no room for all.
             ServerClosedError: It takes no more.
         """
+        count = len(instances)
         with self.changed:
             if self.closed:
                 raise ServerClosedError(
                     "the server takes no requests any more: it was drained or closed;"
                     " send them to another one"
                 )
-            if len(self._requests) >= self._most:
+            if len(self._requests) + count > self._most:
                 self._drop_cancelled()
-            if len(self._requests) >= self._most:
-                raise ServerFullError(
-                    f"{self._most} requests wait already, as many as may wait; try"
-                    " again later, or raise max_waiting of eb.Server"
-                )
+            if len(self._requests) + count > self._most:
+                raise self._full(count)
             now = time.perf_counter()
             deadline = None if deadline_ms is None else now + 1e-3 * deadline_ms
-            future = RequestFuture(self._note_cancelled)
-            request = Request(instance, self._numbers, priority, deadline, future)
-            self._numbers += 1
-            if deadline is not None:
+            if deadline is not None and count:
                 self.deadline = min(self.deadline, deadline)
-            heappush(self._requests, request)
-            self.changed.notify()
-            return request
+            requests = []
+            for instance in instances:
+                future = RequestFuture(self._note_cancelled)
+                request = Request(instance, self._numbers, priority, deadline, future)
+                self._numbers += 1
+                heappush(self._requests, request)
+                requests.append(request)
+            if requests:
+                self.changed.notify()
+            return requests
+
+    def _full(self, count: int) -> ServerFullError:
+        """Returns the error of so many requests for which there is no room."""
+        if count == 1:
+            return ServerFullError(
+                f"{self._most} requests wait already, as many as may wait; try again"
+                " later, or raise max_waiting of eb.Server"
+            )
+        mend = "try again later" if count <= self._most else "submit fewer at once"
+        return ServerFullError(
+            f"{count} requests came at once where {len(self._requests)} wait already,"
+            f" and {self._most} may wait, so none of them was taken; {mend}, or raise"
+            " max_waiting of eb.Server"
+        )
 
     def _note_cancelled(self) -> None:
         self._has_cancelled = True

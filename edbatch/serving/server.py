@@ -13,7 +13,7 @@ import asyncio
 import atexit
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from itertools import cycle, islice
 from os import PathLike
@@ -28,6 +28,7 @@ from edbatch.graph.parameters import abstract, check_params
 from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
 from edbatch.serving.decisions import WaveDecider, as_serving_policy
 from edbatch.serving.generation import Generation
+from edbatch.serving.loop_answers import LoopAnswers
 from edbatch.serving.request import Queue, Request
 from edbatch.serving.stats import Counts, ServerStats
 from edbatch.serving.wave_loop import WaveLoop
@@ -108,6 +109,7 @@ class Server:
         self._max_in_flight, self._max_nodes = max_in_flight, max_nodes
         self._counts = Counts()
         self._queue = Queue(max_waiting, self._counts)
+        self._answers = LoopAnswers()
         self._loop = WaveLoop(
             self._queue,
             self._counts,
@@ -115,6 +117,7 @@ class Server:
             params,
             self._admission,
             max_in_flight,
+            self._answers,
         )
         self._thread = threading.Thread(
             target=self._loop.run, name="edbatch server", daemon=True
@@ -184,16 +187,87 @@ class Server:
             ServerClosedError: The server was drained or closed.
             EdbatchError: The deadline or the priority is no number.
         """
+        [future] = self._submit([instance], deadline_ms, priority)
+        return future
+
+    def submit_many(
+        self,
+        instances: Iterable[Any],
+        *,
+        deadline_ms: float | None = None,
+        priority: float = 0,
+    ) -> "list[Future[Any]]":
+        """Submits requests at once, from any thread: all of them, or none.
+
+        They are in the order of the instances, next to each other; it takes one lock
+        and wakes the server once, so that they join the same wave if there is room.
+
+        Args:
+            instances: The instances.
+            deadline_ms: As for `submit_nowait`, for each of them.
+            priority: As for `submit_nowait`, of each of them.
+
+        Returns:
+            The futures, as of `submit_nowait`. Each request is cancelled, late or
+            fails by itself.
+
+        Raises:
+            ServerFullError: There is no room for all of them; none waits.
+            ServerClosedError: The server was drained or closed.
+            EdbatchError: The deadline or the priority is no number.
+
+        Example:
+            >>> import edbatch as eb
+            >>> import jax.numpy as jnp
+            >>> twice = eb.batch(eb.cell(lambda params, x: params * x))
+            >>> with eb.Server(twice, jnp.float32(2)) as server:
+            ...     [each.result().item() for each in server.submit_many([1.0, 4.0])]
+            [2.0, 8.0]
+        """
+        given = list_of(EdbatchError, "what submit_many takes", instances)
+        return self._submit(given, deadline_ms, priority)
+
+    def _submit(
+        self, instances: Sequence[Any], deadline_ms: float | None, priority: float
+    ) -> "list[Future[Any]]":
         if deadline_ms is not None:
             check_number(EdbatchError, "deadline_ms of a request", deadline_ms, 0)
         check_number(EdbatchError, "the priority of a request", priority)
         try:
-            request = self._queue.put(instance, deadline_ms, priority)
+            requests = self._queue.put(instances, deadline_ms, priority)
         except EdbatchError:
-            self._counts.add(refused=1)
+            self._counts.add(refused=len(instances))
             raise
-        self._counts.add(submitted=1)
-        return request.future
+        self._counts.add(submitted=len(requests))
+        return [each.future for each in requests]
+
+    def submit_in_loop(
+        self,
+        instance: Any,
+        *,
+        deadline_ms: float | None = None,
+        priority: float = 0,
+    ) -> "asyncio.Future[Any]":
+        """Submits a request, in an event loop, without waiting for its answer.
+
+        A loop is woken once for all of its requests that end together, where
+        ``asyncio.wrap_future(server.submit_nowait(...))`` wakes it for each.
+
+        Args:
+            instance: As for `submit_nowait`.
+            deadline_ms: As for `submit_nowait`.
+            priority: As for `submit_nowait`.
+
+        Returns:
+            A future of the running event loop. If it is cancelled, so is the request.
+
+        Raises:
+            EdbatchError: As for `submit_nowait`.
+        """
+        future = self.submit_nowait(
+            instance, deadline_ms=deadline_ms, priority=priority
+        )
+        return self._answers.future(future)
 
     async def submit(
         self,
@@ -216,10 +290,9 @@ class Server:
             Exception: What the future of `submit_nowait` would raise, or it itself. If
                 the task is cancelled, so is the request.
         """
-        future = self.submit_nowait(
+        return await self.submit_in_loop(
             instance, deadline_ms=deadline_ms, priority=priority
         )
-        return await asyncio.wrap_future(future)
 
     def swap_params(self, params: Any) -> None:
         """Lets requests that start from now on run with other parameters.

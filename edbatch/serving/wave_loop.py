@@ -10,6 +10,7 @@ from edbatch.errors import ServerClosedError
 from edbatch.schedule.serving.policy import Admission
 from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.generation import Generation
+from edbatch.serving.loop_answers import LoopAnswers
 from edbatch.serving.request import Queue, late
 from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
@@ -28,6 +29,7 @@ class WaveLoop:
         params: The first parameters.
         admission: When requests join.
         max_in_flight: Requests that run at the same time.
+        answers: Answers to event loops, which it sends.
 
     Attributes:
         params: The parameters of requests that start from now on.
@@ -43,12 +45,13 @@ class WaveLoop:
         params: Any,
         admission: Admission,
         max_in_flight: int,
+        answers: LoopAnswers,
     ) -> None:
         self.params = params
         self.stopped = self._swapped = False
         self._queue, self._counts, self._new = queue, counts, new
         self._admission, self._max_in_flight = admission, max_in_flight
-        self._settings = settings()
+        self._answers, self._settings = answers, settings()
         self.turns = TurnLog()
         self._generations = [new(params)]
 
@@ -65,12 +68,14 @@ class WaveLoop:
 
     def run(self) -> None:
         """Runs the server's thread; however it ends, no client is left waiting."""
+        self._answers.begin()
         try:
             with under(self._settings):
                 self._run_waves()
         finally:
             self._queue.close()
             self._end_all()
+            self._answers.end()
 
     def _run_waves(self) -> None:
         """Runs waves until the queue is closed and empty."""
@@ -78,6 +83,7 @@ class WaveLoop:
         while not self.stopped:
             clock.begin()
             started = self._admit()
+            self._answers.send()  # before the device is waited for
             generations = tuple(self._generations)
             clock.admitted(started, [each.runner for each in generations])
             did = [self._step(each) for each in generations]
@@ -157,6 +163,8 @@ class WaveLoop:
         if not len(generation):
             return False
         try:
+            generation.drop()
+            self._answers.send()
             waits = not self._queue.closed  # else nobody comes
             return generation.step(len(self._queue), may_wait=waits)
         except BaseException as error:
@@ -164,6 +172,8 @@ class WaveLoop:
             self._generations.remove(generation)
             self._generations.append(self._new(self.params))
             return True
+        finally:
+            self._answers.send()
 
     def _end_all(self) -> None:
         error = ServerClosedError(
