@@ -381,5 +381,24 @@ def test_policies_are_trained_on_the_types_that_are_served(experiment):
         assert set(types_of(batched)) <= set(types_of(trained))
 
 
+def test_stored_policies_know_the_types_that_are_served(experiment):
+    from pathlib import Path
+
+    from load_models import MODELS, load_model
+
+    folder = Path(experiment.__file__).parent / "serving_policies"
+    for name in MODELS:
+        served = load_model(name, 4, 8, seed=2)
+        batched = eb.batch(served.model)
+        with eb.Server(batched, served.params) as server:
+            futures = [server.submit_nowait(each) for each in served.instances]
+            for each in futures:
+                each.result(120)
+        stored = json.loads((folder / f"{name}.json").read_text())["types"]
+        known = {(each["cell"], each["path"]) for each in stored}
+        own = {(each.key.cell.rsplit(".")[-1], each.key.path) for each in batched.types}
+        assert own <= known, name
+
+
 def types_of(batched):
     return [(each.key.cell, each.key.path) for each in batched.types]
