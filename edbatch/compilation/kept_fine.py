@@ -1,32 +1,44 @@
-"""Fine programs that an earlier process left in the cache: they need no coarse one.
+"""Programs that an earlier process left in the cache.
+
+A fine one that is read quickly needs no coarse one; for a large one, the coarse one
+runs until the background thread has read it.
 
 A note says which module a function's signature led to and which entry of JAX's cache
 holds its program. The module is compared by its text, and the entry looked for, so a
 note that is out of date costs a trace of what stands around the plan.
+
+Reading takes about a CPU second for each MB of an entry, since XLA parses and copies
+the description of all instructions (docs/results.md).
 """
 
 import hashlib
 from typing import Any
 
 from edbatch.compilation.cache_key import entry_of
+from edbatch.compilation.tier import Tier
 from edbatch.stored_programs.content import digest_of
 from edbatch.stored_programs.folder import FOLDER
 from edbatch.stored_programs.stored_program import NotStoredError
 
+LARGE_BYTES = 2 * 2**20  # entries from here on are read in the background
 
-def note_name(function: str, signature: dict[str, str]) -> str | None:
+
+def note_name(
+    function: str, signature: dict[str, str], tier: Tier = "fine"
+) -> str | None:
     """Names the note of a signature.
 
     Args:
         function: The name of the function.
         signature: The signature, described.
+        tier: The tier of the program.
 
     Returns:
         A name that is the same in every process; None if no programs are kept.
     """
     if FOLDER.path is None:
         return None
-    return f"fine-{digest_of((function, signature))}"
+    return f"{tier}-{digest_of((function, signature))}"
 
 
 def write_note(name: str, lowered: Any, key: str) -> None:
@@ -45,6 +57,16 @@ def write_note(name: str, lowered: Any, key: str) -> None:
 def is_noted(name: str | None) -> bool:
     """Tells whether there is a note, of a program that JAX's cache still holds."""
     return name is not None and _read(name) is not None
+
+
+def is_large(name: str | None) -> bool:
+    """Tells whether a noted program takes long to read, by the size of its entry."""
+    note = None if name is None else _read(name)
+    entry = None if note is None else entry_of(note[1])
+    try:
+        return entry is not None and entry.stat().st_size >= LARGE_BYTES
+    except OSError:  # another process removed it
+        return False
 
 
 def check_note(name: str, lowered: Any) -> None:

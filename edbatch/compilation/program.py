@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edbatch.compilation.record import Runs
+from edbatch.compilation.settings import REFINE_AFTER
 from edbatch.compilation.signature import Key
 from edbatch.compilation.worker import Pending
 
@@ -26,6 +27,7 @@ class Programs:
         refining: The compilation of the fine one ahead of calls, in the background or
             by a `warm_up`, once asked for.
         stays_coarse: Whether no fine one is to be compiled.
+        refine_after: Runs of the coarse one before the fine one is asked for.
     """
 
     key: Key
@@ -37,6 +39,7 @@ class Programs:
     coarse: Any = None
     refining: Pending | None = None
     stays_coarse: bool = False
+    refine_after: int = REFINE_AFTER
 
     @property
     def is_ready(self) -> bool:

@@ -23,6 +23,7 @@ STANCES = get_args(Stance)
 
 TIERS_VARIABLE = "EDBATCH_TIERS"
 REFINE_AFTER = 3  # coarse runs of a program before its fine one is compiled
+READ_AFTER = 2  # before it is read, so that the first run has the cores to itself
 
 
 class _Settings:

@@ -19,12 +19,17 @@ from typing import Any
 import jax
 
 from edbatch.cell.jaxpr import is_staging, is_tracing
-from edbatch.compilation.kept_fine import check_note, is_noted, note_name
+from edbatch.compilation.kept_fine import (
+    check_note,
+    is_large,
+    is_noted,
+    note_name,
+)
 from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
 from edbatch.compilation.report import compile_report, keep
 from edbatch.compilation.settings import (
-    REFINE_AFTER,
+    READ_AFTER,
     SETTINGS,
     Tiers,
 )
@@ -325,14 +330,26 @@ class TieredFunction:
                 self._compile(programs, "fine", self._fine, args, kwargs)
                 programs.is_fine, programs.coarse = True, None
                 return
-            if tiers == "auto" and self._find_fine(programs, args, kwargs):
+            in_background = tiers == "auto" and self._reads_fine_later(programs)
+            if (
+                tiers == "auto"
+                and not in_background
+                and self._find_fine(programs, args, kwargs)
+            ):
                 return
             coarse = self._coarse(args, kwargs)
-            self._compile(programs, "coarse", coarse, args, kwargs)
+            record = self._compile(programs, "coarse", coarse, args, kwargs)
+            if in_background and record.from_cache:
+                programs.refine_after = READ_AFTER
             if programs.is_fine:  # a warm-up was quicker
                 return
             programs.coarse = coarse
             programs.stays_coarse = tiers == "coarse"
+
+    def _reads_fine_later(self, programs: Programs) -> bool:
+        """Whether both tiers are in the cache, and the fine one takes long to read."""
+        coarse = note_name(self._name, programs.text, "coarse")
+        return is_noted(coarse) and is_large(note_name(self._name, programs.text))
 
     def _find_fine(
         self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -390,19 +407,20 @@ class TieredFunction:
         kwargs: dict[str, Any],
         *,
         background: bool = False,
-    ) -> None:
+    ) -> Compilation:
         record = keep(
             Compilation(
                 self._name, tier, programs.reason, background, programs=programs.runs
             )
         )
-        note = note_name(self._name, programs.text) if tier == "fine" else None
+        note = note_name(self._name, programs.text, tier)
         told = {"at_compiler": WORKER.at_compiler} if background else {}
         compile_stages(jitted, args, kwargs, record, note=note, **told)
+        return record
 
     def _maybe_refine(self, programs: Programs) -> None:
         """Has the fine program compiled, once the coarse one ran a few times."""
-        if programs.runs.coarse < REFINE_AFTER:
+        if programs.runs.coarse < programs.refine_after:
             return
         if not programs.lock.acquire(blocking=False):  # another thread compiles for it
             return

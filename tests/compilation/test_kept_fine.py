@@ -10,6 +10,7 @@ PROGRAM = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 import edbatch as eb
+from edbatch.compilation import kept_fine
 from edbatch.stored_programs import stored_program
 
 made, make = [], stored_program._make
@@ -20,6 +21,8 @@ stored_program._make = note
 
 eb.use_compilation_cache()
 scale, wait = float(sys.argv[1]), int(sys.argv[2])
+if len(sys.argv) > 3:
+    kept_fine.LARGE_BYTES = int(sys.argv[3])
 cell = eb.cell(lambda params, x: jnp.tanh(params @ x), name="cell")
 batched = eb.batch(
     lambda params, xs: cell(params, cell(params, xs)), params=np.eye(4, dtype="f4"),
@@ -45,21 +48,24 @@ np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 print("made", *made)
 print("tiers", *(each.tier for each in eb.compile_report()))
 print("cached", *(each.from_cache for each in eb.compile_report()))
+print("runs", eb.compile_report().coarse_runs, eb.compile_report().fine_runs)
+print("background", *(each.background for each in eb.compile_report()))
 print("states", *(each.state for each in eb.compile_report()))
 """
 
 
-def run(folder, scale=1, wait=True):
+def run(folder, scale=1, wait=True, large_bytes=None, tiers="auto", warning=""):
     """Runs the program; what it printed, by first word, without warnings."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM, str(scale), str(int(wait))],
+        [sys.executable, "-P", "-c", PROGRAM, str(scale), str(int(wait))]
+        + ([] if large_bytes is None else [str(large_bytes)]),
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"EDBATCH_CACHE_DIR": str(folder), "EDBATCH_TIERS": "auto"},
+        env=os.environ | {"EDBATCH_CACHE_DIR": str(folder), "EDBATCH_TIERS": tiers},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert warning in done.stderr and bool(warning) == bool(done.stderr)
     lines = (line.partition(" ") for line in done.stdout.splitlines())
     return {word: rest for word, _, rest in lines}
 
@@ -78,6 +84,38 @@ def test_the_second_process_has_it_at_once(folder):
     assert second["made"] == ""
     assert (second["tiers"], second["cached"]) == ("fine", "True")
     assert second["states"] == "finished"
+
+
+def test_a_large_fine_program_is_read_while_the_coarse_one_runs(folder):
+    second = run(folder, large_bytes=0)
+    assert second["made"] == "", "nothing is traced"
+    assert (second["tiers"], second["cached"]) == ("coarse fine", "True True")
+    assert second["background"] == "False True"
+    assert second["states"] == "finished finished"
+    coarse, fine = map(int, second["runs"].split())
+    assert coarse >= 2 and fine >= 1 and coarse + fine == 5
+
+
+def test_of_a_large_one_that_ran_once_nothing_is_read(folder):
+    second = run(folder, wait=False, large_bytes=0)
+    assert (second["tiers"], second["background"]) == ("coarse fine", "False True")
+    assert second["runs"] == "2 0", "the second run asks for it"
+
+
+def test_a_large_one_that_is_damaged_is_compiled_in_the_background(tmp_path):
+    run(tmp_path)
+    [note] = tmp_path.glob("edbatch-fine-*")
+    entry = tmp_path / f"{note.read_bytes()[32:].decode().split()[1]}-cache"
+    entry.write_bytes(entry.read_bytes()[:100])
+    found = run(tmp_path, large_bytes=0, warning="edbatch cache --clear")
+    assert (found["tiers"], found["cached"]) == ("coarse fine", "True False")
+    assert found["states"] == "finished finished"
+
+
+def test_fine_only_never_runs_a_coarse_one(folder):
+    second = run(folder, large_bytes=0, tiers="fine")
+    assert (second["tiers"], second["cached"]) == ("fine", "True")
+    assert second["runs"] == "0 5"
 
 
 def test_another_loss_of_the_same_signature_starts_with_the_coarse_one(folder):
