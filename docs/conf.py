@@ -28,6 +28,8 @@ nitpick_ignore = [
     # Their projects do not document them.
     ("py:exc", "gymnasium.error.ResetNeeded"),
     ("py:class", "jax._src.core.Var"),
+    # `asyncio.Future` names the module that it is compiled in.
+    ("py:class", "_asyncio.Future"),
     # The arguments of a function under `eb.cell`, a ParamSpec.
     ("py:class", "P"),
 ]
