@@ -4,8 +4,9 @@ import asyncio
 import threading
 
 import pytest
-from asking_models import make_params, steps
+from asking_models import steps
 from compared_answers import assert_same
+from held_server import HeldServer
 
 import edbatch as eb
 
@@ -14,35 +15,6 @@ import edbatch as eb
 def coarse():
     with eb.use_tiers("coarse"):
         yield
-
-
-class Held:
-    """A server whose thread starts nothing until it is let go."""
-
-    def __init__(self, **options):
-        self.started, self.go_on = threading.Event(), threading.Event()
-        self.params = make_params()
-        self.server = eb.Server(eb.batch(self._model), self.params, **options)
-        self.first = self.server.submit_nowait("hold")
-        assert self.started.wait(60)
-
-    def _model(self, params, count):
-        if count == "hold":
-            self.started.set()
-            self.go_on.wait(60)
-            return None
-        if count == "stop":
-            raise StopIteration
-        if count == "fail":
-            raise ValueError("told to fail")
-        return steps(params, count)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.go_on.set()
-        self.server.close()
 
 
 def count_wake_ups(loop):
@@ -68,7 +40,7 @@ def test_a_loop_is_woken_once_for_all_that_end_together():
         found = await asyncio.gather(*futures)
         return found, ended, len(wake_ups)
 
-    with Held() as held:
+    with HeldServer() as held:
         found, ended, wake_ups = asyncio.run(main(held))
         for each in found:
             assert_same(each, steps(held.params, 2))
@@ -89,7 +61,7 @@ def test_one_of_many_is_cancelled_and_one_fails():
         tasks[5].get_loop().call_later(0.2, tasks[5].cancel)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    with Held() as held:
+    with HeldServer() as held:
         first, second, failed, stopped, last, endless = asyncio.run(main(held))
         assert_same(first, steps(held.params, 1))
         assert_same(last, steps(held.params, 3))
@@ -110,7 +82,7 @@ def test_a_future_that_is_cancelled_outside_cancels_that_of_the_loop():
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(future, 60)
 
-    with Held() as held:
+    with HeldServer() as held:
         asyncio.run(main(held))
 
 
@@ -124,7 +96,7 @@ def test_a_closed_event_loop_ends_nothing(caplog):
         return await asyncio.gather(*own)
 
     futures = []
-    with Held() as held:
+    with HeldServer() as held:
         asyncio.run(leave(held))  # its loop is closed before the answer
         for k, each in enumerate(asyncio.run(ask(held))):
             assert_same(each, steps(held.params, k))
@@ -143,7 +115,7 @@ def test_a_callback_that_raises_keeps_no_answer_from_others():
         held.go_on.set()
         return await asyncio.gather(*futures), told
 
-    with Held() as held:
+    with HeldServer() as held:
         found, told = asyncio.run(main(held))
         for k, each in enumerate(found):
             assert_same(each, steps(held.params, k))
@@ -158,14 +130,14 @@ def test_loops_are_told_when_the_server_is_closed():
         held.server.close()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    with Held() as held:
+    with HeldServer() as held:
         found = asyncio.run(main(held))
     assert [type(each) for each in found] == [eb.errors.ServerClosedError] * 3
 
 
 def test_many_are_submitted_in_order_with_one_wake_up(monkeypatch):
     notified = []
-    with Held() as held:
+    with HeldServer() as held:
         changed = held.server._queue.changed
         notify = changed.notify
         monkeypatch.setattr(changed, "notify", lambda *n: notified.append(notify(*n)))
@@ -182,7 +154,7 @@ def test_many_are_submitted_in_order_with_one_wake_up(monkeypatch):
 
 
 def test_many_are_taken_all_or_none():
-    with Held(max_waiting=4) as held:
+    with HeldServer(max_waiting=4) as held:
         server = held.server
         waiting = server.submit_many([1, 2])
         with pytest.raises(eb.ServerFullError, match="none of them was taken; try"):

@@ -6,6 +6,7 @@ import threading
 import pytest
 from asking_models import make_params, steps
 from compared_answers import assert_same
+from held_server import HeldServer
 
 import edbatch as eb
 from edbatch.policies.serving.choices import LARGEST
@@ -19,39 +20,9 @@ def coarse():
         yield
 
 
-class Held:
-    """A server with one place, which a request holds until it is let go."""
-
-    def __init__(self, **options):
-        self.started, self.go_on = threading.Event(), threading.Event()
-        self.params = make_params()
-        self.server = eb.Server(
-            eb.batch(self._model), self.params, max_in_flight=1, **options
-        )
-        self.first = self.server.submit_nowait("hold")
-        assert self.started.wait(60)
-
-    def _model(self, params, count):
-        if count == "hold":
-            self.started.set()
-            self.go_on.wait(60)
-            count = 0
-        if count == "endless":
-            self.started.set()
-            count = 10**9
-        return steps(params, count)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.go_on.set()
-        self.server.close()
-
-
 def test_who_waits_for_a_cancelled_request_is_told():
     """While it waits, while it runs, and when the server is closed."""
-    with Held() as held:
+    with HeldServer(max_in_flight=1) as held:
         server = held.server
         waiting = [server.submit_nowait(k) for k in range(4)]
         assert [each.cancel() for each in waiting[:2]] == [True, True]
@@ -71,7 +42,7 @@ def test_who_waits_for_a_cancelled_request_is_told():
 
 
 def test_threads_may_cancel_the_same_request(caplog):
-    with Held() as held:
+    with HeldServer(max_in_flight=1) as held:
         futures = [held.server.submit_nowait(k) for k in range(50)]
         start = threading.Barrier(4)
 
@@ -90,7 +61,7 @@ def test_threads_may_cancel_the_same_request(caplog):
 
 
 def test_cancelled_requests_leave_room_for_others():
-    with Held(max_waiting=4) as held:
+    with HeldServer(max_in_flight=1, max_waiting=4) as held:
         server = held.server
         for _ in range(3):
             dead = [server.submit_nowait(k) for k in range(3)]
@@ -116,7 +87,7 @@ def test_cancelled_requests_leave_room_for_others():
 
 def test_a_request_that_waits_is_told_of_its_deadline():
     """Though no other one ends, so that it never gets a place."""
-    with Held() as held:
+    with HeldServer(max_in_flight=1) as held:
         held.go_on.set()
         held.first.result(60)
         held.started.clear()
