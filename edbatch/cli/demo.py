@@ -109,7 +109,8 @@ def _run(tour: "Tour", hidden: int, tell: Tell) -> dict[str, Any]:
     tell(
         f"   one tree at a time {speed['unbatched_per_s']:,.0f} trees/s; batched"
         f" {speed['instances_per_s']:,.0f} trees/s, {ratio:.1f} times as fast;"
-        f" {speed['compiles']} programs compiled in {speed['compile_s']:.1f} s\n"
+        f" {speed['compile_s']:.1f} s went into first calls: programs compiled, and"
+        " kernels of the host\n"
     )
     tell("5. Check every number, and the gradients, against the model of one tree.")
     checked = tour.verify()
