@@ -24,7 +24,13 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from edbatch.arguments import as_path, check_number
-from edbatch.compilation.cache_key import ENTRY, cache_key_at, entry_of
+from edbatch.compilation.cache_key import (
+    ENTRY,
+    KERNEL_CACHES_OPTION,
+    cache_key_at,
+    entry_of,
+    has_device_plugin,
+)
 from edbatch.errors import EdbatchError
 from edbatch.stored_programs.folder import FOLDER, FOLDER_OPTION, SUFFIX
 
@@ -144,6 +150,10 @@ def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
     FOLDER.opened = folder
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if not has_device_plugin():
+        # The path of caches of GPUs' kernels, an option of the compiler, is in each
+        # key: no program of a folder would be found once the folder was moved.
+        jax.config.update(KERNEL_CACHES_OPTION, "none")
     if before != str(folder):
         compilation_cache.reset_cache()  # JAX opens a folder once
     _warn_once_of_bad_entries()

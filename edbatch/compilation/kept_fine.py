@@ -3,9 +3,10 @@
 A fine one that is read quickly needs no coarse one; for a large one, the coarse one
 runs until the background thread has read it.
 
-A note says which module a function's signature led to and which entry of JAX's cache
-holds its program. The module is compared by its text, and the entry looked for, so a
-note that is out of date costs a trace of what stands around the plan.
+A note says which module a function's signature led to, which entry of JAX's cache
+holds its program, and in which folder, if that matters. The module is compared by its
+text, and the entry looked for, so a note that is out of date costs a trace of what
+stands around the plan.
 
 Reading takes about a CPU second for each MB of an entry, since XLA parses and copies
 the description of all instructions (docs/results.md).
@@ -14,7 +15,7 @@ the description of all instructions (docs/results.md).
 import hashlib
 from typing import Any
 
-from edbatch.compilation.cache_key import entry_of
+from edbatch.compilation.cache_key import entry_of, path_in_keys
 from edbatch.compilation.tier import Tier
 from edbatch.stored_programs.content import digest_of
 from edbatch.stored_programs.folder import FOLDER
@@ -49,7 +50,7 @@ def write_note(name: str, lowered: Any, key: str) -> None:
         lowered: The lowered program, as JAX returns it.
         key: The key in JAX's cache.
     """
-    note = f"{_digest(lowered)} {key}".encode()
+    note = " ".join((_digest(lowered), key, path_in_keys())).encode()
     if FOLDER.read(name) != note:
         FOLDER.write(name, note)
 
@@ -85,7 +86,10 @@ def _read(name: str) -> tuple[str, str] | None:
     content = FOLDER.read(name)
     if content is None:
         return None
-    digest, _, key = content.decode(errors="replace").partition(" ")
+    parts = content.decode(errors="replace").split(" ", 2)
+    if len(parts) < 3 or parts[2] != path_in_keys():
+        return None
+    digest, key, _ = parts
     entry = entry_of(key)
     return (digest, key) if entry is not None and entry.exists() else None
 

@@ -11,10 +11,13 @@ PROGRAM = """
 import sys, threading, time
 import jax, jax.numpy as jnp
 import edbatch as eb
+from edbatch.compilation import kept_fine
 from edbatch.compilation.worker import WORKER
 
 where, seconds = sys.argv[1], float(sys.argv[2])
-sizes = {"trace": 2000, "compile": 150}
+sizes = {"trace": 2000, "compile": 150, "fill": 250, "read": 250}
+eb.use_compilation_cache()
+kept_fine.LARGE_BYTES = 0
 
 class Tiered:
     def __init__(self, tier="fine"):
@@ -34,7 +37,9 @@ def function(x, plan):
 jitted = eb.jit(function, tiers="auto")
 for _ in range(3):
     jitted(jnp.ones((8, 8)), Tiered())
-if where == "compile":
+if where == "fill":
+    assert eb.wait_for_compilations(200)
+elif where != "trace":
     while not WORKER.in_compiler and not eb.wait_for_compilations(0.001):
         pass
 time.sleep(seconds)
@@ -45,7 +50,7 @@ if len(sys.argv) > 3:
 LIMIT_S = 4.0  # beside the compilation, which takes longer
 
 
-def run(tmp_path, *arguments):
+def run(tmp_path, *arguments, cache="off"):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
@@ -53,7 +58,7 @@ def run(tmp_path, *arguments):
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "EDBATCH_CACHE_DIR": str(cache)},
     )
     ended = time.time()
     state, began = done.stdout.split()
@@ -66,6 +71,16 @@ def run(tmp_path, *arguments):
 )
 def test_exit_neither_hangs_nor_crashes(tmp_path, where, seconds):
     done, state, took = run(tmp_path, where, seconds)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert state == "busy"
+    assert took < LIMIT_S
+
+
+def test_exit_while_a_program_of_the_cache_is_read(tmp_path):
+    cache = tmp_path / "programs"
+    done, state, _ = run(tmp_path, "fill", 0.0, cache=cache)
+    assert (done.returncode, done.stderr, state) == (0, "", "idle")
+    done, state, took = run(tmp_path, "read", 0.0, cache=cache)
     assert (done.returncode, done.stderr) == (0, "")
     assert state == "busy"
     assert took < LIMIT_S

@@ -1,6 +1,7 @@
 """Fine programs that an earlier process compiled run from the first call on."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,9 +11,12 @@ PROGRAM = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 import edbatch as eb
-from edbatch.compilation import kept_fine
+from edbatch.compilation import cache, kept_fine
 from edbatch.stored_programs import stored_program
 
+if "--plugin" in sys.argv:
+    cache.has_device_plugin = lambda: True
+    sys.argv.remove("--plugin")
 made, make = [], stored_program._make
 def note(*args):
     made.append(args[1])
@@ -54,11 +58,14 @@ print("states", *(each.state for each in eb.compile_report()))
 """
 
 
-def run(folder, scale=1, wait=True, large_bytes=None, tiers="auto", warning=""):
+def run(
+    folder, scale=1, wait=True, large_bytes=None, tiers="auto", warning="", plugin=False
+):
     """Runs the program; what it printed, by first word, without warnings."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM, str(scale), str(int(wait))]
-        + ([] if large_bytes is None else [str(large_bytes)]),
+        + ([] if large_bytes is None else [str(large_bytes)])
+        + (["--plugin"] if plugin else []),
         capture_output=True,
         text=True,
         timeout=300,
@@ -102,11 +109,46 @@ def test_of_a_large_one_that_ran_once_nothing_is_read(folder):
     assert second["runs"] == "2 0", "the second run asks for it"
 
 
-def test_a_large_one_that_is_damaged_is_compiled_in_the_background(tmp_path):
-    run(tmp_path)
-    [note] = tmp_path.glob("edbatch-fine-*")
-    entry = tmp_path / f"{note.read_bytes()[32:].decode().split()[1]}-cache"
+@pytest.mark.parametrize("move", [shutil.copytree, os.rename])
+def test_a_folder_that_was_moved_holds_the_same_programs(folder, tmp_path, move):
+    here, there = tmp_path / "here", tmp_path / "there"
+    shutil.copytree(folder, here)
+    move(here, there)
+    second = run(there, wait=False)
+    assert second["made"] == ""
+    assert (second["tiers"], second["cached"]) == ("fine", "True")
+
+
+@pytest.mark.parametrize("large_bytes", [0, None])
+def test_where_keys_hold_the_path_a_moved_folder_starts_with_the_coarse_one(
+    tmp_path, large_bytes
+):
+    here, there = tmp_path / "here", tmp_path / "there"
+    run(here, plugin=True)
+    assert run(here, wait=False, plugin=True)["tiers"] == "fine"
+    here.rename(there)
+    moved = run(there, wait=False, plugin=True, large_bytes=large_bytes)
+    assert moved["made"] == "", "lowered programs do not depend on it"
+    assert (moved["tiers"], moved["cached"]) == ("coarse", "False")
+
+
+def damage(folder, tier):
+    [note] = folder.glob(f"edbatch-{tier}-*")
+    entry = folder / f"{note.read_bytes()[32:].decode().split()[1]}-cache"
     entry.write_bytes(entry.read_bytes()[:100])
+
+
+def test_a_damaged_coarse_one_is_compiled_again(folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    damage(tmp_path, "coarse")
+    found = run(tmp_path, large_bytes=0, warning="edbatch cache --clear")
+    assert (found["tiers"], found["cached"]) == ("coarse fine", "False True")
+    assert found["states"] == "finished finished"
+
+
+def test_a_large_one_that_is_damaged_is_compiled_in_the_background(folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    damage(tmp_path, "fine")
     found = run(tmp_path, large_bytes=0, warning="edbatch cache --clear")
     assert (found["tiers"], found["cached"]) == ("coarse fine", "True False")
     assert found["states"] == "finished finished"
