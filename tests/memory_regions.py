@@ -1,5 +1,6 @@
 """Compiled programs take regions of memory, of which a process has few."""
 
+import gc
 from pathlib import Path
 
 import jax
@@ -14,4 +15,5 @@ def drop_programs_if_many() -> None:
     compile that gets no more of them ends the process.
     """
     if _REGIONS.exists() and _REGIONS.read_bytes().count(b"\n") > 15_000:
+        gc.unfreeze()  # what the programs hold may be in cycles
         jax.clear_caches()

@@ -168,16 +168,6 @@ def test_a_recorder_that_holds_its_handles_is_collected():
     assert gone() is None
 
 
-@pytest.fixture
-def quick_collection():
-    """Collections do not look through what was there before the test."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("quick_collection")
 def test_what_a_signature_refers_to_stays():
     """An object at the address of another is not taken for it."""
     memory = CallMemory()
