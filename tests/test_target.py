@@ -225,6 +225,8 @@ def test_every_field_has_a_test():
         "control",
         "pretransposed_bytes",
         "coarse_options",
+        "small_product",
+        "small_product_options",
         "member_widths",
         "own_memory",
     }

@@ -16,6 +16,29 @@ _READ = 2.0  # multiply-adds in the time in which one byte comes from main memor
 _CACHED = 2**26  # bytes; parameters of a family beyond come from main memory
 
 
+def product_work(node_type: NodeType, types: TypeTable) -> float:
+    """Counts the multiply-adds of a cell's matrix products for one batch row.
+
+    Args:
+        node_type: The type of its nodes.
+        types: The table that it is in.
+
+    Returns:
+        The multiply-adds, of a product with a weight as many as it has elements. The
+        body of a loop counts once.
+    """
+    node_type = form_of(node_type, types).first
+
+    def make() -> float:
+        graph, _ = traced_type(node_type, types)
+        return sum(
+            math.sqrt(math.prod(each.left + each.right + each.result))
+            for each in summarize(graph.nodes).products
+        )
+
+    return types.derived((product_work, node_type, trace_settings()), make)
+
+
 def row_work(node_type: NodeType, types: TypeTable) -> float:
     """Estimates the work of a cell for one batch row.
 
@@ -31,13 +54,9 @@ def row_work(node_type: NodeType, types: TypeTable) -> float:
 
     def make() -> float:
         graph, specs = traced_type(node_type, types)
-        products = sum(
-            math.sqrt(math.prod(each.left + each.right + each.result))
-            for each in summarize(graph.nodes).products
-        )
         moved = [each.shape for each in jax.tree.leaves(specs)]
         moved += [shape_of(each) for each in graph.outputs]
-        return products + _MOVED * sum(map(math.prod, moved))
+        return product_work(node_type, types) + _MOVED * sum(map(math.prod, moved))
 
     return types.derived((row_work, node_type, trace_settings()), make)
 

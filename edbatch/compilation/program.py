@@ -21,7 +21,7 @@ class Programs:
         runs: How often each tier ran.
         lock: Of whoever compiles what a call waits for; not held by what compiles
             ahead, which is in `refining`.
-        is_fine: Whether the fine program is compiled.
+        fine: The jitted function of the fine one; None if it is not compiled.
         coarse: The jitted function of the coarse one; None if it is not compiled, or
             dropped because the fine one is.
         refining: The compilation of the fine one ahead of calls, in the background or
@@ -35,11 +35,16 @@ class Programs:
     reason: str
     runs: Runs = field(default_factory=Runs)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    is_fine: bool = False
+    fine: Any = None
     coarse: Any = None
     refining: Pending | None = None
     stays_coarse: bool = False
     refine_after: int = REFINE_AFTER
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the fine program is compiled."""
+        return self.fine is not None
 
     @property
     def is_ready(self) -> bool:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from edbatch.target import Option
+
 Tier = Literal["fine", "coarse"]
 
 
@@ -36,13 +38,24 @@ def has_other_tier(tree: Any, tier: Tier) -> bool:
     )
 
 
-def coarse_options(tree: Any) -> dict[str, Any]:
-    """Returns the options of XLA that the plans in a pytree give to coarse programs."""
-    found: dict[str, Any] = {}
-    for part in jax.tree.leaves(tree, is_leaf=_is_plan):
-        if hasattr(type(part), "coarse_options"):
-            found |= part.coarse_options()
-    return known_options(found.items())
+def compiler_options(tree: Any) -> dict[str, Any]:
+    """Returns the options of XLA that all plans in a pytree have in common.
+
+    The program is compiled by one set of options, for plans of cells that may differ.
+
+    Args:
+        tree: Any pytree, with plans anywhere in it, of the tier that is compiled.
+
+    Returns:
+        Those that this version of XLA knows, by name; none where there is no plan.
+    """
+    plans = [
+        part.compiler_options().items()
+        for part in jax.tree.leaves(tree, is_leaf=_is_plan)
+        if hasattr(type(part), "compiler_options")
+    ]
+    common = set(plans[0]).intersection(*plans[1:]) if plans else set()
+    return known_options(sorted(common))
 
 
 def known_options(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -51,7 +64,7 @@ def known_options(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @functools.cache
-def _is_known(name: str, value: bool | int) -> bool:
+def _is_known(name: str, value: Option) -> bool:
     """Tells whether XLA takes an option; their names change from version to version."""
     identity = jax.jit(lambda x: x).lower(np.float32(0))
     given: dict[str, Any] = {name: value}

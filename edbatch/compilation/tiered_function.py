@@ -46,8 +46,9 @@ from edbatch.compilation.signature import (
 from edbatch.compilation.stages import compile_stages
 from edbatch.compilation.tier import (
     Tier,
-    coarse_options,
+    compiler_options,
     has_other_tier,
+    in_tier,
     run_in_tier,
 )
 from edbatch.compilation.worker import WORKER, Pending, Work
@@ -96,7 +97,8 @@ class TieredFunction:
         self._tiers = tiers
         self._name = name or name_of(function)
         self._inlined = inlined
-        self._fine: Any = jax.jit(function, **self._options)
+        self._inner: Any = jax.jit(function, **self._options)
+        self._jitted: dict[tuple[tuple[str, Any], ...], Any] = {(): self._inner}
         self._programs: dict[Key, Programs] = {}
         self._avals: Avals = {}  # of the signatures
         self._lock = threading.Lock()
@@ -106,9 +108,9 @@ class TieredFunction:
         """Runs the function: its fine program if there is one, else the coarse one."""
         if is_tracing() or getattr(jax.config, _DISABLED):
             inlined = self._inlined and is_staging()
-            return (self._function if inlined else self._fine)(*args, **kwargs)
+            return (self._function if inlined else self._inner)(*args, **kwargs)
         programs = self._find(args, kwargs)
-        while not programs.is_fine:
+        while (fine := programs.fine) is None:
             coarse = programs.coarse
             if coarse is None or (self._tiers or SETTINGS.tiers) == "fine":
                 self._compile_first(programs, args, kwargs)
@@ -118,7 +120,7 @@ class TieredFunction:
                 self._maybe_refine(programs)
             return coarse(*args, **kwargs)
         programs.runs.fine += 1
-        return self._fine(*args, **kwargs)
+        return fine(*args, **kwargs)
 
     def warm_up(self, *args: Any, **kwargs: Any) -> None:
         """Compiles ahead for a call, which it does not make.
@@ -203,8 +205,8 @@ class TieredFunction:
         Returns:
             A function of arguments of the same shapes, whose calls are not counted.
         """
-        found: Callable[..., Any] = self._fine
-        return found if self._find(args, kwargs).is_fine else None
+        found: Callable[..., Any] | None = self._find(args, kwargs).fine
+        return found
 
     def compilations(self) -> tuple[Compilation, ...]:
         """Returns the records of what was compiled for this function, in their order.
@@ -229,7 +231,7 @@ class TieredFunction:
         Returns:
             The lowered program.
         """
-        return self._fine.lower(*args, **kwargs)
+        return self._fine(args, kwargs).lower(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Traces the fine program, as ``jax.jit(function).trace`` does.
@@ -241,7 +243,7 @@ class TieredFunction:
         Returns:
             The traced program.
         """
-        return self._fine.trace(*args, **kwargs)
+        return self._fine(args, kwargs).trace(*args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the shapes of the results, as ``jax.jit(function).eval_shape``.
@@ -253,14 +255,15 @@ class TieredFunction:
         Returns:
             A pytree of ``jax.ShapeDtypeStruct``.
         """
-        return self._fine.eval_shape(*args, **kwargs)
+        return self._inner.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Drops all programs."""
         with self._lock:
             self._programs.clear()
             self._avals.clear()
-        self._fine.clear_cache()
+        for jitted in list(self._jitted.values()):
+            jitted.clear_cache()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds the function as a method."""
@@ -327,8 +330,9 @@ class TieredFunction:
                 return
             self._check_stance(programs)
             if tiers == "fine":
-                self._compile(programs, "fine", self._fine, args, kwargs)
-                programs.is_fine, programs.coarse = True, None
+                fine = self._fine(args, kwargs)
+                self._compile(programs, "fine", fine, args, kwargs)
+                programs.fine, programs.coarse = fine, None
                 return
             in_background = tiers == "auto" and self._reads_fine_later(programs)
             if (
@@ -362,20 +366,31 @@ class TieredFunction:
             self._name, "fine", programs.reason, programs=programs.runs
         )
         check = functools.partial(check_note, note)
+        fine = self._fine(args, kwargs)
         try:
             with only_stored():
-                compile_stages(self._fine, args, kwargs, record, at_lowered=check)
+                compile_stages(fine, args, kwargs, record, at_lowered=check)
         except NotStoredError:
             return False
         keep(record)
-        programs.is_fine = True
+        programs.fine = fine
         return True
+
+    def _fine(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the function of `jax.jit` for the fine program of a signature."""
+        options = compiler_options((args, kwargs))
+        key = tuple(options.items())
+        if key not in self._jitted:
+            made = jax.jit(self._function, compiler_options=options, **self._options)
+            self._jitted.setdefault(key, made)
+        return self._jitted[key]
 
     def _coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns a function of `jax.jit` for the coarse program of a signature."""
+        options = compiler_options(in_tier((args, kwargs), "coarse"))
         return jax.jit(
             run_in_tier(self._function, "coarse"),
-            compiler_options=coarse_options((args, kwargs)) or None,
+            compiler_options=options or None,
             **self._options,
         )
 
@@ -393,10 +408,9 @@ class TieredFunction:
                 )
                 programs.coarse, programs.stays_coarse = coarse, True
                 return
-            self._compile(
-                programs, "fine", self._fine, args, kwargs, background=background
-            )
-        programs.is_fine, programs.coarse = True, None
+            fine = self._fine(args, kwargs)
+            self._compile(programs, "fine", fine, args, kwargs, background=background)
+        programs.fine, programs.coarse = fine, None
 
     def _compile(
         self,

@@ -12,12 +12,13 @@ from edbatch.cell.backward import TapedCell, taped_cell
 from edbatch.cell.members import MemberCell, member_cell
 from edbatch.cell.program import CellProgram, Packed, cell_program
 from edbatch.cell.while_loops import may_not_end
+from edbatch.cell.work import product_work
 from edbatch.executor.loop_name import type_name
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.stream.format import RecordFormat, record_formats
 from edbatch.stream.loop import Loop
-from edbatch.target import CPU, Target
+from edbatch.target import CPU, Option, Target
 
 Tier = Literal["fine", "coarse"]
 
@@ -109,6 +110,18 @@ class ProgramShape:
             options.remat,
             options.target,
         )
+
+    def compiler_options(self) -> dict[str, Option]:
+        """Returns the options of XLA for its tier, on its target."""
+        target = self.options.target
+        if self.options.tier == "coarse":
+            return dict(target.coarse_options)
+        if not target.small_product_options:
+            return {}
+        used = {loop.type_id for loop in self.loops}
+        work = (product_work(self._type(each), self.types) for each in used)
+        small = max(work, default=0.0) <= target.small_product
+        return dict(target.small_product_options) if small else {}
 
     def with_options(self, **options: Any) -> "ProgramShape":
         """Returns the program, made in another way.

@@ -26,7 +26,7 @@ from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop
 from edbatch.stream.slice_variants import SliceVariants
 from edbatch.stream.stream import Stream
-from edbatch.target import CPU, Target
+from edbatch.target import CPU, Option, Target
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ class Plan:
         """
         return self._with_options(tier=tier)
 
-    def coarse_options(self) -> dict[str, bool | int]:
-        """Returns the options of XLA for the coarse program."""
-        return dict(self.shape.program.options.target.coarse_options)
+    def compiler_options(self) -> dict[str, Option]:
+        """Returns the options of XLA for the program of its tier."""
+        return self.shape.program.compiler_options()
 
     def _with_options(self, **options: Any) -> "Plan":
         """Returns the plan with other options, itself where nothing changes."""

@@ -15,6 +15,7 @@ from edbatch.graph.output_tree import ResultRows, ResultShape
 from edbatch.plan.padding import instance_mask
 from edbatch.plan.plan import Plan
 from edbatch.sharding.report import ShardedReport
+from edbatch.target import Option
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,9 @@ class ShardedPlan:
         shards = self.shards.in_tier(tier)
         return self if shards is self.shards else replace(self, shards=shards)
 
-    def coarse_options(self) -> dict[str, bool | int]:
-        """Returns the options of XLA for the coarse program."""
-        return self.shards.coarse_options()
+    def compiler_options(self) -> dict[str, Option]:
+        """Returns the options of XLA for the program of its tier."""
+        return self.shards.compiler_options()
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], ShardedShape]:
         """Splits the plan into arrays and the static part."""

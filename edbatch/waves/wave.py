@@ -16,6 +16,7 @@ from edbatch.graph.output_tree import ResultShape
 from edbatch.plan.keys import give_keys
 from edbatch.plan.run import take_results
 from edbatch.stream.stream import Stream
+from edbatch.target import Option
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,9 @@ class Wave:
         program = program.with_options(tier=tier)
         return replace(self, shape=replace(self.shape, program=program))
 
-    def coarse_options(self) -> dict[str, bool | int]:
-        """Returns the options of XLA for the coarse program."""
-        return dict(self.shape.program.options.target.coarse_options)
+    def compiler_options(self) -> dict[str, Option]:
+        """Returns the options of XLA for the program of its tier."""
+        return self.shape.program.compiler_options()
 
     def static_sizes(self) -> dict[str, Any]:
         """Returns, by name, what a program is compiled for beside shapes of arrays."""

@@ -8,7 +8,7 @@ from tiered_runs import PARAMS
 from trees import encode, sample_trees
 
 import edbatch as eb
-from edbatch.compilation.tier import coarse_options
+from edbatch.compilation.tier import compiler_options
 
 COMPILE = "/jax/core/compile/backend_compile_duration"
 
@@ -33,7 +33,8 @@ def plan(batched):
 @pytest.fixture
 def compiled(plan):
     """The threads in which XLA compiles programs, while a test runs."""
-    coarse_options(plan)  # tries once in a process which options XLA knows
+    for tier in ("fine", "coarse"):  # tries once in a process which options XLA knows
+        compiler_options(plan.in_tier(tier))
     found = []
 
     def count(event, duration, **details):

@@ -1,27 +1,44 @@
-"""Coarse programs are compiled with the options that this version of XLA knows."""
+"""Programs are compiled with the options of their plans that this XLA knows."""
 
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import edbatch as eb
-from edbatch.compilation.tier import coarse_options
+from edbatch.compilation.tier import compiler_options, known_options
 from edbatch.target import CPU, GPU
 
+SMALL = known_options(CPU.small_product_options)
 
-def test_options_of_the_target_reach_the_compiler(monkeypatch):
-    made = []
-    jit = jax.jit
+
+def layer(length):
+    """A model of one product, of a square weight."""
+    params = np.random.default_rng(0).standard_normal((length, length), "f4")
+    cell = eb.cell(lambda params, x: jnp.tanh(x @ params), name="layer")
+    batched = eb.batch(lambda params, x: cell(params, cell(params, x)), params=params)
+    return params, batched, [np.full(length, k / 9, "f4") for k in range(3)]
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The options of compilers that functions of `jax.jit` are given."""
+    found, jit = [], jax.jit
 
     def watched(function, **options):
-        made.append(options.get("compiler_options"))
+        found.append(options.get("compiler_options"))
         return jit(function, **options)
 
+    monkeypatch.setattr(jax, "jit", watched)
+    return found
+
+
+def test_options_of_coarse_programs_reach_the_compiler(made):
     double = eb.cell(lambda params, x: 2 * x)
     batched = eb.batch(lambda params, x: double(params, x), params={})
     plan = batched.plan([1.0, 2.0])
-    monkeypatch.setattr(jax, "jit", watched)
     function = eb.jit(lambda plan: batched.apply({}, plan), tiers="coarse")
     assert np.asarray(function(plan))[:2].tolist() == [2.0, 4.0]
     assert dict(CPU.coarse_options) in made
@@ -30,9 +47,66 @@ def test_options_of_the_target_reach_the_compiler(monkeypatch):
 def test_unknown_options_are_left_out():
     double = eb.cell(lambda params, x: 2 * x)
     batched = eb.batch(lambda params, x: double(params, x), params={})
-    plan = batched.plan([1.0, 2.0])
+    plan = batched.plan([1.0, 2.0]).in_tier("coarse")
     more = (*CPU.coarse_options, ("xla_no_such_option", True))
     own = plan.on(replace(CPU, coarse_options=more))
-    assert coarse_options([own, 3]) == dict(CPU.coarse_options)
-    assert coarse_options(plan.on(GPU)) == {}
-    assert coarse_options(3) == {}
+    assert compiler_options([own, 3]) == dict(CPU.coarse_options)
+    assert compiler_options(plan.on(GPU)) == {}
+    assert compiler_options(3) == {}
+
+
+@pytest.mark.parametrize(("length", "is_small"), [(8, True), (256, True), (257, False)])
+def test_small_products_have_options_of_their_own(length, is_small):
+    assert SMALL, "this version of XLA knows them"
+    _, batched, xs = layer(length)
+    plan = batched.plan(xs)
+    assert compiler_options(plan) == (SMALL if is_small else {})
+    assert compiler_options(plan.in_tier("coarse")) == dict(CPU.coarse_options)
+    assert compiler_options(plan.on(GPU)) == {}
+
+
+def test_of_plans_that_differ_the_program_has_what_they_share():
+    small, large = (layer(length)[1:] for length in (8, 300))
+    plans = [batched.plan(xs) for batched, xs in (small, large)]
+    assert compiler_options(plans) == {}
+    assert compiler_options([plans[0], {"again": plans[0]}]) == SMALL
+    coarse = [plan.in_tier("coarse") for plan in plans]
+    assert compiler_options(coarse) == dict(CPU.coarse_options)
+
+
+def test_functions_of_two_sizes_are_right_and_each_is_compiled_once(made):
+    def loss(params, plan, apply):
+        return jnp.sum(apply(params, plan) ** 2, where=plan.instance_mask[:, None])
+
+    step = eb.jit(jax.value_and_grad(loss), tiers="fine", static_argnames="apply")
+    for _ in range(2):
+        for length in (8, 300):
+            params, batched, xs = layer(length)
+            xs = [jnp.asarray(each) for each in xs]
+
+            def unbatched(params, xs=xs):
+                ends = [jnp.tanh(jnp.tanh(x @ params) @ params) for x in xs]
+                return sum((each**2).sum() for each in ends)
+
+            found = step(params, batched.plan(xs), apply=batched.apply)
+            expected = jax.value_and_grad(unbatched)(params)
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    assert made.count(SMALL) == 1
+
+
+def test_the_options_are_those_of_the_program_that_runs():
+    params, batched, xs = layer(8)
+    step = eb.jit(batched.apply, tiers="fine")
+    plan = batched.plan(xs)
+    text = step.lower(params, plan).compile().as_text()
+    plain = jax.jit(batched.apply).lower(params, plan).compile().as_text()
+    assert "ynn_fusion" not in text and "dot" in text
+    assert "ynn_fusion" in plain, "else the option is in the way"
+
+
+def test_inside_a_trace_options_are_left_out():
+    params, batched, xs = layer(8)
+    step, plan = eb.jit(batched.apply, tiers="fine"), batched.plan(xs)
+    found = jax.jit(lambda params: step(params, plan) * 2)(params)
+    np.testing.assert_allclose(found, 2 * step(params, plan), rtol=1e-5, atol=1e-6)
