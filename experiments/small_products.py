@@ -1,0 +1,89 @@
+"""By which library do a CPU's products run faster: YNNPACK's threads, or Eigen's?
+
+XLA runs the products of a program by YNNPACK where an option does not forbid it. Fine
+programs whose cells all have few multiply-adds for a row are compiled with that option
+(`small_product` of `edbatch/target.py`). This compiles programs of ready workloads both
+ways and runs them in turns. In a clone, on an idle machine:
+
+    python experiments/small_products.py
+    python experiments/small_products.py --workloads tree-lstm --hidden 128
+
+Columns: *work*, the multiply-adds for a row of the largest cell; *small*, whether
+programs get the option; then elapsed milliseconds of the forward pass and of value and
+gradient, each by YNNPACK, by Eigen, and the share of the second in the first, medians.
+Takes ten minutes on two cores, most of it to compile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import numpy as np
+
+import edbatch as eb
+from edbatch.cell.work import product_work
+from edbatch.measuring import loss_of, side_by_side
+from edbatch.models import get_workload
+from edbatch.target import CPU
+
+from arguments import option, parse_arguments
+
+COLUMNS = ("workload", "hidden", "work", "small", "forward ms", "gradient ms")
+NEVER, ALWAYS = -1, 2**62
+
+
+@dataclass(frozen=True)
+class Arguments:
+    workloads: str = option(
+        "tree-lstm,tree-lstm-childsum,lattice-lstm,bilstm-tagger,bilstm-tagger-char,"
+        "lstm-nmt,transition-parser,mv-rnn",
+        "Workloads, separated by commas.",
+    )
+    hidden: str = option("64", "Lengths of states, separated by commas.")
+    batch_size: int = option(64, "Instances of a minibatch.")
+    rounds: int = option(15, "How often each program is timed.")
+    seed: int = option(0, "Seed of inputs and parameters.")
+
+
+def measure(name: str, hidden: int, arguments: Arguments) -> str:
+    """Measures one workload; a row of the table."""
+    workload = get_workload(name)
+    params = workload.init_params(jax.random.key(arguments.seed), hidden)
+    batched = eb.batch(workload.model, params=params)
+    rng = np.random.default_rng(arguments.seed)
+    plan = batched.plan(workload.sample(rng, arguments.batch_size))
+    types = batched.types
+    work = max(
+        product_work(types.types[loop.type_id], types)
+        for loop in plan.shape.program.loops
+    )
+    ways = [
+        jax.device_put(plan.on(replace(CPU, small_product=each)))
+        for each in (NEVER, ALWAYS)
+    ]
+    value_and_grad = jax.value_and_grad(loss_of(batched))
+    steps = [eb.jit(each) for each in (batched.apply, value_and_grad)]
+    runs = [partial(step, params, own) for step in steps for own in ways]
+    times = np.median(side_by_side(runs, arguments.rounds), axis=1)
+    small = "yes" if work <= CPU.small_product else "no"
+    pairs = (
+        f"{ynnpack:.2f}, {eigen:.2f}: {eigen / ynnpack:.2f}"
+        for ynnpack, eigen in times.reshape(2, 2)
+    )
+    return " | ".join((name, str(hidden), f"{work:,.0f}", small, *pairs))
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Prints a row per workload and length of states."""
+    arguments = parse_arguments(Arguments, __doc__, words)
+    eb.use_tiers("fine")
+    eb.keep_memory()
+    print(" | ".join(COLUMNS))
+    for name in arguments.workloads.split(","):
+        for hidden in arguments.hidden.split(","):
+            print(measure(name, int(hidden), arguments), flush=True)
+
+
+if __name__ == "__main__":
+    main()
