@@ -22,6 +22,7 @@ import numpy as np
 
 import edbatch as eb
 from edbatch.cell.jaxpr import body_of, inner_bodies
+from edbatch.compilation.tier import compiler_options
 from edbatch.measuring import loss_of
 from edbatch.models import get_workload
 
@@ -133,8 +134,7 @@ def measure(name: str, way: str, tier: str, arguments: Arguments) -> str:
     batched = eb.batch(model, params=params)
     plan = batched.plan(instances).in_tier(tier)
     run = batched.apply if way == "forward" else jax.grad(loss_of(batched))
-    options = plan.coarse_options() if tier == "coarse" else None
-    jitted = jax.jit(run, compiler_options=options or None)
+    jitted = jax.jit(run, compiler_options=compiler_options(plan) or None)
     traced, trace_s = timed(lambda: jitted.trace(params, plan))
     lowered, lower_s = timed(traced.lower)
     compile_s = timed(lowered.compile)[1] if arguments.compile else 0.0

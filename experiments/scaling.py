@@ -79,7 +79,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
         leaves = jax.tree.leaves(function.apply(params, plan))
         return sum(jnp.square(each).mean() for each in leaves)
 
-    step = jax.jit(_transform(arguments.measure)(loss))
+    step = eb.jit(_transform(arguments.measure)(loss), tiers="fine")
     rng = np.random.default_rng(arguments.seed)
     minibatches = [
         function.record_all(workload.sample(rng, arguments.batch_size))

@@ -17,7 +17,9 @@ from memory_regions import drop_programs_if_many
 from quick_compile import quick_compile
 
 import edbatch
+from edbatch.compilation.tier import try_options
 from edbatch.stored_programs.folder import FOLDER
+from edbatch.target import CPU
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
@@ -136,6 +138,12 @@ def few_programs() -> Iterator[None]:
 def own_lowered_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps no lowered programs, and forgets the folder that a test opens for them."""
     monkeypatch.setattr(FOLDER, "opened", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tried_options() -> None:
+    """What edbatch compiles to try options of XLA, no test counts."""
+    try_options(CPU)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,6 +20,7 @@ from jax._src.lru_cache import LRUCache
 VARIABLE = "EDBATCH_TEST_PROGRAMS"
 _SUFFIX = "-cache"  # of JAX's files
 _PREFIX = "edbatch-programs-"
+_KEPT_S = 0.03  # what compiles faster takes as long to write and to read
 _FORGOTTEN_S = 24 * 3600.0
 _put_in_place = LRUCache.put
 
@@ -64,7 +65,7 @@ class KeptPrograms:
             return
         LRUCache.put = put_whole
         jax.config.update("jax_compilation_cache_dir", os.environ[VARIABLE])
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _KEPT_S)
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         if self._made is not None:

@@ -6,6 +6,9 @@ from contextlib import contextmanager
 
 import jax
 
+from edbatch.compilation.tier import try_options
+from edbatch.target import choose_target
+
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -30,6 +33,8 @@ class CompileCount:
 def count_compiles() -> Iterator[CompileCount]:
     """Counts the programs that are compiled in this context, in any thread.
 
+    Not those by which edbatch finds out, once, which options this version of XLA knows.
+
     Yields:
         The count, which goes on growing until the context ends.
 
@@ -42,6 +47,7 @@ def count_compiles() -> Iterator[CompileCount]:
         >>> count.programs - before
         1
     """
+    try_options(choose_target())
     count = CompileCount()
     jax.monitoring.register_event_duration_secs_listener(count._listen)
     try:

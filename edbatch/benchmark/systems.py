@@ -77,7 +77,7 @@ class Batched:
             compiler=compiler,
             cache_bytes=0,
         )
-        self._train = jax.jit(jax.value_and_grad(loss_of(self.batched)))
+        self._train = eb.jit(jax.value_and_grad(loss_of(self.batched)), tiers="fine")
 
     def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
         """Records the model on each instance."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from edbatch.target import Option
+from edbatch.target import Option, Target
 
 Tier = Literal["fine", "coarse"]
 
@@ -61,6 +61,17 @@ def compiler_options(tree: Any) -> dict[str, Any]:
 def known_options(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Returns those of some options of XLA that this version knows."""
     return {name: value for name, value in options if _is_known(name, value)}
+
+
+def try_options(target: Target) -> None:
+    """Finds out which options of a target XLA knows, by small programs, once.
+
+    Whoever counts programs calls it before, or counts these.
+
+    Args:
+        target: The target.
+    """
+    known_options(target.coarse_options + target.small_product_options)
 
 
 @functools.cache

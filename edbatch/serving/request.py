@@ -172,7 +172,9 @@ class Queue:
             requests = []
             for instance in instances:
                 future = RequestFuture(self._note_cancelled)
-                request = Request(instance, self._numbers, priority, deadline, future)
+                request = Request(
+                    instance, self._numbers, priority, deadline, future, submitted=now
+                )
                 self._numbers += 1
                 heappush(self._requests, request)
                 requests.append(request)

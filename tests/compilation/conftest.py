@@ -8,7 +8,8 @@ from tiered_runs import PARAMS
 from trees import encode, sample_trees
 
 import edbatch as eb
-from edbatch.compilation.tier import compiler_options
+from edbatch.compilation.tier import try_options
+from edbatch.target import CPU
 
 COMPILE = "/jax/core/compile/backend_compile_duration"
 
@@ -31,10 +32,9 @@ def plan(batched):
 
 
 @pytest.fixture
-def compiled(plan):
+def compiled():
     """The threads in which XLA compiles programs, while a test runs."""
-    for tier in ("fine", "coarse"):  # tries once in a process which options XLA knows
-        compiler_options(plan.in_tier(tier))
+    try_options(CPU)
     found = []
 
     def count(event, duration, **details):

@@ -13,6 +13,7 @@ from trees import encode, sample_trees
 from trees import make_params as make_tree_params
 
 import edbatch as eb
+from edbatch.compilation.tier import compiler_options
 from edbatch.compiler import OFF
 from edbatch.executor.arenas import compiled_copies, new_arenas
 from edbatch.executor.loops import Loops
@@ -39,7 +40,12 @@ class Running:
             self.compiles += 1
             return Loops().run(program, prepared, arenas, pools, stream)
 
-        self.jitted = jax.jit(run, static_argnums=0, donate_argnums=2)
+        self.jitted = jax.jit(
+            run,
+            static_argnums=0,
+            donate_argnums=2,
+            compiler_options=compiler_options(plan) or None,  # as direct calls
+        )
         self.arenas = {}
         self.clear()
 

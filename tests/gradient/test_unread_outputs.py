@@ -75,12 +75,13 @@ def make_params():
 
 WORDS = [0, 1, 2, 1, 1, 3, 1]
 OPTIONS = {
-    "default": {},
+    "default": {"sizes": eb.Sizes(widths=(4, 8))},
     "narrow": {"sizes": eb.Sizes(widths=(4,))},
     "remat": {"compiler": eb.Compiler(remat="always"), "sizes": eb.Sizes(widths=(4,))},
     "unpacked": {
         "compiler": eb.Compiler(packing="never"),
         "planner": eb.Planner(layout="aligned"),
+        "sizes": eb.Sizes(widths=(4, 8)),
     },
 }
 

@@ -1,6 +1,7 @@
 """Futures of requests, and requests that wait: cancelled, late, or too many."""
 
 import concurrent.futures
+import itertools
 import threading
 
 import pytest
@@ -12,6 +13,8 @@ import edbatch as eb
 from edbatch.policies.serving.choices import LARGEST
 from edbatch.policies.serving.heuristics import ServingHeuristic
 from edbatch.schedule.serving.policy import Admission
+from edbatch.serving import request
+from edbatch.serving.stats import Counts
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +123,12 @@ def test_an_idle_server_tells_of_deadlines():
         assert server.stats().in_flight == 0
         other = server.submit_nowait(2)
     assert_same(other.result(60), steps(params, 2))
+
+
+def test_the_deadline_that_is_told_is_the_one_that_was_given(monkeypatch):
+    """However long the thread that submits stands still."""
+    clock = itertools.count(1e6, 0.01)
+    monkeypatch.setattr(request.time, "perf_counter", lambda: next(clock))
+    one, other = request.Queue(8, Counts()).put([1, 2], 200.0, 0.0)
+    for each in (one, other):
+        assert "deadline of 200 ms" in str(request.late(each))
