@@ -206,8 +206,11 @@ class Bench:
         clients, connection = self._start()
         memory = MemoryLog(min(1.0, 0.6 * minutes), self._process.pid)
         traced = []
-        for _ in range(2):  # in the second half no object is new for good
-            clients.run(self._draw(rate), 30 * minutes, own.swap_s)
+        # After the first part no object is new for good, unless a crowd is larger than
+        # those before, which is one or another part's.
+        parts = 4 if own.traced else 1
+        for _ in range(parts):
+            clients.run(self._draw(rate), 60 * minutes / parts, own.swap_s)
             if own.traced:
                 clients.receive(clients.all_ended, _DRAIN_S)
                 traced.append(self._ask("traced", clients))

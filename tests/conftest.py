@@ -123,15 +123,20 @@ def quick_compiles() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs() -> Iterator[None]:
-    """Drops compiled programs long before there are too many.
+    """Drops compiled programs long before there are too many."""
+    yield
+    drop_programs_if_many()
 
-    Before each file what is in use is hidden from Python's collector: programs of other
-    files are millions of objects, which a test that collects would look through.
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Hides what is in use before a file from Python's collector.
+
+    Programs of other files are millions of objects, which each test that collects
+    would look through.
     """
     gc.collect()
     gc.freeze()
-    yield
-    drop_programs_if_many()
 
 
 @pytest.fixture(autouse=True)

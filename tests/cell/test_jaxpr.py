@@ -50,7 +50,12 @@ from edbatch.cell.jaxpr import (
 )
 from edbatch.compilation import use_compilation_cache
 from edbatch.compilation.cache import _JAX_WARNINGS, _READING
-from edbatch.compilation.cache_key import ENTRY, cache_key_at, entry_of
+from edbatch.compilation.cache_key import (
+    ENTRY,
+    KERNEL_CACHES_OPTION,
+    cache_key_at,
+    entry_of,
+)
 from edbatch.compilation.stages import _CACHE_HIT, _CACHE_MISS
 from edbatch.stored_programs.program_key import _OTHER_SETTINGS
 
@@ -484,6 +489,7 @@ def test_all_settings_are_known_by_name():
         *("jax_compilation_cache_dir", "jax_enable_compilation_cache"),
         "jax_persistent_cache_min_compile_time_secs",
         "jax_persistent_cache_min_entry_size_bytes",
+        KERNEL_CACHES_OPTION,
     } <= names
     # Those of a thread are attributes.
     with jax.default_matmul_precision("highest"):

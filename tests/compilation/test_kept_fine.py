@@ -138,19 +138,16 @@ def damage(folder, tier):
     entry.write_bytes(entry.read_bytes()[:100])
 
 
-def test_a_damaged_coarse_one_is_compiled_again(folder, tmp_path):
+@pytest.mark.parametrize(
+    ("tier", "cached"), [("coarse", "False True"), ("fine", "True False")]
+)
+def test_a_damaged_program_is_compiled_again(folder, tmp_path, tier, cached):
+    """A large fine one in the background."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    damage(tmp_path, "coarse")
+    damage(tmp_path, tier)
     found = run(tmp_path, large_bytes=0, warning="edbatch cache --clear")
-    assert (found["tiers"], found["cached"]) == ("coarse fine", "False True")
-    assert found["states"] == "finished finished"
-
-
-def test_a_large_one_that_is_damaged_is_compiled_in_the_background(folder, tmp_path):
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    damage(tmp_path, "fine")
-    found = run(tmp_path, large_bytes=0, warning="edbatch cache --clear")
-    assert (found["tiers"], found["cached"]) == ("coarse fine", "True False")
+    assert (found["tiers"], found["cached"]) == ("coarse fine", cached)
+    assert found["background"] == "False True"
     assert found["states"] == "finished finished"
 
 

@@ -75,7 +75,7 @@ def make_params():
 
 WORDS = [0, 1, 2, 1, 1, 3, 1]
 OPTIONS = {
-    "default": {"sizes": eb.Sizes(widths=(4, 8))},
+    "default": {},
     "narrow": {"sizes": eb.Sizes(widths=(4,))},
     "remat": {"compiler": eb.Compiler(remat="always"), "sizes": eb.Sizes(widths=(4,))},
     "unpacked": {
