@@ -61,8 +61,7 @@ class Target:
             multiply-adds for one row.
         small_product_options: Options of XLA for the fine programs with small products.
             On CPUs their products run by Eigen in place of YNNPACK, whose threads cost
-            more than they bring: a tagger's forward pass of hidden 64 takes 9.1 in
-            place of 12.9 ms on two cores, but 29 in place of 23 of hidden 128.
+            more than they bring: see "Products of small cells" in docs/results.md.
     """
 
     kind: str

@@ -152,7 +152,7 @@ def open_cache(folder: Path, max_bytes: int = MAX_BYTES) -> str | None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if not has_device_plugin():
         # The path of caches of GPUs' kernels, an option of the compiler, is in each
-        # key: no program of a folder would be found once the folder was moved.
+        # key of JAX 0.10, not of 0.12: no program would be found in a moved folder.
         jax.config.update(KERNEL_CACHES_OPTION, "none")
     if before != str(folder):
         compilation_cache.reset_cache()  # JAX opens a folder once

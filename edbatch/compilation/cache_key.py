@@ -47,13 +47,13 @@ def entry_of(key: str) -> Path | None:
 
 
 def path_in_keys() -> str:
-    """Returns what keys hold of the path of the cache.
+    """Returns what keys may hold of the path of the cache.
 
-    With XLA's caches of kernels, keys are of the folder in which they were made, and
-    its programs are found in no other.
+    With XLA's caches of kernels, keys of JAX 0.10 are of the folder in which they were
+    made, and its programs are found in no other.
 
     Returns:
-        The path; nothing where keys hold none of it.
+        The path; nothing where keys hold none of it in any version.
     """
     folder = getattr(jax.config, FOLDER_OPTION) or ""
     caches = getattr(jax.config, KERNEL_CACHES_OPTION) or "none"
