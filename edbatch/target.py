@@ -58,10 +58,14 @@ class Target:
             hidden 64, take 0.7 in place of 4.3 CPU seconds to compile, and three times
             as long to run.
         small_product: A program has small products if none of its cells takes more
-            multiply-adds for one row.
+            multiply-adds for one row, and three quarters of all multiply-adds are in
+            types that have wide chunks.
+        wide_chunk: Rows from which on a chunk is wide.
         small_product_options: Options of XLA for the fine programs with small products.
             On CPUs their products run by Eigen in place of YNNPACK, whose threads cost
-            more than they bring: see "Products of small cells" in docs/results.md.
+            more than they bring; Eigen prepares the weights for each chunk, which costs
+            more than that where chunks are narrow: see "Products of small cells" in
+            docs/results.md.
     """
 
     kind: str
@@ -82,6 +86,7 @@ class Target:
 
     coarse_options: tuple[tuple[str, Option], ...] = ()
     small_product: int = 0
+    wide_chunk: int = 64
     small_product_options: tuple[tuple[str, Option], ...] = ()
 
 

@@ -1,9 +1,10 @@
 """By which library do a CPU's products run faster: YNNPACK's threads, or Eigen's?
 
 XLA runs the products of a program by YNNPACK where an option does not forbid it. Fine
-programs whose cells all have few multiply-adds for a row are compiled with that option
-(`small_product` of `edbatch/target.py`). This compiles programs of ready workloads both
-ways and runs them in turns. In a clone, on an idle machine:
+programs whose cells all have few multiply-adds for a row, and most of these in wide
+chunks, are compiled with that option (`small_product` of `edbatch/target.py`). This
+compiles programs of ready workloads both ways and runs them in turns. In a clone, on an
+idle machine:
 
     python experiments/small_products.py
     python experiments/small_products.py --workloads tree-lstm --hidden 128
@@ -22,7 +23,6 @@ import jax
 import numpy as np
 
 import edbatch as eb
-from edbatch.cell.work import product_work
 from edbatch.measuring import loss_of, side_by_side
 from edbatch.models import get_workload
 from edbatch.target import CPU
@@ -53,20 +53,17 @@ def measure(name: str, hidden: int, arguments: Arguments) -> str:
     batched = eb.batch(workload.model, params=params)
     rng = np.random.default_rng(arguments.seed)
     plan = batched.plan(workload.sample(rng, arguments.batch_size))
-    types = batched.types
-    work = max(
-        product_work(types.types[loop.type_id], types)
-        for loop in plan.shape.program.loops
-    )
+    program = plan.shape.program
+    work = max(program.products().values())
     ways = [
-        jax.device_put(plan.on(replace(CPU, small_product=each)))
+        jax.device_put(plan.on(replace(CPU, small_product=each, wide_chunk=0)))
         for each in (NEVER, ALWAYS)
     ]
     value_and_grad = jax.value_and_grad(loss_of(batched))
     steps = [eb.jit(each) for each in (batched.apply, value_and_grad)]
     runs = [partial(step, params, own) for step in steps for own in ways]
     times = np.median(side_by_side(runs, arguments.rounds), axis=1)
-    small = "yes" if work <= CPU.small_product else "no"
+    small = "yes" if program.compiler_options() else "no"
     pairs = (
         f"{ynnpack:.2f}, {eigen:.2f}: {eigen / ynnpack:.2f}"
         for ynnpack, eigen in times.reshape(2, 2)

@@ -226,6 +226,7 @@ def test_every_field_has_a_test():
         "pretransposed_bytes",
         "coarse_options",
         "small_product",
+        "wide_chunk",
         "small_product_options",
         "member_widths",
         "own_memory",

@@ -22,6 +22,8 @@ from edbatch.target import CPU, Option, Target
 
 Tier = Literal["fine", "coarse"]
 
+_MOST = 0.75  # of all multiply-adds; lattices that have two thirds in wide chunks lose
+
 
 @dataclass(frozen=True)
 class CompileOptions:
@@ -116,12 +118,27 @@ class ProgramShape:
         target = self.options.target
         if self.options.tier == "coarse":
             return dict(target.coarse_options)
-        if not target.small_product_options:
-            return {}
-        used = {loop.type_id for loop in self.loops}
-        work = (product_work(self._type(each), self.types) for each in used)
-        small = max(work, default=0.0) <= target.small_product
-        return dict(target.small_product_options) if small else {}
+        if target.small_product_options and self._has_small_products():
+            return dict(target.small_product_options)
+        return {}
+
+    def products(self) -> dict[int, float]:
+        """Counts the multiply-adds for one row in matrix products, by type."""
+        used = sorted({loop.type_id for loop in self.loops})
+        return {each: product_work(self._type(each), self.types) for each in used}
+
+    def _has_small_products(self) -> bool:
+        """Tells whether no cell has large products, and most run in wide chunks."""
+        target, products = self.options.target, self.products()
+        widest: dict[int, int] = {}
+        for loop in self.loops:
+            widest[loop.type_id] = max(widest.get(loop.type_id, 0), loop.width)
+        rows = dict(self.type_rows)
+        work = {each: rows.get(each, 1) * products[each] for each in products}
+        wide = sum(work[each] for each in work if widest[each] >= target.wide_chunk)
+        return max(
+            products.values(), default=0.0
+        ) <= target.small_product and wide >= _MOST * sum(work.values())
 
     def with_options(self, **options: Any) -> "ProgramShape":
         """Returns the program, made in another way.

@@ -14,12 +14,12 @@ from edbatch.target import CPU, GPU
 SMALL = known_options(CPU.small_product_options)
 
 
-def layer(length):
-    """A model of one product, of a square weight."""
+def layer(length, rows=3):
+    """A model of one product, of a square weight, and its inputs."""
     params = np.random.default_rng(0).standard_normal((length, length), "f4")
     cell = eb.cell(lambda params, x: jnp.tanh(x @ params), name="layer")
     batched = eb.batch(lambda params, x: cell(params, cell(params, x)), params=params)
-    return params, batched, [np.full(length, k / 9, "f4") for k in range(3)]
+    return params, batched, [np.full(length, k / (3 * rows), "f4") for k in range(rows)]
 
 
 @pytest.fixture
@@ -55,14 +55,36 @@ def test_unknown_options_are_left_out():
     assert compiler_options(3) == {}
 
 
-@pytest.mark.parametrize(("length", "is_small"), [(8, True), (256, True), (257, False)])
-def test_small_products_have_options_of_their_own(length, is_small):
+@pytest.mark.parametrize(
+    ("length", "rows", "is_small"),
+    [(8, 3, True), (256, 100, True), (257, 100, False), (256, 3, False)],
+)
+def test_small_products_have_options_of_their_own(length, rows, is_small):
     assert SMALL, "this version of XLA knows them"
-    _, batched, xs = layer(length)
+    _, batched, xs = layer(length, rows)
     plan = batched.plan(xs)
     assert compiler_options(plan) == (SMALL if is_small else {})
     assert compiler_options(plan.in_tier("coarse")) == known_options(CPU.coarse_options)
     assert compiler_options(plan.on(GPU)) == {}
+
+
+@pytest.mark.parametrize(("narrow", "is_small"), [(2, True), (80, False)])
+def test_most_multiply_adds_have_to_be_in_wide_chunks(narrow, is_small):
+    weight = np.ones((8, 8), "f4")
+    wide = eb.cell(lambda weight, x: x @ weight, name="wide")
+    alone = eb.cell(lambda weight, x: jnp.tanh(x @ weight), name="alone")
+
+    def model(weight, instance):
+        x, steps = instance
+        x = wide(weight, x)
+        for _ in range(steps):
+            x = alone(weight, x)
+        return x
+
+    batched = eb.batch(model, params=weight)
+    xs = [(np.ones(8, "f4"), narrow if k == 0 else 0) for k in range(400)]
+    plan = batched.plan(xs)
+    assert compiler_options(plan) == (SMALL if is_small else {})
 
 
 def test_of_plans_that_differ_the_program_has_what_they_share():
