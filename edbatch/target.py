@@ -5,8 +5,9 @@ compiled for. Nothing else in edbatch asks which device there is. The numbers we
 measured on CPUs; those of GPUs follow from counts of kernels, and others have the same.
 """
 
+import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -105,6 +106,10 @@ CPU = Target(
     small_product=2**16,
     small_product_options=(("xla_cpu_experimental_ynn_fusion_type", ""),),
 )
+# On one core YNNPACK has no threads to gain by, and Eigen is faster with larger cells,
+# too, if all their weights are transposed before: those of 2**21 multiply-adds take at
+# most so many bytes. See "Products of small cells" in docs/results.md.
+CPU_OF_ONE_CORE = replace(CPU, small_product=2**21, pretransposed_bytes=2**23)
 # Widths that tensor cores multiply without padding, and few: each is compiled by
 # itself, and a chunk costs some fourteen kernels, as much as many rows: scaling.md.
 GPU = Target(
@@ -117,7 +122,6 @@ GPU = Target(
 TPU = Target("tpu")
 
 _DEFAULT = "jax_default_device"
-_TARGETS = {"cpu": CPU, "tpu": TPU}
 
 
 def target_of(platform: str) -> Target:
@@ -128,13 +132,21 @@ def target_of(platform: str) -> Target:
 
     Returns:
         The target; that of GPUs for ``"gpu"``, ``"cuda"``, ``"rocm"`` and for unknown
-        ones.
+        ones. That of a CPU is another one if the process may use one core alone.
 
     Example:
         >>> target_of("cpu").fence, target_of("cuda").kind
         ('loop', 'gpu')
     """
-    return _TARGETS.get(platform, GPU)
+    if platform == "cpu":
+        return _cpu()
+    return TPU if platform == "tpu" else GPU
+
+
+@functools.cache
+def _cpu() -> Target:
+    """Returns the target of this CPU; XLA counts its cores once, too."""
+    return CPU_OF_ONE_CORE if usable_cores() == 1 else CPU
 
 
 def choose_target(

@@ -8,6 +8,7 @@ idle machine:
 
     python experiments/small_products.py
     python experiments/small_products.py --workloads tree-lstm --hidden 128
+    python experiments/small_products.py --workloads tree-lstm --hidden 256 --cores 1
 
 Columns: *work*, the multiply-adds for a row of the largest cell; *small*, whether
 programs get the option; then elapsed milliseconds of the forward pass and of value and
@@ -15,6 +16,7 @@ gradient, each by YNNPACK, by Eigen, and the share of the second in the first, m
 Takes ten minutes on two cores, most of it to compile.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,12 +27,12 @@ import numpy as np
 import edbatch as eb
 from edbatch.measuring import loss_of, side_by_side
 from edbatch.models import get_workload
-from edbatch.target import CPU
+from edbatch.target import CPU, target_of
 
 from arguments import option, parse_arguments
 
 COLUMNS = ("workload", "hidden", "work", "small", "forward ms", "gradient ms")
-NEVER, ALWAYS = -1, 2**62
+ALWAYS = 2**62
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Arguments:
     hidden: str = option("64", "Lengths of states, separated by commas.")
     batch_size: int = option(64, "Instances of a minibatch.")
     rounds: int = option(15, "How often each program is timed.")
+    cores: int = option(0, "Cores to use, the first ones; 0 for all.")
     seed: int = option(0, "Seed of inputs and parameters.")
 
 
@@ -55,10 +58,9 @@ def measure(name: str, hidden: int, arguments: Arguments) -> str:
     plan = batched.plan(workload.sample(rng, arguments.batch_size))
     program = plan.shape.program
     work = max(program.products().values())
-    ways = [
-        jax.device_put(plan.on(replace(CPU, small_product=each, wide_chunk=0)))
-        for each in (NEVER, ALWAYS)
-    ]
+    eigen = replace(target_of("cpu"), small_product=ALWAYS, wide_chunk=0)
+    ynnpack = replace(CPU, small_product_options=())
+    ways = [jax.device_put(plan.on(each)) for each in (ynnpack, eigen)]
     value_and_grad = jax.value_and_grad(loss_of(batched))
     steps = [eb.jit(each) for each in (batched.apply, value_and_grad)]
     runs = [partial(step, params, own) for step in steps for own in ways]
@@ -74,6 +76,9 @@ def measure(name: str, hidden: int, arguments: Arguments) -> str:
 def main(words: Sequence[str] | None = None) -> None:
     """Prints a row per workload and length of states."""
     arguments = parse_arguments(Arguments, __doc__, words)
+    if arguments.cores:
+        cores = sorted(os.sched_getaffinity(0))[: arguments.cores]
+        os.sched_setaffinity(0, cores)  # before XLA starts its threads
     eb.use_tiers("fine")
     eb.keep_memory()
     print(" | ".join(COLUMNS))

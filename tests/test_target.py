@@ -11,7 +11,15 @@ import pytest
 from trees import encode, make_params, sample_trees
 
 import edbatch as eb
-from edbatch.target import CPU, GPU, TPU, choose_target, target_of
+from edbatch.target import (
+    CPU,
+    CPU_OF_ONE_CORE,
+    GPU,
+    TPU,
+    _cpu,
+    choose_target,
+    target_of,
+)
 
 TREES = sample_trees(0, 8)
 
@@ -32,6 +40,32 @@ def gpu_host(monkeypatch):
 
 
 # ---- which target ----
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Sets how many cores this process may use; several, until it is called."""
+
+    def use(count):
+        _cpu.cache_clear()
+        monkeypatch.setattr("edbatch.target.usable_cores", lambda: count)
+
+    use(2)
+    yield use
+    _cpu.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _several_cores(cores):
+    """Tests expect the target of several cores, on any machine."""
+
+
+@pytest.mark.parametrize(
+    ("count", "target"), [(1, CPU_OF_ONE_CORE), (2, CPU), (64, CPU)]
+)
+def test_one_core_has_a_target_of_its_own(cores, count, target):
+    cores(count)
+    assert choose_target() is target_of("cpu") is target
 
 
 @pytest.mark.parametrize(
@@ -208,6 +242,7 @@ def test_results_are_those_of_every_target(monkeypatch):
         GPU,
         replace(CPU, fence="barrier", fenced_slice=1, ungrouped_loops=0),
         replace(CPU, widths=(3, 10), pretransposed_bytes=0, page_bytes=8),
+        CPU_OF_ONE_CORE,
     ):
         batched, plan = planned(target, monkeypatch)
         found = jax.tree.leaves(jax.jit(batched.apply)(params, plan))

@@ -9,7 +9,7 @@ import pytest
 
 import edbatch as eb
 from edbatch.compilation.tier import compiler_options, known_options
-from edbatch.target import CPU, GPU
+from edbatch.target import CPU, CPU_OF_ONE_CORE, GPU
 
 SMALL = known_options(CPU.small_product_options)
 
@@ -62,10 +62,12 @@ def test_unknown_options_are_left_out():
 def test_small_products_have_options_of_their_own(length, rows, is_small):
     assert SMALL, "this version of XLA knows them"
     _, batched, xs = layer(length, rows)
-    plan = batched.plan(xs)
+    plan = batched.plan(xs).on(CPU)
     assert compiler_options(plan) == (SMALL if is_small else {})
     assert compiler_options(plan.in_tier("coarse")) == known_options(CPU.coarse_options)
     assert compiler_options(plan.on(GPU)) == {}
+    one_core = SMALL if rows == 100 else compiler_options(plan)
+    assert compiler_options(plan.on(CPU_OF_ONE_CORE)) == one_core
 
 
 @pytest.mark.parametrize(("narrow", "is_small"), [(2, True), (80, False)])
