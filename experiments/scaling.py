@@ -9,11 +9,11 @@ a clone:
     python experiments/scaling.py
     python experiments/scaling.py --measure forward
     python experiments/scaling.py --measure training --minibatches 20 --rounds 5
+    python experiments/scaling.py --hidden 16 --batch-size 8 --repeats 1
 
 `training` is an epoch of `edbatch.training.Trainer`, whose loader plans minibatches in
 a thread, and `inference` a pass over the data with such a loader; the others are steps
 alone, their plans on the devices.
-    python experiments/scaling.py --hidden 16 --batch-size 8 --repeats 1
 
 Takes ten minutes on two cores, most of it to compile. Keep the machine otherwise idle.
 """
