@@ -51,10 +51,11 @@ def test_memory_is_back_when_all_is_answered(short):
     _, found, _ = short
     growth = np.diff(found["traced_bytes"])
     # Percentiles keep the latencies of all requests, 64 bytes each. A larger crowd than
-    # those before leaves call stacks and a longer table of rows for the next one, in
-    # one part; a leak grows in each.
+    # those before leaves call stacks and a longer table of rows for the next one, and
+    # they go again in another part (368, -283 and 155 kB were seen on a busy machine);
+    # a leak grows in each part.
     assert len(growth) == 3
-    assert np.median(growth) < 100_000 + 25 * sum(found["sent"].values())
+    assert np.min(growth) < 100_000 + 25 * sum(found["sent"].values())
 
 
 def test_the_table_says_it(short):

@@ -137,7 +137,7 @@ def test_types_that_are_not_aligned_are_not_looked_at(monkeypatch):
 @pytest.mark.parametrize("align_node_ns", [0.0, 30.0])
 def test_random_programs_with_some_types_aligned(monkeypatch, align_node_ns):
     cheap = replace(CPU, align_node_ns=align_node_ns)
-    monkeypatch.setattr("edbatch.target._TARGETS", {"cpu": cheap})
+    monkeypatch.setattr("edbatch.target._cpu", lambda: cheap)
     rng = np.random.default_rng(1)
     batched = eb.batch(
         interpret,
