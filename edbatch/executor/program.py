@@ -136,9 +136,8 @@ class ProgramShape:
         rows = dict(self.type_rows)
         work = {each: rows.get(each, 1) * products[each] for each in products}
         wide = sum(work[each] for each in work if widest[each] >= target.wide_chunk)
-        return max(
-            products.values(), default=0.0
-        ) <= target.small_product and wide >= _MOST * sum(work.values())
+        largest = max(products.values(), default=0.0)
+        return largest <= target.small_product and wide >= _MOST * sum(work.values())
 
     def with_options(self, **options: Any) -> "ProgramShape":
         """Returns the program, made in another way.

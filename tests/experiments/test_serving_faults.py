@@ -3,7 +3,6 @@
 import json
 import socket
 
-import numpy as np
 import pytest
 import scipy.stats
 
@@ -53,8 +52,8 @@ def test_memory_is_back_when_all_is_answered(short):
     traced = found["traced_bytes"]
     # Percentiles keep the latencies of all requests, 64 bytes each. A larger crowd than
     # those before leaves call stacks and a longer table of rows for the next one, in
-    # one part, and they may go again in another; a leak grows in each. The median of the
-    # slopes between all parts is the slope of a leak, whatever one part does.
+    # one part, and they may go again in another; a leak grows in each. The median of
+    # the slopes between all parts is that of a leak, whatever one part does.
     assert len(traced) == 4
     growth = scipy.stats.theilslopes(traced).slope
     assert growth < 100_000 + 25 * sum(found["sent"].values())
