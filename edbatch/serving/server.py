@@ -29,7 +29,8 @@ from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
 from edbatch.serving.decisions import WaveDecider, as_serving_policy
 from edbatch.serving.generation import Generation
 from edbatch.serving.loop_answers import LoopAnswers
-from edbatch.serving.request import Queue, Request
+from edbatch.serving.queue import Queue
+from edbatch.serving.request import Request
 from edbatch.serving.stats import Counts, ServerStats
 from edbatch.serving.wave_loop import WaveLoop
 

@@ -11,7 +11,8 @@ from edbatch.schedule.serving.policy import Admission
 from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.generation import Generation
 from edbatch.serving.loop_answers import LoopAnswers
-from edbatch.serving.request import Queue, late
+from edbatch.serving.queue import Queue
+from edbatch.serving.request import late
 from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
 
@@ -141,15 +142,18 @@ class WaveLoop:
         """
         for each in self._queue.take_late():
             self._counts.add_end("expired", each.fail(late(each)))
-        requests = self._queue.take(self._joining())
+        joining, started = self._joining(), 0
+        requests = self._queue.take(min(_AT_ONCE, joining))
         self._take_params()  # those that were swapped in before a request came, too
-        newest = self._generations[-1]
-        for started, request in enumerate(requests):
-            if started >= _AT_ONCE and not started % _FEW and self._has_values():
-                self._queue.give_back(requests[started:])
-                return started
-            newest.start(request)
-        return len(requests)
+        while requests:
+            for each in requests:
+                self._generations[-1].start(each)
+            started += len(requests)
+            if started >= _AT_ONCE and self._has_values():
+                break
+            requests = self._queue.take(min(_FEW, joining - started))
+            self._take_params()
+        return started
 
     def _has_values(self) -> bool:
         """Whether the values of a wave are there."""

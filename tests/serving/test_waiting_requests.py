@@ -2,8 +2,11 @@
 
 import concurrent.futures
 import itertools
+import math
+import sys
 import threading
 
+import numpy as np
 import pytest
 from asking_models import make_params, steps
 from compared_answers import assert_same
@@ -13,7 +16,8 @@ import edbatch as eb
 from edbatch.policies.serving.choices import LARGEST
 from edbatch.policies.serving.heuristics import ServingHeuristic
 from edbatch.schedule.serving.policy import Admission
-from edbatch.serving import request
+from edbatch.serving import queue
+from edbatch.serving.request import late
 from edbatch.serving.stats import Counts
 
 
@@ -128,7 +132,134 @@ def test_an_idle_server_tells_of_deadlines():
 def test_the_deadline_that_is_told_is_the_one_that_was_given(monkeypatch):
     """However long the thread that submits stands still."""
     clock = itertools.count(1e6, 0.01)
-    monkeypatch.setattr(request.time, "perf_counter", lambda: next(clock))
-    one, other = request.Queue(8, Counts()).put([1, 2], 200.0, 0.0)
+    monkeypatch.setattr(queue.time, "perf_counter", lambda: next(clock))
+    one, other = queue.Queue(8, Counts()).put([1, 2], 200.0, 0.0)
     for each in (one, other):
-        assert "deadline of 200 ms" in str(request.late(each))
+        assert "deadline of 200 ms" in str(late(each))
+
+
+class PlainQueue:
+    """What a `Queue` does, by looking through all that waits, each time."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def take(self, most):
+        self.waiting.sort(key=lambda each: (-each.priority, each.number))
+        taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        return taken
+
+    def drop_cancelled(self):
+        kept = [each for each in self.waiting if not each.future.cancelled()]
+        dropped = len(self.waiting) - len(kept)
+        self.waiting = kept
+        return dropped
+
+    def take_late(self, now):
+        late = [each for each in self.waiting if each.is_late(now)]
+        self.waiting = [each for each in self.waiting if each not in late]
+        return late
+
+    def oldest(self):
+        return min((each.submitted for each in self.waiting), default=math.inf)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_queue_gives_what_one_that_looks_through_all_gives(monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    now = 0.0
+    monkeypatch.setattr(queue.time, "perf_counter", lambda: now)
+    counts = Counts()
+    own, plain, taken, cancelled = queue.Queue(150, counts), PlainQueue(), [], 0
+    for _ in range(2000):
+        now += rng.exponential(0.01)
+        action = rng.integers(9)
+        if action < 4:
+            deadline_ms = None if rng.random() < 0.6 else rng.exponential(200.0)
+            new = own.put([None] * rng.integers(4), deadline_ms, rng.integers(3).item())
+            plain.waiting += new
+        elif action == 4:
+            taken = own.take(int(rng.integers(12)))
+            assert taken == plain.take(len(taken))
+        elif action < 7 and plain.waiting + taken:
+            some = [*plain.waiting, *taken]
+            some[rng.integers(len(some))].future.cancel()
+        elif action == 7:
+            cancelled += plain.drop_cancelled()
+            late = own.take_late()
+            assert {each.number for each in late} == {
+                each.number for each in plain.take_late(now)
+            }
+            assert len(own) == len(plain.waiting)
+            assert counts.summary(0, 0, ()).cancelled == cancelled
+            assert own.deadline <= min(
+                (each.deadline for each in plain.waiting if each.deadline is not None),
+                default=math.inf,
+            )
+        else:
+            cancelled += plain.drop_cancelled()
+            own.take_late()
+            plain.take_late(now)
+            assert own.oldest() == plain.oldest()
+        if len(plain.waiting) > 140:
+            assert own.take(140) == plain.take(140)
+    assert cancelled > 20
+    assert own.take(1000) == plain.take(1000)
+    assert len(own) == 0 and own.oldest() == math.inf
+
+
+def executed(call):
+    """How many instructions of Python a call executes."""
+    found = 0
+
+    def count(frame, event, _):
+        nonlocal found
+        frame.f_trace_opcodes = True
+        found += event == "opcode"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return found
+
+
+def turn_of(waiting):
+    """A turn of a server's thread where so many wait: some are late, or cancelled."""
+    counts = Counts()
+    own = queue.Queue(waiting + 100, counts)
+    requests = own.put([None] * waiting, None, 0.0)
+    own.put([None] * 4, 0.0, 0.0)
+    for each in requests[waiting // 2 :: waiting // 8]:
+        each.future.cancel()
+
+    def turn():
+        assert len(own.take_late()) == 4
+        assert len(own.take(16)) == 16
+        own.oldest()
+
+    found = executed(turn)
+    assert counts.summary(0, 0, ()).cancelled >= 4
+    assert len(own) < waiting
+    return found
+
+
+def test_a_turn_takes_as_long_however_many_wait():
+    """Else a server that has fallen behind never catches up."""
+    few, many = turn_of(64), turn_of(6400)
+    assert many < 1.5 * few
+
+
+def test_what_has_left_the_queue_is_forgotten():
+    """Also behind a request that waits for ever, and before deadlines have passed."""
+    own = queue.Queue(8, Counts())
+    own.put([None], None, -1.0)
+    for _ in range(5000):
+        [request] = own.put([None], 1e9, 0.0)
+        assert own.take(1) == [request]
+    heaps = (own._by_urgency, own._by_arrival, own._by_deadline)
+    assert max(len(each._entries) for each in heaps) < 100
+    assert len(own) == 1

@@ -1,0 +1,192 @@
+"""Requests that wait to be run by a server, the most urgent first.
+
+What a turn of the server's thread costs here does not grow with the requests that wait;
+else a server that has fallen behind would get slower, and never catch up. So a request
+that is taken, cancelled or late leaves one dict, and its entries in the heaps are
+dropped once they come to the front, or once they outnumber the others (lazy deletion).
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from edbatch.errors import ServerClosedError, ServerFullError
+from edbatch.serving.request import Request
+from edbatch.serving.request_future import RequestFuture
+from edbatch.serving.stats import Counts
+
+_LEAST_ENTRIES = 64  # of a heap, before it is made anew
+
+
+class Queue:
+    """Requests that wait; threads share them.
+
+    Args:
+        most: How many may wait. Those that were cancelled do not count.
+        counts: The server's counts.
+
+    Attributes:
+        changed: A condition of whoever waits for requests; its lock guards the queue.
+        closed: Whether it takes no more.
+        deadline: When to look for late ones: no request that waits has an earlier
+            deadline.
+    """
+
+    def __init__(self, most: int, counts: Counts) -> None:
+        self._most, self._counts = most, counts
+        self._numbers = 0
+        self._waiting: dict[int, Request] = {}  # by number
+        self._by_urgency = _Heap(self._waiting, lambda each: -each.priority)
+        self._by_arrival = _Heap(self._waiting, lambda each: each.submitted)
+        self._by_deadline = _Heap(self._waiting, lambda each: each.deadline)
+        self._cancelled: deque[int] = deque()  # numbers; some may not wait any more
+        self.changed = threading.Condition()
+        self.closed = False
+        self.deadline = math.inf
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(
+        self, instances: Sequence[Any], deadline_ms: float | None, priority: float
+    ) -> list[Request]:
+        """Adds requests: all of them, or none.
+
+        Raises:
+            ServerFullError: There is no room for all.
+            ServerClosedError: It takes no more.
+        """
+        count = len(instances)
+        with self.changed:
+            if self.closed:
+                raise ServerClosedError(
+                    "the server takes no requests any more: it was drained or closed;"
+                    " send them to another one"
+                )
+            if len(self._waiting) + count > self._most:
+                self._drop_cancelled()
+            if len(self._waiting) + count > self._most:
+                raise self._full(count)
+            now = time.perf_counter()
+            deadline = None if deadline_ms is None else now + 1e-3 * deadline_ms
+            requests = []
+            for instance in instances:
+                number = self._numbers
+                # Called in any thread, maybe in one that holds the lock: it takes none.
+                future = RequestFuture(partial(self._cancelled.append, number))
+                request = Request(
+                    instance, number, priority, deadline, future, submitted=now
+                )
+                self._numbers += 1
+                requests.append(request)
+                self._add(request)
+            if requests:
+                self.changed.notify()
+            return requests
+
+    def _full(self, count: int) -> ServerFullError:
+        """Returns the error of so many requests for which there is no room."""
+        if count == 1:
+            return ServerFullError(
+                f"{self._most} requests wait already, as many as may wait; try again"
+                " later, or raise max_waiting of eb.Server"
+            )
+        mend = "try again later" if count <= self._most else "submit fewer at once"
+        return ServerFullError(
+            f"{count} requests came at once where {len(self._waiting)} wait already,"
+            f" and {self._most} may wait, so none of them was taken; {mend}, or raise"
+            " max_waiting of eb.Server"
+        )
+
+    def _add(self, request: Request) -> None:
+        """Lets a request wait; the lock is held."""
+        self._waiting[request.number] = request
+        self._by_urgency.push(request)
+        self._by_arrival.push(request)
+        if request.deadline is not None:
+            self._by_deadline.push(request)
+            self.deadline = min(self.deadline, request.deadline)
+
+    def _drop_cancelled(self) -> None:
+        """Drops those that were cancelled; the lock is held."""
+        dropped = 0
+        while self._cancelled:
+            number = self._cancelled.popleft()
+            dropped += self._waiting.pop(number, None) is not None
+        if dropped:
+            self._counts.add(cancelled=dropped)
+
+    def take_late(self) -> list[Request]:
+        """Takes those whose deadline has passed; drops those that were cancelled."""
+        now = time.perf_counter()
+        if now <= self.deadline and not self._cancelled:
+            return []
+        with self.changed:
+            self._drop_cancelled()
+            late = []
+            while (first := self._by_deadline.first()) and first.is_late(now):
+                late.append(self._waiting.pop(first.number))
+            self.deadline = math.inf
+            if first is not None and first.deadline is not None:
+                self.deadline = first.deadline
+            return late
+
+    def take(self, most: int) -> list[Request]:
+        """Takes some of the most urgent requests, at most so many."""
+        with self.changed:
+            found: list[Request] = []
+            while len(found) < most and (first := self._by_urgency.first()):
+                found.append(self._waiting.pop(first.number))
+            return found
+
+    def oldest(self) -> float:
+        """Time of submission of the first waiting request; infinite if none waits."""
+        with self.changed:
+            first = self._by_arrival.first()
+            return math.inf if first is None else first.submitted
+
+    def close(self) -> None:
+        """Takes no more; what waits stays."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+
+
+class _Heap:
+    """Numbers of requests that wait, by a key, and of some that do not any more.
+
+    Args:
+        waiting: Those that wait, by number; others change it.
+        key: The key of a request; None for one that is left out.
+    """
+
+    def __init__(
+        self, waiting: dict[int, Request], key: Callable[[Request], float | None]
+    ) -> None:
+        self._waiting, self._key = waiting, key
+        self._entries: list[tuple[float, int]] = []  # of one key, as they came
+
+    def push(self, request: Request) -> None:
+        """Adds a request that waits, and has a key."""
+        if len(self._entries) > _LEAST_ENTRIES + 2 * len(self._waiting):
+            self._entries = []
+            for each in self._waiting.values():
+                if (key := self._key(each)) is not None:
+                    self._entries.append((key, each.number))
+            heapify(self._entries)
+        elif (key := self._key(request)) is not None:
+            heappush(self._entries, (key, request.number))
+
+    def first(self) -> Request | None:
+        """Returns the request of the least key, or None if none waits."""
+        entries = self._entries
+        while entries:
+            if (found := self._waiting.get(entries[0][1])) is not None:
+                return found
+            heappop(entries)
+        return None
