@@ -83,7 +83,7 @@ def main(arguments: Arguments) -> None:
     transform: Callable[..., Any] = jax.value_and_grad
     if arguments.tables:
         transform = partial(eb.sparse.value_and_grad, tables=arguments.tables)
-    forward, step = jax.jit(batched.apply), jax.jit(transform(loss_of(batched)))
+    forward, step = eb.jit(batched.apply), eb.jit(transform(loss_of(batched)))
     calls = [partial(forward, params, plan), partial(step, params, plan)]
     times = np.median(side_by_side(calls, arguments.rounds), axis=1)
     peak, gflop = peak_gflops(graph, arguments.seed), count_flops(graph) / 1e9
