@@ -258,6 +258,7 @@ def test_every_field_has_a_test():
     elsewhere = {
         "kind",
         "control",
+        "taped_contraction",
         "pretransposed_bytes",
         "coarse_options",
         "small_product",

@@ -6,6 +6,7 @@ cotangents. The backward pass runs one batch row a second time with these in pla
 differentiates that.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -48,8 +49,9 @@ class TapedCell:
         cell: The cell.
         node_type: Its type.
         types: The table that the type is in.
-        remat: Recompute matmul outputs in the backward pass, and sum the cotangents of
-            their weights chunk by chunk: no tapes for products, less memory.
+        least_contraction: Products that contract fewer elements have no tapes: their
+            results are computed again in the backward pass, and the cotangents of their
+            weights are summed chunk by chunk, which takes less memory.
         target: The device that runs it; None for `choose_target`.
 
     Attributes:
@@ -63,7 +65,7 @@ class TapedCell:
         node_type: NodeType,
         types: TypeTable,
         *,
-        remat: bool = False,
+        least_contraction: float = 0,
         target: Target | None = None,
     ) -> None:
         self._target = choose_target() if target is None else target
@@ -95,7 +97,7 @@ class TapedCell:
         self._rules = {
             id(eqn): ready[id(eqn)][0] for eqn in equations if contains(eqn, CUSTOM_VJP)
         }
-        self._gradient = Sites(parts, of_row, self._evaluate, used, remat=remat)
+        self._gradient = Sites(parts, of_row, self._evaluate, used, least_contraction)
         self.sites = self._gradient.sites
         self.direct = self._gradient.direct
         self._site_of = {id(site.eqn): k for k, site in enumerate(self.sites)}
@@ -378,23 +380,35 @@ def taped_cell(
         node_type: The type.
         types: The table that it is in.
         packing: As for `cell_program`.
-        remat: As for `TapedCell`. Types without operands do so anyway: they run in few
-            and wide chunks, in which tapes take more time than they save.
+        remat: Whether no product has a tape. Types without operands have them for large
+            products only, or for none (`Target.taped_contraction`): they run in few and
+            wide chunks, in which tapes may take more time than they save.
         target: As for `cell_program`.
 
     Returns:
         The taped cell.
     """
-    remat = remat or not node_type.operand_kinds
     own = choose_target() if target is None else target
+    least_contraction: float = 0
+    if remat or not (node_type.operand_kinds or own.taped_contraction):
+        least_contraction = math.inf
+    elif not node_type.operand_kinds:
+        least_contraction = own.taped_contraction
     node_type = form_of(node_type, types).first
 
     def make() -> TapedCell:
         with use_abstract_mesh(NO_MESH):
             cell = cell_program(node_type, types, packing, own)
-            return TapedCell(cell, node_type, types, remat=remat, target=own)
+            return TapedCell(
+                cell,
+                node_type,
+                types,
+                least_contraction=least_contraction,
+                target=own,
+            )
 
-    key = (taped_cell, node_type, packing, remat, own, trace_settings())
+    settings = packing, least_contraction, own, trace_settings()
+    key = (taped_cell, node_type, *settings)
     return types.derived(key, make)
 
 

@@ -17,6 +17,7 @@ takes 3.06 times the forward pass; *exact*, which adds up weights' gradients bat
 batch, 5.42.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,8 @@ from edbatch.cell.jaxpr import (
     inner_bodies,
     is_float,
     name_of,
+    read_dot,
+    shape_of,
     size_of,
     variables,
 )
@@ -129,7 +132,7 @@ class Sites:
         of_row: The variables that depend on the batch row.
         evaluate: The evaluator of each equation of the run-time partition, by identity.
         used: The variables whose values matter.
-        remat: Whether products have no tapes.
+        least_contraction: Products that contract fewer elements are no sites.
 
     Attributes:
         sites: The sites, in the order in which they run.
@@ -142,11 +145,10 @@ class Sites:
         of_row: Collection[Var],
         evaluate: dict[int, Callable[[Values], Values]],
         used: Collection[Var],
-        *,
-        remat: bool,
+        least_contraction: float,
     ) -> None:
         self._of_row = of_row
-        self._remat = remat
+        self._least_contraction = least_contraction
         self._table_of = split.graph.parameters
         self._sources = _sources(split)
         self.sites: list[Site] = []
@@ -179,7 +181,9 @@ class Sites:
             return False
         parameters = [v for v in eqn.invars if self._positions([v])]
         small = sum(map(size_of, parameters)) <= _SMALL * sum(map(size_of, outputs))
-        recomputed = self._remat and name_of(eqn) == DOT_GENERAL
+        recomputed = (
+            name_of(eqn) == DOT_GENERAL and _contracted(eqn) < self._least_contraction
+        )
         # custom_vjp may return nonzero for padding rows, and while_loop is not
         # reverse-differentiable: neither is taped.
         untaped = contains(eqn, CUSTOM_VJP) or contains(eqn, WHILE)
@@ -376,6 +380,13 @@ def _sources(split: Split) -> dict[Var, frozenset[int]]:
         read = [] if stops else [found.get(v, none) for v in variables(node.invars)]
         found |= dict.fromkeys(node.outvars, none.union(*read))
     return found
+
+
+def _contracted(eqn: JaxprEqn) -> int:
+    """Returns how many elements a product contracts for each of its result."""
+    dot = read_dot(eqn)
+    assert dot is not None, "it is a product"
+    return math.prod(shape_of(eqn.invars[0])[axis] for axis in dot.dims[0])
 
 
 def _member_block(rows: int, members: int) -> int:

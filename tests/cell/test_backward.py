@@ -9,6 +9,7 @@ import edbatch as eb
 from edbatch.cell import weight_gradient
 from edbatch.cell.backward import TapedCell, taped_cell
 from edbatch.cell.program import cell_program
+from edbatch.target import CPU, CPU_OF_ONE_CORE, GPU
 
 pytestmark = pytest.mark.default_flags
 
@@ -204,3 +205,34 @@ def test_second_derivatives_are_refused():
         jax.jit(jax.hessian(loss))(floats)
     with pytest.raises(eb.PlanError, match="reverse mode only"):
         jax.jvp(loss, (floats,), (floats,))
+
+
+@eb.cell
+def project(params, features):
+    return jnp.tanh(params["projection"] @ features)
+
+
+def projected(params, features):
+    return double(params, project(params, features))
+
+
+@pytest.mark.parametrize("length", [127, 128])
+def test_long_products_of_inputs_are_taped_on_one_core(monkeypatch, length):
+    """Cells without operands compute others again; on more cores, all of them."""
+    rng = np.random.default_rng(length)
+    features = list(rng.normal(size=(3, length)).astype(np.float32))
+    weight = rng.normal(size=(HIDDEN, length)).astype(np.float32)
+    params = make_params() | {"projection": jnp.asarray(weight)}
+    batched = eb.batch(projected, params=params, compiler=eb.Compiler(hoisting="never"))
+    batched.plan(features)
+    [node_type] = [t for t in batched.types.types if not t.operand_kinds]
+
+    def taped(target, **options):
+        cell = taped_cell(node_type, batched.types, True, target=target, **options)
+        return len(cell.sites)
+
+    assert taped(CPU) == taped(GPU) == 0
+    assert taped(CPU_OF_ONE_CORE) == int(length == 128)
+    assert taped(CPU_OF_ONE_CORE, remat=True) == 0
+    monkeypatch.setattr("edbatch.target._cpu", lambda: CPU_OF_ONE_CORE)
+    eb.verify(batched, params, features)
