@@ -64,7 +64,7 @@ def measure(name: str, arguments: Arguments) -> str:
         make = partial(batched.plan, kept)
         plans.append(make())
         planning.append(min(cpu_ms(make) for _ in range(arguments.rounds)))
-        run = jax.jit(batched.apply)
+        run = eb.jit(batched.apply, tiers="fine")
         runs.append(partial(run, params, jax.device_put(plans[-1])))
     forward = np.median(side_by_side(runs, arguments.rounds), axis=1)
     total = forward + planning
