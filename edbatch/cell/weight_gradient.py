@@ -263,7 +263,7 @@ class Sites:
         sums = {k: zeros_for_sum(packed[k]) for k in self._parameters(self._products)}
         done = jnp.int32(0)
         rows = len(jax.tree.leaves(inputs)[0])
-        for size in [each for each in _BLOCKS if each <= rows]:
+        for size in _block_sizes(rows):
             end = used // size if size > _BLOCKS[-1] else -(-used // size)
 
             def add(
@@ -387,6 +387,15 @@ def _contracted(eqn: JaxprEqn) -> int:
     dot = read_dot(eqn)
     assert dot is not None, "it is a product"
     return math.prod(shape_of(eqn.invars[0])[axis] for axis in dot.dims[0])
+
+
+def _block_sizes(rows: int) -> list[int]:
+    """Rows of the blocks of a contraction over tapes of so many rows, largest first.
+
+    No block is a whole tape: XLA would take its product out of the loop and compute it
+    even where the loop has no iterations.
+    """
+    return [each // 2 if each == rows else each for each in _BLOCKS if each <= rows]
 
 
 def _member_block(rows: int, members: int) -> int:

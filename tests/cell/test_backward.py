@@ -145,7 +145,7 @@ def test_a_parameter_that_several_cells_read_gets_all_of_its_cotangent():
 
 
 @pytest.mark.parametrize("used", [0, 1, 4, 5, 15, 16, 17, 31, 33, 39, 40])
-@pytest.mark.parametrize("blocks", [(16, 4), (16, 8, 4)])
+@pytest.mark.parametrize("blocks", [(16, 4), (16, 8, 4), (128, 4)])
 def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, blocks, used):
     monkeypatch.setattr(weight_gradient, "_BLOCKS", blocks)
     batched = eb.batch(model, params=make_params())
@@ -165,6 +165,25 @@ def test_a_contraction_goes_over_the_rows_in_use(monkeypatch, blocks, used):
     [bar] = found.values()
     expected = np.einsum("no,ni->oi", bars[:used], reads[:used])
     np.testing.assert_allclose(bar, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [32, 128, 200, 1024, 1030])
+def test_no_product_of_whole_tapes_is_computed_beside_that_of_blocks(rows):
+    """XLA takes out of a loop what is the same in each iteration."""
+    batched = eb.batch(model, params=make_params())
+    node_type = types_of(batched)["step"]
+    program = cell_program(node_type, batched.types, True)
+    cell = TapedCell(program, node_type, batched.types)
+    packed = program.pack(make_params())
+
+    def contract(used, inputs, bars):
+        return cell.contract(packed, inputs, bars, None, used)
+
+    tapes = cell.new_inputs(rows), cell.new_outputs(rows)
+    lowered = jax.jit(contract).lower(jnp.int32(0), *tapes)
+    entry = lowered.compile().as_text().partition("ENTRY")[2]
+    assert " while(" in entry
+    assert "dot" not in entry
 
 
 def test_remat_tapes_tables_only():
