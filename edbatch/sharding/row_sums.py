@@ -6,8 +6,9 @@ own: what is sent is as large as what was looked up, and not as large as the tab
 gradient is dense as ever. Horovod does the same with ``tf.IndexedSlices``
 (``sparse_as_dense=False``).
 
-Gain: a gradient of tree-lstm on two CPU devices is 1.53 and 1.34 times as fast as on
-one at hidden 64 and 128, with whole arrays 1.42 and 1.22 (`experiments/scaling.py`).
+Gain: a gradient of tree-lstm on two CPU devices was 1.53 and 1.34 times as fast as on
+one at hidden 64 and 128, with whole arrays 1.42 and 1.22 (docs/results.md, "Two CPU
+devices").
 
 It works by the probes of `edbatch.gradient.tables`: their cotangents are the values.
 """
