@@ -18,13 +18,12 @@ def use_cpu_devices(count: int | None = None) -> int:
     one shard on each device. Call it before JAX does anything.
 
     The rule: a CPU is one device by default, whose wide operations XLA spreads over its
-    cores. That is the fastest choice where a loader feeds data, in inference at all
-    widths measured, in training at all but the largest. Where the same plans run again,
-    or a single minibatch has to be fast, several devices can be faster;
-    `choose_devices` measures it. What `edbatch.batch` returns runs on one device
-    however many there are: it tells once, at level INFO of the logger ``edbatch`` that
-    there are cores for more, or as a warning that other devices stay idle.
-    `edbatch.Batched.sharded` runs on all.
+    cores. Where a loader feeds data, in training and in inference, that is the fastest
+    choice, or as fast with large states. Where the same plans run again, or a single
+    minibatch has to be fast, several devices can be faster; `choose_devices` measures
+    it. What `edbatch.batch` returns runs on one device however many there are: it tells
+    once, at level INFO of the logger ``edbatch`` that there are cores for more, or as a
+    warning that other devices stay idle. `edbatch.Batched.sharded` runs on all.
 
     Args:
         count: How many devices; one per core that this process may use if None.
