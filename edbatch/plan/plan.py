@@ -415,7 +415,8 @@ def _least(types: TypeTable, loops: tuple[Loop, ...]) -> Needs:
     least: Needs = {"stream": 0}
     for loop in loops:
         node_type = types.types[loop.type_id]
-        least["stream"] = max(least["stream"], record_format(node_type, loop).length)
+        form = record_format(node_type, loop)
+        least["stream"] = max(least["stream"], form.least_stream)
         name = f"rows {loop.type_id}"
         least[name] = max(least.get(name, 0), loop.width)
         sliced = [node_type.operand_kinds[slot] for slot in loop.sliced]

@@ -71,6 +71,15 @@ class RecordFormat(NamedTuple):
         """The integers of a record."""
         return self.starts[-1]
 
+    @property
+    def least_stream(self) -> int:
+        """The least integers of a stream that a loop with such records reads.
+
+        They are more than one record: XLA would compute the cell of what is always the
+        whole stream before the loop, also where the loop has no iterations.
+        """
+        return self.length + 1
+
     def read(self, record: Any) -> Record:
         """Takes a record apart.
 

@@ -143,7 +143,7 @@ class WaveSizes(WithoutLock):
         """Loops read a record and write full chunks even if they never run."""
         for loop in loops:
             node_type = self._types.types[loop.type_id]
-            least = {"stream": record_format(node_type, loop).length}
+            least = {"stream": record_format(node_type, loop).least_stream}
             for kind in node_type.output_kinds:
                 least[f"arena {kind}"] = loop.width + 1
             for kind in node_type.external_kinds:

@@ -11,6 +11,8 @@ from trees import all_states, encode, make_params, sample_trees
 import edbatch as eb
 from edbatch.executor.arenas import compiled_copies
 from edbatch.executor.loops import run_loops
+from edbatch.models import get_workload
+from edbatch.stream.format import record_formats
 
 pytestmark = pytest.mark.default_flags
 
@@ -44,6 +46,32 @@ def leaf(params, word):
 @eb.cell
 def join(weights, left, right):
     return jnp.tanh(weights @ left + right)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_no_chunk_is_computed_outside_of_its_loop(gradient):
+    """XLA would, where all that a chunk reads is the same in each iteration."""
+    workload = get_workload("tree-gru")
+    params = workload.init_params(jax.random.key(0), 32)
+    batched = eb.batch(workload.model, "greedy", params=params)
+    trees = workload.sample(np.random.default_rng(0), 4)
+    plan = batched.plan(trees)
+    program = plan.shape.program
+    forms = record_formats(program.types.types, program.loops)
+    longest = max(range(len(forms)), key=lambda k: forms[k].length)
+    # The smallest stream for its loops, of which the one with the longest record does
+    # not iterate.
+    assert len(plan.stream) == forms[longest].least_stream
+    assert not plan.trips[:, longest].any()
+
+    def loss(params, plan):
+        results = jax.tree.leaves(batched.apply(params, plan))
+        return sum(jnp.square(each).sum() for each in results)
+
+    run = jax.jit(jax.grad(loss) if gradient else loss)
+    entry = run.lower(params, plan).compile().as_text().partition("ENTRY")[2]
+    assert " while(" in entry
+    assert "dot" not in entry
 
 
 MODELS = {
