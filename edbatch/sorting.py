@@ -5,12 +5,13 @@ them, a second or two each; these are compiled once.
 """
 
 import numpy as np
-from numba import njit
+
+from edbatch.kernel import kernel
 
 _RUN = 16  # items that are sorted by insertion, before sorted runs are merged
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def stable_order(key: np.ndarray) -> np.ndarray:
     """Lists the places of ascending keys; equal ones stay in their order.
 
@@ -54,7 +55,7 @@ def stable_order(key: np.ndarray) -> np.ndarray:
     return order
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def order_by_weight(weight: np.ndarray) -> np.ndarray:
     """Lists the places of descending weights; equal ones stay in their order.
 
@@ -75,7 +76,7 @@ def order_by_weight(weight: np.ndarray) -> np.ndarray:
     return stable_order(key)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def distinct(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lists the distinct keys, as `numpy.unique` with inverse.
 
@@ -102,7 +103,7 @@ def distinct(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return found[:count], place
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sort_in_place(values: np.ndarray) -> None:
     """Sorts a few numbers, ascending.
 

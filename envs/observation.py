@@ -2,8 +2,8 @@
 
 import numpy as np
 from gymnasium import spaces
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.schedule.frontier import FrontierState, frontier_size, remaining_size
 from edbatch.schedule.sufficient_condition import HeadState, ratio
 
@@ -27,7 +27,7 @@ def observation_space(num_types: int) -> spaces.Box:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def observe(state: FrontierState, heads: HeadState) -> np.ndarray:
     """Describes the frontier by type.
 

@@ -16,8 +16,9 @@ from edbatch.envs.samplers import Sampler, sample_tree_structure
 from edbatch.errors import PlanError, shown
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.serving.arrivals import Arrivals
+from edbatch.schedule.serving.kernels import LOOK, WAIT
 from edbatch.schedule.serving.library import InstanceLibrary
-from edbatch.schedule.serving.policy import LOOK, WAIT, ServingState, deadline_or_never
+from edbatch.schedule.serving.policy import ServingState, deadline_or_never
 from edbatch.schedule.serving.simulation import ServingConfig, Simulation
 
 _REWARDS = ("latency", "deadline")

@@ -401,9 +401,6 @@ def try_mutation(mutation: Mutation, rest: bool) -> str | None:
         top, _, inner = mutation.path.partition("/")
         file = packages / PACKAGES[top] / inner
         file.write_text(mutation.apply(file.read_text()))
-        if "@njit" in file.read_text():  # callers in other files hold the old kernel
-            for each in packages.rglob("*.nbi"):
-                each.unlink()
         found = run_tests(packages, mutation.tests.split(), mutation.compiled, "-x")
         if not found and rest:
             found = run_tests(packages, ["tests"], mutation.compiled, "-x")

@@ -24,8 +24,8 @@ Time O(E + sorting) for E operands, if types have few slots.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.block_chains import count_producers
 from edbatch.memory_planner.run_sorting import order_runs
 from edbatch.memory_planner.runs import CHANGE_COLUMNS, cut_runs, link_sequence
@@ -62,7 +62,7 @@ class Constraints(NamedTuple):
     first: np.ndarray  # [S] int32
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def align(
     tables: Tables,
     weight: np.ndarray,
@@ -122,7 +122,7 @@ def align(
     return order, is_by_tree
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _new_constraints(batch):
     """Allocates a constraint for each chunk and read; no batch has one."""
     most = 0
@@ -133,7 +133,7 @@ def _new_constraints(batch):
     return Constraints(np.empty((most, 3), np.int32), np.empty(most), first)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_constraints(tables, b, order, weight, constraints, count):
     """Adds those of a batch's chunks to the latest batch that they read; counts all."""
     batch, read, chunk_start = tables.batch, tables.read, tables.chunk_start
@@ -154,7 +154,7 @@ def _add_constraints(tables, b, order, weight, constraints, count):
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _latest_producer(tables, nodes, slot):
     """Finds the last batch that nodes read; `NONE` if they can read no slice."""
     before = latest = NONE
@@ -170,7 +170,7 @@ def _latest_producer(tables, nodes, slot):
     return latest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _accept(tables, constraints, b, order, change, is_asked):
     """Accepts or rejects the constraints of a batch, those of most bytes first."""
     sequence = np.empty(len(change), np.int32)
@@ -187,7 +187,7 @@ def _accept(tables, constraints, b, order, change, is_asked):
                 is_asked[tables.node[u, BATCH]] = True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sort_constraints(constraints, b):
     """Lists a batch's constraints by bytes; of equal ones those made first."""
     table, num_bytes, first = constraints
@@ -209,7 +209,7 @@ def _sort_constraints(constraints, b):
     return found[order_by_weight(own)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_to_follow(tables, b, nodes, weight, count):
     """Chooses the read that a batch's order follows; `NONE` if it has no read.
 
@@ -236,7 +236,7 @@ def _read_to_follow(tables, b, nodes, weight, count):
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _follow(tables, b, slot, order, position):
     """Orders the nodes of a batch as the rows of what they read in a slot."""
     batch = tables.batch

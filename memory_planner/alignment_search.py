@@ -12,8 +12,8 @@ searched.
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.alignment import align
 from edbatch.memory_planner.block_chains import chain_blocks, find_pairs
 from edbatch.memory_planner.problem import LayoutProblem
@@ -26,7 +26,7 @@ _FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; what has none is left 
 _PATIENCE = 50  # tries without gain, after which the search begins anew
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_alignment(
     problem: LayoutProblem, effort: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
@@ -85,7 +85,7 @@ def best_alignment(
     return best_order, best_blocks, best_bytes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _below(random, limit):
     """Draws a number from 0 to limit - 1 (xorshift, Marsaglia 2003)."""
     x = random[0]
@@ -96,7 +96,7 @@ def _below(random, limit):
     return np.int64(x >> np.uint64(33)) % limit
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _change(random, state, pair_bytes, read_bytes, batch_start):
     """Returns weights, order and waiting batches with a few changes."""
     pair_weight, read_weight, reference, may_wait = state

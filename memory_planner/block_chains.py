@@ -14,8 +14,8 @@ one without padding.
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.tables import (
     BATCH,
     FIRST_CHUNK,
@@ -35,7 +35,7 @@ from edbatch.memory_planner.tables import (
 from edbatch.sorting import order_by_weight, sort_in_place, stable_order
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_pairs(
     tables: Tables, order: np.ndarray, read_bytes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:
@@ -84,7 +84,7 @@ def find_pairs(
     return joined, total, possible
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_producers(
     tables: Tables,
     nodes: np.ndarray,
@@ -114,12 +114,12 @@ def count_producers(
     sort_in_place(producers)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_part(b, count, batch):
     return count[b] < batch[b + 1, START] - batch[b, START]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put_parts_outside(found, count, batch):
     """Puts blocks that are read in part first and last; False if there are more."""
     parts = 0
@@ -140,7 +140,7 @@ def _put_parts_outside(found, count, batch):
     return parts <= 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_pairs(found, count, only_whole, weight, batch, pairs, pair_bytes, num_pairs):
     for k in range(len(found) - 1):
         if only_whole and (
@@ -157,7 +157,7 @@ def _add_pairs(found, count, only_whole, weight, batch, pairs, pair_bytes, num_p
     return num_pairs
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join_equal(pairs, pair_bytes):
     """Adds up the bytes of equal pairs."""
     code = np.empty(len(pairs), np.int64)
@@ -177,7 +177,7 @@ def _join_equal(pairs, pair_bytes):
     return joined[:count], total[:count]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def chain_blocks(
     batch: np.ndarray,
     pairs: np.ndarray,

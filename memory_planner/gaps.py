@@ -5,13 +5,14 @@ rows. They stand in the order of rows, and no two of them touch.
 """
 
 import numpy as np
-from numba import njit
+
+from edbatch.kernel import kernel
 
 _ROW, _ROWS = range(2)
 _NONE = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_rows(gap: np.ndarray, gaps: int, top: int, rows: int) -> tuple[int, int, int]:
     """Takes rows from the smallest gap that has them, or from the end of the arena.
 
@@ -52,7 +53,7 @@ def take_rows(gap: np.ndarray, gaps: int, top: int, rows: int) -> tuple[int, int
     return row, gaps, top
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def give_rows_back(gap: np.ndarray, gaps: int, row: int, rows: int) -> int:
     """Adds rows to the gaps.
 

@@ -8,8 +8,8 @@ read the next one. The nodes that read one block are a *group*.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.block_chains import count_producers
 from edbatch.memory_planner.tables import (
     BATCH,
@@ -43,7 +43,7 @@ class Groups(NamedTuple):
     joined: np.ndarray  # [C, groups] int32
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_groups(
     tables: Tables, b: int, nodes: np.ndarray, weight: np.ndarray, count: np.ndarray
 ) -> Groups:
@@ -69,7 +69,7 @@ def find_groups(
     return Groups(weight[chosen[:kept]], group[:kept], joined[:kept])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _choose_reads(batch, b, read, weight):
     """Lists the reads of several blocks, most bytes first; and the most blocks."""
     chosen = np.empty(_MOST_READS, np.int32)
@@ -90,7 +90,7 @@ def _choose_reads(batch, b, read, weight):
     return chosen[:found], most
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _group(tables, b, nodes, read, count, group, joined):
     """Finds the groups of one read; False if no order of its nodes makes it a slice."""
     batch, node = tables.batch, tables.node
@@ -118,7 +118,7 @@ def _group(tables, b, nodes, read, count, group, joined):
     return fits and total == len(nodes)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sort_by_rank(producers, batch):
     for k in range(1, len(producers)):
         a = producers[k]
@@ -129,7 +129,7 @@ def _sort_by_rank(producers, batch):
         producers[at] = a
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def promised_bytes(tables: Tables, b: int, nodes: np.ndarray, groups: Groups) -> float:
     """Counts the bytes that chunks could read in place if blocks had the right order.
 
@@ -154,7 +154,7 @@ def promised_bytes(tables: Tables, b: int, nodes: np.ndarray, groups: Groups) ->
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _are_neighbours(chunk, node, start, group, joined):
     """Whether a chunk reads neighbouring blocks in order, the inner ones as a whole."""
     now = group[node[chunk[0], PLACE] - start]

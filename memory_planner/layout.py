@@ -15,10 +15,10 @@ Row 0 of every arena is zero and stands for operands that a padded list lacks.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
+from edbatch.kernel import kernel
 from edbatch.memory_planner.alignment_search import best_alignment
 from edbatch.memory_planner.planner import LAYOUTS, default_effort
 from edbatch.memory_planner.problem import (
@@ -211,7 +211,7 @@ def lay_out_in_order(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _in_order(
     order, batch_start, batch_type, cuts, nodes, num_values, tables, num_kinds
 ):

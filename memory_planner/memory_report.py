@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.kernel import kernel
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.problem import bytes_per_slot
 from edbatch.memory_planner.reuse import find_outputs
@@ -137,7 +137,7 @@ def _count_whole(layout: Layout, graph: DataflowGraph) -> int:
     return int(whole.sum())
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _most_live(
     order, batch_start, value_start, operand_start, operands, value_bytes, is_output
 ):  # fmt: skip

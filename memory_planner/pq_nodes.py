@@ -11,7 +11,8 @@ Every function takes constant time, except `new_tree`, O(n), and `preorder`, O(n
 """
 
 import numpy as np
-from numba import njit
+
+from edbatch.kernel import kernel
 
 Row = int | np.int32
 Column = int | np.int64
@@ -36,7 +37,7 @@ IS_FULL, IS_PARTIAL = 1, 2  # labels, under MARK; 0 is that of an empty node
 ROOT, FREE, USED = FIRST, LAST, CHILDREN
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def new_tree(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Makes the tree of all orderings, as compiled functions take it.
 
@@ -64,7 +65,7 @@ def new_tree(n: int) -> tuple[np.ndarray, np.ndarray]:
     return node, np.empty(rows, np.int32)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def preorder(tree: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Lists the nodes, each before its children, in the order of the frontier.
 
@@ -93,7 +94,7 @@ def preorder(tree: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarra
     return kind[:count], value[:count]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _push_children(node, v, stack, height):
     """Pushes the children so that the first is on top; returns how many."""
     first = node[v, FIRST]
@@ -111,7 +112,7 @@ def _push_children(node, v, stack, height):
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def new_node(node: np.ndarray, kind: Row) -> Row:
     """Returns a row for a node without children."""
     top = len(node) - 1
@@ -125,7 +126,7 @@ def new_node(node: np.ndarray, kind: Row) -> Row:
     return v
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def free_node(node: np.ndarray, v: Row) -> None:
     """Frees a row."""
     top = len(node) - 1
@@ -134,7 +135,7 @@ def free_node(node: np.ndarray, v: Row) -> None:
     node[top, FREE] = v
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _clear(node, v, kind):
     node[v, KIND] = kind
     node[v, PARENT] = NONE
@@ -146,13 +147,13 @@ def _clear(node, v, kind):
     node[v, MARK] = 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def other_link(node: np.ndarray, v: Row, neighbour: Row) -> Row:
     """Follows a chain on, from the neighbour through v; `NONE` is an end's."""
     return node[v, RIGHT] if node[v, LEFT] == neighbour else node[v, LEFT]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def relink(node: np.ndarray, v: Row, old: Row, new: Row) -> None:
     """Makes v, unless it is `NONE`, a neighbour of new where it was one of old."""
     if v == NONE:
@@ -163,7 +164,7 @@ def relink(node: np.ndarray, v: Row, old: Row, new: Row) -> None:
         node[v, RIGHT] = new
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def replace(node: np.ndarray, old: Row, new: Row) -> None:
     """Puts a node into the place of another, in a ring, in a chain or at the root."""
     parent, left, right = node[old, PARENT], node[old, LEFT], node[old, RIGHT]
@@ -176,7 +177,7 @@ def replace(node: np.ndarray, old: Row, new: Row) -> None:
         node[len(node) - 1, ROOT] = new
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def replace_end(node: np.ndarray, parent: Row, old: Row, new: Row) -> None:
     """Makes new an end of the parent's children if old was it."""
     if node[parent, FIRST] == old:
@@ -185,7 +186,7 @@ def replace_end(node: np.ndarray, parent: Row, old: Row, new: Row) -> None:
         node[parent, LAST] = new
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_to_ring(node: np.ndarray, parent: Row, v: Row) -> None:
     """Makes v the first child of a P node."""
     after = node[parent, FIRST]
@@ -202,7 +203,7 @@ def add_to_ring(node: np.ndarray, parent: Row, v: Row) -> None:
     node[parent, CHILDREN] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def take_from_ring(node: np.ndarray, parent: Row, v: Row) -> None:
     """Takes v from the children of a P node; it then belongs nowhere."""
     left, right = node[v, LEFT], node[v, RIGHT]
@@ -213,7 +214,7 @@ def take_from_ring(node: np.ndarray, parent: Row, v: Row) -> None:
     node[parent, CHILDREN] -= 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_to_chain(node: np.ndarray, parent: Row, end: Column, v: Row) -> None:
     """Makes v the child of a Q node that is outermost at one end, FIRST or LAST."""
     before = node[parent, end]
@@ -229,7 +230,7 @@ def add_to_chain(node: np.ndarray, parent: Row, end: Column, v: Row) -> None:
     node[parent, end] = v
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def splice(node: np.ndarray, parent: Row, v: Row, outer: Row) -> None:
     """Puts the children of a Q node into its own place in a chain.
 
@@ -245,7 +246,7 @@ def splice(node: np.ndarray, parent: Row, v: Row, outer: Row) -> None:
     free_node(node, v)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hand_over(node, parent, v, end, neighbour):
     """Links the child at one end of v with a neighbour of v, in place of v."""
     child = node[v, end]

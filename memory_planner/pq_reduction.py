@@ -26,8 +26,8 @@ size plus the nodes on the ways up), at worst O(n).
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.pq_nodes import (
     ABOVE,
     CHILDREN,
@@ -60,7 +60,7 @@ _UNSEEN, _QUEUED, _BLOCKED, _UNBLOCKED = range(4)  # marks during the climb
 _REFUSED = -1  # in place of a label
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Returns the leaves from left to right, one ordering of the tree.
 
@@ -71,7 +71,7 @@ def frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     return value[kind == LEAF]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def reduce(
     tree: tuple[np.ndarray, np.ndarray], subset: np.ndarray, count: int | np.int64
 ) -> bool:
@@ -117,7 +117,7 @@ def reduce(
     return root != NONE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _climb(node, queue, leaves):
     """Finds the node ABOVE each pertinent one; whether that is possible."""
     top = np.int32(len(node) - 1)
@@ -155,7 +155,7 @@ def _climb(node, queue, leaves):
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_above(node, v):
     """The parent, `NONE` if it is not known yet, the last row if v is the root."""
     if node[v, PARENT] != NONE:
@@ -170,7 +170,7 @@ def _find_above(node, v):
     return NONE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _expect(node, above):
     """Makes a node ready to hear from its pertinent children."""
     node[above, PENDING] = 0
@@ -180,14 +180,14 @@ def _expect(node, above):
     node[above, PARTIAL_2] = NONE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _settle(node, v, above):
     node[v, MARK] = _UNBLOCKED
     node[v, ABOVE] = above
     node[above, PENDING] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _settle_block(node, came, v, above):
     """Settles the blocked nodes that follow each other from v on."""
     while v != NONE and node[v, MARK] == _BLOCKED:
@@ -197,7 +197,7 @@ def _settle_block(node, came, v, above):
         v = after
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _label(node, queue, leaves):
     """Labels pertinent nodes up to their root.
 
@@ -237,7 +237,7 @@ def _label(node, queue, leaves):
             last += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pertinent(node, v):
     """Number of a node's pertinent children, all of which are labelled."""
     return (
@@ -247,7 +247,7 @@ def _pertinent(node, v):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _label_below(node, v):
     """The label of a node that is not the root of what is pertinent."""
     if node[v, KIND] == LEAF:
@@ -265,7 +265,7 @@ def _label_below(node, v):
     return IS_PARTIAL  # Q2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_run(node, v):
     """Looks at the order of a Q node's pertinent children.
 

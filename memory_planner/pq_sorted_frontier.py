@@ -1,14 +1,14 @@
 """The ordering of a PQ-tree that is nearest to 0, 1, 2 and so on."""
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.pq_nodes import LEAF, P, preorder
 
 _NONE = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Returns the ordering in which no child of a P node comes before a smaller one.
 
@@ -68,7 +68,7 @@ def sorted_frontier(tree: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     return order
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _climb(kind, value):
     """Finds each node's parent and smallest leaf, and the node of each leaf."""
     parent = np.full(len(kind), _NONE, np.int32)

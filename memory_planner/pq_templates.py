@@ -6,8 +6,8 @@ O(1 + full children of the node).
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.pq_nodes import (
     ABOVE,
     CHILDREN,
@@ -37,7 +37,7 @@ from edbatch.memory_planner.pq_nodes import (
 )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def restructure(node: np.ndarray, v: Row) -> None:
     """Makes a partial node a Q node, from full to empty."""
     if node[v, KIND] == Q:
@@ -46,7 +46,7 @@ def restructure(node: np.ndarray, v: Row) -> None:
         _restructure_p(node, v)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _restructure_p(node, v):
     """Templates P3, where no child is partial, and P5, where one is."""
     full = _take_full(node, v)
@@ -69,7 +69,7 @@ def _restructure_p(node, v):
         add_to_chain(node, chain, LAST, empty)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _restructure_q(node, v):
     """Template Q2 below the pertinent root."""
     partial = node[v, PARTIAL]
@@ -82,7 +82,7 @@ def _restructure_q(node, v):
         splice(node, v, partial, _empty_side(node, partial, NONE))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def restructure_root(node: np.ndarray, v: Row) -> None:
     """Restructures the root of what is pertinent, which may be the last row."""
     if node[v, KIND] == P:
@@ -97,7 +97,7 @@ def restructure_root(node: np.ndarray, v: Row) -> None:
             splice(node, v, partial_2, outer_2)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _restructure_root_p(node, v):
     """Templates P2, P4 and P6: no partial child, one, or two."""
     chain, chain_2 = node[v, PARTIAL], node[v, PARTIAL_2]
@@ -117,7 +117,7 @@ def _restructure_root_p(node, v):
         free_node(node, v)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _take_full(node, v):
     """Takes the full children from a P node; below one P node if there are several."""
     full = node[v, FULL_LIST]
@@ -133,7 +133,7 @@ def _take_full(node, v):
     return group
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _group_full(node, v):
     """Puts the full children, of which there are several, below a child of their own.
 
@@ -150,7 +150,7 @@ def _group_full(node, v):
     add_to_ring(node, group, full)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _empty_side(node, v, partial):
     """The neighbour of a partial node, or `NONE`, that its empty end must turn to.
 

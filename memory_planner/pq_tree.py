@@ -11,9 +11,9 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-from numba import njit
 
 from edbatch.errors import PlanError
+from edbatch.kernel import kernel
 from edbatch.memory_planner.pq_nodes import LEAF, MARK, P, preorder
 from edbatch.memory_planner.pq_reduction import frontier, new_tree, reduce
 from edbatch.memory_planner.pq_structure import check_nodes
@@ -269,7 +269,7 @@ def _as_leaves(subset: Iterable[int]) -> np.ndarray:
     return leaves.astype(np.int64, copy=False)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first_wrong(tree, leaves):
     """Finds what is not a leaf or comes again: its place, -1 if none; and is it one."""
     node, _ = tree

@@ -6,10 +6,10 @@ Compiled code takes them as one tuple.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
+from edbatch.kernel import kernel
 from edbatch.memory_planner.sizes import Sizes, Widths, cut_tables
 from edbatch.schedule.schedule import Schedule
 
@@ -209,7 +209,7 @@ def slot_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
     return slot_bytes, slot_kind
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _value_columns(node_type, value_start, column_leaf, num_values):
     """Finds the output column of each value; ``[V] int32``."""
     columns = np.empty(num_values, np.int32)
@@ -221,7 +221,7 @@ def _value_columns(node_type, value_start, column_leaf, num_values):
     return columns
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cut_batches(
     batch_start: np.ndarray,
     batch_type: np.ndarray,

@@ -15,9 +15,9 @@ ranges of rows that die together, of which aligned layouts have few, and G gaps.
 """
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.kernel import kernel
 from edbatch.memory_planner.gaps import give_rows_back, take_rows
 from edbatch.memory_planner.problem import NO_COLUMN, LayoutProblem
 
@@ -36,7 +36,7 @@ def find_outputs(graph: DataflowGraph) -> np.ndarray:
     return is_output
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def place_with_reuse(
     problem: LayoutProblem,
     blocks: np.ndarray,
@@ -76,7 +76,7 @@ def place_with_reuse(
     return value_row, arena_rows
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _list_blocks(blocks, batch_type, column_leaf):
     """Lists the blocks of all columns, and where each batch's are in the list."""
     block_of = np.full((len(blocks), column_leaf.shape[1]), NO_COLUMN, np.int32)
@@ -94,7 +94,7 @@ def _list_blocks(blocks, batch_type, column_leaf):
     return block[:count], block_of
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_last_reads(problem, order, is_output):
     """Finds the last batch that reads each value, or writes it; S for outputs."""
     batch_start, value_start = problem.batch_start, problem.value_start
@@ -112,7 +112,7 @@ def _find_last_reads(problem, order, is_output):
     return last_read
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _tie(problem, block, block_of, order, in_place, batch_of):
     """Marks blocks that a slice reaches from the block before."""
     chunk_start, chunk_size = problem.chunk_start, problem.chunk_size
@@ -130,7 +130,7 @@ def _tie(problem, block, block_of, order, in_place, batch_of):
                 before = k
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place_units(problem, block, kind, order, last_read):
     """Places the units of one arena; returns its rows."""
     batch_start, value_start = problem.batch_start, problem.value_start
@@ -176,7 +176,7 @@ def _place_units(problem, block, kind, order, last_read):
     return top
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _free_after_reads(last_read, row, freed, freed_after, count):
     """Notes when the rows of one block are given back, ranges that die together."""
     first = 0
@@ -189,7 +189,7 @@ def _free_after_reads(last_read, row, freed, freed_after, count):
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _free_after(b, row, rows, freed, freed_after, count):
     """Notes rows to give back after a batch; returns how many notes there are."""
     freed[count, 0] = row
@@ -199,7 +199,7 @@ def _free_after(b, row, rows, freed, freed_after, count):
     return count + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_units(block, column_kind, kind, size, batch_rows):
     """Finds the units of one arena, and places blocks within them.
 
@@ -231,7 +231,7 @@ def _find_units(block, column_kind, kind, size, batch_rows):
     return unit_start[: count + 1], unit_rows[:count], born[:count]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _list_by_birth(born, num_batches):
     """Returns the first unit that each batch writes, and the next one of each."""
     first = np.full(num_batches, _NONE, np.int32)

@@ -11,12 +11,12 @@ blocks behind its own if these are written later; else a gap is left.
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.problem import NO_COLUMN, LayoutProblem
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def place_blocks(
     problem: LayoutProblem, block_order: np.ndarray, order: np.ndarray, tight: bool
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +67,7 @@ def place_blocks(
     return value_row, arena_rows
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_in_place(
     problem: LayoutProblem,
     order: np.ndarray,

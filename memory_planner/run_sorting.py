@@ -11,8 +11,8 @@ points of the share of bytes in place on 32 sampled trees, nothing elsewhere.
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.groups import find_groups, promised_bytes
 from edbatch.memory_planner.pq_reduction import new_tree, reduce
 from edbatch.memory_planner.pq_sorted_frontier import sorted_frontier
@@ -33,7 +33,7 @@ _KEY_BITS = 60
 _PAIR = np.int64(2)  # no literal, for which Numba would compile `reduce` once more
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def order_runs(
     tables: Tables,
     b: int,
@@ -72,7 +72,7 @@ def order_runs(
     return order, False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_heads(nodes, node, own):
     """Lists the first nodes of runs; first and last run stand where they must."""
     heads = np.empty(len(nodes), np.int32)
@@ -93,7 +93,7 @@ def _find_heads(nodes, node, own):
     return heads[:found]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _expand(heads, node, size):
     """Lists the nodes of runs."""
     order = np.empty(size, np.int32)
@@ -106,7 +106,7 @@ def _expand(heads, node, size):
     return order
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sort_by_groups(heads, node, own, group):
     """Returns the order of runs by the groups of their first and last nodes."""
     key = np.ones(len(heads), np.int64)
@@ -130,7 +130,7 @@ def _sort_by_groups(heads, node, own, group):
     return stable_order(key)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _make_tree(heads, node, own, group):
     """Makes the PQ-tree over runs; leaf 0 and the last one are the batch's two ends."""
     n = len(heads)
@@ -151,7 +151,7 @@ def _make_tree(heads, node, own, group):
     return tree
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _largest(group):
     """The number of the last group."""
     largest = group[0]
@@ -160,7 +160,7 @@ def _largest(group):
     return largest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _list_members(heads, node, start, group):
     """Lists leaf 0, then the leaves of each group: them, and where each list starts.
 

@@ -13,8 +13,8 @@ only; `LENGTH` is that of the run, right at its first node only.
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.tables import (
     AFTER,
     BATCH,
@@ -36,7 +36,7 @@ _BORDER = -1
 _SET_LAST, _SET_FIRST = 1, 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def cut_runs(node: np.ndarray) -> None:
     """Makes each node a run of its own."""
     for v in range(len(node)):
@@ -46,7 +46,7 @@ def cut_runs(node: np.ndarray) -> None:
         node[v, LENGTH] = 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def link_sequence(
     batch: np.ndarray,
     node: np.ndarray,
@@ -81,7 +81,7 @@ def link_sequence(
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join(batch, node, a, u, v, change):
     """Makes v the successor of u in batch a; returns False, unchanged, if it cannot."""
     if node[u, AFTER] != NONE or node[v, BEFORE] != NONE:
@@ -103,7 +103,7 @@ def _join(batch, node, a, u, v, change):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _border(batch, node, a, b, u, v, change):
     """Makes u the last of batch a and v the first of batch b, or returns False."""
     if batch[a, NEXT] != b or node[u, AFTER] != NONE or node[v, BEFORE] != NONE:
@@ -128,7 +128,7 @@ def _border(batch, node, a, b, u, v, change):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _undo(batch, node, sequence, change):
     for k in range(len(change) - 1, -1, -1):
         u, v = sequence[change[k, _LINK]], sequence[change[k, _LINK] + 1]

@@ -23,10 +23,10 @@ longer transfer of indices, not time on the device: padding is never executed.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
 from edbatch.arguments import check_number, list_of
 from edbatch.errors import PlanError, shown
+from edbatch.kernel import kernel
 from edbatch.target import CPU, Target
 
 Widths = tuple[int, ...]  # ascending
@@ -164,7 +164,7 @@ def cut_costs(widths: Widths, overhead: float, limit: int) -> np.ndarray:
     return costs
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cut(widths, overhead, limit):
     """Cuts batches of up to so many rows best, by dynamic programming.
 

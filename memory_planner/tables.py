@@ -12,8 +12,8 @@ twice, or operands lie in several output columns.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.memory_planner.problem import LayoutProblem
 
 NONE = np.int32(-1)
@@ -55,7 +55,7 @@ class Tables(NamedTuple):
     operand_node: np.ndarray  # [E] int32
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def make_tables(problem: LayoutProblem) -> tuple[Tables, np.ndarray]:
     """Makes the tables, and the bytes that one node of each read reads.
 
@@ -79,7 +79,7 @@ def make_tables(problem: LayoutProblem) -> tuple[Tables, np.ndarray]:
     return tables, read_bytes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _tabulate(problem):
     """Tables of batches and nodes, as far as they follow from the schedule."""
     order, batch_start = problem.order, problem.batch_start
@@ -102,7 +102,7 @@ def _tabulate(problem):
     return batch, node
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_reads(problem, batch, node):
     """Reads of all batches, and their bytes; O(E) if types have few slots."""
     order, batch_type = problem.order, problem.batch_type
@@ -146,7 +146,7 @@ def _find_reads(problem, batch, node):
     return read[:count], read_bytes[:count]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _in_one_column(own, slot, is_one, operands, value_column):
     """Whether all that a slot reads lies in one column and, if ``is_one``, is there."""
     column = NONE
@@ -162,7 +162,7 @@ def _in_one_column(own, slot, is_one, operands, value_column):
     return column != NONE
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _are_same(own, slot, other, operand_node):
     k = 0
     while k < len(own) and operand_node[own[k] + slot] == operand_node[own[k] + other]:
@@ -177,7 +177,7 @@ class _Met(NamedTuple):
     batch: np.ndarray  # [S] int32
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_producers(operand, turn, is_one, node, batch, met):
     """Counts batches that a slot reads from; 0 if one chunk reads a node twice."""
     found = 0

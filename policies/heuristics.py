@@ -11,9 +11,9 @@ type that was recorded first, so schedules are deterministic. DyNet counts depth
 """
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.structure import GraphStructure
+from edbatch.kernel import kernel
 from edbatch.schedule.frontier import (
     FrontierState,
     collect,
@@ -164,7 +164,7 @@ def _arrays(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _by_depth(node_type, depth, num_types):
     n = len(node_type)
     levels = np.int64(0)  # not the literal, for which Numba compiles callees again
@@ -191,7 +191,7 @@ def _by_depth(node_type, depth, num_types):
     return order, start[: batches + 1].copy(), kind[:batches].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _counting_sort(items, keys, num_keys):
     place = np.zeros(num_keys + 1, np.int32)
     for v in items:
@@ -205,7 +205,7 @@ def _counting_sort(items, keys, num_keys):
     return sorted_items
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _by_agenda(node_type, operand_start, operand_node, num_types, depth, of_remaining):
     state = compiled_frontier(node_type, operand_start, operand_node, num_types)
     n = len(depth)
@@ -241,7 +241,7 @@ def mean_depths(structure: GraphStructure) -> np.ndarray:
     return depth_sum / np.maximum(1, count)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def smallest_mean_depth(state: FrontierState, mean: np.ndarray) -> int:
     """Returns the frontier type of smallest mean depth.
 
@@ -257,7 +257,7 @@ def smallest_mean_depth(state: FrontierState, mean: np.ndarray) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _by_ratio(node_type, operand_start, operand_node, num_types):
     state = compiled_frontier(node_type, operand_start, operand_node, num_types)
     n = len(state.node_type)

@@ -5,12 +5,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.flat_graph import flatten
 from edbatch.graph.output_tree import Outputs, OutputTree
 from edbatch.graph.structure import GraphStructure
 from edbatch.graph.type_table import TypeTable
+from edbatch.kernel import kernel
 
 MISSING = -1  # an operand, or a row of an external input, that a padded list lacks
 
@@ -197,7 +197,7 @@ class Joinable(NamedTuple):
     externals: dict[int, np.ndarray]
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def slot_starts(
     node_type: np.ndarray,
     num_operands: np.ndarray,
@@ -228,7 +228,7 @@ def slot_starts(
     return operand, external, value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def operand_nodes(value_start: np.ndarray, operands: np.ndarray) -> np.ndarray:
     """Finds the node that each operand slot reads, in compiled code.
 

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.node_type import Aval
+from edbatch.kernel import kernel
 
 _COUNTS = 8
 _MOST_VALUES = np.iinfo(np.int32).max
@@ -143,7 +143,7 @@ def join_flat(
     return Joined(*_join(flat, count, num_kinds, part_kind, *counts, *external_slots))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join(
     flat, count, num_kinds, part_kind, num_operands, num_externals, num_outputs,
     slot_start, slot_kind,
@@ -233,7 +233,7 @@ def _join(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count(flat, count, num_parts, num_kinds):
     """Returns the sums of all counts, and where parts and words of pools begin."""
     totals = np.zeros(_COUNTS, np.int64)
@@ -261,7 +261,7 @@ def _count(flat, count, num_parts, num_kinds):
     return totals, part_start, word_start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy_parts(flat, at, lengths, part_kind, first_value, first_row, parts, part_at):
     """Adds a graph's columns and lists, numbered anew; returns where they end."""
     for part in range(len(part_kind)):
@@ -277,7 +277,7 @@ def _copy_parts(flat, at, lengths, part_kind, first_value, first_row, parts, par
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy_words(flat, at, head, lengths, first_row, pool_rows, words, word_at):
     """Adds a graph's pools, and the rows of all of them; returns where they end."""
     for place in range(head + _COUNTS, lengths, 3):

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.node_type import TypeKey
+from edbatch.kernel import kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class GraphStructure:
         return _depths(self.operand_start, self.operand_node)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def invert(
     operand_start: np.ndarray, operand_node: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -88,7 +88,7 @@ def invert(
     return start, readers, indegree
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _depths(operand_start: np.ndarray, operand_node: np.ndarray) -> np.ndarray:
     n = len(operand_start) - 1
     depth = np.zeros(n, np.int32)

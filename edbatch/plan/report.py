@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.kernel import kernel
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.problem import bytes_per_slot
 from edbatch.schedule.schedule import Schedule
@@ -125,7 +125,7 @@ def make_report(
     return report, type_rows
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count(
     instance_nodes, node_type, schedule_order, batch_start, order, chunk_start,
     chunk_size, chunk_width, in_place, num_operands, slot_bytes,

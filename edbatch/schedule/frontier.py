@@ -12,9 +12,9 @@ of a batch tend to stand in the batch's own order.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.structure import GraphStructure
+from edbatch.kernel import kernel
 
 
 class FrontierState(NamedTuple):
@@ -88,7 +88,7 @@ def new_frontier(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def compiled_frontier(
     node_type: np.ndarray,
     operand_start: np.ndarray,
@@ -121,14 +121,14 @@ def compiled_frontier(
     return FrontierState(node_type, start, consumers, missing, *queues)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _start(node_type, consumer_start, consumers, indegree, num_types):
     queue, type_start, head, tail = _queues(node_type, indegree, num_types)
     missing = indegree.copy()
     return node_type, consumer_start, consumers, missing, queue, type_start, head, tail
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _queues(node_type, missing, num_types):
     """Returns the queues at the start, where each begins, and heads and tails."""
     n = len(node_type)
@@ -148,7 +148,7 @@ def _queues(node_type, missing, num_types):
     return queue, type_start, head, tail
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_type(state: FrontierState, chosen: int) -> tuple[int, int]:
     """Runs all frontier nodes of a type as one batch.
 
@@ -180,19 +180,19 @@ def run_type(state: FrontierState, chosen: int) -> tuple[int, int]:
     return first, last
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def frontier_size(state: FrontierState, t: int) -> int:
     """Number of frontier nodes of a type."""
     return state.tail[t] - state.head[t]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def remaining_size(state: FrontierState, t: int) -> int:
     """Number of nodes of a type that have not run."""
     return state.type_start[t + 1] - state.type_start[t] - state.head[t]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def collect(
     state: FrontierState, batches: np.ndarray, num_batches: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.graph.type_table import TypeTable
+from edbatch.kernel import kernel
 from edbatch.schedule.schedule import Schedule
 
 NONE = -1
@@ -159,7 +159,7 @@ class _Numbers(NamedTuple):
     outputs: np.ndarray  # [R] int32, outputs of each type that runs
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _divide(order, start, batches, added, numbers, nodes):
     """Makes the arrays of the divided graph; new nodes by the order of ``batches``."""
     rest, hoisted, outputs = numbers

@@ -6,9 +6,9 @@ that type as the path has of them. Summed over types: no schedule has fewer batc
 """
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.structure import GraphStructure
+from edbatch.kernel import kernel
 
 
 def longest_chains(structure: GraphStructure) -> np.ndarray:
@@ -50,7 +50,7 @@ def lower_bound(structure: GraphStructure) -> int:
     return int(longest_chains(structure).sum())
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _longest_chains(node_type, operand_start, operand_node, num_types):
     n = len(node_type)
     longest = np.zeros(num_types, np.int32)

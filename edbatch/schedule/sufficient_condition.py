@@ -14,8 +14,8 @@ along edges, each at most once per type: time O(T E) in all, space O(T N).
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.schedule.frontier import FrontierState, frontier_size, remaining_size
 
 
@@ -42,7 +42,7 @@ class HeadState(NamedTuple):
         return f"<HeadState: {int(self.heads.sum())} heads of {len(self.heads)} types>"
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def new_heads(state: FrontierState) -> HeadState:
     """Computes heads from the present state of an execution; for compiled callers.
 
@@ -93,13 +93,13 @@ def start_heads(state: FrontierState) -> HeadState:
     return HeadState(*_new_heads_arrays(state))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _new_heads_arrays(state):
     heads = new_heads(state)
     return heads.blocked, heads.heads, heads.stack
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def update_heads(
     heads: HeadState, state: FrontierState, chosen: int, first: int, last: int
 ) -> None:
@@ -133,14 +133,14 @@ def update_heads(
                         size += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ratio(heads: HeadState, state: FrontierState, t: int) -> float:
     """Returns |frontier nodes| / |heads| of a type; 0 if none is on the frontier."""
     size = state.tail[t] - state.head[t]
     return size / heads.heads[t] if size else 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_ratio(heads: HeadState, state: FrontierState) -> int:
     """Returns the frontier type with the largest ratio, the first of equals."""
     best = -1

@@ -18,10 +18,8 @@ from edbatch.graph.node_type import TypeKey
 from edbatch.policies.serving import load_serving_policy
 from edbatch.policies.serving.compiled_wave import decide_wave
 from edbatch.schedule.schedule import Schedule
-from edbatch.schedule.serving.kernels import View
+from edbatch.schedule.serving.kernels import LOOK, WAIT, View
 from edbatch.schedule.serving.policy import (
-    LOOK,
-    WAIT,
     ServingPolicy,
     ServingState,
     check_decision,

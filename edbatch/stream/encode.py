@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.graph.type_table import TypeTable
+from edbatch.kernel import kernel
 from edbatch.memory_planner.layout import Layout
 from edbatch.sorting import distinct
 from edbatch.stream.loop import Loop
@@ -170,7 +170,7 @@ class _Chunks(NamedTuple):
     slices: np.ndarray  # [C] int32, the rank of its set of sliced slots
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _encode(
     chunks, num_operands, num_externals, num_outputs, has_member, masks, member,
     value_row, nodes,
@@ -192,7 +192,7 @@ def _encode(
     return codes, length, records, ran
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_loops(
     chunks, node_type, num_operands, num_externals, num_outputs, has_member, masks
 ):
@@ -236,7 +236,7 @@ def _find_loops(
     return used, chunk_loop, starts, length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _by_loop(chunks, chunk_loop):
     """Returns the chunks in the order in which they run: by batch, then by loop."""
     ran = np.arange(len(chunk_loop)).astype(np.int32)
@@ -254,7 +254,7 @@ def _by_loop(chunks, chunk_loop):
     return ran
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write(chunks, chunk_loop, starts, has_member, member, value_row, nodes, length):
     """Writes the records; also returns the loop of each."""
     operand_start, operands = nodes.operand_start, nodes.operands
@@ -294,7 +294,7 @@ def _write(chunks, chunk_loop, starts, has_member, member, value_row, nodes, len
     return stream, chunk_loop[ran]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_trips(chunk_loop, places, trips):
     step = -1
     last = trips.shape[1]

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import DataflowGraph
+from edbatch.kernel import kernel
 from edbatch.memory_planner.layout import Layout
 from edbatch.memory_planner.problem import slot_tables
 from edbatch.sorting import distinct
@@ -186,7 +186,7 @@ def _best(
     return best, most
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_patterns(in_place, chunk_size, chunk_start, order, node_type, slot_bytes):
     """Finds which slots chunks could read as slices.
 
@@ -209,7 +209,7 @@ def _find_patterns(in_place, chunk_size, chunk_start, order, node_type, slot_byt
     return keys, chunk_key, weight
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_slices(
     masks, chunk_variant, chunk_start, order, chunk_size, chunk_width, value_row, nodes,
     slot_bytes, slot_kind, rows,

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.node_type import NodeType
+from edbatch.kernel import kernel
 from edbatch.memory_planner.sizes import Widths, cut_tables
 from edbatch.stream.format import field_starts, record_formats
 from edbatch.stream.loop import Loop
@@ -132,7 +132,7 @@ def _same_length(lists: tuple[Widths, ...], overhead: float) -> np.ndarray:
     return np.stack(rows).astype(np.int32)
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def cut_batches(
     batch_start: np.ndarray, batch_type: np.ndarray, tables: LoopTables
 ) -> WaveChunks:
@@ -178,7 +178,7 @@ def cut_batches(
     )
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def write_wave(
     chunks: WaveChunks,
     order: np.ndarray,
@@ -254,7 +254,7 @@ def write_wave(
     return unready
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def rows_needed(
     chunks: WaveChunks,
     order: np.ndarray,
@@ -287,7 +287,7 @@ def rows_needed(
     return needed
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def write_if_fits(
     batch_start: np.ndarray,
     batch_type: np.ndarray,
@@ -329,7 +329,7 @@ def write_if_fits(
     return unready, count, steps, rows
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def _rows_taken(tables, t, slot, size, width):
     """Rows that an output of a chunk takes.
 

@@ -5,12 +5,12 @@ are found in one call.
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.waves.wave_nodes import WaveNodes, take_slots
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def nodes_of_values(
     nodes: WaveNodes, num_outputs: np.ndarray, values: np.ndarray
 ) -> np.ndarray:
@@ -30,7 +30,7 @@ def nodes_of_values(
     return found
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def _node_of(value, nodes, num_outputs):
     first = nodes.first_value
     if not len(first) or value < first[0]:
@@ -40,7 +40,7 @@ def _node_of(value, nodes, num_outputs):
     return v if value < first[v] + num_outputs[nodes.node_type[v]] else -1
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def find_needed(
     nodes: WaveNodes,
     num_outputs: np.ndarray,
@@ -96,7 +96,7 @@ def find_needed(
     return chosen, operand_node, reads, node_type, start, slots, together
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def nodes_left(count: int, ran: np.ndarray) -> np.ndarray:
     """Returns the nodes that did not run, in compiled code.
 
@@ -119,7 +119,7 @@ def nodes_left(count: int, ran: np.ndarray) -> np.ndarray:
     return found
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def part_structure(
     chosen: np.ndarray, nodes: WaveNodes, operand_node: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

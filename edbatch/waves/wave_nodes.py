@@ -6,11 +6,11 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.dataflow_graph import slot_starts
 from edbatch.graph.tape import Tape
 from edbatch.graph.type_table import TypeTable
+from edbatch.kernel import kernel
 
 Pools = dict[int, np.ndarray]  # array kind -> external inputs, [rows, ...]
 
@@ -91,7 +91,7 @@ def nodes_of(tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
     return RecordedNodes(nodes, tape.pools())
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def _slots_of(node_type, num_operands, num_externals, num_outputs, end, parts):
     """First operand slot, external slot and value of nodes, and their owners."""
     operand, external, before = slot_starts(
@@ -142,7 +142,7 @@ def join_nodes(parts: Sequence[RecordedNodes], types: TypeTable) -> WaveNodes:
     )
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def _join_rows(rows, kinds, slots, before):
     """Rows of pools, counted behind those of the parts before; changes `rows`."""
     for k in range(len(slots) - 1):
@@ -218,7 +218,7 @@ def _rows_of(pools: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
     )
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def _renumber_rows(rows, kinds, start):
     """Counts the rows that are read, of each pool for itself, and changes `rows` so.
 
@@ -261,7 +261,7 @@ def external_kinds(node_type: np.ndarray, types: TypeTable) -> np.ndarray:
     return found
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def _kinds_of(node_type, starts, kinds):
     count = 0
     for t in node_type:
@@ -275,7 +275,7 @@ def _kinds_of(node_type, starts, kinds):
     return found
 
 
-@njit(cache=True)
+@kernel(nogil=False)
 def take_slots(
     chosen: np.ndarray, start: np.ndarray, slots: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -24,10 +24,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 
 from edbatch.errors import PolicyError, nearest, shown
-from edbatch.policies.compiled import without_counting
+from edbatch.kernel import kernel
 from edbatch.policies.smooth_bound.arrays import SmoothedBound
 from edbatch.policies.smooth_bound.bound import marginal_gain, path_value
 from edbatch.schedule.frontier import FrontierState
@@ -79,7 +78,7 @@ def may_encode(encoding: str, sequence: Sequence[int]) -> bool:
     return len(present) > 0 and all(a < b for a, b in pairwise(present))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def encode(
     kind: int,
     state: FrontierState,
@@ -125,7 +124,7 @@ def encode(
     return length if most or kind != _MAX else 0
 
 
-@without_counting()
+@kernel(counting=False)
 def best_two(
     state: FrontierState,
     smooth: SmoothedBound,

@@ -28,8 +28,8 @@ An episode costs O(T (N + E)), for the heads, plus O(T) per step.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.policies.fsm.encoding import FALL, encode
 from edbatch.policies.fsm.random_stream import next_uniform
 from edbatch.policies.fsm.trie import Trie, insert, trie_of
@@ -115,7 +115,7 @@ def new_table(num_types: int) -> QTable:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _grown(table):
     size, num_types = table.value.shape
     value = np.zeros((2 * size, num_types))
@@ -127,7 +127,7 @@ def _grown(table):
     return QTable(table.trie, value, visits)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_episode(
     table: QTable,
     state: FrontierState,
@@ -198,7 +198,7 @@ def run_episode(
     return table, episode, steps
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _random_type(state, stream):
     """Draws one of the types on the frontier."""
     present = 0
@@ -213,7 +213,7 @@ def _random_type(state, stream):
     return _NO_ACTION
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_action(table: QTable, number: int | np.int32) -> int:
     """Returns the action of largest value in a state; negative if none was tried.
 
@@ -233,7 +233,7 @@ def best_action(table: QTable, number: int | np.int32) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def learn(
     table: QTable, episode: Episode, steps: int, n_step: int, learning_rate: float
 ) -> None:
@@ -282,7 +282,7 @@ def run_trial(
     return QTable(Trie(*trie), value, visits)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _run_trial(table, state, instance_nodes, below, rules, stream):
     table, episode, steps = run_episode(
         table, state, instance_nodes, below, rules, stream
@@ -292,7 +292,7 @@ def _run_trial(table, state, instance_nodes, below, rules, stream):
     return trie.child, trie.number, trie.used, table.value, table.visits
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_actions(table: QTable) -> np.ndarray:
     """Returns the best action of every state; ``[S] int32``."""
     action = np.empty(table.trie.used[1], np.int32)

@@ -6,7 +6,8 @@ versions; a seed should give the same policy in later ones too.
 """
 
 import numpy as np
-from numba import njit
+
+from edbatch.kernel import kernel
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -27,7 +28,7 @@ def new_stream(seed: int) -> np.ndarray:
     return np.array([seed % 2**64], np.uint64)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def next_bits(stream: np.ndarray) -> np.uint64:
     """Draws 64 random bits.
 
@@ -41,7 +42,7 @@ def next_bits(stream: np.ndarray) -> np.uint64:
     return z ^ (z >> _S31)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def next_uniform(stream: np.ndarray) -> float:
     """Draws a number that is uniform in [0, 1).
 

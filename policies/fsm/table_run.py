@@ -8,10 +8,9 @@ needs are computed when the first such state is met.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.structure import GraphStructure
-from edbatch.policies.compiled import without_counting
+from edbatch.kernel import kernel
 from edbatch.policies.fsm.encoding import FALL, best_two, encode
 from edbatch.policies.fsm.trie import NO_STATE, Trie, find
 from edbatch.policies.smooth_bound.bound import (
@@ -75,7 +74,7 @@ def run_table(
     return _run_by_sizes(graph, num_types, kind, binding.type_of, (*trie, action))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _run_by_gains(graph, num_types, binding, table):
     node_type, operand_start, operand_node, instance_nodes = graph
     type_of, weight, log2_p = binding
@@ -92,7 +91,7 @@ def _run_by_gains(graph, num_types, binding, table):
     return order, start, batch_type, unseen
 
 
-@without_counting()
+@kernel(counting=False)
 def _take_best(state, smooth, type_of, trie, action, sequence, batches):
     """Fills ``batches``; returns their number and that of steps in unknown states."""
     unseen = 0
@@ -113,7 +112,7 @@ def _take_best(state, smooth, type_of, trie, action, sequence, batches):
     return num_batches, unseen
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _run_by_sizes(graph, num_types, kind, type_of, table):
     node_type, operand_start, operand_node = graph
     child, number, used, action = table
@@ -151,7 +150,7 @@ def _run_by_sizes(graph, num_types, kind, type_of, table):
     return order, start, batch_type, unseen
 
 
-@without_counting()
+@kernel(counting=False)
 def _known_choice(state, trie, action, type_of, sequence, length):
     """The type to run on the frontier encoded by a sequence, or `NO_TYPE`."""
     found = find(trie, sequence, length)

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-from edbatch.policies.compiled import without_counting
+from edbatch.kernel import kernel
 
 NO_STATE = -1
 _NO_CHILD = 0  # the root is no child
@@ -31,7 +30,7 @@ class Trie(NamedTuple):
     used: np.ndarray  # [2] int64
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
     """Makes an empty trie.
 
@@ -46,7 +45,7 @@ def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
     )
 
 
-@without_counting()
+@kernel(counting=False)
 def find(trie: Trie, sequence: np.ndarray, length: int) -> int:
     """Looks a sequence up.
 
@@ -65,7 +64,7 @@ def find(trie: Trie, sequence: np.ndarray, length: int) -> int:
     return trie.number[node]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def insert(trie: Trie, sequence: np.ndarray, length: int) -> tuple[Trie, int]:
     """Looks a sequence up, and adds it where it is new.
 
@@ -94,7 +93,7 @@ def insert(trie: Trie, sequence: np.ndarray, length: int) -> tuple[Trie, int]:
     return trie, trie.number[node]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _grown(trie, capacity):
     child = np.zeros((capacity, trie.child.shape[1]), np.int32)
     number = np.full(capacity, NO_STATE, np.int32)
@@ -130,7 +129,7 @@ def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
     return getattr(function, "py_func", function)  # NUMBA_DISABLE_JIT=1 has no other
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sequences(trie: Trie) -> tuple[np.ndarray, np.ndarray]:
     """Lists the sequences of a trie.
 

@@ -20,9 +20,8 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from edbatch.policies.compiled import without_counting
+from edbatch.kernel import kernel
 from edbatch.policies.search.instance_graph import InstanceGraph
 from edbatch.policies.search.instance_states import (
     InstanceStates,
@@ -201,7 +200,7 @@ class _Continuations(NamedTuple):
     share: np.ndarray  # [M, 2] float64
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _new_continuations(most):
     return _Continuations(
         np.empty(most),
@@ -213,7 +212,7 @@ def _new_continuations(most):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _side(layers, k):
     return _Side(
         layers.present[k],
@@ -224,7 +223,7 @@ def _side(layers, k):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _advance(graph, states, layers, weights, max_work):
     """Goes on layer by layer until nothing is left, or for so much work."""
     width, num_types = layers.present.shape[1], graph.chains.shape[1]
@@ -270,7 +269,7 @@ def _advance(graph, states, layers, weights, max_work):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _note_ends(layers, now, layer, size):
     """Notes the cheapest kept state of a layer in which nothing is left to run."""
     for k in range(size):
@@ -280,7 +279,7 @@ def _note_ends(layers, now, layer, size):
             layers.progress[4] = k
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _continue(graph, states, scratch, now, size, weights, limit, is_last, found):
     """Continues the states of a layer.
 
@@ -335,7 +334,7 @@ def _continue(graph, states, scratch, now, size, weights, limit, is_last, found)
     return states, count, work
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _keep_best(states, now, after, found, count, kept, table):
     """Fills the next layer; returns its size, and 1 if states were dropped."""
     size = 0
@@ -360,7 +359,7 @@ def _keep_best(states, now, after, found, count, kept, table):
     return size, 0
 
 
-@without_counting()
+@kernel(counting=False)
 def _write_state(states, now, after, found, c, place):
     """Writes the state of a continuation to a place of the next layer."""
     p, a = found.parent[c], found.action[c]
@@ -382,7 +381,7 @@ def _write_state(states, now, after, found, c, place):
                 after.ready[place, t] -= states.ready[before, t]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_by_none(graph):
     """Finds the types whose nodes have no readers."""
     is_last = np.ones(graph.chains.shape[1], np.bool_)
@@ -392,7 +391,7 @@ def _read_by_none(graph):
     return is_last
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _follow_all(graph, states, scratch, present, a):
     """Makes the states after running a type; tells whether there was room."""
     for before in present:
@@ -404,7 +403,7 @@ def _follow_all(graph, states, scratch, present, a):
     return True
 
 
-@without_counting()
+@kernel(counting=False)
 def _evaluate(following, chain, allowed, key, power, present, a):
     """Looks at what follows if a type runs: all that its value depends on."""
     is_allowed = True
@@ -425,7 +424,7 @@ def _evaluate(following, chain, allowed, key, power, present, a):
     return is_allowed, longest, chain_total, path_total, found_key
 
 
-@without_counting()
+@kernel(counting=False)
 def _is_same(following, present, a, other):
     """Tells whether running a type leads to a state that was kept already."""
     same = True

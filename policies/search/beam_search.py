@@ -13,11 +13,11 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from edbatch.arguments import is_positive, is_whole
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
+from edbatch.kernel import kernel
 from edbatch.policies.cost.model import CostModel, require_costs
 from edbatch.policies.fsm.evaluator import cost_of
 from edbatch.policies.fsm.state_machine import StateMachine
@@ -255,7 +255,7 @@ def schedule_of(structure: GraphStructure, actions: np.ndarray) -> Schedule:
     return Schedule(order, start, kind, "search")
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _run_actions(state, actions):
     batches = np.empty((len(actions), 3), np.int32)
     for step in range(len(actions)):

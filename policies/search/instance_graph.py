@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbatch.graph.structure import GraphStructure
+from edbatch.kernel import kernel
 
 NONE = -1
 
@@ -63,7 +63,7 @@ def instance_graph(structure: GraphStructure) -> InstanceGraph:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _settled(node_type, operand_start, operands, first_node, num_types):
     n = len(node_type)
     latest = np.full((n, num_types), NONE, np.int32)  # of itself and its ancestors
@@ -81,7 +81,7 @@ def _settled(node_type, operand_start, operands, first_node, num_types):
     return settled
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _reach(
     node_type: np.ndarray,
     consumer_start: np.ndarray,

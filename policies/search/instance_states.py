@@ -19,8 +19,8 @@ looked at, see `InstanceGraph.settled`.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.policies.search.instance_graph import InstanceGraph
 
 UNKNOWN = -1
@@ -85,7 +85,7 @@ def new_states(graph: InstanceGraph) -> tuple[InstanceStates, np.ndarray]:
     return InstanceStates(*states), start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _start(graph):
     num_types = graph.chains.shape[1]
     num_instances = len(graph.first_node) - 1
@@ -137,7 +137,7 @@ def _start(graph):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def new_scratch(graph: InstanceGraph) -> Scratch:
     """Makes room for states of the largest instance."""
     largest = 0
@@ -150,7 +150,7 @@ def new_scratch(graph: InstanceGraph) -> Scratch:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def table_size(capacity: int) -> int:
     """Returns the size of a hash table with room for so many, a power of two."""
     size = 1
@@ -159,7 +159,7 @@ def table_size(capacity: int) -> int:
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def grown(states: InstanceStates) -> InstanceStates:
     """Returns the states in arrays of twice the length."""
     capacity = 2 * len(states.key)
@@ -200,7 +200,7 @@ def grown(states: InstanceStates) -> InstanceStates:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _random(v):
     """A random number for a node: the finalizer of splitmix64."""
     z = np.uint64(v + 1) * np.uint64(0x9E3779B97F4A7C15)
@@ -209,12 +209,12 @@ def _random(v):
     return z ^ (z >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _has_run(bits, place):
     return (bits[place >> 6] >> np.uint64(place & 63)) & np.uint64(1) != 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def follow(
     graph: InstanceGraph,
     states: InstanceStates,
@@ -289,7 +289,7 @@ def follow(
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_or_add(graph, states, scratch, i, size, key):
     """Finds the state in the scratch, or adds it; `_FULL` if there is no room."""
     begin, end = graph.first_node[i], graph.first_node[i + 1]
@@ -330,7 +330,7 @@ def _find_or_add(graph, states, scratch, i, size, key):
     return s
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place_in_table(states, bits, i, key, full, count):
     """Slot of the hash table for the state with these bits."""
     last = np.uint64(len(states.table) - 1)
@@ -348,7 +348,7 @@ def _place_in_table(states, bits, i, key, full, count):
     return k
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_frontier(graph, states, frontier, s, size):
     """Writes a new state's frontier, and what it knows of each type there."""
     num_types = graph.chains.shape[1]
@@ -366,7 +366,7 @@ def _add_frontier(graph, states, frontier, s, size):
         states.chain[s, num_types] = max(states.chain[s, num_types], graph.height[v])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_allowed(graph, states, scratch, s, begin, lowest, end, words):
     """Marks the types of a new state all of whose heads are ready."""
     bits, above = scratch.bits, scratch.above

@@ -4,11 +4,10 @@ All look at the arrays of `View`. Ties go to the type that was recorded first.
 """
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.policies.serving.encoding import encode
-from edbatch.schedule.serving.kernels import View
-from edbatch.schedule.serving.policy import LOOK, WAIT
+from edbatch.schedule.serving.kernels import LOOK, WAIT, View
 
 AGENDA, GREEDY, LARGEST, OLDEST, READY, RULE, MACHINE = range(7)
 
@@ -20,7 +19,7 @@ WAITING = ("wait_bias", "wait_load", "wave_bias", "wave_load")
 HEADER, DEPTHS, STATES = range(3)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def choose(
     kind: int,
     weights: np.ndarray,
@@ -52,7 +51,7 @@ def choose(
     return choose_by_heuristic(kind, weights, wave, view, batches)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def choose_by_heuristic(
     kind: int, depths: np.ndarray, wave: int, view: View, batches: int
 ) -> int:
@@ -79,7 +78,7 @@ def choose_by_heuristic(
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def choose_by_machine(
     table: np.ndarray, scale_ms: float, view: View, in_flight: int, batches: int
 ) -> int:
@@ -114,7 +113,7 @@ def choose_by_machine(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_allowed(chosen: int, view: View, batches: int) -> bool:
     """Whether a decision is one that a server takes; see `ServingPolicy`."""
     if chosen == WAIT:
@@ -124,7 +123,7 @@ def is_allowed(chosen: int, view: View, batches: int) -> bool:
     return 0 <= chosen < len(view.waiting) and view.waiting[chosen] > 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def choose_by_rule(
     weights: np.ndarray, scale_ms: float, view: View, in_flight: int, batches: int
 ) -> int:

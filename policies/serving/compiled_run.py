@@ -1,14 +1,16 @@
 """A policy at a simulated server, from the first request to the last, compiled."""
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.policies.serving.choices import choose
 from edbatch.schedule.serving.kernels import (
     DONE,
     JOINED,
+    LOOK,
     NOW,
     SINCE,
+    WAIT,
     Library,
     Requests,
     Rules,
@@ -19,10 +21,9 @@ from edbatch.schedule.serving.kernels import (
     settle,
     wait,
 )
-from edbatch.schedule.serving.policy import LOOK, WAIT
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def serve_all(
     library: Library,
     rules: Rules,

@@ -1,11 +1,10 @@
 """A compiled policy decides a whole wave of a real server."""
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.policies.serving.choices import choose
-from edbatch.schedule.serving.kernels import View
-from edbatch.schedule.serving.policy import LOOK, WAIT
+from edbatch.schedule.serving.kernels import LOOK, WAIT, View
 from edbatch.schedule.serving.wave_frontier import (
     BATCHES,
     WaveFrontier,
@@ -14,7 +13,7 @@ from edbatch.schedule.serving.wave_frontier import (
 )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def decide_wave(
     frontier: WaveFrontier,
     kind: int,

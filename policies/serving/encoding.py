@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.schedule.serving.kernels import View
 
 LEADERS, WIDTHS, SETS = range(3)
@@ -44,7 +44,7 @@ class MachineState(NamedTuple):
     sees: tuple[int, ...]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def encode(
     encoding: int, scale_ms: float, view: View, in_flight: int, batches: int
 ) -> int:
@@ -77,7 +77,7 @@ def encode(
     return code
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def leaders(view: View) -> tuple[int, int, int]:
     """Returns the widest, the oldest and the type of the best ratio.
 
@@ -100,7 +100,7 @@ def leaders(view: View) -> tuple[int, int, int]:
     return min(widest, 4095), min(oldest, 4095), min(best, 4095)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _width_bucket(waiting):
     """0 of none; then up to 3, 15, 63 and 255, and more."""
     if waiting == 0:

@@ -21,8 +21,8 @@ that comes too late, and a little time.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.policies.fsm.random_stream import next_uniform
 from edbatch.policies.serving.choices import choose_by_heuristic, is_allowed
 from edbatch.policies.serving.encoding import encode
@@ -31,9 +31,11 @@ from edbatch.schedule.serving.kernels import (
     DONE,
     INTEGRAL,
     JOINED,
+    LOOK,
     MISSED,
     NOW,
     SINCE,
+    WAIT,
     Library,
     Requests,
     Rules,
@@ -44,7 +46,6 @@ from edbatch.schedule.serving.kernels import (
     settle,
     wait,
 )
-from edbatch.schedule.serving.policy import LOOK, WAIT
 
 MEAN, P99, DEADLINE = range(3)
 CAPACITY = 2**16  # states; a power of two
@@ -143,7 +144,7 @@ def new_episode(steps: int) -> Episode:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find(table: QTable, code: int) -> int:
     """Returns a state's row, which it gets if it is new; -1 if the table is full."""
     hashed = np.uint64(code) * np.uint64(0x9E3779B97F4A7C15)
@@ -159,7 +160,7 @@ def find(table: QTable, code: int) -> int:
     return int(row)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def best_action(table: QTable, row: int, trusted: int, errors: float) -> int:
     """Returns the action to take in a state: the heuristic's, or a better one."""
     usual = table.usual[row]
@@ -178,14 +179,14 @@ def best_action(table: QTable, row: int, trusted: int, errors: float) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _variance(table, row, action):
     """Of the mean of what followed an action."""
     visits = table.visits[row, action]
     return table.square[row, action] / (visits * max(1, visits - 1))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def play(
     library: Library,
     rules: Rules,
@@ -257,24 +258,24 @@ def play(
     return steps
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _note(episode, step, cost, took_ms, learning):
     """Notes what followed a decision."""
     episode.cost[step] = cost
     episode.weight[step] = np.exp(-took_ms / learning.horizon_ms)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _action(decision, num_types):
     return decision if decision >= 0 else num_types - 1 - decision
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _decision(action, num_types):
     return action if action < num_types else num_types - 1 - action
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _by_chance(view, batches, stream):
     """One of the types that wait, or the end of the wave."""
     allowed = 1
@@ -289,7 +290,7 @@ def _by_chance(view, batches, stream):
     return LOOK if batches else WAIT
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _suffered(requests, learning, sums):
     """Summed cost of all requests so far.
 
@@ -316,7 +317,7 @@ def _suffered(requests, learning, sums):
     return (here + sums[4]) / unit**2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def learn(table: QTable, episode: Episode, steps: int, learning: Learning) -> None:
     """Learns from an episode, from its last decision to its first.
 

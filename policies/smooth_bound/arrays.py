@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from edbatch.kernel import kernel
 
 # Columns of the arrays of a `SmoothedBound`. A row holds what is read together; few
 # arrays are faster to pass and to allocate than many. Numba indexes faster with
@@ -57,7 +58,7 @@ class SmoothedBound(NamedTuple):
     log2_p: int
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def measure(
     node_type: np.ndarray,
     consumer_start: np.ndarray,
@@ -152,7 +153,7 @@ def measure(
     return node, pair, waiting, left, level[:ground], longest_path
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_pairs(node_type, instance_nodes, num_types):
     """Numbers the pairs, instance by instance; a node's stands in its level's place.
 

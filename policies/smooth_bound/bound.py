@@ -31,9 +31,8 @@ per gain; space O(N + T L), L being the nodes of the largest instance.
 import math
 
 import numpy as np
-from numba import njit
 
-from edbatch.policies.compiled import without_counting
+from edbatch.kernel import kernel
 from edbatch.policies.smooth_bound.arrays import (
     CHAIN,
     CHAIN_GAIN,
@@ -59,7 +58,7 @@ from edbatch.schedule.frontier import FrontierState
 _SMALL = 1e-4  # of a sum: adding it up anew pays
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def powers(longest: int, log2_p: int) -> np.ndarray:
     """Returns ``k ** (2 ** log2_p)`` for k from 0 on; ``[longest + 1] float64``."""
     power = np.arange(longest + 1).astype(np.float64)
@@ -68,7 +67,7 @@ def powers(longest: int, log2_p: int) -> np.ndarray:
     return power
 
 
-@without_counting()
+@kernel(counting=False)
 def root(value: float, log2_p: int) -> float:
     """Takes a square root as often; of what rounding made negative, too."""
     value = max(value, 0.0)
@@ -77,7 +76,7 @@ def root(value: float, log2_p: int) -> float:
     return value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def new_smoothed_bound(
     state: FrontierState,
     instance_nodes: np.ndarray,
@@ -139,12 +138,12 @@ def start_smoothed_bound(
     return SmoothedBound(*_as_tuple(state, instance_nodes, weight, log2_p))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _as_tuple(state, instance_nodes, weight, log2_p):
     return new_smoothed_bound(state, instance_nodes, weight, log2_p)[:]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def no_smoothed_bound() -> SmoothedBound:
     """Makes a placeholder for compiled callers that do without."""
     numbers = np.empty((0, 4), np.uint32)
@@ -165,7 +164,7 @@ def no_smoothed_bound() -> SmoothedBound:
     )
 
 
-@without_counting()
+@kernel(counting=False)
 def advance(
     smooth: SmoothedBound, state: FrontierState, chosen: int
 ) -> tuple[int, int]:
@@ -194,7 +193,7 @@ def advance(
     return first, last
 
 
-@without_counting()
+@kernel(counting=False)
 def _shorten(smooth, state, chosen, first, last):
     """Shortens the chains and paths that a batch ends."""
     sums, left, level = smooth.sums, smooth.left, smooth.level
@@ -222,7 +221,7 @@ def _shorten(smooth, state, chosen, first, last):
                 sums[t, PATH_GAIN] += smooth.rise[level[here, HEIGHT]]
 
 
-@without_counting()
+@kernel(counting=False)
 def _run(smooth, state, chosen, first, last):
     """As `run_type`, and counts what becomes ready."""
     state.head[chosen] = state.tail[chosen]
@@ -238,7 +237,7 @@ def _run(smooth, state, chosen, first, last):
                 _become_ready(smooth, t, reader)
 
 
-@without_counting()
+@kernel(counting=False)
 def _meet_frontier(smooth, state):
     """Counts the nodes that are ready at the start."""
     for t in range(len(state.head)):
@@ -246,7 +245,7 @@ def _meet_frontier(smooth, state):
             _become_ready(smooth, t, state.queue[place])
 
 
-@without_counting(inline="always")
+@kernel(inline="always", counting=False)
 def _become_ready(smooth, t, v):
     """Counts a node of type `t` that joined the frontier."""
     level = smooth.node[v, CHAIN_LEVEL]
@@ -256,7 +255,7 @@ def _become_ready(smooth, t, v):
         smooth.is_stale[t] = 1
 
 
-@without_counting()
+@kernel(counting=False)
 def _sum_chains(smooth, t):
     """Sums the powers of a type's chains; no node of it is on the frontier."""
     total = 0.0
@@ -272,7 +271,7 @@ def _sum_chains(smooth, t):
     smooth.sums[t, FLOOR] = total * _SMALL
 
 
-@without_counting()
+@kernel(counting=False)
 def _sum_paths(smooth):
     """Sums the powers of the paths, and each type's gain in that sum."""
     total = 0.0
@@ -288,13 +287,13 @@ def _sum_paths(smooth):
     smooth.sums[-1, FLOOR] = total * _SMALL
 
 
-@without_counting()
+@kernel(counting=False)
 def path_value(smooth: SmoothedBound) -> float:
     """Returns the norm of the longest paths, without its weight."""
     return root(smooth.sums[-1, TOTAL], smooth.log2_p)
 
 
-@without_counting(inline="always")
+@kernel(inline="always", counting=False)
 def marginal_gain(smooth: SmoothedBound, t: int, paths: float) -> float:
     """Computes by how much running a type would lower the smoothed bound.
 
@@ -318,7 +317,7 @@ def marginal_gain(smooth: SmoothedBound, t: int, paths: float) -> float:
     return value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def smoothed_value(smooth: SmoothedBound) -> float:
     """Returns the smoothed bound, in batches."""
     value = 0.0

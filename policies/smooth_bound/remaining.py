@@ -11,8 +11,8 @@ O(T (N + E)) for the counts, then O(N) in all; space O(N).
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.schedule.frontier import FrontierState
 
 
@@ -32,7 +32,7 @@ class RemainingBound(NamedTuple):
     longest: np.ndarray  # [T] int32
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def chains_below(
     node_type: np.ndarray,
     consumer_start: np.ndarray,
@@ -65,7 +65,7 @@ def chains_below(
     return below
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def new_bound(state: FrontierState, below: np.ndarray) -> RemainingBound:
     """Computes the bound for the start of an execution."""
     num_types = len(state.head)
@@ -79,7 +79,7 @@ def new_bound(state: FrontierState, below: np.ndarray) -> RemainingBound:
     return bound
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def update_bound(
     bound: RemainingBound, state: FrontierState, chosen: int, first: int, last: int
 ) -> int:

@@ -1,11 +1,10 @@
 """Serving: requests that arrive over time, and who decides what runs next."""
 
 from edbatch.schedule.serving.arrivals import Arrivals
+from edbatch.schedule.serving.kernels import LOOK, WAIT
 from edbatch.schedule.serving.library import InstanceLibrary
 from edbatch.schedule.serving.policy import (
     JOIN_AT_ONCE,
-    LOOK,
-    WAIT,
     Admission,
     ServingPolicy,
     ServingState,

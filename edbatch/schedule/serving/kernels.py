@@ -8,8 +8,13 @@ request's `base` on. Each type keeps its waiting nodes in a queue, as a frontier
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
+
+# Decisions that name no type. To wait: run nothing until a request arrives or a moment
+# has passed. To look: end the wave, so that requests are answered and others join.
+WAIT = -1
+LOOK = -2
 # Places in `Requests.clock`: the time, that of the last look at the door, the integral
 # of the number of requests here, and the time that batches and waves took.
 NOW, LOOKED, INTEGRAL, BUSY = range(4)
@@ -86,7 +91,7 @@ class View(NamedTuple):
     heads: np.ndarray  # [T] int32
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def start_requests(
     library: Library,
     instance: np.ndarray,
@@ -134,7 +139,7 @@ def start_requests(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def advance(requests: Requests, until: float) -> None:
     """Moves the clock, and lets those arrive whose time has come."""
     clock, count = requests.clock, requests.counts
@@ -150,7 +155,7 @@ def advance(requests: Requests, until: float) -> None:
         count[ARRIVED] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _push(requests, r, node, t):
     place = requests.type_start[t] + requests.tail[t]
     requests.queue_request[place] = r
@@ -159,7 +164,7 @@ def _push(requests, r, node, t):
     requests.tail[t] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join(library, requests, r):
     """A request joins those in flight."""
     k = requests.instance[r]
@@ -180,7 +185,7 @@ def _join(library, requests, r):
                 requests.blocked[t, base + v] = library.blocked[t, v]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def look_at_door(library: Library, rules: Rules, requests: Requests) -> None:
     """Ends the wave: answers who is done, and lets requests join that may."""
     clock, count = requests.clock, requests.counts
@@ -206,7 +211,7 @@ def look_at_door(library: Library, rules: Rules, requests: Requests) -> None:
     count[SINCE] = 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def settle(library: Library, rules: Rules, requests: Requests) -> bool:
     """Goes on until a node waits; returns whether one does, and not all is done."""
     count = requests.counts
@@ -227,7 +232,7 @@ def settle(library: Library, rules: Rules, requests: Requests) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def wait(library: Library, rules: Rules, requests: Requests) -> None:
     """Ends the wave, and waits for the next arrival, at most a quantum."""
     until = requests.clock[NOW] + rules.quantum_ms
@@ -238,7 +243,7 @@ def wait(library: Library, rules: Rules, requests: Requests) -> None:
     look_at_door(library, rules, requests)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run_batch(
     library: Library, rules: Rules, requests: Requests, chosen: int, max_rows: int
 ) -> int:
@@ -278,7 +283,7 @@ def run_batch(
     return rows
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _clear(library, requests, chosen, node, base):
     """Follows a node that ran, as `sufficient_condition.update_heads` does."""
     stack = requests.stack
@@ -298,7 +303,7 @@ def _clear(library, requests, chosen, node, base):
                     size += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def look(requests: Requests, view: View) -> None:
     """Describes what is waiting, with times as they were at the last look."""
     now = requests.clock[LOOKED]

@@ -9,11 +9,7 @@ import numpy as np
 from edbatch.arguments import check_number
 from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
-
-# Decisions that name no type. To wait: run nothing until a request arrives or a moment
-# has passed. To look: end the wave, so that requests are answered and others join.
-WAIT = -1
-LOOK = -2
+from edbatch.schedule.serving.kernels import LOOK, WAIT
 
 
 @dataclass(frozen=True)

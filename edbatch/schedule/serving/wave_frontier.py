@@ -11,8 +11,8 @@ still; what became ready in a batch of it is known to have done so when that bat
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from edbatch.kernel import kernel
 from edbatch.schedule.serving.kernels import View
 
 # Places in `WaveFrontier.counts`: batches of the wave, their nodes, the next rank.
@@ -73,7 +73,7 @@ class WaveFrontier(NamedTuple):
     counts: np.ndarray  # [3] int64
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def start_wave(
     node_type: np.ndarray,
     owner: np.ndarray,
@@ -144,7 +144,7 @@ def start_wave(
     return frontier
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place(frontier, v):
     """Puts a node at the end of its type's queue."""
     t = frontier.node_type[v]
@@ -152,7 +152,7 @@ def _place(frontier, v):
     frontier.tail[t] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _push(frontier, v, now_ms, batch):
     """A node becomes ready."""
     frontier.ready_ms[v] = now_ms
@@ -162,7 +162,7 @@ def _push(frontier, v, now_ms, batch):
     _place(frontier, v)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_heads(frontier):
     for a in range(len(frontier.head)):
         if frontier.remaining[a] == 0:
@@ -177,7 +177,7 @@ def _count_heads(frontier):
                     frontier.blocked[a, frontier.consumers[e]] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_batch(frontier: WaveFrontier, chosen: int, max_rows: int, now_ms: float) -> int:
     """Adds a batch of the first nodes in a type's queue to the wave.
 
@@ -216,7 +216,7 @@ def add_batch(frontier: WaveFrontier, chosen: int, max_rows: int, now_ms: float)
     return rows
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _clear(frontier, chosen, node):
     """Follows a node that ran, as `sufficient_condition.update_heads` does."""
     frontier.stack[0] = node
@@ -235,7 +235,7 @@ def _clear(frontier, chosen, node):
                     size += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def describe(frontier: WaveFrontier, now_ms: float, view: View) -> None:
     """Describes what is waiting, as `kernels.look` does in simulation.
 
