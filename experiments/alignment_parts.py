@@ -76,7 +76,7 @@ def bytes_in_place(problem: LayoutProblem, effort: int) -> np.ndarray:
     rows = place_blocks(problem, blocks, problem.order, False)
     _, scheduled = find_in_place(problem, problem.order, *rows)
     found = [align_once(problem, *parts) for parts in VARIANTS.values()]
-    *_, searched = best_alignment(problem, effort)
+    searched = best_alignment(problem, effort).num_bytes
     return np.array([found[0][1], scheduled, *(each for each, _ in found), searched])
 
 

@@ -108,10 +108,12 @@ def align(
             followed[b] = _read_to_follow(tables, b, nodes, weight, count)
             if followed[b] != NONE:
                 continue
-        found, by_tree = order_runs(tables, b, nodes, weight, count, use_tree)
-        is_by_tree |= by_tree
+        has_reads = batch[b, FIRST_READ] < batch[b + 1, FIRST_READ]
+        if is_asked[b] or has_reads:
+            found, by_tree = order_runs(tables, b, nodes, weight, count, use_tree)
+            is_by_tree |= by_tree
+            order[first:last] = found
         for place in range(first, last):
-            order[place] = found[place - first]
             position[order[place]] = place
         num_constraints = _add_constraints(
             tables, b, order, weight, constraints, num_constraints

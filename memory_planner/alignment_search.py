@@ -11,6 +11,8 @@ sampled trees, 9 on two DAGs, nothing on 32 instances, whose graphs are too larg
 searched.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from edbatch.kernel import kernel
@@ -26,10 +28,26 @@ _FACTORS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # of weights; what has none is left 
 _PATIENCE = 50  # tries without gain, after which the search begins anew
 
 
+class Alignment(NamedTuple):
+    """The best orders that have been found, and the rows that follow from them.
+
+    Attributes:
+        order: Nodes in their order.
+        blocks: Batches in the order of their blocks.
+        value_row: Row of each value.
+        arena_rows: Rows of each arena.
+        num_bytes: Bytes that are read in place.
+    """
+
+    order: np.ndarray  # [N] int32
+    blocks: np.ndarray  # [S] int32
+    value_row: np.ndarray  # [V] int32
+    arena_rows: np.ndarray  # [K] int64
+    num_bytes: int
+
+
 @kernel
-def best_alignment(
-    problem: LayoutProblem, effort: int
-) -> tuple[np.ndarray, np.ndarray, int]:
+def best_alignment(problem: LayoutProblem, effort: int) -> Alignment:
     """Finds orders of nodes and of blocks that put many bytes in place.
 
     Args:
@@ -37,8 +55,7 @@ def best_alignment(
         effort: How many operands all tries but the first may look at.
 
     Returns:
-        Nodes in their order, ``[N] int32``; batches in the order of their blocks,
-        ``[S] int32``; and the bytes that are read in place.
+        The alignment.
     """
     order, batch_start = problem.order, problem.batch_start
     tables, read_bytes = make_tables(problem)
@@ -50,8 +67,6 @@ def best_alignment(
     state = start
     state_bytes = -1
     patience = _PATIENCE
-    best_order = order
-    best_blocks = np.arange(len(problem.batch_type)).astype(np.int32)
     best_bytes = -1
     tries = 1 + effort // (len(problem.operands) + len(order) + 1)
     # Not the constants, for which Numba would compile all that follows once more.
@@ -74,7 +89,8 @@ def best_alignment(
         if num_bytes >= state_bytes:  # from an equal one, others can be reached
             state, state_bytes = now, num_bytes
         if num_bytes > best_bytes:
-            best_order, best_blocks, best_bytes = found, blocks, num_bytes
+            best = Alignment(found, blocks, value_row, arena_rows, num_bytes)
+            best_bytes = num_bytes
         if patience == 0:
             state, state_bytes, patience = start, -1, _PATIENCE
         # The order of a PQ-tree is always compared with that of sorting.
@@ -82,7 +98,7 @@ def best_alignment(
         if not use_tree:
             tries = max(tries, 2)
         k += 1
-    return best_order, best_blocks, best_bytes
+    return best
 
 
 @kernel

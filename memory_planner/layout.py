@@ -143,7 +143,8 @@ def plan_layout(
         return lay_out_in_order(graph, schedule, sizes, widths, overheads)
     problem = make_problem(graph, schedule, sizes, widths, overheads)
     blocks = np.arange(schedule.num_batches, dtype=np.int32)
-    layout, in_place_bytes = _lay_out(problem, blocks, schedule.order, tight=False)
+    placed = place_blocks(problem, blocks, schedule.order, False)
+    layout, in_place_bytes = _finish(problem, schedule.order, *placed)
     if method == "aligned":
         if effort is None:
             effort = default_effort(graph.num_nodes)
@@ -151,10 +152,10 @@ def plan_layout(
         if aligned is not None:
             only = np.where(aligned[:, None], problem.slot_bytes, 0)
             read = problem._replace(slot_bytes=only)
-        order, own_blocks, _ = best_alignment(read, effort)
-        own, own_bytes = _lay_out(problem, own_blocks, order, tight=True)
+        best = best_alignment(read, effort)
+        own, own_bytes = _finish(problem, best.order, best.value_row, best.arena_rows)
         if own_bytes >= in_place_bytes:
-            blocks, layout = own_blocks, own
+            blocks, layout = best.blocks, own
     if reuse:
         placed = place_with_reuse(
             problem, blocks, layout.order, layout.in_place, find_outputs(graph)
@@ -215,7 +216,7 @@ def lay_out_in_order(
 def _in_order(
     order, batch_start, batch_type, cuts, nodes, num_values, tables, num_kinds
 ):
-    """As `_lay_out` of a `LayoutProblem`, whose unused fields are of no length.
+    """As `plan_layout` of a `LayoutProblem`, whose unused fields are of no length.
 
     `cuts` and `tables` are plain tuples, which Numba takes over faster than named ones.
     """
@@ -247,19 +248,13 @@ def _in_order(
     return start, size, width, value_row, arena_rows, in_place
 
 
-def _lay_out(
-    problem: LayoutProblem, blocks: np.ndarray, order: np.ndarray, *, tight: bool
-) -> tuple[Layout, int]:
-    """Lays out nodes and blocks in a given order; also returns bytes in place."""
-    return _finish(problem, order, *place_blocks(problem, blocks, order, tight))
-
-
 def _finish(
     problem: LayoutProblem,
     order: np.ndarray,
     value_row: np.ndarray,
     arena_rows: np.ndarray,
 ) -> tuple[Layout, int]:
+    """Makes a layout of placed values; also returns the bytes in place."""
     in_place, in_place_bytes = find_in_place(problem, order, value_row, arena_rows)
     layout = Layout(
         order,

@@ -57,6 +57,8 @@ def order_runs(
     """
     own, node = tables.batch[b], tables.node
     heads = _find_heads(nodes, node, own)
+    if len(heads) == 1:
+        return _expand(heads, node, len(nodes)), False
     groups = find_groups(tables, b, nodes, weight, count)
     group = groups.group
     if len(group) > 0:

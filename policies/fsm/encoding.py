@@ -134,7 +134,7 @@ def best_two(
     """Finds the two types on the frontier that lower the smoothed bound most.
 
     This is `encode` for `fall`, which callers of that alone do well to call: see
-    `edbatch.policies.compiled`.
+    `edbatch.kernel`.
 
     Args:
         state: As for `encode`, and so the others.

@@ -94,6 +94,12 @@ def test_chains_are_aligned_and_trees_are_not():
     assert aligned(trees) == set()
 
 
+def test_chains_in_wide_chunks_are_not_aligned():
+    batched = eb.batch(chain, params=PARAMS)
+    batched.plan(sample_chains(300))
+    assert aligned(batched) == set()
+
+
 def test_each_type_is_decided_by_the_first_minibatch_that_has_it():
     batched = eb.batch(either, params=PARAMS)
     batched.plan([("tree", each) for each in sample_trees(16)])
