@@ -11,7 +11,7 @@ from edbatch.cell.rows import keep_rows, slice_rows, take_rows, write_rows
 from edbatch.executor.arenas import Arenas
 from edbatch.graph.node_type import NodeType, Slots
 from edbatch.memory_planner.layout import ZERO_ROW
-from edbatch.stream.format import record_format
+from edbatch.stream.format import SlotRows, record_format
 from edbatch.stream.loop import Loop
 from edbatch.target import Target
 
@@ -27,9 +27,8 @@ class Chunk(NamedTuple):
         size: Number of its nodes; the rest is padding. A scalar.
         member: Whose parameters it reads (`ProgramShape.own`), a scalar; None where
             its type has no family.
-        externals: Rows of pools per external slot, ``[W]`` each.
-        operands: Rows of arenas per operand slot: ``[W]``, or a scalar, the first row,
-            where the loop reads a slice.
+        externals: Rows of pools.
+        operands: Rows of arenas.
     """
 
     node_type: NodeType
@@ -38,8 +37,8 @@ class Chunk(NamedTuple):
     output_rows: list[Array]
     size: Array
     member: Array | None
-    externals: list[Array]
-    operands: list[Array]
+    externals: SlotRows
+    operands: SlotRows
 
     def is_real(self, ndim: int) -> Array:
         """Tells nodes from padding: ``[W, 1, ...] bool``, of a number of axes."""
@@ -64,7 +63,8 @@ def read_chunk(
     """
     form = record_format(node_type, loop)
     record = slice_rows(records, at, form.length)
-    return Chunk(node_type, target, loop.width, *form.read(record))
+    head, rows = form.read_head(record), form.slot_rows(record)
+    return Chunk(node_type, target, loop.width, *head, *rows)
 
 
 def _read_groups(
@@ -72,7 +72,7 @@ def _read_groups(
     arenas: Arenas,
     kinds: Sequence[int],
     groups: Sequence[Slots],
-    rows: Sequence[Array],
+    rows: SlotRows,
 ) -> list[Array]:
     """Reads one array per argument: ``[W, ...]``, or ``[W, K, ...]`` if stacked."""
     smallest = chunk.target.fenced_slice
@@ -90,11 +90,11 @@ def _read_groups(
     return arrays
 
 
-def group_rows(group: Slots, rows: Sequence[Array]) -> Array:
+def group_rows(group: Slots, rows: SlotRows) -> Array:
     """Returns the rows that a group reads: ``[W]``, ``[W, K]``, or just the first."""
-    if group.stacked:
-        return jnp.stack([rows[slot] for slot in group.slots], axis=-1)
-    return rows[group.slots[0]]
+    found: Array
+    found = rows.stacked(group.slots) if group.stacked else rows.rows[group.slots[0]]
+    return found
 
 
 def _read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
@@ -106,7 +106,7 @@ def _read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
             slots, rows = template.operands[padding.group].slots, chunk.operands
         else:
             slots, rows = template.externals[padding.group].slots, chunk.externals
-        masks.append(jnp.stack([rows[slot] for slot in slots], axis=-1) != ZERO_ROW)
+        masks.append(rows.stacked(slots) != ZERO_ROW)
     return masks
 
 

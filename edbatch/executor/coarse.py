@@ -26,7 +26,7 @@ from edbatch.executor.chunk import Chunk
 from edbatch.executor.loop_name import loop_name
 from edbatch.executor.program import ProgramShape
 from edbatch.executor.touched import joined, part_of, touched
-from edbatch.stream.format import field_starts, record_format
+from edbatch.stream.format import SlotRows, field_starts, record_format
 from edbatch.stream.loop import Loop
 
 _State = TypeVar("_State")
@@ -219,18 +219,20 @@ class _Parts:
 
     def _rows(
         self, table: Array, first: Array, begin: Array, size: Array
-    ) -> tuple[list[Array], list[Array]]:
+    ) -> tuple[SlotRows, SlotRows]:
         """Rows that each external and operand slot of a part reads."""
         starts, strides = table[1:, :1], table[1:, 1:]
         # Padding reads what the last node does, as it does in records.
         numbers = jnp.minimum(begin + jnp.arange(self.common.width), size - 1)[None, :]
         rows = take_rows(self.records, first + starts + strides * numbers)
         rows += (1 - strides) * numbers
-        node_type = self.program.types.types[self.common.type_id]
+        node_type, width = (
+            self.program.types.types[self.common.type_id],
+            len(numbers[0]),
+        )
+        flat, ends = rows.reshape(-1), range(0, (len(rows) + 1) * width, width)
         externals = len(node_type.external_kinds)
-        return [rows[k] for k in range(externals)], [
-            rows[externals + slot][0]
-            if slot in self.common.sliced
-            else rows[externals + slot]
-            for slot in range(len(node_type.operand_kinds))
-        ]
+        return (
+            SlotRows(flat, ends[: externals + 1], width),
+            SlotRows(flat, ends[externals:], width, self.common.sliced),
+        )

@@ -12,13 +12,14 @@ from edbatch.cell.rows import add_rows, mark_rows
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import group_rows
 from edbatch.graph.node_type import Slots
+from edbatch.stream.format import SlotRows
 
 
 def add_groups(
     arenas_bar: Arenas,
     kinds: tuple[int, ...],
     groups: tuple[Slots, ...],
-    rows: Sequence[Array],
+    rows: SlotRows,
     bars: list[Any],
 ) -> Arenas:
     """Adds cotangents to the rows that each group of slots was read from."""
@@ -36,7 +37,7 @@ def mark_groups(
     reached: Arenas,
     kinds: tuple[int, ...],
     groups: tuple[Slots, ...],
-    rows: Sequence[Array],
+    rows: SlotRows,
     live: Array,
     linked: Sequence[bool],
 ) -> Arenas:

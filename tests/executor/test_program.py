@@ -74,6 +74,33 @@ def test_no_chunk_is_computed_outside_of_its_loop(gradient):
     assert "dot" not in entry
 
 
+@eb.cell(padded=("values",))
+def total(params, values, mask):
+    return jnp.tanh(params["scale"] * jnp.sum(values, axis=0, where=mask[:, None]))
+
+
+def bag(params, words):
+    """As a list of words, at least as long as a power of two."""
+    return total(params, [leaf(params, each) for each in words])
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_list_is_read_at_once_however_long_it_is(gradient):
+    params = {"table": jnp.ones((100, 3)), "scale": jnp.float32(0.5)}
+    found = []
+    for length in (4, 64):
+        batched = eb.batch(bag, params=params)
+        plan = batched.plan([[*range(length)]])
+
+        def loss(params, plan, apply=batched.apply):
+            return apply(params, plan).sum()
+
+        run = jax.jit(jax.grad(loss) if gradient else loss)
+        text = run.lower(params, plan).as_text()
+        found.append(text.count("stablehlo.concatenate"))
+    assert found[0] == found[1]
+
+
 MODELS = {
     "two types": (encode, make_params(HIDDEN)),
     "all states": (all_states, make_params(HIDDEN)),

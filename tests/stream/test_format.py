@@ -16,6 +16,7 @@ from edbatch.policies import Greedy
 from edbatch.stream.encode import count_trips, encode
 from edbatch.stream.format import (
     Record,
+    SlotRows,
     field_starts,
     find_chunks,
     record_format,
@@ -161,6 +162,24 @@ def test_a_slice_is_a_number_at_any_width(width):
         assert [np.ndim(each) for each in fields.operands] == [0, 1]
         assert [*np.ravel(fields.operands[1])] == [*range(3, 3 + width)]
     assert len(record_format(join, Loop(join.id, width)).starts) == len(sliced.starts)
+
+
+@pytest.mark.parametrize("record", [np.arange(20), jnp.arange(20)], ids=type)
+@pytest.mark.parametrize(
+    "slots", [(0,), (2,), (0, 1, 2), (1, 2, 3), (0, 2), (1, 3), (0, 3)]
+)
+def test_rows_of_a_list_are_those_of_its_slots(record, slots):
+    rows = SlotRows(record, (3, 7, 11, 15, 19), 4)
+    wanted = np.stack([rows.rows[slot] for slot in slots], axis=-1)
+    np.testing.assert_array_equal(rows.stacked(slots), wanted)
+
+
+def test_rows_of_a_list_are_found_beside_slices():
+    rows = SlotRows(np.arange(20), (0, 1, 5, 9, 10), 4, sliced=(0, 3))
+    assert [np.ndim(each) for each in rows.rows] == [0, 1, 1, 0]
+    np.testing.assert_array_equal(
+        rows.stacked((1, 2)), [[1, 5], [2, 6], [3, 7], [4, 8]]
+    )
 
 
 def test_the_table_of_fields_ends_with_the_length_of_the_record():
