@@ -55,9 +55,10 @@ BASE = (
     "arguments",
     "compiler",
     "target",
+    "kernel",
     "sorting",
     "without_lock",
-)  # modules that import nothing of edbatch but errors and arguments
+)  # modules that import nothing of edbatch but errors, arguments and kernel
 
 MAY_IMPORT = {
     "errors": {"errors"},
@@ -65,7 +66,8 @@ MAY_IMPORT = {
     "arguments": {"errors", "arguments"},
     "target": {"errors", "target"},
     "compiler": {"errors", "arguments", "compiler"},
-    "sorting": {"sorting"},
+    "kernel": {"kernel"},
+    "sorting": {"kernel", "sorting"},
     "without_lock": {"without_lock"},
     **{stage: {*BASE, *STAGES[: i + 1]} for i, stage in enumerate(STAGES)},
     FRONT_DOOR: {*BASE, *STAGES, FRONT_DOOR},
