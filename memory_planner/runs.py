@@ -87,8 +87,8 @@ def link_sequence(
 def _link_free(batch, node, sequence):
     """Makes one run of nodes of which nothing is decided; False, unchanged, of others.
 
-    Nine of ten sequences that chains ask for are of this kind, and there is nothing to
-    look up or to write down for them.
+    Most sequences are of this kind, 61 to 100% in ready taggers and parsers; nothing is
+    to be looked up or written down for them.
     """
     first = sequence[0]
     a = node[first, BATCH]

@@ -1,7 +1,7 @@
 """A chunk of nodes of one type: where its rows come from and go to."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -92,9 +92,8 @@ def _read_groups(
 
 def group_rows(group: Slots, rows: SlotRows) -> Array:
     """Returns the rows that a group reads: ``[W]``, ``[W, K]``, or just the first."""
-    found: Array
-    found = rows.stacked(group.slots) if group.stacked else rows.rows[group.slots[0]]
-    return found
+    own = rows.stacked(group.slots) if group.stacked else rows.rows[group.slots[0]]
+    return cast(Array, own)
 
 
 def _read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:

@@ -226,13 +226,11 @@ class _Parts:
         numbers = jnp.minimum(begin + jnp.arange(self.common.width), size - 1)[None, :]
         rows = take_rows(self.records, first + starts + strides * numbers)
         rows += (1 - strides) * numbers
-        node_type, width = (
-            self.program.types.types[self.common.type_id],
-            len(numbers[0]),
-        )
-        flat, ends = rows.reshape(-1), range(0, (len(rows) + 1) * width, width)
+        slots, width = rows.shape
+        flat, starts = rows.reshape(-1), range(0, (slots + 1) * width, width)
+        node_type = self.program.types.types[self.common.type_id]
         externals = len(node_type.external_kinds)
         return (
-            SlotRows(flat, ends[: externals + 1], width),
-            SlotRows(flat, ends[externals:], width, self.common.sliced),
+            SlotRows(flat, starts[: externals + 1], width),
+            SlotRows(flat, starts[externals:], width, self.common.sliced),
         )

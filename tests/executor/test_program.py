@@ -80,7 +80,7 @@ def total(params, values, mask):
 
 
 def bag(params, words):
-    """As a list of words, at least as long as a power of two."""
+    """The sum of a list of words."""
     return total(params, [leaf(params, each) for each in words])
 
 
