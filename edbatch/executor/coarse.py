@@ -227,10 +227,10 @@ class _Parts:
         rows = take_rows(self.records, first + starts + strides * numbers)
         rows += (1 - strides) * numbers
         slots, width = rows.shape
-        flat, starts = rows.reshape(-1), range(0, (slots + 1) * width, width)
+        flat, places = rows.reshape(-1), range(0, (slots + 1) * width, width)
         node_type = self.program.types.types[self.common.type_id]
         externals = len(node_type.external_kinds)
         return (
-            SlotRows(flat, starts[: externals + 1], width),
-            SlotRows(flat, starts[externals:], width, self.common.sliced),
+            SlotRows(flat, places[: externals + 1], width),
+            SlotRows(flat, places[externals:], width, self.common.sliced),
         )
