@@ -268,8 +268,8 @@ MUTATIONS = (
     Mutation(
         "mask-inverted",
         "edbatch/executor/chunk.py",
-        "for slot in slots], axis=-1) != ZERO_ROW)",
-        "for slot in slots], axis=-1) > ZERO_ROW + 1)",
+        "masks.append(rows.stacked(slots) != ZERO_ROW)",
+        "masks.append(rows.stacked(slots) > ZERO_ROW + 1)",
         "tests/executor/test_masks.py",
     ),
     Mutation(
