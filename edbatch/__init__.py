@@ -25,6 +25,7 @@ from edbatch.compilation import (
 from edbatch.compiler import Compiler
 from edbatch.device_choice import DeviceChoice, choose_devices
 from edbatch.errors import (
+    ArgumentError,
     CellError,
     CompilationError,
     DeadlineError,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from edbatch.envs import BatchingEnv
 
 __all__ = [
+    "ArgumentError",
     "Batched",
     "BatchedFunction",
     "BatchingEnv",

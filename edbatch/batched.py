@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from edbatch import planning
 from edbatch.arguments import list_of
 from edbatch.cell.program import Packed
-from edbatch.compilation.tiered_function import TieredFunction, name_of
+from edbatch.compilation.signature import name_of
+from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PlanError

@@ -84,6 +84,20 @@ class TrainingError(EdbatchError, ValueError):
     """A step of training left something that is not finite, or cannot be made."""
 
 
+class ArgumentError(EdbatchError, TypeError):
+    """An argument of a compiled function holds what is neither array nor number.
+
+    Example:
+        >>> import edbatch as eb
+        >>> triple = eb.jit(lambda x: 3 * x)
+        >>> with eb.use_tiers("auto"):
+        ...     triple({"x": "three"})
+        Traceback (most recent call last):
+            ...
+        edbatch.errors.ArgumentError: <lambda> was called with 'three' at x['x'], ...
+    """
+
+
 class CompilationError(EdbatchError, RuntimeError):
     """A call would have to wait for a compilation, which the stance forbids.
 

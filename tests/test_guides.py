@@ -61,7 +61,8 @@ def test_the_guide_runs_as_it_stands(blocks, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("guide", "blocks"), [("memory-planner", 9), ("flax", 4), ("feed-data", 3)]
+    ("guide", "blocks"),
+    [("memory-planner", 9), ("flax", 4), ("equinox", 3), ("feed-data", 3)],
 )
 def test_what_a_guide_prints(
     guide, blocks, project_root, tmp_path, monkeypatch, capsys

@@ -236,7 +236,8 @@ def test_parameters_that_are_none(batched: Any, params: Any) -> None:
             with pytest.raises(
                 eb.PlanError,
                 match=r"parameters are a pytree of arrays and numbers but a leaf of it"
-                " is .*, of type .*; usually a setting or a function among them; leave",
+                " is .*, of type .*; usually a setting or a function among them; leave"
+                " .*; of an Equinox module pass eqx.filter",
             ):
                 function(value)
 

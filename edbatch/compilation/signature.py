@@ -6,6 +6,7 @@ of JAX. `jax.jit` decides by the same; as programs are always run through it, a
 difference that is overlooked here costs a compilation and never a wrong result.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from edbatch.errors import shown
+from edbatch.errors import ArgumentError, shown
 
 _AVAL, _COMMITTED = attrgetter("aval"), attrgetter("committed")
 _SHOWN = 3  # differences named in a sentence
@@ -210,15 +211,9 @@ def describe(
     Returns:
         Texts such as ``"int32[512]"`` by places such as ``"plan.stream"``.
     """
-    names = _positional(function)
     found = {"JAX settings": repr(settings())}
-    named = [
-        (names[k] if k < len(names) else f"args[{k}]", each)
-        for k, each in enumerate(args)
-    ]
-    fixed = {named[k][0] for k in static.numbers if k < len(named)} | {*static.names}
-    for name, argument in [*named, *kwargs.items()]:
-        if name in fixed:
+    for name, argument, is_static in _named(function, args, kwargs, static):
+        if is_static:
             found[name] = shown(argument)
             continue
         plans = jax.tree_util.tree_flatten_with_path(argument, is_leaf=_has_sizes)[0]
@@ -230,6 +225,55 @@ def describe(
             for below, leaf in jax.tree_util.tree_flatten_with_path(part)[0]:
                 found[f"{where}{jax.tree_util.keystr(below)}"] = _leaf_text(leaf)
     return found
+
+
+def check_arguments(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static: StaticArguments,
+    key: Key,
+) -> None:
+    """Checks that what a call passes is made of arrays and numbers.
+
+    Args:
+        function: What is called.
+        args: All its arguments by position.
+        kwargs: And by keyword.
+        static: Which of them are static.
+        key: The signature of the call.
+
+    Raises:
+        ArgumentError: It is not; the message says where, and how to mend it.
+    """
+    if not any(isinstance(each, type) for each in key.leaves):
+        return
+    for name, argument, is_static in _named(function, args, kwargs, static):
+        parts = [] if is_static else jax.tree_util.tree_leaves_with_path(argument)
+        for path, leaf in parts:
+            if not isinstance(_leaf_key(leaf, key.settings[0], {}), type):
+                continue
+            raise ArgumentError(
+                f"{name_of(function)} was called with {shown(leaf)} at"
+                f" {name}{jax.tree_util.keystr(path)}, which is neither an array nor a"
+                " number; name an argument that is a setting in static_argnames=, and"
+                " of an object that holds settings or functions pass the arrays alone"
+                " (of an Equinox module: eqx.filter(module, eqx.is_array))"
+            )
+
+
+def name_of(function: object) -> str:
+    """Returns the name of a function in reports; of its type if it has none.
+
+    Args:
+        function: What can be called.
+
+    Returns:
+        For example ``"step"``.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__name__))
 
 
 def difference(new: dict[str, str], known: Sequence[dict[str, str]]) -> str:
@@ -261,6 +305,22 @@ def _changes(new: dict[str, str], old: dict[str, str]) -> list[str]:
     changed += [f"{where} is new" for where in new if where not in old]
     changed += [f"{where} is no more" for where in old if where not in new]
     return changed
+
+
+def _named(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static: StaticArguments,
+) -> list[tuple[str, Any, bool]]:
+    """Lists the arguments of a call with their names, and whether they are static."""
+    names = _positional(function)
+    named = [
+        (names[k] if k < len(names) else f"args[{k}]", each)
+        for k, each in enumerate(args)
+    ]
+    fixed = {named[k][0] for k in static.numbers if k < len(named)} | {*static.names}
+    return [(name, each, name in fixed) for name, each in [*named, *kwargs.items()]]
 
 
 def _has_sizes(value: object) -> bool:

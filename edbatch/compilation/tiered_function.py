@@ -39,8 +39,10 @@ from edbatch.compilation.signature import (
     StaticArguments,
     abstract_arguments,
     call_key,
+    check_arguments,
     describe,
     difference,
+    name_of,
     under,
 )
 from edbatch.compilation.stages import compile_stages
@@ -300,6 +302,7 @@ class TieredFunction:
         return found if found is not None else self._add(key, args, kwargs)
 
     def _add(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
+        check_arguments(self._function, args, kwargs, self._static, key)
         text = describe(self._function, args, kwargs, self._static)
         with self._lock:
             known = [each.text for each in self._programs.values()]
@@ -469,10 +472,3 @@ class TieredFunction:
                 " call its .warm_up with these arguments, or batched.warm_up with"
                 " instances like these, before the stance is set"
             )
-
-
-def name_of(function: object) -> str:
-    """Returns the name of a function in reports; of its type if it has none."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return str(getattr(function, "__qualname__", type(function).__name__))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from edbatch.compilation.record import Compilation
-from edbatch.compilation.tiered_function import name_of
+from edbatch.compilation.signature import name_of
 from edbatch.errors import PlanError
 from edbatch.explain.build import explain_plan, predict_us
 from edbatch.explain.measure import measure_us

@@ -14,7 +14,7 @@ import jax
 
 from edbatch.arguments import check_number, list_of
 from edbatch.batched_function import BatchedFunction
-from edbatch.compilation.tiered_function import name_of
+from edbatch.compilation.signature import name_of
 from edbatch.errors import LoaderError, PickleError, shown
 from edbatch.graph.portable_graph import GraphPacker, GraphUnpacker, PackedGraph
 from edbatch.graph.type_table import TypeTable, x64_enabled

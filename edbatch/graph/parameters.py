@@ -118,7 +118,8 @@ def _abstract_leaf(leaf: Any) -> Any:
         raise PlanError(
             "parameters are a pytree of arrays and numbers but a leaf of it is"
             f" {shown(leaf)}, of type {type(leaf).__name__}; usually a setting or a"
-            " function among them; leave it out, or declare it static in its class"
+            " function among them; leave it out, or declare it static in its class; of"
+            " an Equinox module pass eqx.filter(module, eqx.is_array)"
         )
     if isinstance(leaf, jax.Array) and own != dtype:
         raise PlanError(

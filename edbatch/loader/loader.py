@@ -10,7 +10,7 @@ import numpy as np
 
 from edbatch.arguments import check_flag, check_number
 from edbatch.batched_function import BatchedFunction
-from edbatch.compilation.tiered_function import name_of
+from edbatch.compilation.signature import name_of
 from edbatch.errors import LoaderError, shown
 from edbatch.graph.type_table import x64_enabled
 from edbatch.loader.device import Settings, send

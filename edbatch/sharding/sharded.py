@@ -10,7 +10,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from edbatch.compilation.tiered_function import TieredFunction, name_of
+from edbatch.compilation.signature import name_of
+from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PickleError, PlanError, raising_line

@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from tiered_runs import PARAMS, loss_of, records_of
@@ -30,6 +31,33 @@ def test_a_call_that_may_not_compile_says_what_is_new(batched, plan):
     assert "warm_up" in text and "fail_on_compile" in text
     with pytest.raises(eb.PlanError):  # the function itself has something to say
         function(more, plan)
+
+
+@pytest.mark.parametrize("tiers", ["auto", "coarse", "fine"])
+@pytest.mark.parametrize(
+    ("odd", "shown"),
+    [
+        ("relu", "'relu'"),
+        (print, "<built-in function print>"),
+        (int, "<class 'int'>"),
+        (np.array(["a"]), r"array\(\['a'\].*"),
+    ],
+    ids=["text", "function", "class", "array of texts"],
+)
+def test_what_is_no_array_is_named(tiers, odd, shown):
+    function = eb.jit(lambda params, scale: params["w"] * scale, tiers=tiers)
+    with pytest.raises(
+        eb.ArgumentError,
+        match=rf"<lambda> was called with {shown} at params\['act'\], which is neither"
+        r" an array nor a number; .*static_argnames=.*eqx\.filter",
+    ):
+        function({"w": np.ones(3), "act": odd}, scale=2)
+    assert function({"w": np.ones(3)}, scale=2).tolist() == [2, 2, 2]
+
+
+def test_static_arguments_may_be_anything():
+    function = eb.jit(lambda x, by: by(x), static_argnames="by", tiers="auto")
+    assert function(1.5, abs).item() == function(-1.5, by=abs).item() == 1.5
 
 
 def test_settings_are_restored_and_checked():
