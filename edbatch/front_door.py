@@ -79,10 +79,10 @@ def batch(
             each structure of parameters.
         compute_dtype: The dtype that cells compute in, such as ``jnp.bfloat16``, as
             `dtype` of Flax's modules: floating numbers that a cell is called with are
-            cast to it, and what it makes of them comes back in it. Parameters,
-            gradients with respect to them, and the sums over nodes on the way to these
-            keep the parameters' dtype, or float32. None for the dtypes of what cells
-            are called with.
+            cast to it, and what it makes of them comes back in it. Parameters and
+            gradients with respect to them keep the parameters' dtype. Sums over nodes
+            on the way to gradients are made in float32, of terms that are rounded. None
+            for the dtypes of what cells are called with.
 
     Returns:
         The batched function.

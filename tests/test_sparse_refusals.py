@@ -83,10 +83,3 @@ def test_names_that_are_none(tables, message):
     plan = BATCHED.plan(sample(3, 5))
     with pytest.raises(PlanError, match=message):
         sparse.value_and_grad(loss_of(BATCHED), tables)(new_params(), plan)
-
-
-def test_reduced_precision_is_refused_with_a_reason():
-    batched = eb.batch(encode, params=new_params(), compute_dtype=jnp.bfloat16)
-    plan = batched.plan(sample(3, 5))
-    with pytest.raises(PlanError, match="otherwise than"):
-        sparse.value_and_grad(loss_of(batched), "embedding")(new_params(), plan)

@@ -37,6 +37,7 @@ from edbatch.cell.tapes import Tapes, new_tapes
 from edbatch.cell.transposed_weight import transposed_weight
 from edbatch.cell.type_call import NO_MESH, trace_settings
 from edbatch.cell.weight_gradient import Sites, Values, contains, evaluator
+from edbatch.cell.wide_casts import without_casts
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
 from edbatch.target import Target, choose_target
@@ -90,6 +91,12 @@ class TapedCell:
         self._handed_on = parts.handed_on
         self._precomputed = parts.precomputed_function(
             graph.parameters, parts.handed_on
+        )
+        self._precomputed_wide = without_casts(
+            graph.parameters,
+            [each for each in parts.precomputed if isinstance(each, JaxprEqn)],
+            parts.handed_on,
+            graph.constants,
         )
         ready = {id(eqn): evaluator(eqn, used) for eqn in equations}
         self._evaluate = {key: evaluate for key, (_, evaluate) in ready.items()}
@@ -353,9 +360,10 @@ class TapedCell:
         _, pull = jax.vjp(partial(self.sites[k].run, constant), inputs)
         return pull(bars)[0]
 
-    def _constant(self, packed: Sequence[Array]) -> Values:
-        """Values that depend on no batch row."""
-        handed_on = zip(self._handed_on, self._precomputed(*packed), strict=True)
+    def _constant(self, packed: Sequence[Array], /, *, wide: bool = False) -> Values:
+        """Values that depend on no batch row; see `wide_casts` for `wide`."""
+        precomputed = self._precomputed_wide if wide else self._precomputed
+        handed_on = zip(self._handed_on, precomputed(*packed), strict=True)
         return self._graph.constants | dict(handed_on)
 
     def _with_inputs(self, packed: Sequence[Array], inputs: Sequence[Any]) -> Values:

@@ -5,6 +5,7 @@ JAX may rename them in any release: `tests/cell/test_jaxpr.py` looks for each of
 
 DOT_GENERAL = "dot_general"
 STOP_GRADIENT = "stop_gradient"
+CAST = "convert_element_type"
 WHILE, SCAN, COND = "while", "scan", "cond"
 CUSTOM_VJP = "custom_vjp_call"
 SLICE = "slice"

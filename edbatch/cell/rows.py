@@ -96,13 +96,15 @@ def add_rows(arena: Array, rows: Array, more: Array) -> Array:
         rows: Which rows, of any shape, some of them perhaps several times; or a scalar,
             the first of consecutive ones.
         more: What to add, ``rows.shape + arena.shape[1:]``; ``[R, ...]`` to R
-            consecutive rows.
+            consecutive rows. Of the arena's dtype, or of a lower precision.
 
     Returns:
         The arena.
     """
     if isinstance(arena, DeferredRows):
+        more = more.astype(arena.array.dtype)
         return cast(Any, arena.written("add", rows, more))
+    more = more.astype(arena.dtype)
     if rows.ndim == 0:
         return write_rows(arena, rows, more + slice_rows(arena, rows, len(more)))
     return arena.at[rows].add(

@@ -64,14 +64,14 @@ class TableLookup(NamedTuple):
 
 
 def table_lookup(
-    site: int, eqn: JaxprEqn, table: Var, inputs: Sequence[Var]
+    site: int, eqn: JaxprEqn, tables: Sequence[Var], inputs: Sequence[Var]
 ) -> TableLookup | None:
     """Reads a site as a lookup.
 
     Args:
         site: Its position.
         eqn: Its equation.
-        table: The table.
+        tables: The table, and casts of it.
         inputs: Its inputs.
 
     Returns:
@@ -79,12 +79,14 @@ def table_lookup(
         nodes.
     """
     lookup = read_lookup(eqn)
-    if lookup is None or lookup.table is not table or lookup.numbers not in inputs:
+    if lookup is None or lookup.numbers not in inputs:
+        return None
+    if not any(lookup.table is each for each in tables):
         return None
     return TableLookup(
         site=site,
         numbers=[each is lookup.numbers for each in inputs].index(True),
-        shape=shape_of(table),
+        shape=shape_of(lookup.table),
         clips=lookup.clips,
         per_row=math.prod(shape_of(lookup.numbers)),
     )

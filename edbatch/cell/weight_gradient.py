@@ -12,6 +12,9 @@ Tapes are as long as a program's bucket allows. The contraction of a product goe
 blocks of rows and stops with the rows in use; that of a table, whose cotangent is as
 large as the table, runs once.
 
+Where cells compute in half a precision, the rows of a table are summed in that of the
+parameter, or float32; products of a block of rows are rounded, and summed in float32.
+
 Gain (docs/results-training.md, "Value and gradient"): that of 64 trees at hidden 128
 takes 3.06 times the forward pass; *exact*, which adds up weights' gradients batch by
 batch, 5.42.
@@ -21,7 +24,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +36,7 @@ from edbatch.cell.jaxpr import (
     JaxprEqn,
     Var,
     as_function,
+    dtype_of,
     inner_bodies,
     is_float,
     name_of,
@@ -41,14 +45,29 @@ from edbatch.cell.jaxpr import (
     size_of,
     variables,
 )
-from edbatch.cell.primitives import CUSTOM_VJP, DOT_GENERAL, STOP_GRADIENT, WHILE
+from edbatch.cell.primitives import (
+    CUSTOM_VJP,
+    DOT_GENERAL,
+    LOOKUPS,
+    STOP_GRADIENT,
+    WHILE,
+)
 from edbatch.cell.rows import keep_rows, slice_rows, take_rows, zero_unless
 from edbatch.cell.stacks import Stacks
-from edbatch.cell.summation import zeros_for_sum
+from edbatch.cell.summation import sum_dtype, zeros_for_sum
 from edbatch.cell.table_lookup import TableLookup, table_lookup
 from edbatch.cell.tapes import TAPE_BLOCK, Tapes, tape_rows
+from edbatch.cell.wide_casts import casts_of
 
 Values = dict[Var, Any]
+
+
+class Constant(Protocol):
+    """Computes the values that depend on parameters alone."""
+
+    def __call__(self, packed: Sequence[Array], /, *, wide: bool = False) -> Values:
+        """Computes them, without casts to half a precision if `wide`."""
+
 
 # A parameter is small if it has at most so many times the elements of its equation's
 # outputs for one batch row.
@@ -85,6 +104,14 @@ class Site:
     def is_product(self) -> bool:
         """Whether it is a matrix product."""
         return name_of(self.eqn) == DOT_GENERAL
+
+    @property
+    def sums_in_half(self) -> bool:
+        """Whether JAX would sum the rows that it looks up in half a precision."""
+        if name_of(self.eqn) not in LOOKUPS or not variables(self.eqn.invars[:1]):
+            return False
+        dtype = dtype_of(self.eqn.invars[0])
+        return self.eqn.invars[0] not in self.inputs and sum_dtype(dtype) != dtype
 
     def run(self, values: Values, inputs: Sequence[Array]) -> list[Array]:
         """Computes its outputs.
@@ -149,7 +176,9 @@ class Sites:
     ) -> None:
         self._of_row = of_row
         self._least_contraction = least_contraction
-        self._table_of = split.graph.parameters
+        self._tables_of = [
+            casts_of(each, split.precomputed) for each in split.graph.parameters
+        ]
         self._sources = _sources(split)
         self.sites: list[Site] = []
         direct: set[int] = set(self._positions(split.graph.outputs))
@@ -208,11 +237,11 @@ class Sites:
         """
         if parameter in self.direct:
             return None
-        table, found = self._table_of[parameter], []
+        tables, found = self._tables_of[parameter], []
         for k, site in enumerate(self.sites):
             if parameter not in site.positions:
                 continue
-            lookup = table_lookup(k, site.eqn, table, site.inputs)
+            lookup = table_lookup(k, site.eqn, tables, site.inputs)
             if lookup is None:
                 return None
             found.append(lookup)
@@ -221,7 +250,7 @@ class Sites:
     def contract(
         self,
         packed: Sequence[Array],
-        constant: Callable[[Sequence[Array]], Values],
+        constant: Constant,
         inputs: Tapes,
         outputs_bar: Tapes,
         mask: Array | None,
@@ -232,7 +261,8 @@ class Sites:
 
         Args:
             packed: The parameters.
-            constant: Computes the values that depend on parameters alone.
+            constant: Computes the values that depend on parameters alone; without
+                casts to half a precision if its second argument says so.
             inputs: The inputs of each site; zero in rows not in use.
             outputs_bar: The cotangents of its outputs, likewise.
             mask: Which rows are in use, as `new_mask` made it.
@@ -283,7 +313,7 @@ class Sites:
     def contract_members(
         self,
         packed: Stacks,
-        constant: Callable[[Sequence[Array]], Values],
+        constant: Constant,
         inputs: Tapes,
         outputs_bar: Tapes,
         owner: Array,
@@ -346,12 +376,33 @@ class Sites:
     def _pull(
         self,
         packed: Sequence[Array],
-        constant: Callable[[Sequence[Array]], Values],
+        constant: Constant,
         chosen: Sequence[int],
         inputs: dict[int, list[Array]],
         outputs_bar: Tapes,
     ) -> dict[int, Array]:
         """Contracts the tapes of some sites."""
+        found: dict[int, Array] = {}
+        for wide in (False, True):
+            own = [k for k in chosen if self.sites[k].sums_in_half == wide]
+            if not own:
+                continue
+            arrays = [_widened(each) for each in packed] if wide else packed
+            values = partial(constant, wide=wide)
+            bars = self._pull_alike(arrays, values, own, inputs, outputs_bar)
+            for k, bar in bars.items():
+                found[k] = found[k].astype(bar.dtype) + bar if k in found else bar
+        return found
+
+    def _pull_alike(
+        self,
+        packed: Sequence[Array],
+        constant: Callable[[Sequence[Array]], Values],
+        chosen: Sequence[int],
+        inputs: dict[int, list[Array]],
+        outputs_bar: Tapes,
+    ) -> dict[int, Array]:
+        """Contracts the tapes of sites whose sums have the dtypes of `packed`."""
         positions = self._parameters(chosen)
 
         def run(arrays: list[Array]) -> list[list[Array]]:
@@ -363,9 +414,16 @@ class Sites:
                 jax.vmap(partial(self.sites[k].run, values))(inputs[k]) for k in chosen
             ]
 
-        _, pull = jax.vjp(run, [packed[k] for k in positions])
-        (bars,) = pull([outputs_bar[k] for k in chosen])
-        return dict(zip(positions, bars, strict=True))
+        outputs, pull = jax.vjp(run, [packed[k] for k in positions])
+        bars = [outputs_bar[k] for k in chosen]
+        bars = jax.tree.map(lambda bar, own: bar.astype(own.dtype), bars, outputs)
+        (found,) = pull(bars)
+        return dict(zip(positions, found, strict=True))
+
+
+def _widened(array: Any) -> Any:
+    """An array, if it is one, in the dtype that its cotangents are summed in."""
+    return None if array is None else array.astype(sum_dtype(array.dtype))
 
 
 def _sources(split: Split) -> dict[Var, frozenset[int]]:

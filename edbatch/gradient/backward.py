@@ -29,8 +29,9 @@ from edbatch.cell.backward import TapedCell
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import keep_rows, slice_rows, write_rows, zero_unless
 from edbatch.cell.stacks import Stacks
-from edbatch.cell.summation import zeros_for_sum
+from edbatch.cell.summation import sum_dtype, zeros_for_sum
 from edbatch.cell.tapes import Tapes
+from edbatch.cell.wide_casts import packed_without_casts
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk, fence, read_inputs
 from edbatch.executor.loop_name import type_name
@@ -87,7 +88,7 @@ def differentiate(
         each of `tables`, whose cotangents come last, as `cotangents_of_tables` lists
         them.
     """
-    prepared, unpack = jax.vjp(program.pack, params)
+    prepared, unpack = _prepare(program, params)
     cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
     active_values = active_kinds(program, cells, active_pools)
     results = [each for each in results if each[0] in active_values]
@@ -126,7 +127,32 @@ def differentiate(
         if kind not in end.pools_bar
     }
     tables_bar = cotangents_of_tables(tables, end.site_outputs, params)
-    return params_bar, end.pools_bar | unmoved, tables_bar
+    moved = {kind: bar.astype(pools[kind].dtype) for kind, bar in end.pools_bar.items()}
+    return params_bar, moved | unmoved, tables_bar
+
+
+def _prepare(
+    program: ProgramShape, params: Any
+) -> tuple[dict[int, Packed], Callable[[Any], tuple[Any]]]:
+    """Packs the parameters; also returns what makes cotangents of packed arrays theirs.
+
+    It takes cotangents in the dtype in which they were summed up, and does not round
+    them where the packed array is a cast of a parameter.
+    """
+    prepared, unpack = jax.vjp(program.pack, params)
+    like = prepared
+    halves = [x for x in jax.tree.leaves(prepared) if sum_dtype(x.dtype) != x.dtype]
+    if halves:
+        like, unpack = jax.vjp(packed_without_casts(program.pack), params)
+
+    def pull(bars: Any) -> tuple[Any]:
+        def rounded(bar: Any, own: Array) -> Any:
+            return bar if bar.dtype == jax.dtypes.float0 else bar.astype(own.dtype)
+
+        found: tuple[Any] = unpack(jax.tree.map(rounded, bars, like))
+        return found
+
+    return prepared, pull
 
 
 def _first_state(
@@ -156,7 +182,7 @@ def _first_state(
             for type_id, cell in cells.items()
         },
         pools_bar={
-            kind: jnp.zeros_like(pool)
+            kind: zeros_for_sum(pool)
             for kind, pool in pools.items()
             if kind in active_pools and is_float(pool)
         },
@@ -198,12 +224,16 @@ def _first_cotangents(
     types = [program.types.types[each.type_id] for each in program.loops]
     read = {kind for kind, _, _ in results}
     read.update(kind for each in types for kind in each.operand_kinds)
-    bars = {kind: jnp.zeros_like(arenas[kind]) for kind in sorted(read & active)}
+    bars = {kind: zeros_for_sum(arenas[kind]) for kind in sorted(read & active)}
     for kind, rows, bar in results:
         bars[kind] = (
             bars[kind]
             .at[rows]
-            .add(bar, mode="promise_in_bounds", wrap_negative_indices=False)
+            .add(
+                bar.astype(bars[kind].dtype),
+                mode="promise_in_bounds",
+                wrap_negative_indices=False,
+            )
         )
     return bars
 
@@ -219,7 +249,8 @@ class _State(NamedTuple):
         live_rows: Which rows of the tapes contribute, by type; whose parameters they
             read, where the type has a family; None if all do.
         pools_bar: Cotangents of external inputs.
-        arenas_bar: Cotangents of values.
+        arenas_bar: Cotangents of values; those of half a precision in float32, since
+            many nodes may add to one.
         reached: Rows that a cotangent has reached, ``[rows] bool`` by array kind; empty
             where no slope is infinite.
     """
@@ -344,7 +375,7 @@ def _body(
             lambda tape: slice_rows(tape, row, width), state.site_outputs[type_id]
         )
         known_outputs = keep_rows(chunk.is_real(1), chunk.size - 1, known_outputs)
-        groups = divide_outputs(cell, chunk, state.arenas_bar, state.reached)
+        groups = divide_outputs(cell, chunk, arenas, state.arenas_bar, state.reached)
         pull_back = pull_of(chunk)
         if state.reached:
             bars, site_inputs, live = differentiate_groups(
@@ -447,7 +478,4 @@ def _collect(
     ]
     for k, bar in zip(cell.direct, end.sums[type_id], strict=True):
         found[k] = found[k].astype(bar.dtype) + bar
-    return tuple(
-        bar if bar.dtype == jax.dtypes.float0 else bar.astype(own.dtype)
-        for bar, own in zip(found, packed, strict=True)
-    )
+    return tuple(found)

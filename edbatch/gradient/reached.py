@@ -70,14 +70,19 @@ class Group(NamedTuple):
 
 
 def divide_outputs(
-    cell: TapedCell, chunk: Chunk, arenas_bar: Arenas, reached: Arenas
+    cell: TapedCell,
+    chunk: Chunk,
+    arenas: Arenas,
+    arenas_bar: Arenas,
+    reached: Arenas,
 ) -> list[Group]:
     """Divides a chunk's outputs into groups that are differentiated together.
 
     Args:
         cell: Its cell.
         chunk: The chunk.
-        arenas_bar: The cotangents of values.
+        arenas: The values.
+        arenas_bar: Their cotangents.
         reached: Marks of the rows that a cotangent has reached; empty if all count.
 
     Returns:
@@ -94,7 +99,8 @@ def divide_outputs(
         if reached:
             marks = [rows_of(reached, k) for k in outputs]
             live &= reduce(jnp.logical_or, marks, jnp.zeros_like(real))
-        return Group(outputs, [rows_of(arenas_bar, k) for k in outputs], live)
+        bars = [rows_of(arenas_bar, k).astype(arenas[kinds[k]].dtype) for k in outputs]
+        return Group(outputs, bars, live)
 
     if not reached:
         return [group(tuple(read))]

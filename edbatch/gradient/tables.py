@@ -25,6 +25,7 @@ from jax import Array
 from edbatch.cell.jaxpr import Body, trace
 from edbatch.cell.table_lookup import TableLookup
 from edbatch.cell.tapes import Tapes
+from edbatch.cell.wide_casts import casts_of, is_cast
 from edbatch.errors import PlanError
 from edbatch.executor.program import ProgramShape
 from edbatch.gradient.forward import LookupsOfTypes
@@ -99,9 +100,17 @@ def _table_or_reader(
     """One leaf as a table, or a type that reads it otherwise."""
     lookups: list[tuple[int, TableLookup]] = []
     for type_id, body in reads:
-        var = body.inputs[leaf]
-        changed = any(var is each for eqn in body.equations for each in eqn.invars)
-        places = [k for k, each in enumerate(body.outputs) if each is var]
+        own_vars = casts_of(body.inputs[leaf], body.equations)
+        changed = any(
+            each is var
+            for eqn in body.equations
+            if not is_cast(eqn)
+            for each in eqn.invars
+            for var in own_vars
+        )
+        places = [
+            k for k, each in enumerate(body.outputs) if any(each is v for v in own_vars)
+        ]
         if not places and not changed:
             continue
         own = None
@@ -220,7 +229,8 @@ def cotangents_of_tables(
         parts = []
         for type_id, lookup in table.lookups:
             [tape] = site_outputs[type_id][lookup.site]
-            parts.append(tape.reshape(-1, *row))
+            # Cells may compute in another dtype than the table's.
+            parts.append(tape.reshape(-1, *row).astype(arrays[table.leaf].dtype))
         return _joined(parts)
 
     return tuple(map(values, tables))

@@ -8,7 +8,7 @@ and static arguments are not touched. A cell that a cell calls is a plain functi
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -39,10 +39,10 @@ def checked_dtype(dtype: Any) -> np.dtype | None:
     """
     if dtype is None:
         return None
-    try:
-        found = jnp.dtype(dtype)
-    except TypeError:
-        found = None
+    found = None
+    if not isinstance(dtype, np.generic | np.ndarray | jax.Array):  # they have dtypes
+        with suppress(TypeError):
+            found = jnp.dtype(dtype)
     if found is None or found.name not in _DTYPES:
         raise PlanError(
             f"compute_dtype of eb.batch is one of {', '.join(_DTYPES)}, but this is"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from edbatch.cell.summation import sum_dtype
 from edbatch.errors import PlanError
 from edbatch.executor.program import ProgramShape
 from edbatch.plan.plan import Plan
@@ -78,7 +79,11 @@ def gradient_memory(plan: Plan, *, remat: bool | None = None) -> GradientMemory:
         for kind, rows in program.arena_rows
     ]
     arenas += [(_num_bytes(pool), pool.dtype) for pool in plan.pools.values()]
-    floats = [size for size, dtype in arenas if jnp.issubdtype(dtype, jnp.inexact)]
+    floats = [
+        size * sum_dtype(dtype).itemsize // dtype.itemsize
+        for size, dtype in arenas
+        if jnp.issubdtype(dtype, jnp.inexact)
+    ]
     own = [plan.stream, plan.trips, *plan.rows, *plan.lengths]
     return GradientMemory(
         values=sum(size for size, _ in arenas),
