@@ -45,29 +45,11 @@ def record_instances(state: ModelState, instances: Sequence[Any]) -> DataflowGra
         The dataflow graph of all of them.
 
     Raises:
-        EdbatchError: The model does something outside cells, a cell fails, or an
-            instance calls no cell.
+        EdbatchError: The model does something outside cells, or a cell fails.
     """
     types = state.types
     assert types.model is not None, "a state's types know their model"
-    graph = record(types.model, types, instances, state.calls)
-    check_calls(graph.instance_nodes.tolist())
-    return graph
-
-
-def check_calls(instance_nodes: Sequence[int]) -> None:
-    """Raises `PlanError` for instances that call no cell.
-
-    Args:
-        instance_nodes: Number of nodes of each instance.
-    """
-    if 0 in instance_nodes:
-        which = f"instance {instance_nodes.index(0)} of the minibatch"
-        raise PlanError(
-            f"{which if len(instance_nodes) > 1 else 'the instance'} calls no cell, so"
-            " there is nothing to run for it; leave such instances out, or call a cell"
-            " for them"
-        )
+    return record(types.model, types, instances, state.calls)
 
 
 def record_each(state: ModelState, instances: Sequence[Any]) -> list[DataflowGraph]:

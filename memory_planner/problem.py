@@ -138,7 +138,8 @@ def cuts_of_types(
                 strict=True,
             )
         )
-        cuts = tuple(sorted({*own}))
+        # No type at all has a table, too: instances may call no cell.
+        cuts = tuple(sorted({*own})) or ((sizes.widths, sizes.chunk_overhead),)
         number = np.array([cuts.index(each) for each in own], np.int32)
         return cut_tables(*zip(*cuts, strict=True)), number
 

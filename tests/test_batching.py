@@ -263,8 +263,33 @@ def test_an_instance_without_nodes():
     def model(params, tree):
         return [encode(params, tree)] if tree else []
 
-    with pytest.raises(eb.PlanError, match="instance 1 of the minibatch calls no cell"):
-        eb.batch(model)(make_params(), [1, None])
+    params = make_params()
+    batched = eb.batch(model, params=params, sizes=SIZES)
+    for minibatch in ([(1, 2), None, 3], [None, None], [None]):
+        found = batched(params, minibatch)
+        assert found.lengths.tolist() == [int(each is not None) for each in minibatch]
+        eb.verify(batched, params, minibatch)
+        kept = batched(params, batched.record_all(minibatch))
+        assert kept.lengths.tolist() == found.lengths.tolist()
+        plan = batched.plan(minibatch, pad_to=4)
+        assert eb.jit(batched.apply)(params, plan).lengths.shape == (4,)
+        gradient = jax.grad(lambda p: _total(batched.apply(p, plan)))(params)  # noqa: B023
+        assert all(np.isfinite(each).all() for each in jax.tree.leaves(gradient))
+
+
+def _total(tree):
+    return sum(jnp.sum(each) for each in jax.tree.leaves(tree.values))
+
+
+def test_a_model_that_calls_no_cell():
+    batched = eb.batch(lambda params, x: {"x": x, "two": np.float32(2)})
+    found = batched(make_params(), [1.0, 5.0])
+    assert {name: each.tolist() for name, each in found.items()} == {
+        "x": [1, 5],
+        "two": [2, 2],
+    }
+    assert batched.plan([1.0, 2.0]).report.batches == 0
+    eb.verify(batched, make_params(), [1.0, 5.0])
 
 
 def test_a_plan_of_another_model():

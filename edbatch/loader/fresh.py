@@ -10,7 +10,6 @@ from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
-from edbatch.recording import check_calls
 
 Transform = Callable[[Any, np.random.Generator], Any]
 
@@ -89,17 +88,10 @@ class InstanceRecorder:
         try:
             if not self._whole:
                 return [self._record_one(each) for each in instances()]
-            graph = record(self._model, self._types, instances(), self._memory)
-            nodes = graph.instance_nodes.tolist()
-            if 0 in nodes:
-                current = numbers[nodes.index(0)]
-            check_calls(nodes)
-            return [graph]
+            return [record(self._model, self._types, instances(), self._memory)]
         except Exception as error:
             error.add_note(f"while recording instance {current} of the {self._what}")
             raise
 
     def _record_one(self, instance: Any) -> DataflowGraph:
-        graph = record(self._model, self._types, [instance], self._memory)
-        check_calls(graph.instance_nodes.tolist())
-        return graph
+        return record(self._model, self._types, [instance], self._memory)

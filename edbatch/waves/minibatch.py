@@ -10,7 +10,7 @@ from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.output_recording import OutputColumns
 from edbatch.plan.padding import first_rows
-from edbatch.recording import check_calls, check_not_empty
+from edbatch.recording import check_not_empty
 from edbatch.stream.buckets import round_instances
 from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.rollout import (
@@ -112,7 +112,6 @@ def _whole_graph(runner: WaveRunner, runs: Sequence[InstanceRun]) -> DataflowGra
     for run in runs:
         columns.add(run, run.result)
     nodes = [sum(last - first for _, first, last, _, _ in run.parts) for run in runs]
-    check_calls(nodes)
     return DataflowGraph(
         types=tape.types,
         node_type=np.array(tape.node_type, np.int32),
