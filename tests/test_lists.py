@@ -142,3 +142,12 @@ def test_lists_of_lists_are_padded_from_the_inside():
             expected[i, j, : len(row)] = 2 * np.array(row)
     np.testing.assert_allclose(padded, expected)
     assert mask.sum(1).tolist() == [2, 1, 3]
+
+
+def test_what_tree_map_makes_of_a_list_is_shown():
+    found = eb.Ragged(np.zeros((4, 2)), np.array([0, 0, 1, 2]), np.array([2, 1]))
+    assert repr(found) == "<Ragged: 2 lists, 4 elements with padding>"
+    shapes = jax.tree.map(np.shape, found)
+    assert repr(shapes) == "Ragged(values=(4, 2), segment_ids=(4,), lengths=(2,))"
+    nothing = jax.tree.map(lambda _: None, found)
+    assert repr(nothing) == "Ragged(values=None, segment_ids=None, lengths=None)"

@@ -4,6 +4,7 @@ import threading
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from trees import all_states, assert_equal, encode, make_params, sample_trees
 
 import edbatch as eb
@@ -82,3 +83,20 @@ def test_a_plan_is_run_while_other_shapes_are_bound():
     states = batched.states
     states._states = Locked(states._states)
     assert batched.apply(make_params(), plan)[0].shape == (1, 4)
+
+
+def test_a_cell_that_the_model_calls_in_another_thread():
+    def model(params, tree):
+        found = []
+
+        def call():
+            try:
+                found.append(encode(params, tree))
+            except eb.RecordingError as error:
+                found.append(error)
+
+        in_threads(lambda _: call(), 1)
+        raise found[0]
+
+    with pytest.raises(eb.RecordingError, match="usually in a thread that the model"):
+        eb.batch(model)(make_params(), [(1, 2)])

@@ -10,12 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from edbatch.arguments import check_number, check_type, list_of
-from edbatch.errors import CellError, PickleError, shown, user_line, user_module
+from edbatch.errors import (
+    CellError,
+    PickleError,
+    RecordingError,
+    shown,
+    user_line,
+    user_module,
+)
 from edbatch.graph.compute_dtype import computing
 from edbatch.graph.constants import PYTHON_NUMBERS, as_number, constant_key
 from edbatch.graph.context import context
 from edbatch.graph.recording_bases import CellCall
 from edbatch.graph.reference import find, full_name, reference
+from edbatch.graph.stand_in import is_stand_in
 
 if TYPE_CHECKING:  # type checkers know these; `Cell` alone is `Cell[..., Any]`
     from typing_extensions import ParamSpec, TypeVar
@@ -352,6 +360,13 @@ def _checked_lengths(lengths: Sequence[int]) -> list[int]:
 
 
 def _as_array(leaf: Any) -> Any:
+    if is_stand_in(leaf):
+        raise RecordingError(
+            f"a cell was called ({user_line()}) outside of the recording that"
+            f" {leaf!r} belongs to; usually in a thread that the model starts, or after"
+            " the batched function has returned; call cells in the model itself, in its"
+            " own thread"
+        )
     if isinstance(leaf, PYTHON_NUMBERS):
         number = as_number(leaf)
         return np.asarray(number, jax.dtypes.canonicalize_dtype(type(number)))

@@ -50,7 +50,8 @@ class Handle(HandleSlots):
 
     def __repr__(self) -> str:
         cell = self._recorder.cell_of_value(self._value)
-        return f"Handle({self.dtype}{list(self.shape)} from cell {cell!r})"
+        source = "a cell" if cell is None else f"cell {cell!r}"
+        return f"Handle({self.dtype}{list(self.shape)} from {source})"
 
     def _reject(self, operation: str) -> NoReturn:
         raise RecordingError(
@@ -113,17 +114,20 @@ def new_handle(recorder: InstanceTape, value: int, kind: int) -> Handle:
     return handle
 
 
-def reject_foreign(handle: Handle) -> NoReturn:
+def reject_foreign(handle: Handle, where: str | None = None) -> NoReturn:
     """Raises the error for a handle of another recording.
 
     Args:
         handle: The handle.
+        where: What the model did with it; None if it passed it to a cell, in a line
+            that is still to be found.
 
     Raises:
         RecordingError: Always.
     """
+    where = where or f"was passed to a cell ({user_line()})"
     raise RecordingError(
-        f"a handle from another recording was passed to a cell ({user_line()}):"
-        f" {handle!r} belongs to another instance, or to an earlier recording;"
-        " compute it inside this model call, or pass it as an array"
+        f"a handle from another recording {where}: {handle!r} belongs to another"
+        " instance, or to an earlier recording; compute it inside this model call, or"
+        " keep its value, an array"
     )

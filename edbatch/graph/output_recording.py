@@ -17,6 +17,24 @@ from edbatch.graph.recording_bases import recording_is_compiled
 from edbatch.graph.skeleton import EMPTY, Mismatch, Skeleton, describe, unify
 from edbatch.graph.tape import InstanceTape
 
+RETURNED = "was returned by the model"
+
+
+def reject_parameter(leaf: Any) -> None:
+    """Checks that a leaf of what a model returns is no parameter.
+
+    Args:
+        leaf: The leaf.
+
+    Raises:
+        RecordingError: It is one.
+    """
+    if isinstance(leaf, ParameterPath):
+        raise RecordingError(
+            f"the model returns {leaf!r}, a parameter; return handles of cells and"
+            " arrays, and wrap a parameter in a cell to return it"
+        )
+
 
 class OutputColumns:
     """Collects the outputs of instances while they are recorded."""
@@ -163,7 +181,7 @@ class _Flat:
     def describe(self, result: Any) -> Skeleton:
         if type(result) is Handle:
             if result._recorder is not self.recorder:
-                reject_foreign(result)
+                reject_foreign(result, RETURNED)
             self.columns.append([result._value])
             return ("value", result._kind)
         if type(result) is list:
@@ -232,11 +250,7 @@ class _Flat:
         return ("list", ("external", kind))
 
     def _external(self, result: Any) -> Skeleton:
-        if isinstance(result, ParameterPath):
-            raise RecordingError(
-                f"the model returns {result!r}, a parameter; return handles of cells"
-                " and arrays, and wrap a parameter in a cell to return it"
-            )
+        reject_parameter(result)
         if isinstance(result, jax.Array) and is_key(result.dtype):
             raise RecordingError(
                 f"the model returns {type(result).__name__}, a key, but results are"

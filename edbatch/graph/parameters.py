@@ -369,12 +369,19 @@ def part_of(tree: Any, steps: tuple[Step, ...]) -> Any:
     return tree
 
 
-def check_params(params: Any, spec: Any) -> None:
+def check_params(
+    params: Any,
+    spec: Any,
+    what: str = "the plan was made",
+    mend: str = "make the plan again with these parameters",
+) -> None:
     """Checks that parameters have the structure that was recorded.
 
     Args:
         params: Parameters.
         spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
+        what: What is for parameters of this structure, for messages.
+        mend: What to do about others.
 
     Raises:
         PlanError: They differ; the message names the first difference.
@@ -386,13 +393,12 @@ def check_params(params: Any, spec: Any) -> None:
     if names != expected:
         odd = sorted(set(names) ^ set(expected)) or ["their order"]
         raise PlanError(
-            "the plan was made for parameters of another structure: they differ in"
-            f" params{odd[0]}; make the plan again after changing the parameters"
+            f"{what} for parameters of another structure: they differ in"
+            f" params{odd[0]}; {mend}"
         )
     for name, (_, own), (_, other) in zip(names, found[0], known[0], strict=True):
         if (own.shape, own.dtype) != (other.shape, other.dtype):
             raise PlanError(
-                f"params{name} is {own.dtype}{list(own.shape)} but the plan was made"
-                f" for {other.dtype}{list(other.shape)}; make the plan again with"
-                " these parameters"
+                f"params{name} is {own.dtype}{list(own.shape)} but {what} for"
+                f" {other.dtype}{list(other.shape)}; {mend}"
             )

@@ -44,10 +44,16 @@ class Ragged:
 
     def __repr__(self) -> str:
         """Says what it is in one line."""
-        return (
-            f"<Ragged: {self.lengths.shape[-1]} lists,"
-            f" {self.segment_ids.shape[-1]} elements with padding>"
-        )
+        counts: Any = [
+            getattr(each, "shape", ())[-1:] for each in (self.lengths, self.segment_ids)
+        ]
+        if not all(counts):  # what `jax.tree.map` made of the arrays
+            return (
+                f"Ragged(values={self.values!r}, segment_ids={self.segment_ids!r},"
+                f" lengths={self.lengths!r})"
+            )
+        [lists], [elements] = counts
+        return f"<Ragged: {lists} lists, {elements} elements with padding>"
 
     @property
     def mask(self) -> Array:

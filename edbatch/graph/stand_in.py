@@ -15,6 +15,8 @@ _TRACES = ("'Handle'", "Handle(", "graph.handle.", "ParameterPath")
 
 Class = TypeVar("Class", bound=type)
 
+_CLASSES: set[type] = set()  # those that stand for values
+
 
 def stand_in(cls: Class) -> Class:
     """Gives a class operators that call its ``_reject`` with what was tried.
@@ -41,7 +43,18 @@ def stand_in(cls: Class) -> Class:
     members |= {"__copy__": _itself, "__deepcopy__": _itself}
     for name, member in members.items():
         setattr(cls, name, member)
+    _CLASSES.add(cls)
     return cls
+
+
+def is_stand_in(value: object) -> bool:
+    """Tells whether something has no value while a model is recorded.
+
+    Example:
+        >>> is_stand_in(1.0)
+        False
+    """
+    return type(value) in _CLASSES
 
 
 def _itself(self: Any, memo: Any = None) -> Any:

@@ -169,8 +169,8 @@ class InstanceTape(TapeWriter):
         self._instance = instance
         self._keys = 0  # calls so far that took a key
 
-    def cell_of_value(self, value: int) -> str:
-        """Names the cell whose node has an output; for messages."""
+    def cell_of_value(self, value: int) -> str | None:
+        """Names the cell whose node has an output; None if that is not known."""
         first = 0
         for each in self.tape.node_type:
             first += len(self.types.types[each].output_kinds)

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -69,7 +70,7 @@ class KeptInstances:
         if workers:
             instances = _recorded_by(workers, batched, instances)
         elif _is_read_by_number(instances):
-            instances = [instances[k] for k in range(len(instances))]
+            instances = list(map(partial(_read, instances), range(len(instances))))
         self._recordings = batched.record_all(instances)
         self.sizes = np.array([each.num_nodes for each in self._recordings])
 
@@ -92,6 +93,15 @@ class KeptInstances:
 
     def close(self) -> None:
         """There is nothing to end."""
+
+
+def _read(instances: Any, number: int) -> Any:
+    """Reads an instance of a data set; what is raised names it."""
+    try:
+        return instances[number]
+    except Exception as error:
+        error.add_note(f"while reading instance {number} of the data set")
+        raise
 
 
 class FreshInstances:

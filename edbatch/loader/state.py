@@ -59,10 +59,9 @@ class LoaderState:
             own, other = getattr(self, name), state[name]
             if name not in _POSITION and not _same(own, other):
                 raise _other_run(name, other, own)
-        epoch, step = (state[name] for name in _POSITION)
-        # Checkpoints may give NumPy's integers back.
+        epoch, step = (_number(state[name]) for name in _POSITION)
         whole = all(
-            isinstance(each, int | np.integer) and not isinstance(each, bool)
+            isinstance(each, int) and not isinstance(each, bool)
             for each in (epoch, step)
         )
         if not (whole and epoch >= 0 <= step < steps):
@@ -72,7 +71,13 @@ class LoaderState:
                 f" {shown(step)}; usually a state edited by hand; pass what"
                 " loader.state() gave"
             )
-        return replace(self, epoch=int(epoch), step=int(step))
+        return replace(self, epoch=epoch, step=step)
+
+
+def _number(entry: Any) -> Any:
+    """A number as Python's: checkpoints may give arrays or NumPy's integers back."""
+    is_scalar = hasattr(entry, "dtype") and getattr(entry, "shape", None) == ()
+    return np.asarray(entry).item() if is_scalar else entry
 
 
 def _same(own: object, other: object) -> bool:

@@ -306,7 +306,13 @@ class Server:
         Raises:
             PlanError: They differ in one of these.
         """
-        check_params(params, abstract(self._loop.params))
+        check_params(
+            params,
+            abstract(self._loop.params),
+            "the server was started",
+            "swap in parameters of the same structure, shapes and dtypes, or start a"
+            " server for these",
+        )
         self._loop.swap_params(params)
 
     @property

@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from edbatch.cell.jaxpr import is_staging
 from edbatch.compilation.signature import name_of
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compilation.warm_up import plan_all, warm_up
@@ -278,6 +279,26 @@ class Sharded(HostSide):
             return asked.call(params, ShardedTableRun(plan, key))
         return self._checked_call(params, *self._call_of(params, plan, rng))
 
+    def _on_mesh(self, params: Any) -> Any:
+        """Copies what is committed to other devices, as a checkpoint restores it.
+
+        Its gradient goes back there. JAX copies what is committed to no device, and
+        refuses all else.
+        """
+        if is_staging():
+            return params
+        own = set(self.mesh.devices.flat)
+
+        def placed(leaf: Any) -> Any:
+            if isinstance(leaf, jax.core.Tracer):  # it does not tell where it lies
+                return self.replicate(leaf)
+            committed = isinstance(leaf, jax.Array) and leaf.committed
+            if not committed or leaf.sharding.device_set == own:
+                return leaf
+            return self.replicate(leaf)
+
+        return jax.tree.map(placed, params)
+
     def _arguments(
         self, params: Any, plan: ShardedPlan, rng: Any
     ) -> tuple[Any, ShardedPlan, Any]:
@@ -291,7 +312,7 @@ class Sharded(HostSide):
         self, params: Any, plan: ShardedPlan, rng: Any
     ) -> tuple[TieredFunction, tuple[Any, ...]]:
         """Returns the compiled function that runs a plan, and its arguments."""
-        return self._run, self._arguments(params, plan, rng)
+        return self._run, self._arguments(self._on_mesh(params), plan, rng)
 
     def warm_up(
         self,

@@ -1,12 +1,13 @@
 """Values that instances have asked for, and where each of them will stand."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax import Array
 
 from edbatch.graph.handle import Handle, reject_foreign
+from edbatch.graph.output_recording import RETURNED, reject_parameter
 from edbatch.waves.instance_run import InstanceRun
 
 
@@ -46,18 +47,6 @@ def find_asked(
     return asked, places
 
 
-def handles_in(tree: Any) -> list[Handle]:
-    """Returns the handles in a pytree.
-
-    Args:
-        tree: The pytree.
-
-    Returns:
-        The handles, in the order of its leaves.
-    """
-    return [each for each in jax.tree.leaves(tree) if type(each) is Handle]
-
-
 def returned_handles(run: InstanceRun) -> list[Handle]:
     """Returns the handles in what an instance has returned.
 
@@ -69,10 +58,14 @@ def returned_handles(run: InstanceRun) -> list[Handle]:
 
     Raises:
         RecordingError: One belongs to another instance: its number means another value
-            here, or none.
+            here, or none. Or the instance has returned a parameter.
     """
-    found = handles_in(run.result)
-    for each in found:
+    found = []
+    for each in jax.tree.leaves(run.result):
+        if type(each) is not Handle:
+            reject_parameter(each)
+            continue
         if each._recorder is not run:
-            reject_foreign(each)
+            reject_foreign(each, RETURNED)
+        found.append(each)
     return found

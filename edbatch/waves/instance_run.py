@@ -131,7 +131,7 @@ class InstanceRun(Recorder):
     def _ask(self, handles: list[Handle]) -> list[np.ndarray]:
         for each in handles:
             if each._recorder is not self:
-                reject_foreign(each)
+                reject_foreign(each, f"was passed to eb.value ({user_line()})")
         if self._closing:
             raise GreenletExit
         stack = self._stack
@@ -153,13 +153,13 @@ class InstanceRun(Recorder):
         answers: list[np.ndarray] = stack.suspend(handles)
         return answers
 
-    def cell_of_value(self, value: int) -> str:
-        """Names the cell whose node has an output; for messages."""
+    def cell_of_value(self, value: int) -> str | None:
+        """Names the cell whose node has an output; None if it ran in another wave."""
         first = self.tape.num_values - sum(
             len(self.types.types[each].output_kinds) for each in self.tape.node_type
         )
         if not first <= value < self.tape.num_values:
-            return "of an earlier wave"
+            return None
         return super().cell_of_value(value - first)
 
 

@@ -83,13 +83,14 @@ def run_instances(
     """
     runs: list[InstanceRun] = []
     launched: deque[tuple[list[InstanceRun], Asked]] = deque()
-    index = 0
+    index: int | None = None  # of the instance that Python runs
     try:
         for own in _parts(len(instances)):
             for index in own:
                 call = partial(model, params, instances[index])
                 runs.append(runner.start(index, call))
                 _release_if_ended(runner, runs[-1])
+            index = None
             _launch(runner, runs[own.start :], launched)
         while launched:
             waiting: list[InstanceRun] = []
@@ -101,9 +102,11 @@ def run_instances(
                     index = run.index
                     runner.resume(run, answers)
                     _release_if_ended(runner, run)
+                index = None
             _launch(runner, waiting, launched)
     except BaseException as error:
-        if len(instances) > 1 and not isinstance(error, KeyboardInterrupt):
+        is_of_one = index is not None and len(instances) > 1
+        if is_of_one and not isinstance(error, KeyboardInterrupt):
             doing = "running" if runner.counts.waves else "recording"
             error.add_note(f"while {doing} instance {index} of the minibatch")
         _close(runs)

@@ -248,6 +248,15 @@ def test_an_exception_of_a_worker(params, keep):
         loader.close()
 
 
+def test_a_data_set_that_fails_names_the_instance(params):
+    for keep, doing in ((True, "reading"), (False, "recording")):
+        data = Failing(8, 5, "no such file")
+        with pytest.raises(KeyError, match="no such file") as caught:
+            list(eb.Loader(new_batched(encode, params), data, 2, keep=keep))
+        note = f"while {doing} instance 5 of the data set"
+        assert note in caught.value.__notes__
+
+
 def test_a_model_that_fails_names_the_instance(params):
     batched = new_batched(encode, params)
     data = [(1, 2), 3, None, 4]

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from trees import encode, make_params, sample_trees
@@ -57,7 +58,10 @@ def test_the_state_of_another_run_is_refused(name, value, message):
 
 def test_a_state_of_numpy_numbers():
     kept = {name: np.array(value) for name, value in asdict(STATE).items()}
+    assert STATE.resumed(kept, steps=3) == STATE
     kept |= {name: np.int64(kept[name]) for name in ("epoch", "step")}
+    assert STATE.resumed(kept, steps=3) == STATE
+    kept |= {name: jnp.asarray(kept[name]) for name in ("epoch", "step")}
     assert STATE.resumed(kept, steps=3) == STATE
 
 

@@ -38,6 +38,20 @@ def check_good(server, futures, params):
     assert server.is_running
 
 
+def test_a_parameter_that_is_returned_is_refused():
+    def model(params, count):
+        state = steps(params, count)
+        return {"table": params["table"], "state": state} if count == 1 else state
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        good = [(k, server.submit_nowait(k)) for k in (2, 5)]
+        bad = server.submit_nowait(1)
+        with pytest.raises(eb.RecordingError, match=r"'table'.*, a parameter"):
+            bad.result(60)
+        check_good(server, good, params)
+
+
 def returned(params, state):
     return {"state": state}
 

@@ -363,7 +363,7 @@ def test_parameters_are_swapped_without_a_stop():
         server.swap_params(second)
         assert_same(server.submit_nowait((4, None)).result(60), walk(second, (4, None)))
         assert_same(long.result(120), walk(first, (200, None)))
-        with pytest.raises(eb.PlanError):
+        with pytest.raises(eb.PlanError, match="the server was started for parameters"):
             server.swap_params({"other": second["table"]})
 
 

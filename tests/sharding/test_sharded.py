@@ -9,9 +9,7 @@ from trees import all_states, encode, make_params, sample_trees
 import edbatch as eb
 from edbatch.instance_results import split_instances
 
-pytestmark = pytest.mark.usefixtures("quick_compiles")
-
-pytestmark = pytest.mark.devices
+pytestmark = [pytest.mark.devices, pytest.mark.usefixtures("quick_compiles")]
 
 SIZES = eb.Sizes(widths=(4, 16))
 COUNT = 7  # most tests have as many trees, and share compiled programs
@@ -221,3 +219,18 @@ def test_a_loader_plans_for_all_devices(batched, sharded, params):
     for item in eb.Loader(sharded, trees, COUNT, seed=1):
         chosen = [trees[k] for k in item.index]
         assert_same(sharded.apply(params, item.plan), batched(params, chosen))
+
+
+def test_parameters_that_a_checkpoint_committed_to_one_device(params, batched):
+    trees = sample_trees(3, COUNT)
+    sharded = batched.sharded()
+    committed = jax.device_put(params, jax.devices()[0])
+    assert_same(sharded(committed, trees), sharded(params, trees))
+    plan = sharded.plan(trees)
+
+    def loss(own, plan):
+        return sum(jnp.sum(each) for each in jax.tree.leaves(sharded.apply(own, plan)))
+
+    expected = jax.grad(loss)(params, plan)
+    assert_same(jax.grad(loss)(committed, plan), expected)
+    assert_same(jax.grad(loss)(sharded.replicate(params), plan), expected)

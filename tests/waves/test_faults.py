@@ -45,6 +45,15 @@ def test_an_exception_names_its_instance_and_ends_the_others():
     assert sorted(closed) == [0, 1, 2, 3, 4]
 
 
+def test_an_error_of_a_wave_names_no_instance():
+    def model(params, k):
+        return eb.value(score(params, embed(params, k)[0]))
+
+    with pytest.raises(eb.PlanError, match="wave by wave") as caught:
+        jax.jit(lambda own: eb.batch(model)(own, [1, 2, 3]))(make_params())
+    assert not any("instance" in each for each in caught.value.__notes__)
+
+
 def test_an_instance_that_fails_at_its_start():
     def model(params, k):
         if k == 1:
