@@ -62,6 +62,8 @@ class Target:
             See `edbatch.executor`.
         ungrouped_loops: Up to so many loops, the loop around a group of them costs more
             than it saves.
+        integer_rows: Whether loops carry the bits of arrays of bfloat16: see
+            `edbatch.cell.half_rows`.
         coarse_options: Options of XLA for coarse programs, which compile fast; those
             that it does not know are left out. On CPUs without optimization by LLVM
             and without the emitters of fusions: value and gradient of a tree-LSTM,
@@ -94,6 +96,7 @@ class Target:
     own_memory: bool = True
     control: Literal["loops", "switch"] = "loops"
     ungrouped_loops: int = 8
+    integer_rows: bool = False
 
     coarse_options: tuple[tuple[str, Option], ...] = ()
     small_product: int = 0
@@ -104,6 +107,7 @@ class Target:
 CPU = Target(
     "cpu",
     fence="loop",
+    integer_rows=True,
     fenced_slice=2048,
     page_bytes=4096,
     pretransposed_bytes=2**20,

@@ -208,6 +208,22 @@ def layered(params, words):
     return found
 
 
+def test_no_write_of_rows_converts_an_arena():
+    """On CPUs XLA would convert it to float32 and back, for each chunk."""
+    params, trees = make_params(8), sample_trees(0, 9)
+    batched = new_batched(encode, params)
+    plan = batched.plan(trees)
+    lowered = jax.jit(lambda p: batched.apply(p, plan)).lower(params)
+    compiled = lowered.compile().as_text()
+    shapes = {
+        f"[{rows},{','.join(map(str, plan.shape.program.types.avals[kind].shape))}]"
+        for kind, rows in plan.shape.program.arena_rows
+    }
+    assert any(f"u16{each}" in compiled for each in shapes)
+    # Results are read once, after the loops.
+    assert sum(compiled.count(f"f32{each}") for each in shapes) <= len(plan.rows)
+
+
 def test_memory_of_cotangents_that_are_summed_in_float32():
     params = {"table": jnp.ones((3, 4))}
     plan = new_batched(looked_up, params).plan([[1] * 9])

@@ -1,6 +1,6 @@
 """Reading, writing and masking rows of arrays, as XLA does it fastest.
 
-Those that read and write take `DeferredRows` in place of an array, too.
+Those that read and write take `DeferredRows` and `HalfRows` in place of an array, too.
 """
 
 from typing import Any, cast
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from edbatch.cell.deferred_rows import DeferredRows
+from edbatch.cell.half_rows import HalfRows, as_bits, of_bits
 
 
 def take_rows(arena: Array, rows: Array) -> Array:
@@ -17,6 +18,8 @@ def take_rows(arena: Array, rows: Array) -> Array:
     if isinstance(arena, DeferredRows):
         whole, base = arena.readable()
         return take_rows(whole, rows + base)
+    if isinstance(arena, HalfRows):
+        return of_bits(take_rows(arena.array, rows))
     # Without the promise that none is negative, JAX tests every row for it.
     return arena.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
@@ -26,6 +29,8 @@ def slice_rows(arena: Array, first: Array, width: int) -> Array:
     if isinstance(arena, DeferredRows):
         whole, base = arena.readable()
         return slice_rows(whole, first + base, width)
+    if isinstance(arena, HalfRows):
+        return of_bits(slice_rows(arena.array, first, width))
     start = (first,) + (jnp.zeros_like(first),) * (arena.ndim - 1)
     shape = (width, *arena.shape[1:])
     return lax.dynamic_slice(arena, start, shape, allow_negative_indices=False)
@@ -84,6 +89,8 @@ def write_rows(arena: Array, first: Array, rows: Array) -> Array:
     """Writes consecutive rows that are known to exist; in place inside a loop."""
     if isinstance(arena, DeferredRows):
         return cast(Any, arena.written("set", first, rows))
+    if isinstance(arena, HalfRows):
+        return cast(Any, HalfRows(write_rows(arena.array, first, as_bits(rows))))
     start = (first,) + (jnp.int32(0),) * (arena.ndim - 1)
     return lax.dynamic_update_slice(arena, rows, start, allow_negative_indices=False)
 
@@ -104,6 +111,7 @@ def add_rows(arena: Array, rows: Array, more: Array) -> Array:
     if isinstance(arena, DeferredRows):
         more = more.astype(arena.array.dtype)
         return cast(Any, arena.written("add", rows, more))
+    assert not isinstance(arena, HalfRows), "sums are of float32 at least"
     more = more.astype(arena.dtype)
     if rows.ndim == 0:
         return write_rows(arena, rows, more + slice_rows(arena, rows, len(more)))

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from edbatch.cell.half_rows import carried, on_bits, uncarried
 from edbatch.cell.program import run_rows
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.base import Prepared
@@ -86,9 +87,12 @@ def walk(
     Returns:
         The position in the records after the last chunk visited, and the final state.
     """
-    if program.options.target.control == "switch" and program.options.tier == "fine":
+    target = program.options.target
+    if target.control == "switch" and program.options.tier == "fine":
         return run_switch(program, stream, body_of, state, end=end)
     reverse = end is not None
+    if target.integer_rows:
+        body_of, state = _on_bits(body_of), carried(state)
     make = coarse_step if program.options.tier == "coarse" else fine_step
     run_step = make(program, stream.records, body_of, reverse=reverse)
 
@@ -97,7 +101,15 @@ def walk(
         return run_step(trips, carry)
 
     start = jnp.int32(0) if end is None else end
-    return lax.fori_loop(0, stream.num_steps, step, (start, state))
+    at, state = lax.fori_loop(0, stream.num_steps, step, (start, state))
+    return at, uncarried(state)
+
+
+def _on_bits(
+    body_of: Callable[[Loop], _Body[_State]],
+) -> Callable[[Loop], _Body[_State]]:
+    """The bodies of loops that carry the bits of bfloat16."""
+    return lambda loop: on_bits(body_of(loop))
 
 
 def fine_step(

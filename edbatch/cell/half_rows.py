@@ -1,0 +1,99 @@
+"""Rows of bfloat16 as integers, inside the loops of CPUs.
+
+XLA computes bfloat16 in float32 on CPUs, and has it that a write of rows converts the
+whole array and back, in every iteration of a loop. Integers are written in place. So
+loops carry the bits of such arrays, as `Bits`, and what runs in a loop gets `HalfRows`
+in their place, which it reads and writes by `edbatch.cell.rows`.
+
+Gain (`experiments/gradient_profile.py --cores 1 --hidden 64 --compute-dtype bfloat16`):
+see docs/results.md, "Gradients: where the time goes".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+_Chunk, _State = TypeVar("_Chunk"), TypeVar("_State")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Bits:
+    """The bits of an array of bfloat16, as a loop carries them.
+
+    Attributes:
+        array: ``[N, ...] uint16``.
+    """
+
+    array: Array
+
+
+@dataclass(frozen=True)
+class HalfRows:
+    """The same, as a body gets it. No pytree, but a leaf.
+
+    Attributes:
+        array: ``[N, ...] uint16``.
+    """
+
+    array: Array
+
+
+def as_bits(rows: Array) -> Array:
+    """Returns the bits of rows of bfloat16, ``uint16``."""
+    return lax.bitcast_convert_type(rows, jnp.uint16)
+
+
+def of_bits(bits: Array) -> Array:
+    """Undoes `as_bits`."""
+    return lax.bitcast_convert_type(bits, jnp.bfloat16)
+
+
+def carried(state: _State) -> _State:
+    """Returns a state for a loop to carry: `Bits` in place of arrays of bfloat16."""
+    found: _State = jax.tree.map(
+        lambda each: Bits(as_bits(each)) if each.dtype == jnp.bfloat16 else each, state
+    )
+    return found
+
+
+def uncarried(state: _State) -> _State:
+    """Undoes `carried`."""
+    found: _State = jax.tree.map(
+        lambda each: of_bits(each.array) if isinstance(each, Bits) else each,
+        state,
+        is_leaf=lambda each: isinstance(each, Bits),
+    )
+    return found
+
+
+def on_bits(
+    body: Callable[[_Chunk, _State], _State],
+) -> Callable[[_Chunk, _State], _State]:
+    """Returns a loop's body for a state that `carried` made.
+
+    Args:
+        body: From a chunk and a state, with `HalfRows` in it, to the next state.
+
+    Returns:
+        The same of states with `Bits` in them.
+    """
+
+    def run(chunk: _Chunk, state: _State) -> _State:
+        rows = jax.tree.map(
+            lambda each: HalfRows(each.array) if isinstance(each, Bits) else each,
+            state,
+            is_leaf=lambda each: isinstance(each, Bits),
+        )
+        found: Any = body(chunk, rows)
+        after: _State = jax.tree.map(
+            lambda each: Bits(each.array) if isinstance(each, HalfRows) else each,
+            found,
+        )
+        return after
+
+    return run
