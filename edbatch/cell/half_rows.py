@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-_Chunk, _State = TypeVar("_Chunk"), TypeVar("_State")
+_Chunk = TypeVar("_Chunk")
+_State = TypeVar("_State")
 
 
 @jax.tree_util.register_dataclass
