@@ -153,6 +153,35 @@ def read_often(params, words):
     return [next_of(params, first) for _ in words]
 
 
+@eb.cell
+def scaled(scale, x):
+    return x * scale
+
+
+@eb.cell
+def gained(gain, x):
+    return x * gain[:, None]
+
+
+@pytest.mark.parametrize("options", [{}, {"compiler": eb.Compiler(packing="never")}])
+@pytest.mark.parametrize("of_bfloat16", [False, True])
+def test_parameters_that_are_broadcast(options, of_bfloat16):
+    """XLA sums bfloat16 in bfloat16, where many terms come together."""
+    x = np.full((2, 64), 0.4375, np.float32)
+    for cell, shape in ((scaled, ()), (gained, (2,))):
+        params = jnp.ones(shape, HALF if of_bfloat16 else jnp.float32)
+        own = {"sizes": eb.Sizes(widths=(512,)), "params": params, **options}
+        dtype = {} if of_bfloat16 else {"compute_dtype": HALF}
+        batched = eb.batch(lambda p, x, cell=cell: cell(p, x), **own, **dtype)
+        # The sum over the elements of one instance is the model's own.
+        alone, all_of_them = (
+            jax.grad(lambda p, n=n: total(batched, p, batched.plan([x] * n)))(params)  # noqa: B023
+            for n in (1, 700)
+        )
+        expected = 700 * alone.astype(float)
+        np.testing.assert_allclose(all_of_them.astype(float), expected, rtol=2**-8)
+
+
 LOOKUPS = pytest.mark.parametrize(
     ("model", "name", "factor"),
     [

@@ -58,6 +58,7 @@ class TapedCell:
     Attributes:
         sites: The weight-gradient sites.
         direct: Positions of the packed arrays that are read elsewhere, too.
+        by_row: Which of these each batch row reads by itself; see `Sites.by_row`.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class TapedCell:
         self._gradient = Sites(parts, of_row, self._evaluate, used, least_contraction)
         self.sites = self._gradient.sites
         self.direct = self._gradient.direct
+        self.by_row = [k in self._gradient.by_row for k in self.direct]
         self._site_of = {id(site.eqn): k for k, site in enumerate(self.sites)}
         self._weights = [transposed_weight(each.eqn, of_row) for each in self.sites]
         self._calls: dict[Any, Any] = {}

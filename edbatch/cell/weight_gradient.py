@@ -164,6 +164,8 @@ class Sites:
     Attributes:
         sites: The sites, in the order in which they run.
         direct: Positions of the parameters that are read elsewhere, too.
+        by_row: Those of them in half a precision that are small wherever they are: XLA
+            may sum the rows' cotangents in it, too, so each row gets its own.
     """
 
     def __init__(
@@ -182,6 +184,7 @@ class Sites:
         self._sources = _sources(split)
         self.sites: list[Site] = []
         direct: set[int] = set(self._positions(split.graph.outputs))
+        large: set[int] = set()
         for eqn in split.run_time:
             assert isinstance(eqn, JaxprEqn), "a traced cell has equations alone"
             positions = self._positions(eqn.invars)
@@ -195,7 +198,16 @@ class Sites:
                 )
             else:
                 direct |= positions
+                if not self._is_small(eqn, outputs):
+                    large |= positions
         self.direct = tuple(sorted(direct))
+        halves = {
+            k
+            for k in direct
+            for each in self._tables_of[k]
+            if sum_dtype(dtype_of(each)) != dtype_of(each)
+        }
+        self.by_row = frozenset(halves - large)
         self._products = [k for k, each in enumerate(self.sites) if each.is_product]
         self._others = [k for k, each in enumerate(self.sites) if not each.is_product]
 
@@ -208,8 +220,7 @@ class Sites:
         """Whether an equation that reads parameters is a site."""
         if not any(var in self._of_row for var in variables(eqn.invars)):
             return False
-        parameters = [v for v in eqn.invars if self._positions([v])]
-        small = sum(map(size_of, parameters)) <= _SMALL * sum(map(size_of, outputs))
+        small = self._is_small(eqn, outputs)
         recomputed = (
             name_of(eqn) == DOT_GENERAL and _contracted(eqn) < self._least_contraction
         )
@@ -217,6 +228,11 @@ class Sites:
         # reverse-differentiable: neither is taped.
         untaped = contains(eqn, CUSTOM_VJP) or contains(eqn, WHILE)
         return not (small or recomputed or untaped) and all(map(is_float, outputs))
+
+    def _is_small(self, eqn: JaxprEqn, outputs: Sequence[Var]) -> bool:
+        """Whether an equation's parameters are not much larger than its outputs."""
+        parameters = [v for v in eqn.invars if self._positions([v])]
+        return sum(map(size_of, parameters)) <= _SMALL * sum(map(size_of, outputs))
 
     def new_mask(self, rows: int) -> Array | None:
         """Returns a tape of the rows in use; None if no site needs it."""

@@ -136,6 +136,7 @@ def compare(
 
     Example: edbatch compare --workload tree-lstm --data trees.ptb --policy tree.json
     """
+    from edbatch.cli.minibatches import samples_to_divide
     from edbatch.cli.one_sentence import CommandError
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
@@ -167,9 +168,10 @@ def compare(
             " --held-out out and sample others with another --seed"
         )
     sizes = [*dict.fromkeys(batch_size or [64])]
-    task = load_task(
-        task_options, seed, max(sizes) * minibatches, hidden if memory else 2
-    )
+    count = max(sizes) * minibatches
+    # As many as train-policy asked for, with as many minibatches of this size.
+    count = samples_to_divide(count) if held_out else count
+    task = load_task(task_options, seed, count, hidden if memory else 2)
     drawn = _draw(task, sizes, minibatches, seed, held_out)
     title = (
         f"{task.description}: means of {minibatches} minibatches of"

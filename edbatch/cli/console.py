@@ -3,8 +3,9 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +22,7 @@ from edbatch.cli.table import print_table, shown
 from edbatch.schedule.interrupt import deferred_interrupt
 
 __all__ = [
+    "json_alone",
     "print_fields",
     "print_json",
     "print_out",
@@ -31,6 +33,9 @@ __all__ = [
     "stderr",
     "tracked",
 ]
+
+# What was stdout before `json_alone`.
+_STDOUT: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
 
 
 def stderr() -> Console:
@@ -82,12 +87,24 @@ def tracked(items: Sequence[Any], description: str) -> Iterator[Any]:
         yield from bar.track(items, description=description)
 
 
+@contextmanager
+def json_alone() -> Iterator[None]:
+    """Sends to stderr what anything but `print_json` prints, such as a user's model."""
+    token = _STDOUT.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _STDOUT.reset(token)
+
+
 def print_json(value: Any) -> None:
     """Prints a result for machines, the only thing on stdout: all of it, or nothing."""
     text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+    out = _STDOUT.get() or sys.stdout
     with deferred_interrupt():
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        out.write(text)
+        out.flush()
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:

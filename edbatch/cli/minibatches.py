@@ -17,8 +17,22 @@ from edbatch.graph.recorder import AsksForValueError
 
 # Of the instances, to validate policies on during training, and as many held out.
 SHARE = 0.2
+_LEAST = 500  # a fifth of fewer may be all alike
 
 Drawn = list[NDArray[np.int64]]  # the instances of each minibatch, by their index
+
+
+def samples_to_divide(drawn: int) -> int:
+    """Returns how many instances to ask for, where they are divided by `split`.
+
+    Args:
+        drawn: How many minibatches hold in all.
+
+    Example:
+        >>> samples_to_divide(64), samples_to_divide(512)
+        (500, 1024)
+    """
+    return max(_LEAST, 2 * drawn)
 
 
 def split(

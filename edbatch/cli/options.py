@@ -1,6 +1,7 @@
 """Options that several commands share, and groups of options as dataclasses."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -56,11 +57,21 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             name: kind(**{each.name: values.pop(each.name) for each in fields(kind)})
             for name, kind in groups.items()
         }
-        command(**values, **made)
+        with _stdout_of(values.get("json", False)):
+            command(**values, **made)
 
     run.__signature__ = known  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
+
+
+def _stdout_of(json: bool) -> AbstractContextManager[None]:
+    """Keeps stdout for JSON, if the command prints it."""
+    if not json:
+        return nullcontext()
+    from edbatch.cli.console import json_alone
+
+    return json_alone()
 
 
 def _parameters(kind: type) -> list[Parameter]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     BySize = dict[int, list[GraphStructure]]
 
 OTHER_SIZES = (8, 32, 128)
-_LEAST_SAMPLES = 500  # a fifth of fewer may be all alike
 
 
 @options.spread
@@ -131,7 +130,9 @@ def train_policy(
     settings = training.settings(seed)
     measured = None if costs is None else load_costs(costs)
     checkpoint = _checkpoint(out, resume)
-    samples = max(_LEAST_SAMPLES, 2 * batch_size * minibatches)
+    from edbatch.cli.minibatches import samples_to_divide
+
+    samples = samples_to_divide(batch_size * minibatches)
     task = load_task(task_options, seed, samples)
     graphs, judged, reported = _record(task, batch_size, minibatches, seed)
     # Ctrl-C ends the training; another one waits until the policy is saved.

@@ -58,9 +58,12 @@ def _import(option: str, name: str) -> ModuleType:
                 f"{option} names the module {name!r}, which imports {error.name!r},"
                 " which is not installed"
             ) from error
+        is_file = name.endswith(".py") or os.sep in name
+        mend = "name the module as `import` does, without folder and .py, and have it"
         raise CommandError(
-            f"{option} names the module {name!r} but there is none; it must be"
-            f" installed, or lie in the current folder ({folder})"
+            f"{option} names the module {name!r} but there is none;"
+            f" {mend if is_file else 'it must be'} installed, or in the current folder"
+            f" ({folder})"
         ) from error
     except Exception as error:
         raise _failed(f"importing {name!r}, named by {option},", error) from error

@@ -337,8 +337,10 @@ def _pull_rows(
     known_outputs: Any,
 ) -> tuple[Any, Tapes]:
     """Differentiates some outputs of a chunk; see `_pull_back`."""
-    axes = (0, None, 0, 0, None, None, 0)
-    recompute = jax.vmap(cell.recompute, in_axes=axes, axis_size=what.width)
+    width = what.width
+    direct_axes = [0 if each else None for each in cell.by_row]
+    axes = (0, direct_axes, 0, 0, None, None, 0)
+    recompute = jax.vmap(cell.recompute, in_axes=axes, axis_size=width)
     operands, externals, masks = inputs
 
     def run(direct: Any, some: Any, others: Any, deltas: Any) -> Any:
@@ -349,10 +351,17 @@ def _pull_rows(
         return [outputs[k] for k in what.outputs], site_inputs
 
     zeros = jax.tree.map(jnp.zeros_like, known_outputs)
-    direct = [packed[k] for k in cell.direct]
+    direct = [
+        jnp.broadcast_to(packed[k], (width, *packed[k].shape)) if by_row else packed[k]
+        for k, by_row in zip(cell.direct, cell.by_row, strict=True)
+    ]
     some = take(operands, what.operands), take(externals, what.externals)
     _, pull, site_inputs = jax.vjp(run, direct, *some, zeros, has_aux=True)
     direct_bar, *more = pull(zero_unless(live, bars))
+    direct_bar = [
+        bar.sum(0, dtype=sum_dtype(bar.dtype)) if by_row else bar
+        for bar, by_row in zip(direct_bar, cell.by_row, strict=True)
+    ]
     return (direct_bar, *zero_unless(live, more)), zero_unless(live, site_inputs)
 
 

@@ -8,6 +8,7 @@ from edbatch.http.refusal import Refusal
 
 _DISCARDED = 16  # times the limit that is read and thrown away before the answer
 _READ_S = 30.0
+_DISCARD_S = 2.0  # for a body that is to be thrown away
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -24,12 +25,16 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         Refusal: It is no JSON by its headers, too long, or comes too slowly.
         ClientDisconnect: The client has hung up.
     """
+    declared = request.headers.get("content-length", "")
+    is_larger = declared.isdecimal() and int(declared) > max_bytes
     try:
-        async with asyncio.timeout(_READ_S):
+        async with asyncio.timeout(_DISCARD_S if is_larger else _READ_S):
             body = await _read(request, max_bytes)
         _check_headers(request)  # now that the client has sent all, and listens
         return body
     except TimeoutError:
+        if is_larger:
+            raise _too_large(max_bytes) from None
         raise Refusal(
             408, "body_too_slow", f"the body did not come within {_READ_S:g} seconds"
         ) from None
@@ -48,13 +53,17 @@ async def _read(request: Request, max_bytes: int) -> bytes:
             if size > _DISCARDED * max_bytes:
                 break
     if size > max_bytes:
-        raise Refusal(
-            413,
-            "body_too_large",
-            f"the body has more than {max_bytes:,} bytes, as many as it may have; send"
-            " a smaller input",
-        )
+        raise _too_large(max_bytes)
     return b"".join(pieces)
+
+
+def _too_large(max_bytes: int) -> Refusal:
+    return Refusal(
+        413,
+        "body_too_large",
+        f"the body has more than {max_bytes:,} bytes, as many as it may have; send a"
+        " smaller input",
+    )
 
 
 def _check_headers(request: Request) -> None:

@@ -1,6 +1,8 @@
 """`edbatch compare`."""
 
+import importlib
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,3 +278,39 @@ def test_a_policy_of_another_model_is_refused(assert_fails, policy_file: Path) -
 )
 def test_what_cannot_be_done_is_said(assert_fails, message, options) -> None:
     assert_fails(message, "compare", "--workload", "tree-lstm", *options)
+
+
+def test_held_out_instances_of_a_function_of_their_number(
+    edbatch, own_module: str, tmp_path: Path
+) -> None:
+    asked = []
+    sys.path.insert(0, str(tmp_path))  # `own_module` restores it
+    module = importlib.import_module(own_module)
+    sampled = module.sampled
+
+    def counted(rng, count):
+        asked.append(count)
+        return sampled(rng, count)
+
+    module.sampled = counted
+    out = tmp_path / "own.json"
+    same = ("--model", f"{own_module}:encode", "--params", f"{own_module}:params")
+    same += ("--instances", f"{own_module}:sampled", "--batch-size", 8)
+    same += ("--minibatches", 2)
+    result = edbatch("train-policy", *same, "--train-anyway", "--out", out)
+    assert result.exit_code == 0, result.output
+    result = edbatch("compare", *same, "--policy", out, "--held-out")
+    assert result.exit_code == 0, result.output
+    assert asked == [500, 500]
+
+
+def test_json_alone_though_the_model_prints(edbatch, own_module: str) -> None:
+    result = edbatch(
+        *("calibrate", "--json", "--batch-size", 2, "--minibatches", 1, "--rounds", 1),
+        *("--model", f"{own_module}:printing", "--params", f"{own_module}:params"),
+        *("--instances", f"{own_module}:trees"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "from the model" in result.stderr
+    assert "from the model" not in result.stdout
+    json.loads(result.stdout)

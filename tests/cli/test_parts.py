@@ -1,5 +1,6 @@
 """Parts of the commands that have rules of their own."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,18 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_whole(file, write)
     assert file.read_text() == "new"
     assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, lambda path: path.write_text("new"))
+        assert os.read(reader, 9) == b"new"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo() and [*tmp_path.iterdir()] == [pipe]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:

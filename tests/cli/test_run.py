@@ -69,7 +69,10 @@ def test_lists_stand_one_after_the_other_and_parameters_come_back(
     fewer = (*tagger[:-4], "--batch-size", 4, "--seed", 9)
     result = edbatch(*fewer, "--out", again, "--params", params)
     assert result.exit_code == 0, result.output
-    np.testing.assert_allclose(numbers(again)["output"], found["output"][3:])
+    # Another program: other widths, and another order of sums.
+    np.testing.assert_allclose(
+        numbers(again)["output"], found["output"][3:], rtol=1e-5, atol=1e-7
+    )
 
 
 def test_every_node_can_be_classified(edbatch, treebank: Path, tmp_path: Path) -> None:

@@ -27,6 +27,14 @@ def test_a_function_that_is_not_there(name: str, message: str) -> None:
         find("--model", name)
 
 
+def test_a_file_in_place_of_a_module(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("model = len")
+    for name in ("mine.py:model", f"{tmp_path}/mine.py:model"):
+        with pytest.raises(CommandError, match=r"as `import` does, without folder and"):
+            find("--model", name)
+
+
 def test_parameters_of_no_file(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"a\.npz does not exist; check the name"):
         read_arrays(tmp_path / "a.npz")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pytest
 from asking_models import embed, make_params
@@ -180,6 +181,8 @@ def test_a_body_that_comes_too_slowly(monkeypatch):
     monkeypatch.setattr(body, "_READ_S", 0.05)
 
     class Slow:
+        headers = MappingProxyType({})
+
         async def stream(self):
             yield b'{"input": '
             await asyncio.sleep(60)
@@ -187,6 +190,22 @@ def test_a_body_that_comes_too_slowly(monkeypatch):
     with pytest.raises(Refusal, match=r"within 0\.05 seconds") as caught:
         asyncio.run(read_body(Slow(), 1000))
     assert caught.value.status == 408
+
+
+@pytest.mark.parametrize("declared", ["1001", "9" * 30])
+def test_a_body_that_says_that_it_is_too_long_and_does_not_come(monkeypatch, declared):
+    monkeypatch.setattr(body, "_DISCARD_S", 0.05)
+
+    class Late:
+        headers = MappingProxyType({"content-length": declared})
+
+        async def stream(self):
+            yield b"{"
+            await asyncio.sleep(60)
+
+    with pytest.raises(Refusal, match="more than 1,000 bytes") as caught:
+        asyncio.run(read_body(Late(), 1000))
+    assert caught.value.status == 413
 
 
 def test_the_default_deadline_is_for_requests_that_name_none():
