@@ -5,8 +5,8 @@ whole array and back, in every iteration of a loop. Integers are written in plac
 loops carry the bits of such arrays, as `Bits`, and what runs in a loop gets `HalfRows`
 in their place, which it reads and writes by `edbatch.cell.rows`.
 
-Gain (`experiments/gradient_profile.py --cores 1 --hidden 64 --compute-dtype bfloat16`):
-see docs/results.md, "Gradients: where the time goes".
+Gain (docs/results.md, "Gradients: where the time goes"): value and gradient of trees at
+hidden 128 on one core takes 1.3 times as long as in float32, and took 11 times.
 """
 
 from collections.abc import Callable
