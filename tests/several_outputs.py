@@ -5,7 +5,7 @@ import numpy as np
 from asking_models import embed, join
 
 import edbatch as eb
-from edbatch.waves.asked_values import handles_in
+from edbatch.waves.asked_values import returned_handles
 
 
 def pair(params, word):
@@ -17,7 +17,7 @@ def check_outputs(params, count):
     runner, model = eb.batch(pair).wave_runner(params)
     runs = [runner.start(k, lambda k=k: model(k)) for k in range(count)]
     for run in runs:
-        run.asked = handles_in(run.result)
+        run.asked = returned_handles(run)
     for run, answers in runner.answers(runner.launch(runs)):
         expected = jax.tree.leaves(pair(params, run.index))
         for found, leaf in zip(answers, expected, strict=True):

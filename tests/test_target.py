@@ -266,6 +266,7 @@ def test_every_field_has_a_test():
         "small_product_options",
         "member_widths",
         "own_memory",
+        "integer_rows",
     }
     # What planning compares; of these costs `tests/memory_planner` and `tests/stream`.
     costs = {"gather_row_ns", "align_node_ns"}

@@ -10,7 +10,7 @@ from asking_models import embed, join, make_params, score, turn
 import edbatch as eb
 from edbatch.graph.handle import Handle
 from edbatch.waves import in_flight, long_run, runner
-from edbatch.waves.asked_values import handles_in
+from edbatch.waves.asked_values import returned_handles
 from edbatch.waves.long_run import LongRun
 
 pytestmark = pytest.mark.usefixtures("small_arenas")
@@ -136,7 +136,7 @@ def test_a_long_decoder_needs_few_rows(steps):
     # are four times as many as there are steps.
     assert most <= 2048
     for run in runs:
-        run.asked = handles_in(run.result)
+        run.asked = returned_handles(run)
     for run, values in runner.answers(runner.launch(runs)):
         same(values, decode(params, instances[run.index]))
 
@@ -191,7 +191,7 @@ def test_what_a_failed_instance_recorded_is_not_freed_for_others():
                 assert isinstance(run, LongRun)
                 assert (run.unfreed() < mark.num_values).all()
     (run,) = runs
-    run.asked = handles_in(run.result)
+    run.asked = returned_handles(run)
     for _, values in runner.answers(runner.launch([run])):
         same(values, embed(params, 29 % 12))
 

@@ -6,7 +6,7 @@ import pytest
 from asking_models import embed, make_params, score, turn
 
 import edbatch as eb
-from edbatch.waves.asked_values import handles_in
+from edbatch.waves.asked_values import returned_handles
 
 pytestmark = pytest.mark.usefixtures("small_arenas")
 
@@ -154,7 +154,7 @@ def test_few_rows_move_within_their_arenas():
     for k in range(60):
         crowd = sample(60 if k == 0 else 3, 1, seed=k)
         runs = [runner.start(1 + i, lambda e=e: model(e)) for i, e in enumerate(crowd)]
-        own = [handles_in(run.result) for run in runs]
+        own = [returned_handles(run) for run in runs]
         for run, handles in zip(runs, own, strict=True):
             run.asked = handles
         for run, values in runner.answers(
@@ -171,7 +171,7 @@ def test_few_rows_move_within_their_arenas():
     while not long.ended:
         for run, values in runner.answers(runner.launch([long])):
             runner.resume(run, values)
-    long.asked = handles_in(long.result)
+    long.asked = returned_handles(long)
     for _, values in runner.answers(runner.launch([long])):
         for found, other in zip(values, walk(params, (1, 5)), strict=True):
             np.testing.assert_allclose(found, other, rtol=1e-4, atol=1e-5)
