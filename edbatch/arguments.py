@@ -249,10 +249,15 @@ def list_of(
     is_list = isinstance(value, Iterable) and not one_number
     if is_list and not isinstance(value, str | bytes | Mapping):
         return list(value)
+    mend = (
+        "write list(it.values()) for what it holds, or [it]"
+        if isinstance(value, Mapping)
+        else f"usually {one} by itself, or the result of a function that returns"
+        " nothing; write [it]"
+    )
     raise error(
         f"{name} is a list, or anything else to iterate over, of which each element is"
-        f" {one}, but this is {_typed(value)}; usually {one} by itself, or the result"
-        " of a function that returns nothing; write [it]"
+        f" {one}, but this is {_typed(value)}; {mend}"
     )
 
 

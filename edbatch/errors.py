@@ -411,7 +411,7 @@ def _user_frame() -> FrameType | None:
     return None
 
 
-def raising_frame(error: Exception) -> tuple[FrameType | None, int, bool]:
+def raising_frame(error: BaseException) -> tuple[FrameType | None, int, bool]:
     """Finds where the user's code raised an error.
 
     Args:
@@ -429,7 +429,7 @@ def raising_frame(error: Exception) -> tuple[FrameType | None, int, bool]:
     return frame, line, is_last
 
 
-def raising_line(error: Exception) -> str:
+def raising_line(error: BaseException) -> str:
     """Names the line of the user's code in which an error was raised.
 
     Args:

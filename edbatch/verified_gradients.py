@@ -1,7 +1,9 @@
 """Gradients of a batched function and of its model, one instance at a time.
 
 What is differentiated is the sum of all floating outputs, each number times a random
-weight, so that no two errors cancel.
+weight, so that no two errors cancel. In half precision it is also differentiated with
+weights of one: a sum that rounds to half precision at each step stands still at some
+hundred terms of one sign, which is hidden among terms of both.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ import numpy as np
 
 from edbatch.batched_function import BatchedFunction
 from edbatch.closeness import difference
+from edbatch.errors import VerificationError
 from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
 from edbatch.rounding import Rounding, coarsest_roundings
@@ -28,6 +31,7 @@ def compare_gradients(
     tolerance: float | None,
     seed: int,
     rng: Any,
+    precise_model: Callable[[Any, Any, int], Any] | None = None,
 ) -> float:
     """Compares gradients with respect to every floating parameter.
 
@@ -40,6 +44,7 @@ def compare_gradients(
         tolerance: As for `edbatch.verify`; None for what rounding allows.
         seed: Decides the weights of the outputs.
         rng: The key for cells that draw random numbers, or None.
+        precise_model: As ``model``, but without a compute dtype; None if there is none.
 
     Returns:
         The largest difference, divided by the gradient's largest entry if above 1.
@@ -47,7 +52,34 @@ def compare_gradients(
     Raises:
         VerificationError: A gradient differs by more.
     """
-    weights = _random_weights(batched.apply(params, plan, rng=rng), seed)
+    result = batched.apply(params, plan, rng=rng)
+
+    def worst_of(weights: Any, reference: Callable[[Any, Any, int], Any]) -> float:
+        return _compare_weighted(
+            batched, params, plan, reference, instances, tolerance, weights, rng
+        )
+
+    worst = worst_of(_random_weights(result, seed), model)
+    if precise_model is None:
+        return worst
+    ones = _weights_of_one(result)
+    try:
+        return max(worst, worst_of(ones, model))
+    except VerificationError:  # the model by itself may be the one that stands still
+        return max(worst, worst_of(ones, precise_model))
+
+
+def _compare_weighted(
+    batched: BatchedFunction,
+    params: Any,
+    plan: Any,
+    model: Callable[[Any, Any, int], Any],
+    instances: Sequence[Any],
+    tolerance: float | None,
+    weights: Any,
+    rng: Any,
+) -> float:
+    """As `compare_gradients`, for given weights."""
     own = _gradient(
         lambda some: _weighted(batched.apply(some, plan, rng=rng), weights), params
     )
@@ -92,6 +124,13 @@ def _random_weights(result: Any, seed: int) -> Any:
             if _is_float(each)
             else np.asarray(each)
         ),
+        result,
+    )
+
+
+def _weights_of_one(result: Any) -> Any:
+    return jax.tree.map(
+        lambda each: np.ones(each.shape, each.dtype) if _is_float(each) else each,
         result,
     )
 

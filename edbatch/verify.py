@@ -74,7 +74,8 @@ def verify(
     """Compares a batched function with the unbatched model, number by number.
 
     Outputs of every instance are compared, and the gradients with respect to the
-    parameters of a random linear function of all floating outputs.
+    parameters of a random linear function of all floating outputs; of a function with a
+    ``compute_dtype``, those of the sum of all floating outputs, too.
 
     Of a model that asks for values (`edbatch.value`), the values are compared, too. It
     is then handed those of the batched run, so that it takes the same path where two
@@ -145,11 +146,13 @@ def verify(
             own, reference, f"instance {k}", tolerance, roundings
         )
         worst, count = max(worst, error), count + size
-    gradient = (
-        compare_gradients(batched, params, plan, model, instances, tolerance, seed, rng)
-        if gradients and has_float(params) and has_float(expected)
-        else None
-    )
+    gradient = None
+    if gradients and has_float(params) and has_float(expected):
+        precise = None
+        if dtype is not None:
+            precise = _unbatched(batched.model, None, rng, values)
+        given = (params, plan, model, instances, tolerance, seed, rng, precise)
+        gradient = compare_gradients(batched, *given)
     return Verification(len(instances), count, worst, gradient, close)
 
 

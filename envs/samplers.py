@@ -124,6 +124,7 @@ def sample_dag_structure(
     types: int = 3,
     max_arity: int = 3,
     missing: float = 0.1,
+    arities: Sequence[int] | None = None,
 ) -> GraphStructure:
     """Samples graphs without any pattern; good for finding mistakes.
 
@@ -134,6 +135,8 @@ def sample_dag_structure(
         types: Number of types; each has a random arity.
         max_arity: The largest arity.
         missing: Share of operands that are missing; others may occur twice.
+        arities: The arity of each type, in place of random ones: all graphs then have
+            the same types, as `BatchingEnv` needs them.
 
     Returns:
         The graph.
@@ -142,13 +145,14 @@ def sample_dag_structure(
         >>> sample_dag_structure(np.random.default_rng(0), nodes=5).num_nodes
         5
     """
-    arities = [int(each) for each in rng.integers(max_arity + 1, size=types)]
+    if arities is None:
+        arities = [int(each) for each in rng.integers(max_arity + 1, size=types)]
     keys = tuple(TypeKey(f"cell{t}", "", arity) for t, arity in enumerate(arities))
     graphs = []
     for _ in range(instances):
         graph: list[tuple[int, list[int]]] = []
         for node in range(nodes):
-            t = int(rng.integers(types))
+            t = int(rng.integers(len(arities)))
             operands = [
                 MISSING
                 if node == 0 or rng.random() < missing

@@ -220,6 +220,48 @@ def test_gradients_of_rows_are_summed_in_float32(model, name, factor, options):
     np.testing.assert_allclose(rows, np.broadcast_to(expected, rows.shape), rtol=rtol)
 
 
+@jax.custom_vjp
+def stand_still(params):
+    """Gradients end at 30, as sums in bfloat16 end at 256."""
+    return params
+
+
+stand_still.defvjp(
+    lambda params: (params, None),
+    lambda _, bars: (jax.tree.map(lambda bar: jnp.clip(bar, -30, 30), bars),),
+)
+
+
+class Stalled:
+    """A batched function whose gradients were summed in bfloat16."""
+
+    def __init__(self, batched):
+        self._batched = batched
+
+    def __getattr__(self, name):
+        return getattr(self._batched, name)
+
+    def apply(self, params, plan, **options):
+        return self._batched.apply(stand_still(params), plan, **options)
+
+
+def test_verify_finds_sums_that_stand_still():
+    """Only terms of one sign show it."""
+    params = {"table": jnp.ones((3, 4)), "bias": jnp.zeros(1)}
+    batched = new_batched(looked_up, params)
+    instances = [[1] * 100, [1] * 20]
+    eb.verify(batched, params, instances)
+    with pytest.raises(eb.VerificationError, match=r"gradient of params\['table'\]"):
+        eb.verify(Stalled(batched), params, instances)
+
+
+def test_verify_knows_that_jax_itself_stands_still():
+    """It sums the cotangents of 600 readers of one value in bfloat16."""
+    params = {"table": jnp.ones((3, 4)), "bias": jnp.zeros(1)}
+    batched = new_batched(read_often, params)
+    assert eb.verify(batched, params, [[1] * 600]).max_gradient_error < 0.1
+
+
 def test_parameters_in_bfloat16_are_rounded_once():
     params = {"table": jnp.ones((3, 4), HALF)}
     batched = eb.batch(looked_up, params=params, sizes=SIZES)

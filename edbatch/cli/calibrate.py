@@ -101,7 +101,7 @@ def _measure(
 
     from edbatch.benchmark import calibrate as measure
     from edbatch.cli import user_code
-    from edbatch.cli.minibatches import draw
+    from edbatch.cli.minibatches import draw, paths_are_known
 
     rng = np.random.default_rng(seed)
     count = len(task.instances)
@@ -124,7 +124,7 @@ def _measure(
         def progress(done: int, total: int, what: str) -> None:
             bar.update(shown, completed=done, total=total, description=what)
 
-        with task.hinting_at_params():
+        with task.hinting_at_params(), paths_are_known():
             return measure(
                 task.model,
                 params,

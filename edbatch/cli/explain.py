@@ -103,8 +103,9 @@ def _explain(
 ) -> "Explanation":
     """Explains a minibatch; an error of the user's model says that it is one."""
     from edbatch.cli import user_code
+    from edbatch.cli.minibatches import paths_are_known
 
-    with stage("Recording"), user_code.running("the model"):
+    with stage("Recording"), user_code.running("the model"), paths_are_known():
         graph = batched.graph(minibatch)
     if not measure:
         with stage("Counting"):

@@ -101,7 +101,7 @@ def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
     recordings: dict[int, DataflowGraph] = {}
     with progress_bar() as bar, user_code.running("the model"):
         for k in bar.track(used, description="Recording instances"):
-            with task.hinting_at_params(), _paths_are_known():
+            with task.hinting_at_params(), paths_are_known():
                 recordings[k] = batched.record(task.instances[k])
     return [
         [batched.graph([recordings[int(k)] for k in batch]) for batch in group]
@@ -110,13 +110,14 @@ def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
 
 
 @contextmanager
-def _paths_are_known() -> Iterator[None]:
+def paths_are_known() -> Iterator[None]:
     """Says what a command does with a model that decides on the way."""
     try:
         yield
     except AsksForValueError as error:
         raise CommandError(
             f"the model asks for a value ({raising_line(error)}), so what it does is"
-            " known only once it runs, and this command runs no cell; give a model that"
-            " takes its decisions from the instance, as those that train a parser do"
+            " known only once it runs, and this command plans before anything runs;"
+            " give a model that takes its decisions from the instance, as those that"
+            " train a parser do"
         ) from error

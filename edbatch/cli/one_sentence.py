@@ -13,7 +13,7 @@ from typer.exceptions import Abort, TyperException
 
 from edbatch.cli.console import say
 from edbatch.ctrl_c import EXIT_INTERRUPTED
-from edbatch.errors import EdbatchError
+from edbatch.errors import EdbatchError, raising_line
 
 EXIT_ERROR = 2
 DEBUG = "EDBATCH_DEBUG"
@@ -83,6 +83,12 @@ def _exit(run: Callable[[], Any]) -> NoReturn:
         code = EXIT_ERROR
     except Abort:
         code = EXIT_INTERRUPTED
+    except SystemExit as error:  # not by typer, which returns its codes here
+        say(
+            f"Error: the model, or what it imports, called sys.exit({error.code!r})"
+            f" ({raising_line(error)}), which ended the command; leave that out"
+        )
+        code = EXIT_ERROR
     if code == EXIT_INTERRUPTED:
         say("Interrupted.")
     sys.exit(code or 0)

@@ -77,13 +77,19 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
     return arrays, found[0] if found else None
 
 
-def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:
+def fill(
+    template: Any,
+    arrays: dict[str, np.ndarray],
+    source: Path,
+    mend: str = "give the options, such as --arity, that the parameters were made for",
+) -> Any:
     """Puts arrays into the structure of parameters.
 
     Args:
         template: Shapes of the parameters.
         arrays: Arrays by dotted path.
         source: The file that they come from, for messages.
+        mend: What to do about an array of another shape.
 
     Raises:
         CommandError: An array is missing, unknown, of another shape, or holds no
@@ -110,8 +116,7 @@ def fill(template: Any, arrays: dict[str, np.ndarray], source: Path) -> Any:
         if arrays[name].shape != leaf.shape:
             raise CommandError(
                 f"{source} has {name!r} of shape {list(arrays[name].shape)} but the"
-                f" model needs {list(leaf.shape)}; give the options, such as --arity,"
-                " that the parameters were made for"
+                f" model needs {list(leaf.shape)}; {mend}"
             )
     leaves = [arrays[name].astype(leaf.dtype) for name, leaf in expected.items()]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)

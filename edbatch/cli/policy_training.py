@@ -52,7 +52,8 @@ class LogFiles:
         """
         from edbatch.metric_log import check_tensorboard
 
-        if metrics is None and out is not None:
+        # A device or a pipe has no place beside it.
+        if metrics is None and out is not None and (out.is_file() or not out.exists()):
             metrics = out.with_name(f"{out.name}.metrics.csv")
         check_writable("--metrics", metrics)
         if tensorboard is not None:

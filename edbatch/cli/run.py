@@ -64,7 +64,7 @@ def run(
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
-    """Run a workload in minibatches under a policy.
+    """Run a ready workload in minibatches under a policy.
 
     Prints the throughput, from instances to results: recording, planning and running.
     Minibatches that had to wait for a compilation are left out of it.

@@ -12,6 +12,7 @@ from edbatch.batched import Batched
 from edbatch.cli import user_code
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.params_file import fill, named, read_arrays
+from edbatch.errors import shown
 from edbatch.http import Service
 from edbatch.limits import UnreadableError, read_bytes
 
@@ -40,14 +41,14 @@ def load_service(name: str) -> Service:
     ):
         raise CommandError(
             "--model names an edbatch.http.Service, a function that returns one, or a"
-            f" model(params, instance), but {name!r} is a {type(found).__name__}"
+            f" model(params, instance), but {name!r} is {shown(found)}"
         )
     if not isinstance(found, Service | Batched) and _takes_nothing(found):
         found = user_code.call("--model", found)
         if not isinstance(found, Service):
             raise CommandError(
                 f"the function {name!r} of --model takes nothing, so it must return an"
-                f" edbatch.http.Service, but it returned a {type(found).__name__}"
+                f" edbatch.http.Service, but it returned {shown(found)}"
             )
     return found if isinstance(found, Service) else Service(found)
 
@@ -90,7 +91,8 @@ def load_params(service: Service, path: Path | None, seed: int) -> Any:
     if init is None:
         return nested(arrays)
     shapes = jax.eval_shape(lambda key: user_code.call("init_params", init, key), key)
-    return fill(shapes, arrays, path)
+    mend = "its init_params makes those of another size: make both alike"
+    return fill(shapes, arrays, path, mend)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """The ASGI application of a server: routes, warm-up, the clock of its history."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from edbatch.errors import EdbatchError
 from edbatch.http.contract import Contract
 from edbatch.http.daemon_thread import in_daemon_thread
 from edbatch.http.endpoints import Endpoints
@@ -89,7 +91,10 @@ async def _warm_up(endpoints: Endpoints, sample: Sequence[Any]) -> None:
         try:
             await in_daemon_thread(lambda: server.warm_up(sample))
         except Exception as error:
-            LOG.error("the warm-up failed", exc_info=error)
+            if isinstance(error, EdbatchError):  # its sentence says it all
+                say("the warm-up failed", logging.ERROR, error=str(error))
+            else:
+                LOG.error("the warm-up failed", exc_info=error)
             if endpoints.on_failure is not None:
                 endpoints.on_failure(error)
             return

@@ -67,7 +67,8 @@ class Endpoints:
         """``POST /v1/run``: answers one input."""
         with self._metrics.timed() as timed:
             try:
-                call = await self._read(request)
+                with self.lifecycle.reading():
+                    call = await self._read(request)
                 with self.lifecycle.taken():
                     response = await self._run(request, call)
                 self.history.add(timed.passed_ms())

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from typing import Any
 
 from edbatch.http.refusal import retry_later, shutting_down
 
@@ -30,6 +31,7 @@ class Lifecycle:
         self.phase = Phase.WARMING_UP
         self.began = time.time()
         self.active = 0
+        self._readers: set[asyncio.Task[Any] | None] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -37,6 +39,29 @@ class Lifecycle:
         """Takes requests from now on, unless it is shutting down already."""
         if self.phase is Phase.WARMING_UP:
             self.phase = Phase.READY
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Reads the body of a request; not on when no more requests are taken.
+
+        Raises:
+            Refusal: No more are taken.
+        """
+        task = asyncio.current_task()
+        self._readers.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            # By `drain`, unless somebody else has cancelled it, too.
+            if (
+                self.phase is Phase.DRAINING
+                and task is not None
+                and not task.uncancel()
+            ):
+                raise shutting_down() from None
+            raise
+        finally:
+            self._readers.discard(task)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -61,7 +86,9 @@ class Lifecycle:
                 self._idle.set()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Takes no more requests, and waits until all have an answer.
+        """Takes no more requests, and waits until all taken have an answer.
+
+        Those whose body is still being read are refused at once.
 
         Args:
             timeout_s: Seconds to wait at most.
@@ -70,6 +97,9 @@ class Lifecycle:
             Whether all have one.
         """
         self.phase = Phase.DRAINING
+        for each in self._readers:
+            if each is not None:
+                each.cancel()
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:

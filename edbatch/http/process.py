@@ -7,6 +7,7 @@ once.
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -42,12 +43,16 @@ def listen(host: str, port: int) -> socket.socket:
         The socket.
 
     Raises:
-        ServiceError: It cannot be bound.
+        ServiceError: It cannot be bound, or the host is none of this machine.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
+        [first, *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        )
+    except (OSError, UnicodeError) as error:  # a label that is too long, say
+        raise _not_of_this_machine(host) from error
+    family, kind, protocol, _, address = first
+    try:
         # With the protocol: by it asyncio knows that connections are of TCP, and has
         # them send an answer's body without waiting 40 ms for the head's receipt.
         found = socket.socket(family, kind, protocol)
@@ -59,11 +64,20 @@ def listen(host: str, port: int) -> socket.socket:
             found.close()
             raise
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise _not_of_this_machine(host) from error
         raise ServiceError(
             f"port {port} of {host} cannot be used: {error.strerror}; choose another"
             " with --port, or --port 0 for any that is free"
         ) from error
     return found
+
+
+def _not_of_this_machine(host: str) -> ServiceError:
+    return ServiceError(
+        f"--host takes a name or an address of this machine but {host!r} is none; give"
+        " 127.0.0.1 for programs on this machine, 0.0.0.0 for all"
+    )
 
 
 class _Uvicorn(uvicorn.Server):

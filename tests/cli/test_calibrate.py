@@ -67,6 +67,10 @@ def test_what_cannot_be_measured_is_said(assert_fails, own_module: str) -> None:
     )
     assert_fails("this command needs a model", "calibrate")
     assert_fails("given no parameters", "calibrate", *own, *SMALL)
+    own = ("--model", f"{own_module}:asking", "--instances", f"{own_module}:trees")
+    own += ("--params", f"{own_module}:params")
+    assert_fails("the model asks for a value .* plans before", "calibrate", *own)
+    assert_fails("the model asks for a value .* plans before", "explain", *own)
 
 
 def test_one_instance_is_too_few(assert_fails, tmp_path: Path) -> None:

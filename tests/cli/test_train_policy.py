@@ -332,6 +332,7 @@ def test_what_is_wrong_with_data_is_said(
         ("the model raised KeyError: 'oh' .own_.*DEBUG=1", {"model": "{}:broken"}),
         ("asks for a value .own_.*py:[0-9]+., .* known only", {"model": "{}:asking"}),
         ("arithmetic .add. outside a cell .own_", {"model": "{}:outside"}),
+        (r"called sys.exit\(3\) .own_.*py:[0-9]+", {"model": "{}:leaving"}),
         (
             "KeyError: there is no key 'embedding'.*no parameters.*--params",
             {"params": None},

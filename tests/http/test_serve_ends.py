@@ -5,6 +5,7 @@ import json
 import signal
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -154,3 +155,19 @@ def test_a_second_signal_ends_at_once(serve):
     assert time.monotonic() - began < 5
     thread.join()
     assert isinstance(answers[0], Exception)
+
+
+def test_a_body_that_is_half_sent_is_refused_at_the_end(serve):
+    server = serve("--model", "served_jobs:cold")
+    with closing(server.connect()) as connection:
+        connection.putrequest("POST", "/v1/run")
+        for name, value in {**JSON, "Content-Length": "100"}.items():
+            connection.putheader(name, value)
+        connection.endheaders(b'{"input": ')
+        time.sleep(0.5)  # until it is read
+        server.send_signal()
+        answer = connection.getresponse()
+        assert answer.status == 503
+        assert json.loads(answer.read())["error"]["code"] == "shutting_down"
+    assert server.wait() == 0
+    assert "Traceback" not in server.errors.read_text()
