@@ -6,7 +6,6 @@ in arrays.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -27,14 +26,6 @@ class Adoption:
     types: TypeTable
     type_ids: np.ndarray
     kinds: np.ndarray
-
-    @cached_property
-    def keeps_numbers(self) -> bool:
-        """Whether all have the positions that they had."""
-        return all(
-            bool((each == np.arange(len(each))).all())
-            for each in (self.type_ids, self.kinds)
-        )
 
     def covers(self, table: TypeTable) -> bool:
         """Whether the table has not grown since."""

@@ -262,9 +262,3 @@ def describe(frontier: WaveFrontier, now_ms: float, view: View) -> None:
             view.waited_ms[t] = max(0.0, now_ms - since)
         view.slack_ms[t] = deadline - now_ms
         view.heads[t] = frontier.heads[t]
-
-
-def oldest_ready_ms(frontier: WaveFrontier) -> float:
-    """Returns since when some node is ready at the beginning of a wave; or infinity."""
-    is_ready = frontier.rank >= 0
-    return float(frontier.ready_ms[is_ready].min()) if is_ready.any() else np.inf
