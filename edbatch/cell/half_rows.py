@@ -64,12 +64,7 @@ def carried(state: _State) -> _State:
 
 def uncarried(state: _State) -> _State:
     """Undoes `carried`."""
-    found: _State = jax.tree.map(
-        lambda each: of_bits(each.array) if isinstance(each, Bits) else each,
-        state,
-        is_leaf=lambda each: isinstance(each, Bits),
-    )
-    return found
+    return _mapped(Bits, of_bits, state)
 
 
 def on_bits(
@@ -85,16 +80,19 @@ def on_bits(
     """
 
     def run(chunk: _Chunk, state: _State) -> _State:
-        rows = jax.tree.map(
-            lambda each: HalfRows(each.array) if isinstance(each, Bits) else each,
-            state,
-            is_leaf=lambda each: isinstance(each, Bits),
-        )
-        found: Any = body(chunk, rows)
-        after: _State = jax.tree.map(
-            lambda each: Bits(each.array) if isinstance(each, HalfRows) else each,
-            found,
-        )
-        return after
+        rows = _mapped(Bits, HalfRows, state)
+        return _mapped(HalfRows, Bits, body(chunk, rows))
 
     return run
+
+
+def _mapped(
+    kind: type[Bits | HalfRows], function: Callable[[Array], Any], state: _State
+) -> _State:
+    """Puts what a function makes of the arrays of one kind in their places."""
+    found: _State = jax.tree.map(
+        lambda each: function(each.array) if isinstance(each, kind) else each,
+        state,
+        is_leaf=lambda each: isinstance(each, kind),
+    )
+    return found

@@ -67,12 +67,7 @@ def without_casts(
                 continue
             inputs = list(dict.fromkeys(variables(eqn.invars)))
             dtype = _moved_dtype(eqn, values)
-            own = [
-                values[var].astype(dtype if dtype and is_float(var) else dtype_of(var))
-                if _is_wide(var, values) or (dtype and is_float(var))
-                else values[var]
-                for var in inputs
-            ]
+            own = [_read(var, values, dtype) for var in inputs]
             found = as_function(inputs, [eqn], eqn.outvars)(*own)
             values |= dict(zip(eqn.outvars, found, strict=True))
         return [_value(each, values) for each in results]
@@ -132,6 +127,12 @@ def casts_of(variable: Var, equations: Iterable[Any]) -> list[Var]:
 
 def _value(atom: Atom, values: dict[Var, Any]) -> Any:
     return atom.val if isinstance(atom, Literal) else values[atom]
+
+
+def _read(var: Var, values: dict[Var, Any], moved: Any) -> Any:
+    """What an equation gets: its own dtype, unless it moves values of casts."""
+    value = values[var]
+    return value.astype(moved or dtype_of(var)) if is_float(var) else value
 
 
 def _is_wide(var: Var, values: dict[Var, Array]) -> bool:
