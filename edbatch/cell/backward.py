@@ -192,7 +192,7 @@ class TapedCell:
 
     def new_inputs(self, rows: int) -> Tapes:
         """Returns tapes for the inputs of each site, all zero."""
-        return new_tapes(rows, [site.inputs for site in self.sites])
+        return new_tapes(rows, [site.taped for site in self.sites])
 
     def new_outputs(self, rows: int) -> Tapes:
         """Returns tapes for the outputs of each site, all zero."""
@@ -293,9 +293,10 @@ class TapedCell:
                 continue
             k = self._site_of[id(eqn)]
             site = self.sites[k]
-            read.append([values[var] for var in site.inputs])
+            read.append([values[var] for var in site.taped])
+            inputs = [values[var] for var in site.inputs]
             pull = partial(self._pull_back, k, constant, transposed[k])
-            outputs = _known(pull, read[-1], known_outputs[k])
+            outputs = _known(pull, inputs, known_outputs[k])
             for var, array, delta in zip(site.outputs, outputs, deltas[k], strict=True):
                 values[var] = array + delta
         return self._outputs(values), read

@@ -9,6 +9,7 @@ CAST = "convert_element_type"
 WHILE, SCAN, COND = "while", "scan", "cond"
 CUSTOM_VJP = "custom_vjp_call"
 SLICE = "slice"
+PAD = "pad"
 DYNAMIC_SLICE = "dynamic_slice"
 LOOKUPS = frozenset({DYNAMIC_SLICE, "gather"})
 
@@ -51,5 +52,10 @@ EXACT = frozenset({
     "dynamic_update_slice", "gather", "max", "min", "neg", "optimization_barrier",
     "pad", "reshape", "rev", "select_n", "slice", "split", "squeeze", "stop_gradient",
     "transpose",
+})
+# They move values, all known where to when a cell is traced.
+MOVES = frozenset({
+    "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "pad", "reshape",
+    "rev", "slice", "split", "squeeze", "tile", "transpose",
 })
 # fmt: on

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from edbatch.cell.binding_time import Split
+from edbatch.cell.cell_graph import Node
 from edbatch.cell.jaxpr import (
     Atom,
     JaxprEqn,
@@ -45,6 +46,7 @@ from edbatch.cell.jaxpr import (
     size_of,
     variables,
 )
+from edbatch.cell.moved_values import sources_of
 from edbatch.cell.primitives import (
     CUSTOM_VJP,
     DOT_GENERAL,
@@ -52,7 +54,7 @@ from edbatch.cell.primitives import (
     STOP_GRADIENT,
     WHILE,
 )
-from edbatch.cell.rows import keep_rows, slice_rows, take_rows, zero_unless
+from edbatch.cell.rows import first_true, keep_rows, slice_rows, take_rows, zero_unless
 from edbatch.cell.stacks import Stacks
 from edbatch.cell.summation import sum_dtype, zeros_for_sum
 from edbatch.cell.table_lookup import TableLookup, table_lookup
@@ -92,6 +94,8 @@ class Site:
         outputs: Its outputs, all floating.
         positions: The parameters that its other inputs depend on.
         evaluate: Its outputs, from the values of all its inputs.
+        taped: What its tape holds: the inputs, or what they are made of.
+        move: What makes the inputs of that, one step after the other.
     """
 
     eqn: JaxprEqn
@@ -99,6 +103,8 @@ class Site:
     outputs: tuple[Var, ...]
     positions: frozenset[int]
     evaluate: Callable[[Values], Values]
+    taped: tuple[Var, ...]
+    move: tuple[Callable[[Values], Values], ...] = ()
 
     @property
     def is_product(self) -> bool:
@@ -125,6 +131,13 @@ class Site:
         """
         found = self.evaluate(values | dict(zip(self.inputs, inputs, strict=True)))
         return [found[var] for var in self.outputs]
+
+    def run_from_tape(self, values: Values, taped: Sequence[Array]) -> list[Array]:
+        """As `run`, of arrays as `taped` says."""
+        values = values | dict(zip(self.taped, taped, strict=True))
+        for step in self.move:
+            values |= step(values)
+        return self.run(values, [values[var] for var in self.inputs])
 
 
 def evaluator(
@@ -185,17 +198,26 @@ class Sites:
         self.sites: list[Site] = []
         direct: set[int] = set(self._positions(split.graph.outputs))
         large: set[int] = set()
-        for eqn in split.run_time:
-            assert isinstance(eqn, JaxprEqn), "a traced cell has equations alone"
+        equations = _equations(split.run_time)
+        assert len(equations) == len(split.run_time), "a traced cell has no others"
+        constants = _equations(split.precomputed)
+        for eqn in equations:
             positions = self._positions(eqn.invars)
             outputs = tuple(var for var in eqn.outvars if var in used)
             if name_of(eqn) == STOP_GRADIENT or not positions:
                 continue
             if self._is_taped(eqn, outputs):
-                inputs = dict.fromkeys(v for v in variables(eqn.invars) if v in of_row)
-                self.sites.append(
-                    Site(eqn, tuple(inputs), outputs, positions, evaluate[id(eqn)])
+                inputs = tuple(
+                    dict.fromkeys(v for v in variables(eqn.invars) if v in of_row)
                 )
+                taped = inputs
+                move: tuple[Callable[[Values], Values], ...] = ()
+                if name_of(eqn) == DOT_GENERAL:
+                    is_of_row = of_row.__contains__
+                    taped, moves = sources_of(inputs, equations, is_of_row, constants)
+                    move = tuple(evaluate[id(each)] for each in moves)
+                own = eqn, inputs, outputs, positions, evaluate[id(eqn)], taped, move
+                self.sites.append(Site(*own))
             else:
                 direct |= positions
                 if not self._is_small(eqn, outputs):
@@ -296,7 +318,7 @@ class Sites:
             # that is.
             others = [k for k in self._others if k not in left_out]
             own = {k: inputs[k] for k in others}
-            own = keep_rows(mask, jnp.argmax(mask), own)
+            own = keep_rows(mask, first_true(mask), own)
             bars = pull(others, own, outputs_bar)
             found = {k: jnp.where(mask.any(), bar, 0) for k, bar in bars.items()}
         if not self._products:
@@ -362,7 +384,7 @@ class Sites:
             for array, is_stacked in zip(*packed, strict=True)
             if is_stacked and array is not None
         )
-        order = jnp.argsort(owner)
+        order = jnp.argsort(owner).astype(jnp.int32)
         count = jnp.zeros(size + 1, jnp.int32).at[owner].add(1)[:size]
         end = jnp.cumsum(count, dtype=jnp.int32)
         width = _member_block(len(owner), size)
@@ -372,7 +394,8 @@ class Sites:
         def add(block: Array, found: list[Array]) -> list[Array]:
             member = (last_block <= block).sum(dtype=jnp.int32)
             number = block - last_block[member] + blocks[member]
-            place = end[member] - count[member] + number * width + jnp.arange(width)
+            place = end[member] - count[member] + number * width
+            place += jnp.arange(width, dtype=jnp.int32)
             rows = order[jnp.minimum(place, end[member] - 1)]
             own, bars = jax.tree.map(
                 lambda tape: take_rows(tape, rows), (inputs, outputs_bar)
@@ -427,7 +450,8 @@ class Sites:
                 own[k] = array
             values = constant(own)
             return [
-                jax.vmap(partial(self.sites[k].run, values))(inputs[k]) for k in chosen
+                jax.vmap(partial(self.sites[k].run_from_tape, values))(inputs[k])
+                for k in chosen
             ]
 
         outputs, pull = jax.vjp(run, [packed[k] for k in positions])
@@ -435,6 +459,10 @@ class Sites:
         bars = jax.tree.map(lambda bar, own: bar.astype(own.dtype), bars, outputs)
         (found,) = pull(bars)
         return dict(zip(positions, found, strict=True))
+
+
+def _equations(nodes: Iterable[Node]) -> list[JaxprEqn]:
+    return [each for each in nodes if isinstance(each, JaxprEqn)]
 
 
 def _widened(array: Any) -> Any:
