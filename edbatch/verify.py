@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from edbatch.arguments import check_flag, check_number
+from edbatch.arguments import check_flag, check_number, check_word
 from edbatch.batched import Batched
 from edbatch.batched_function import BatchedFunction
 from edbatch.closeness import Roundings, compare_outputs, difference
-from edbatch.compilation.settings import fine_only
+from edbatch.compilation.settings import use_tiers
 from edbatch.errors import EdbatchError, VerificationError, shown
 from edbatch.graph.compute_dtype import computing_in
 from edbatch.graph.context import given_values, jitted_cells
@@ -60,7 +60,6 @@ class Verification:
     close_choices: int = 0
 
 
-@fine_only
 def verify(
     batched: BatchedFunction,
     params: Any,
@@ -70,6 +69,7 @@ def verify(
     tolerance: float | None = None,
     seed: int = 0,
     rng: Any = None,
+    tier: Literal["fine", "coarse"] = "fine",
 ) -> Verification:
     """Compares a batched function with the unbatched model, number by number.
 
@@ -93,6 +93,8 @@ def verify(
         seed: Seed of the random linear function.
         rng: The key for cells that draw random numbers, as for `Batched.apply`; the
             model gets the same keys by `cell_keys`.
+        tier: Which programs are compared: the fine ones, as they run in the end, or the
+            coarse ones, which are compiled in a fraction of the time (`edbatch.jit`).
 
     Returns:
         The largest differences.
@@ -121,7 +123,21 @@ def verify(
     check_number(EdbatchError, "seed of eb.verify", seed, 0, whole=True)
     if tolerance is not None:
         check_number(EdbatchError, "tolerance of eb.verify", tolerance, 0)
+    check_word(EdbatchError, "tier of eb.verify", tier, ("fine", "coarse"))
     instances = minibatch_of(instances)
+    with use_tiers(tier):
+        return _verify(batched, params, instances, gradients, tolerance, seed, rng)
+
+
+def _verify(
+    batched: BatchedFunction,
+    params: Any,
+    instances: Sequence[Any],
+    gradients: bool,
+    tolerance: float | None,
+    seed: int,
+    rng: Any,
+) -> Verification:
     if params is None:  # as parameters of a model that has none
         batched.bind(params)
     plan, values = _plan(batched, params, instances, rng)

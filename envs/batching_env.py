@@ -270,6 +270,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         raise PlanError(
             f"an environment is made for one tuple of types, {len(self.type_keys)} here"
             f" ({ours}), but this graph has {graph.num_types} ({theirs}); make another"
-            " environment for it, with its type_keys, or sample graphs of the same"
-            " types each time, by arities= of sample_dag_structure say"
+            " environment for it, with its type_keys, or have all graphs share their"
+            " types: of your own model record all instances first, and then call"
+            " batched.graph(recordings); of sample_dag_structure give arities="
         )

@@ -2,6 +2,8 @@
 
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -28,5 +30,35 @@ def test_the_guide_runs_as_it_stands(project_root):
     assert (int(nodes), int(most)) == (depths.sum(), 8 * 64)
     assert {depths.min(), depths.max()} == {1, 8}
     assert any(np.any(each["W"]) for each in names["gradients"]["layers"])
+    _check_policy_gradient(names)
     lengths = [len(sentence) for sentence in names["sentences"]]
     assert [len(heads) for heads in names["heads"]] == lengths
+
+
+def _check_policy_gradient(names):
+    """REINFORCE is what the model gives along the same paths, instance by instance."""
+    inputs, rewards, key = names["inputs"][:6], names["rewards"], names["key"]
+
+    def total(params, instances):
+        found = 0.0
+        for k, each in enumerate(instances):
+            with eb.cell_keys(key, k):
+                _, log_ps = names["sample"](params, each)
+            assert len(log_ps) == names["log_ps"].lengths[k]
+            found += (rewards[k] - rewards.mean()) * sum(log_ps)
+        return -found / len(names["inputs"])
+
+    expected = jax.grad(total)(names["params"], inputs)
+
+    def batched(params):
+        found = names["sampled"].apply(params, names["plan"], rng=key)[1]
+        totals = found.to_padded(8)[0].sum(1)[: len(inputs)]
+        own = rewards[: len(inputs)] - rewards.mean()
+        return -jnp.sum(own * totals) / len(names["inputs"])
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        jax.grad(batched)(names["params"]),
+        expected,
+    )
+    assert np.any(names["policy_gradient"]["gate"])

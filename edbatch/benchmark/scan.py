@@ -232,7 +232,7 @@ def _scan(
             buffers = write(buffers, kind, row, found[leaf][None])
         return buffers, None
 
-    steps = (jnp.arange(segment.count), operands, externals)
+    steps = (jnp.arange(segment.count, dtype=jnp.int32), operands, externals)
     return lax.scan(body, buffers, steps)[0]
 
 

@@ -54,6 +54,11 @@ def keep_rows(kept: Array, other: Array, arrays: Any) -> Any:
     return jax.tree.map(keep, arrays)
 
 
+def first_true(marks: Array) -> Array:
+    """Returns the place of the first mark that is true, ``int32``; 0 if none is."""
+    return lax.argmax(marks, 0, jnp.int32)
+
+
 def zero_unless(kept: Array, arrays: Any) -> Any:
     """Puts zeros in place of all rows that are not kept.
 

@@ -13,9 +13,10 @@ from typer.exceptions import Abort, TyperException
 
 from edbatch.cli.console import say
 from edbatch.ctrl_c import EXIT_INTERRUPTED
-from edbatch.errors import EdbatchError, raising_line
+from edbatch.errors import EdbatchError, raising_frame, raising_line
 
 EXIT_ERROR = 2
+EXIT_CLOSED_PIPE = 141  # as of a program that SIGPIPE has ended
 DEBUG = "EDBATCH_DEBUG"
 _JAX_FOLDER = "jax_compilation_cache_dir"
 
@@ -84,14 +85,23 @@ def _exit(run: Callable[[], Any]) -> NoReturn:
     except Abort:
         code = EXIT_INTERRUPTED
     except SystemExit as error:  # not by typer, which returns its codes here
-        say(
-            f"Error: the model, or what it imports, called sys.exit({error.code!r})"
-            f" ({raising_line(error)}), which ended the command; leave that out"
-        )
-        code = EXIT_ERROR
+        code = _ended(error)
     if code == EXIT_INTERRUPTED:
         say("Interrupted.")
     sys.exit(code or 0)
+
+
+def _ended(error: SystemExit) -> int:
+    """The exit code after something has called `sys.exit`."""
+    frame, _, _ = raising_frame(error)
+    module = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    if module.partition(".")[0] == "rich":  # whoever read the output has closed it
+        return EXIT_CLOSED_PIPE
+    say(
+        f"Error: the model, or what it imports, called sys.exit({error.code!r})"
+        f" ({raising_line(error)}), which ended the command; leave that out"
+    )
+    return EXIT_ERROR
 
 
 def _sentence(error: Exception) -> str:

@@ -72,6 +72,18 @@ def serve(
             rich_help_panel="What to serve",
         ),
     ] = 0,
+    rng_seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help=(
+                "Seed of the random numbers that cells draw (their argument rng), other"
+                " ones for each request; without it they get no key."
+            ),
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -203,6 +215,8 @@ def serve(
         )
     _require_extra()
 
+    import jax
+
     from edbatch.http.limits import Limits
     from edbatch.http.model_error import guarded_batch
     from edbatch.http.process import listen
@@ -216,6 +230,7 @@ def serve(
             batched,
             values,
             policy=serving_policy,
+            rng=None if rng_seed is None else jax.random.key(rng_seed),
             max_waiting=max_waiting,
             max_in_flight=max_in_flight,
             max_nodes=max_nodes,

@@ -169,7 +169,17 @@ def _checkpoint(out: Path | None, resume: bool) -> Path | None:
             "--resume goes on from the checkpoint beside --out but --out is missing;"
             " name the file that the interrupted training was to write"
         )
-    return None if out is None else out.with_name(f"{out.name}.checkpoint")
+    if out is None:
+        return None
+    found = out.with_name(f"{out.name}.checkpoint")
+    if resume and not found.exists():
+        raise CommandError(
+            f"--resume goes on from {found}, which an interrupted training leaves, but"
+            " there is no such file"
+            + (f"; {out} is there, so that training has ended" if out.exists() else "")
+            + "; start it without --resume"
+        )
+    return found
 
 
 def _record(

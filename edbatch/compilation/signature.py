@@ -8,6 +8,7 @@ difference that is overlooked here costs a compilation and never a wrong result.
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -246,6 +247,7 @@ def check_arguments(
     Raises:
         ArgumentError: It is not; the message says where, and how to mend it.
     """
+    _refuse_changed_in_place(function, args, kwargs, static)
     if not any(isinstance(each, type) for each in key.leaves):
         return
     for name, argument, is_static in _named(function, args, kwargs, static):
@@ -259,6 +261,37 @@ def check_arguments(
                 " number; name an argument that is a setting in static_argnames=, and"
                 " of an object that holds settings or functions pass the arrays alone"
                 " (of an Equinox module: eqx.filter(module, eqx.is_array))"
+            )
+
+
+def _refuse_changed_in_place(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static: StaticArguments,
+) -> None:
+    """Raises `ArgumentError` for what is of use only if calls change it in place.
+
+    Flax's own `nnx.jit` writes such changes back; to JAX these are pytrees like others,
+    whose copy a traced function changes.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return
+    changed = nnx.Optimizer, nnx.Metric
+
+    def is_changed(each: object) -> bool:
+        return isinstance(each, changed)
+
+    for name, argument, is_static in _named(function, args, kwargs, static):
+        if is_static:
+            continue
+        for each in filter(is_changed, jax.tree.leaves(argument, is_leaf=is_changed)):
+            raise ArgumentError(
+                f"{name_of(function)} was called with an nnx.{type(each).__name__} at"
+                f" {name}, which it would change in place, but a compiled function gets"
+                " a copy; use nnx.jit, or pass nnx.state(module, nnx.Param) as"
+                " parameters and update them by an optimizer of Optax"
             )
 
 

@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
     def is_real(self, ndim: int) -> Array:
         """Tells nodes from padding: ``[W, 1, ...] bool``, of a number of axes."""
-        rows = jnp.arange(self.width) < self.size
+        rows = jnp.arange(self.width, dtype=jnp.int32) < self.size
         return rows.reshape(-1, *(1,) * (ndim - 1))
 
 

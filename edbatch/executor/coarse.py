@@ -223,7 +223,8 @@ class _Parts:
         """Rows that each external and operand slot of a part reads."""
         starts, strides = table[1:, :1], table[1:, 1:]
         # Padding reads what the last node does, as it does in records.
-        numbers = jnp.minimum(begin + jnp.arange(self.common.width), size - 1)[None, :]
+        numbers = begin + jnp.arange(self.common.width, dtype=jnp.int32)
+        numbers = jnp.minimum(numbers, size - 1)[None, :]
         rows = take_rows(self.records, first + starts + strides * numbers)
         rows += (1 - strides) * numbers
         slots, width = rows.shape

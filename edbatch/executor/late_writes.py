@@ -295,7 +295,7 @@ def _write_window(
     values = values[:size]
     start = jnp.minimum(first, len(array) - size)  # near the end the window is earlier
     shift = first - start
-    source = jnp.arange(size) - shift
+    source = jnp.arange(size, dtype=jnp.int32) - shift
     is_own = ((source >= 0) & (source < count)).reshape(-1, *(1,) * (array.ndim - 1))
     before = [(size, 0, 0)] + [(0, 0, 0)] * (array.ndim - 1)
     moved = lax.pad(values, jnp.zeros((), values.dtype), before)

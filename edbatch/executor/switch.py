@@ -63,9 +63,8 @@ def run_switch(
         for loop in program.loops
     ]
     writes = LateWrites.of([_written(each, counters, arrays) for each in branches])
-    trips = jnp.where(
-        jnp.arange(len(stream.trips))[:, None] < stream.num_steps, stream.trips, 0
-    )
+    steps = jnp.arange(len(stream.trips), dtype=jnp.int32)[:, None]
+    trips = jnp.where(steps < stream.num_steps, stream.trips, 0)
     ends = jnp.cumsum(trips.ravel(), dtype=jnp.int32)  # chunks, [S P]
     total = ends[-1]
     cases = [*(_packing(each, writes) for each in branches), _idle(writes)]

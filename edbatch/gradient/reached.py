@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from edbatch.cell.backward import TapedCell
-from edbatch.cell.rows import choose_rows, keep_rows, slice_rows
+from edbatch.cell.rows import choose_rows, first_true, keep_rows, slice_rows
 from edbatch.cell.tapes import Tapes
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk
@@ -129,7 +129,7 @@ def differentiate_groups(
     """
     parts = []
     for each in groups:
-        own = keep_rows(each.live, jnp.argmax(each.live), (inputs, known_outputs))
+        own = keep_rows(each.live, first_true(each.live), (inputs, known_outputs))
         (direct_bar, *bars), site_inputs = differentiate(each, *own)
         is_any = each.live.any()
         direct_bar = [jnp.where(is_any, bar, 0) for bar in direct_bar]

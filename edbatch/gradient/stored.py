@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from edbatch.executor.arenas import Arenas
@@ -59,6 +60,7 @@ def run_stored(
     Returns:
         The same, a `StoredRun` in place of a `TapedRun`.
     """
+    inputs = _as_arrays(inputs)
     arrays, treedef = jax.tree.flatten(inputs)
 
     def flat(*own: Any) -> list[Any]:
@@ -101,6 +103,7 @@ def differentiate_stored(
     Returns:
         What the function returns.
     """
+    residuals = _as_arrays(residuals)
     params, pools, stream, rows, run = (
         *(residuals.params, residuals.pools, residuals.stream, residuals.rows),
         residuals.run,
@@ -137,6 +140,13 @@ def differentiate_stored(
         lambda own: next(leaves) if is_float(own) else None, (params, pools)
     )
     return (*bars, tuple(leaves))
+
+
+def _as_arrays(tree: Any) -> Any:
+    """Arrays of JAX in place of NumPy's, which come where `jax.jit` is disabled."""
+    return jax.tree.map(
+        lambda each: each if isinstance(each, Array) else jnp.asarray(each), tree
+    )
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -8,11 +8,17 @@ type, and for calls that its fast way does not cover.
 from typing import Any
 
 import jax
+import numpy as np
 
 from edbatch.errors import CellError, RecordingError, user_line
 from edbatch.graph.cell import Cell
 from edbatch.graph.dataflow_graph import MISSING
-from edbatch.graph.external_input import ABSENT, NotAnInputError, as_input
+from edbatch.graph.external_input import (
+    ABSENT,
+    NotAnInputError,
+    as_input,
+    input_dtype,
+)
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import NODE_KEY, is_key, key_dtype
 from edbatch.graph.node_type import CallTemplate, Padding, Slots
@@ -164,16 +170,27 @@ class CallAnalysis:
         first = found[0][1]
         same_source = all(each == source for each, _ in found)
         if not same_source or len({kinds[slot] for _, slot in found}) > 1:
+            alike = dict.fromkeys(map(_described, values))
             raise CellError(
                 f"cell {self.cell.name!r} received a padded list {name!r} whose"
-                f" elements differ in shape, dtype or origin ({user_line()}); all"
-                " elements of one list must be alike"
+                f" elements differ ({user_line()}): {', '.join(alike)}; all elements of"
+                " one list are outputs of cells, or none is, and have one shape and one"
+                " dtype"
             )
         padding = length - len(values)
         rows.extend([absent] * padding)
         kinds.extend([kinds[first]] * padding)
         self._groups[source].append(Slots(tuple(range(first, first + length)), True))
         return _Leaf((source, len(self._groups[source]) - 1))
+
+
+def _described(value: Any) -> str:
+    """An element of a list in a message, and where it comes from."""
+    if isinstance(value, Handle):
+        return repr(value).removeprefix("Handle(").removesuffix(")")
+    found = as_input(value)
+    shape = ", ".join(map(str, np.shape(found)))
+    return f"{input_dtype(found)}[{shape}] that no cell has made"
 
 
 class _Leaf:

@@ -370,6 +370,8 @@ def _as_array(leaf: Any) -> Any:
     if isinstance(leaf, PYTHON_NUMBERS):
         number = as_number(leaf)
         return np.asarray(number, jax.dtypes.canonicalize_dtype(type(number)))
+    if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
+        return leaf.astype(leaf.dtype.newbyteorder("="))  # JAX takes no other
     return _strong(leaf)
 
 

@@ -331,7 +331,7 @@ def _padded(array: np.ndarray, size: int) -> np.ndarray:
 def _ragged(values: Any, lengths: Array) -> Ragged:
     leaves = jax.tree.leaves(values)
     total = leaves[0].shape[0] if leaves else 0
-    place = jnp.arange(total)
-    ends = jnp.cumsum(lengths)
+    place = jnp.arange(total, dtype=lengths.dtype)
+    ends = jnp.cumsum(lengths, dtype=lengths.dtype)
     owners = jnp.searchsorted(ends, place, side="right").astype(jnp.int32)
     return Ragged(values, owners, lengths)

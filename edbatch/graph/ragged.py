@@ -102,9 +102,11 @@ class Ragged:
                 " dataclasses.replace(ragged, values=ragged.values.to_padded(L)[0]), or"
                 " take to_list()"
             )
-        starts = jnp.cumsum(self.lengths) - self.lengths
-        place = starts[:, None] + jnp.arange(length)[None]
-        mask = jnp.arange(length)[None] < self.lengths[:, None]
+        dtype = self.lengths.dtype
+        starts = jnp.cumsum(self.lengths, dtype=dtype) - self.lengths
+        number = jnp.arange(length, dtype=dtype)[None]
+        place = starts[:, None] + number
+        mask = number < self.lengths[:, None]
 
         def pad(values: Array) -> Array:
             rows = jnp.asarray(values)[jnp.where(mask, place, 0)]

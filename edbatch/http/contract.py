@@ -87,18 +87,19 @@ class Contract:
         """Writes the body of an answer.
 
         Raises:
+            Refusal: A number of the answer is not finite.
             ServiceError: The answer is no JSON.
             Exception: What the service's own function raises.
         """
         try:
-            text = json.dumps({"output": self._encoded(answer)}, allow_nan=False)
-        except EdbatchError:
+            found = {"output": self._encoded(answer)}
+            text = _finite_json(found)
+        except (EdbatchError, Refusal):
             raise
         except (TypeError, ValueError) as error:
             raise ServiceError(
-                f"the model's answer is no JSON ({first_line(error)}), which knows"
-                " neither NaN nor infinity; let encode of the service write something"
-                " else in their place"
+                f"the model's answer is no JSON ({first_line(error)}); let encode of"
+                " the service write dicts, lists, numbers and text"
             ) from error
         return text.encode()
 
@@ -131,6 +132,21 @@ class Contract:
                     " examples are inputs as clients send them, in terms of JSON"
                 ) from error
         return found
+
+
+def _finite_json(tree: Any) -> str:
+    """Writes JSON, which has neither NaN nor infinity."""
+    try:
+        return json.dumps(tree, allow_nan=False)
+    except ValueError:
+        json.dumps(tree)  # raises for what is no JSON otherwise, such as a circle
+    raise Refusal(
+        422,
+        "not_finite",
+        "the answer to this input holds NaN or infinity, which JSON does not have; send"
+        " another input, or let encode of the service write something else in their"
+        " place",
+    )
 
 
 def _request_type(service: Service) -> type[BaseModel]:

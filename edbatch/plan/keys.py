@@ -106,7 +106,7 @@ def _check_defaults(shape: ProgramShape) -> None:
             raise PlanError(
                 f"cell {node_type.key.cell!r} takes a key, 'rng', but the minibatch is"
                 " run without one; pass rng=jax.random.key(seed) to apply, to the"
-                " batched function or to eb.verify, or give the argument a default"
-                " (rng=None)"
+                " batched function, to eb.verify or to eb.Server (edbatch serve"
+                " --rng-seed), or give the argument a default (rng=None)"
             )
         check_default_of_rng(shape.types, node_type)

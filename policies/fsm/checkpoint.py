@@ -7,7 +7,6 @@ in it and are compared before it is used.
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -19,6 +18,7 @@ import numpy as np
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
 from edbatch.limits import check_archive, parse_json
+from edbatch.policies.files.whole_file import write_whole
 from edbatch.policies.fsm.evaluator import EvalResult
 from edbatch.policies.fsm.machine_state import MachineState
 from edbatch.policies.fsm.q_learning import QTable
@@ -26,7 +26,6 @@ from edbatch.policies.fsm.training_record import is_number
 from edbatch.policies.fsm.trie import NO_STATE, Trie
 from edbatch.policies.fsm.tuning import Tuning
 from edbatch.policies.smooth_bound.weights import BoundWeights
-from edbatch.schedule.interrupt import deferred_interrupt
 
 # Settings that are digests.
 _MINIBATCHES = ("graphs", "held_out")
@@ -108,15 +107,13 @@ def save_checkpoint(
         arrays |= {"mean": tuning.mean, "spread": tuning.spread, "tuned": tuning.best}
         rest["tuning"] = [tuning.generation, tuning.best_batches]
     arrays["rest"] = np.array(json.dumps(rest))
-    beside = path.with_name(f".{path.name}.tmp")
+
+    def write(beside: Path) -> None:
+        with open(beside, "xb") as file:  # savez would append a suffix to a name
+            np.savez(file, **arrays)
+
     try:
-        with deferred_interrupt():
-            try:
-                with open(beside, "wb") as file:
-                    np.savez(file, **arrays)
-                os.replace(beside, path)
-            finally:
-                beside.unlink(missing_ok=True)
+        write_whole(path, write)
     except OSError as error:
         raise PolicyError(
             f"a checkpoint is saved beside the policy but {path} cannot be written"

@@ -68,7 +68,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said(
 ) -> None:
     out = tmp_path / "lattice.json"
     resume = ("--out", out, "--resume")
-    assert_fails("there is no file .*lattice.json.checkpoint", *LATTICES, *resume)
+    assert_fails("lattice.json.checkpoint, which .* no such file", *LATTICES, *resume)
     with monkeypatch.context() as patch:
         press_ctrl_c_at_trial(patch, 1)
         assert edbatch(*LATTICES, "--out", out).exit_code == 130
@@ -96,3 +96,13 @@ def test_ctrl_c_before_training_writes_nothing(edbatch, tmp_path, monkeypatch) -
     assert result.stderr.endswith("Interrupted.\n")
     assert result.stdout == ""
     assert not out.exists()
+
+
+def test_resuming_without_a_checkpoint_is_said_before_the_work(
+    assert_fails, tmp_path
+) -> None:
+    out = tmp_path / "lattice.json"
+    resumed = (*LATTICES, "--out", out, "--resume")
+    assert_fails(r"no such file; start it without --resume", *resumed)
+    out.write_text("{}")
+    assert_fails(r"lattice.json is there, so that training has ended", *resumed)

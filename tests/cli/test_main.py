@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,15 @@ def test_help_does_not_wait_for_what_commands_need() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("command", [("--help",), ("inspect", "zoo:lattice-lstm")])
+def test_a_reader_that_has_left_is_no_error(command) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    script = Path(sysconfig.get_path("scripts")) / "edbatch"
+    done = subprocess.run(
+        [script, *command], stdout=writer, stderr=subprocess.PIPE, timeout=300
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -120,3 +120,16 @@ def test_nnx_and_its_optimizer(tmp_path):
     with ocp.StandardCheckpointer() as checkpointer:
         restored = checkpointer.restore(tmp_path / "step", start)
     assert_same(restored, trained)
+
+
+def test_what_a_call_changes_in_place_needs_the_jit_of_nnx():
+    """JAX takes a copy of it, and the change would be lost without a word."""
+    module = NnxTree(nnx.Rngs(1))
+    optimizer = nnx.Optimizer(module, optax.adam(RATE), wrt=nnx.Param)
+    average = nnx.metrics.Average()
+    step = eb.jit(lambda module, state: 1.0)
+    with eb.use_tiers("auto"):
+        for state, name in ((optimizer, "Optimizer"), ({"m": average}, "Average")):
+            with pytest.raises(eb.ArgumentError, match=rf"an nnx.{name} at state"):
+                step(module, state)
+        assert step(module, 1.0) == 1.0

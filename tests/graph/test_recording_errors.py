@@ -175,7 +175,11 @@ def test_wrong_options_of_a_cell(options, function, text):
         (lambda h: ([],), "received an empty list"),
         (lambda h: (h[0],), "received Handle"),
         (lambda h: ([h[0], (h[0], h[1])],), "elements differ in structure"),
-        (lambda h: ([h[0], h[1]],), "differ in shape"),
+        (lambda h: ([h[0], np.ones(4, np.float32)],), r"float32\[4\] that no cell"),
+        (
+            lambda h: ([h[0], h[1]],),
+            r"differ .*: float32\[4\] from cell 'leaf', float32\[2\] from",
+        ),
     ],
 )
 def test_wrong_padded_lists(arguments, text):

@@ -394,3 +394,20 @@ def test_digests_differ_where_minibatches_do():
     assert len({*digests}) == len(digests)
     assert digest([one]) == digest([build([0, 0, 1], [[], [0], []], 2)])
     assert digest([chain("ab")]) == digest([chain("ab")])
+
+
+def test_two_trainings_may_save_at_the_same_time(path, tmp_path, monkeypatch):
+    """Another one saves while this one is about to put its file in place."""
+    settings = json.loads(str(np.load(path)["rest"]))["settings"]
+    state = load_checkpoint(path, settings)
+    own, replace_file = tmp_path / "own.npz", os.replace
+
+    def late(source, target):
+        monkeypatch.setattr(os, "replace", replace_file)
+        save_checkpoint(own, state, settings)
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", late)
+    save_checkpoint(own, state, settings)
+    assert load_checkpoint(own, settings).trial == state.trial
+    assert not [*tmp_path.glob("*.tmp*")]

@@ -1,0 +1,138 @@
+"""Contexts of JAX around calls: x64, strict promotion, no compilation, NaN alarms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from trees import encode, make_params, sample_trees
+
+import edbatch as eb
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+SIZES = eb.Sizes(widths=(4,))
+TIERS = pytest.mark.parametrize("tier", ["coarse", "fine"])
+
+
+@eb.cell
+def add(params, left, right):
+    return left * right + params
+
+
+@eb.cell
+def leaf(params, x):
+    return params * x
+
+
+@eb.cell(padded=("states",))
+def attend(params, states, mask):
+    weights = jnp.where(mask, states @ params, -jnp.inf)
+    return jax.nn.softmax(weights) @ states
+
+
+def combine(params, tree):
+    if isinstance(tree, float):
+        return leaf(params, tree)
+    return add(params, combine(params, tree[0]), combine(params, tree[1]))
+
+
+def model(params, trees):
+    states = [combine(params, each) for each in trees]
+    return {"states": states, "mean": attend(params, states)}
+
+
+INSTANCES = {
+    # All operands of each type are consecutive rows.
+    "one": [[(0.1, 0.2)]],
+    "alike": [[(0.1, 0.2), (0.3, 0.4)]] * 3,
+    "unlike": [[((0.1, 0.2), 0.3), 0.5], [0.4], [(0.5, (0.6, (0.7, 0.8))), 0.9, 0.1]],
+}
+
+
+def loss(batched, params, plan):
+    result = batched.apply(params, plan)
+    return sum((each**2).sum() for each in jax.tree.leaves(result) if each.ndim > 1)
+
+
+@TIERS
+@pytest.mark.parametrize("promotion", ["standard", "strict"])
+@pytest.mark.parametrize("instances", INSTANCES.values(), ids=INSTANCES)
+def test_x64_in_both_tiers(tier, promotion, instances):
+    """Row numbers are int32, whatever JAX makes of Python's."""
+    with jax.enable_x64(True), eb.use_tiers(tier):
+        params = jnp.asarray(np.random.default_rng(0).normal(size=3))
+        assert params.dtype == jnp.float64
+        batched = eb.batch(model, params=params, sizes=SIZES)
+        plan = batched.plan(instances, pad_to=4)
+        step = eb.jit(jax.value_and_grad(lambda p, plan: loss(batched, p, plan)))
+        with jax.numpy_dtype_promotion(promotion):
+            value, gradient = step(params, plan)
+
+        def alone(p):
+            results = [model(p, each) for each in instances]
+            found = [leaf for each in results for leaf in jax.tree.leaves(each)]
+            return sum((each**2).sum() for each in found)
+
+        expected, slope = jax.value_and_grad(alone)(params)
+        np.testing.assert_allclose(value, expected, rtol=1e-9)
+        np.testing.assert_allclose(gradient, slope, rtol=1e-9)
+
+
+@TIERS
+def test_strict_promotion(tier):
+    with eb.use_tiers(tier), jax.numpy_dtype_promotion("strict"):
+        params, trees = make_params(), sample_trees(0, 3)
+        batched = eb.batch(encode, params=params, sizes=SIZES)
+        eb.verify(batched, params, trees)
+        plan = batched.plan(trees)
+        step = eb.jit(jax.grad(lambda p: jnp.sum(batched.apply(p, plan)[0])))
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(step(params)))
+
+
+def test_without_compilation():
+    params, trees = make_params(), sample_trees(0, 2)
+    batched = eb.batch(encode, params=params, sizes=SIZES)
+    plan = batched.plan(trees)
+
+    def total(p):
+        return jnp.sum(batched.apply(p, plan)[0])
+
+    expected = jax.value_and_grad(total)(params)
+    with jax.disable_jit():
+        found = jax.value_and_grad(total)(params)
+        direct = batched(params, trees)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        (found, direct),
+        (expected, batched(params, trees)),
+    )
+
+
+@pytest.mark.parametrize("call", ["apply", "direct", "jit", "grad"])
+def test_alarms_for_nan(call):
+    logarithm = eb.cell(lambda params, x: params * jnp.log(x), name="logarithm")
+    params = jnp.float32(2)
+    batched = eb.batch(logarithm, params=params, sizes=SIZES)
+
+    def run(instances):
+        if call == "direct":
+            return batched(params, instances)
+        plan = batched.plan(instances)
+        if call == "grad":
+            return jax.grad(lambda p: batched.apply(p, plan).sum())(params)
+        apply = eb.jit(batched.apply) if call == "jit" else batched.apply
+        return apply(params, plan)
+
+    with jax.debug_nans(True):
+        run([1.0, 3.0, 5.0])  # rows of padding raise none
+        with pytest.raises(FloatingPointError, match="nan"):
+            run([1.0, -3.0])
+
+
+def test_arrays_of_the_other_byte_order():
+    twice = eb.cell(lambda params, x: params * x, name="twice")
+    batched = eb.batch(twice, params=jnp.float32(2), sizes=SIZES)
+    instances = [np.arange(3, dtype=">f4"), np.ones(3, ">f4")]
+    assert twice(jnp.float32(2), instances[0]).tolist() == [0, 2, 4]
+    assert batched(jnp.float32(2), instances).tolist() == [[0, 2, 4], [2, 2, 2]]
+    eb.verify(batched, jnp.float32(2), instances)
