@@ -275,8 +275,8 @@ MUTATIONS = (
     Mutation(
         "padding-is-real",
         "edbatch/executor/chunk.py",
-        "jnp.arange(self.width) < self.size",
-        "jnp.arange(self.width) <= self.size",
+        "jnp.arange(self.width, dtype=jnp.int32) < self.size",
+        "jnp.arange(self.width, dtype=jnp.int32) <= self.size",
         "tests/gradient/test_gradient_rules.py",
     ),
     Mutation(
