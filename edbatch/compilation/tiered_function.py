@@ -431,7 +431,10 @@ class TieredFunction:
             )
         )
         note = note_name(self._name, programs.text, tier)
-        told = {"at_compiler": WORKER.at_compiler} if background else {}
+        told = {}
+        if background:
+            reads = is_noted(note)
+            told["at_compiler"] = functools.partial(WORKER.at_compiler, reads=reads)
         compile_stages(jitted, args, kwargs, record, note=note, **told)
         return record
 

@@ -6,9 +6,10 @@ cores, and the calls that go on meanwhile need some. It ends when nothing is lef
 At the end of the process nobody needs what it compiles. Python would end the thread
 where it stands, which C++ code below it takes for an error and aborts; XLA's compiler
 cannot be interrupted, and waiting for it could take a minute. So the thread is stopped
-by an exception while it traces and lowers. While XLA compiles, C++'s handler of such
-aborts is replaced by one that sleeps; and once Python has ended, the process does so at
-once, before C++ destroys what XLA's threads still read.
+by an exception while it traces and lowers, and has some time to end what it reads from
+the cache. While XLA compiles, C++'s handler of such aborts is replaced by one that
+sleeps; and once Python has ended, the process does so at once, before C++ destroys what
+XLA's threads still read.
 """
 
 import atexit
@@ -23,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-EXIT_WAIT_S = 2.0  # for the thread to stop tracing or lowering, at exit
+EXIT_WAIT_S = 2.0  # for the thread to stop tracing, lowering or reading, at exit
 _AT_COMPILER_S = 0.05
 
 log = logging.getLogger("edbatch")
@@ -126,6 +127,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._closing = False
         self.in_compiler = False
+        self._compiler_wait_s = _AT_COMPILER_S
 
     def submit(self, work: Callable[[], None]) -> Pending:
         """Puts work at the end of the queue."""
@@ -150,8 +152,16 @@ class Worker:
         with self._condition:
             return self._condition.wait_for(lambda: self._thread is None, timeout)
 
-    def at_compiler(self, is_there: bool) -> None:
-        """Is told when the thread enters and leaves XLA's compiler."""
+    def at_compiler(self, is_there: bool, *, reads: bool = False) -> None:
+        """Is told when the thread enters and leaves XLA's compiler.
+
+        Args:
+            is_there: Whether it is there.
+            reads: Whether it only reads a program of the cache, for which the end of
+                the process waits: back in Python at the wrong moment, the thread would
+                use what has been freed.
+        """
+        self._compiler_wait_s = EXIT_WAIT_S if reads else _AT_COMPILER_S
         self.in_compiler = is_there
 
     def _run(self) -> None:
@@ -182,7 +192,7 @@ class Worker:
         end = time.monotonic() + EXIT_WAIT_S
         while thread.is_alive() and time.monotonic() < end:
             if self.in_compiler:
-                thread.join(_AT_COMPILER_S)
+                thread.join(self._compiler_wait_s)
                 break
             _raise_in(thread)
             thread.join(_AT_COMPILER_S)
