@@ -7,7 +7,7 @@ hundred terms of one sign, which is hidden among terms of both.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -52,12 +52,11 @@ def compare_gradients(
     Raises:
         VerificationError: A gradient differs by more.
     """
-    result = batched.apply(params, plan, rng=rng)
+    run = partial(batched.apply, plan=plan, rng=rng)
+    result = run(params)
 
     def worst_of(weights: Any, reference: Callable[[Any, Any, int], Any]) -> float:
-        return _compare_weighted(
-            batched, params, plan, reference, instances, tolerance, weights, rng
-        )
+        return _compare_weighted(run, reference, params, instances, weights, tolerance)
 
     worst = worst_of(_random_weights(result, seed), model)
     if precise_model is None:
@@ -70,19 +69,15 @@ def compare_gradients(
 
 
 def _compare_weighted(
-    batched: BatchedFunction,
-    params: Any,
-    plan: Any,
+    run: Callable[[Any], Any],
     model: Callable[[Any, Any, int], Any],
+    params: Any,
     instances: Sequence[Any],
-    tolerance: float | None,
     weights: Any,
-    rng: Any,
+    tolerance: float | None,
 ) -> float:
-    """As `compare_gradients`, for given weights."""
-    own = _gradient(
-        lambda some: _weighted(batched.apply(some, plan, rng=rng), weights), params
-    )
+    """As `compare_gradients`, of a minibatch's function, for given weights."""
+    own = _gradient(lambda some: _weighted(run(some), weights), params)
     shares = split_instances(weights, len(instances))
 
     def of_one(own: Any, k: int) -> list[Any]:

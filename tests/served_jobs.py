@@ -89,3 +89,17 @@ def expected(params, job):
     """What the unbatched model says, in terms of JSON."""
     found = model(params, Job(**job))
     return as_json(jax.tree.map(lambda leaf: leaf, found))
+
+
+@eb.cell
+def draw(scale, x, rng):
+    return x + scale * jax.random.normal(rng)
+
+
+noisy = Service(
+    lambda scale, x: draw(scale, x),
+    input=float,
+    examples=[1.0, 2.0],
+    init_params=lambda: 1.0,
+    name="noisy",
+)

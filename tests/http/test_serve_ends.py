@@ -171,3 +171,15 @@ def test_a_body_that_is_half_sent_is_refused_at_the_end(serve):
         assert json.loads(answer.read())["error"]["code"] == "shutting_down"
     assert server.wait() == 0
     assert "Traceback" not in server.errors.read_text()
+
+
+def test_random_numbers_of_requests(serve):
+    """Other ones for each request, the same for the same seed."""
+    found = []
+    for _ in range(2):
+        server = serve("--model", "served_jobs:noisy", "--rng-seed", "3")
+        answers = [server.run(1.0) for _ in range(3)]
+        assert {status for status, _ in answers} == {200}
+        found.append([answer["output"] for _, answer in answers])
+        server.end()
+    assert len(set(found[0])) == 3 and found[0] == found[1]
