@@ -1,9 +1,9 @@
 """A cell as the gradient of a program runs it.
 
 The forward pass also returns the outputs of each weight-gradient site (see
-`weight_gradient`), most of a cell's work; they wait on the tape that will hold their
-cotangents. The backward pass runs one batch row a second time with these in place, and
-differentiates that.
+`weight_gradient_sites`), most of a cell's work; they wait on the tape that will hold
+their cotangents. The backward pass runs one batch row a second time with these in
+place, and differentiates that.
 """
 
 import math
@@ -36,7 +36,8 @@ from edbatch.cell.table_lookup import TableLookup
 from edbatch.cell.tapes import Tapes, new_tapes
 from edbatch.cell.transposed_weight import transposed_weight
 from edbatch.cell.type_call import NO_MESH, trace_settings
-from edbatch.cell.weight_gradient import Sites, Values, contains, evaluator
+from edbatch.cell.weight_gradient import Contraction
+from edbatch.cell.weight_gradient_sites import Sites, Values, contains, evaluator
 from edbatch.cell.wide_casts import without_casts
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
@@ -105,10 +106,12 @@ class TapedCell:
         self._rules = {
             id(eqn): ready[id(eqn)][0] for eqn in equations if contains(eqn, CUSTOM_VJP)
         }
-        self._gradient = Sites(parts, of_row, self._evaluate, used, least_contraction)
-        self.sites = self._gradient.sites
-        self.direct = self._gradient.direct
-        self.by_row = [k in self._gradient.by_row for k in self.direct]
+        sites = Sites(parts, of_row, self._evaluate, used, least_contraction)
+        self._sites = sites
+        self._contraction = Contraction(sites, self._constant)
+        self.sites = sites.sites
+        self.direct = sites.direct
+        self.by_row = [k in sites.by_row for k in self.direct]
         self._site_of = {id(site.eqn): k for k, site in enumerate(self.sites)}
         self._weights = [transposed_weight(each.eqn, of_row) for each in self.sites]
         self._calls: dict[Any, Any] = {}
@@ -184,11 +187,11 @@ class TapedCell:
 
     def new_mask(self, rows: int) -> Array | None:
         """Returns a tape that tells which rows are in use; None if none is needed."""
-        return self._gradient.new_mask(rows)
+        return self._sites.new_mask(rows)
 
     def new_owners(self, rows: int, members: int) -> Array:
         """Returns a tape of the member that each row reads; none so far."""
-        return self._gradient.new_owners(rows, members)
+        return self._sites.new_owners(rows, members)
 
     def new_inputs(self, rows: int) -> Tapes:
         """Returns tapes for the inputs of each site, all zero."""
@@ -224,7 +227,7 @@ class TapedCell:
         Returns:
             The sites; None if it is read otherwise, too.
         """
-        return self._gradient.lookups(position)
+        return self._sites.lookups(position)
 
     def forward(
         self, packed: Packed, *inputs: Any, read: Sequence[int] = ()
@@ -323,11 +326,8 @@ class TapedCell:
         Returns:
             Cotangents of packed arrays by position, without what is read directly.
         """
-        constant = self._constant
         tapes = site_inputs, site_outputs_bar
-        return self._gradient.contract(
-            packed, constant, *tapes, live_rows, used, left_out
-        )
+        return self._contraction.contract(packed, *tapes, live_rows, used, left_out)
 
     def contract_members(
         self, packed: Stacks, reads: Tapes, gives_bar: Tapes, owner: Array
@@ -343,10 +343,7 @@ class TapedCell:
         Returns:
             As `contract`; stacked as the packed arrays are.
         """
-        constant = self._constant
-        return self._gradient.contract_members(
-            packed, constant, reads, gives_bar, owner
-        )
+        return self._contraction.contract_members(packed, reads, gives_bar, owner)
 
     def _pull_back(
         self,

@@ -1,12 +1,8 @@
-"""Weight-gradient sites: gradients of large parameters from tapes.
+"""Gradients of large parameters, from tapes.
 
-An equation that mixes a parameter with values of a batch row, such as a product or the
-lookup of a table's row, is a *weight-gradient site*: the parameter's cotangent is a sum
-over all batch rows. Summing it chunk by chunk would write an array of the parameter's
-size for every chunk. So the backward pass records each site's inputs and the cotangents
-of its outputs on *tapes* with one row per batch row, and one contraction over the tapes
-at the end gives the parameter's cotangent. Small parameters, such as biases, are summed
-chunk by chunk: their tapes would be larger.
+The backward pass leaves on tapes what each weight-gradient site read and the cotangents
+of what it gave, with one row per batch row (`weight_gradient_sites`). A parameter's
+cotangent is one contraction over them.
 
 Tapes are as long as a program's bucket allows. The contraction of a product goes over
 blocks of rows and stops with the rows in use; that of a table, whose cotangent is as
@@ -20,48 +16,19 @@ takes 3.06 times the forward pass; *exact*, which adds up weights' gradients bat
 batch, 5.42.
 """
 
-import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from edbatch.cell.binding_time import Split
-from edbatch.cell.cell_graph import Node
-from edbatch.cell.jaxpr import (
-    Atom,
-    JaxprEqn,
-    Var,
-    as_function,
-    dtype_of,
-    inner_bodies,
-    is_float,
-    name_of,
-    read_dot,
-    shape_of,
-    size_of,
-    variables,
-)
-from edbatch.cell.moved_values import sources_of
-from edbatch.cell.primitives import (
-    CUSTOM_VJP,
-    DOT_GENERAL,
-    LOOKUPS,
-    STOP_GRADIENT,
-    WHILE,
-)
 from edbatch.cell.rows import first_true, keep_rows, slice_rows, take_rows, zero_unless
 from edbatch.cell.stacks import Stacks
 from edbatch.cell.summation import sum_dtype, zeros_for_sum
-from edbatch.cell.table_lookup import TableLookup, table_lookup
-from edbatch.cell.tapes import TAPE_BLOCK, Tapes, tape_rows
-from edbatch.cell.wide_casts import casts_of
-
-Values = dict[Var, Any]
+from edbatch.cell.tapes import TAPE_BLOCK, Tapes
+from edbatch.cell.weight_gradient_sites import Sites, Values
 
 
 class Constant(Protocol):
@@ -70,10 +37,6 @@ class Constant(Protocol):
     def __call__(self, packed: Sequence[Array], /, *, wide: bool = False) -> Values:
         """Computes them, without casts to half a precision if `wide`."""
 
-
-# A parameter is small if it has at most so many times the elements of its equation's
-# outputs for one batch row.
-_SMALL = 4
 
 # Rows per iteration of a product's contraction: most iterations take the many, the rest
 # is done in iterations of fewer and fewer. Blocks of 32 after those of 128 save 4 % of
@@ -84,211 +47,21 @@ _BLOCKS = (1024, TAPE_BLOCK, 32)
 _LEAST_BLOCK = 8
 
 
-@dataclass(frozen=True, eq=False)
-class Site:
-    """A weight-gradient site.
-
-    Attributes:
-        eqn: The equation.
-        inputs: Those of its inputs that depend on the batch row.
-        outputs: Its outputs, all floating.
-        positions: The parameters that its other inputs depend on.
-        evaluate: Its outputs, from the values of all its inputs.
-        taped: What its tape holds: the inputs, or what they are made of.
-        move: What makes the inputs of that, one step after the other.
-    """
-
-    eqn: JaxprEqn
-    inputs: tuple[Var, ...]
-    outputs: tuple[Var, ...]
-    positions: frozenset[int]
-    evaluate: Callable[[Values], Values]
-    taped: tuple[Var, ...]
-    move: tuple[Callable[[Values], Values], ...] = ()
-
-    @property
-    def is_product(self) -> bool:
-        """Whether it is a matrix product."""
-        return name_of(self.eqn) == DOT_GENERAL
-
-    @property
-    def sums_in_half(self) -> bool:
-        """Whether JAX would sum the rows that it looks up in half a precision."""
-        if name_of(self.eqn) not in LOOKUPS or not variables(self.eqn.invars[:1]):
-            return False
-        dtype = dtype_of(self.eqn.invars[0])
-        return self.eqn.invars[0] not in self.inputs and sum_dtype(dtype) != dtype
-
-    def run(self, values: Values, inputs: Sequence[Array]) -> list[Array]:
-        """Computes its outputs.
-
-        Args:
-            values: Values that do not depend on the batch row.
-            inputs: As many arrays as `inputs`.
-
-        Returns:
-            As many arrays as `outputs`.
-        """
-        found = self.evaluate(values | dict(zip(self.inputs, inputs, strict=True)))
-        return [found[var] for var in self.outputs]
-
-    def run_from_tape(self, values: Values, taped: Sequence[Array]) -> list[Array]:
-        """As `run`, of arrays as `taped` says."""
-        values = values | dict(zip(self.taped, taped, strict=True))
-        for step in self.move:
-            values |= step(values)
-        return self.run(values, [values[var] for var in self.inputs])
-
-
-def evaluator(
-    eqn: JaxprEqn, used: Collection[Var]
-) -> tuple[list[Var], Callable[[Values], Values]]:
-    """Makes an equation ready to be evaluated.
+class Contraction:
+    """Contracts the tapes of a cell's weight-gradient sites.
 
     Args:
-        eqn: The equation.
-        used: The variables whose values matter.
-
-    Returns:
-        The variables that it reads, and the function from values to those of its
-        outputs that matter.
-    """
-    inputs = list(dict.fromkeys(variables(eqn.invars)))
-    outputs = [var for var in eqn.outvars if var in used]
-    function = as_function(inputs, [eqn], outputs)
-
-    def evaluate(values: Values) -> Values:
-        found = function(*(values[var] for var in inputs))
-        return dict(zip(outputs, found, strict=True))
-
-    return inputs, evaluate
-
-
-class Sites:
-    """The weight-gradient sites of a cell.
-
-    Args:
-        split: The cell, split where parameters are known.
-        of_row: The variables that depend on the batch row.
-        evaluate: The evaluator of each equation of the run-time partition, by identity.
-        used: The variables whose values matter.
-        least_contraction: Products that contract fewer elements are no sites.
-
-    Attributes:
-        sites: The sites, in the order in which they run.
-        direct: Positions of the parameters that are read elsewhere, too.
-        by_row: Those of them in half a precision that are small wherever they are: XLA
-            may sum the rows' cotangents in it, too, so each row gets its own.
+        sites: The sites.
+        constant: Computes the values that depend on parameters alone.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        of_row: Collection[Var],
-        evaluate: dict[int, Callable[[Values], Values]],
-        used: Collection[Var],
-        least_contraction: float,
-    ) -> None:
-        self._of_row = of_row
-        self._least_contraction = least_contraction
-        self._tables_of = [
-            casts_of(each, split.precomputed) for each in split.graph.parameters
-        ]
-        self._sources = _sources(split)
-        self.sites: list[Site] = []
-        direct: set[int] = set(self._positions(split.graph.outputs))
-        large: set[int] = set()
-        equations = _equations(split.run_time)
-        assert len(equations) == len(split.run_time), "a traced cell has no others"
-        constants = _equations(split.precomputed)
-        for eqn in equations:
-            positions = self._positions(eqn.invars)
-            outputs = tuple(var for var in eqn.outvars if var in used)
-            if name_of(eqn) == STOP_GRADIENT or not positions:
-                continue
-            if self._is_taped(eqn, outputs):
-                inputs = tuple(
-                    dict.fromkeys(v for v in variables(eqn.invars) if v in of_row)
-                )
-                taped = inputs
-                move: tuple[Callable[[Values], Values], ...] = ()
-                if name_of(eqn) == DOT_GENERAL:
-                    is_of_row = of_row.__contains__
-                    taped, moves = sources_of(inputs, equations, is_of_row, constants)
-                    move = tuple(evaluate[id(each)] for each in moves)
-                own = eqn, inputs, outputs, positions, evaluate[id(eqn)], taped, move
-                self.sites.append(Site(*own))
-            else:
-                direct |= positions
-                if not self._is_small(eqn, outputs):
-                    large |= positions
-        self.direct = tuple(sorted(direct))
-        halves = {
-            k
-            for k in direct
-            for each in self._tables_of[k]
-            if sum_dtype(dtype_of(each)) != dtype_of(each)
-        }
-        self.by_row = frozenset(halves - large)
-        self._products = [k for k, each in enumerate(self.sites) if each.is_product]
-        self._others = [k for k, each in enumerate(self.sites) if not each.is_product]
-
-    def _positions(self, atoms: Iterable[Atom]) -> frozenset[int]:
-        """Positions of the floating parameters that some atoms depend on."""
-        none: frozenset[int] = frozenset()
-        return none.union(*(self._sources.get(v, none) for v in variables(atoms)))
-
-    def _is_taped(self, eqn: JaxprEqn, outputs: Sequence[Var]) -> bool:
-        """Whether an equation that reads parameters is a site."""
-        if not any(var in self._of_row for var in variables(eqn.invars)):
-            return False
-        small = self._is_small(eqn, outputs)
-        recomputed = (
-            name_of(eqn) == DOT_GENERAL and _contracted(eqn) < self._least_contraction
-        )
-        # custom_vjp may return nonzero for padding rows, and while_loop is not
-        # reverse-differentiable: neither is taped.
-        untaped = contains(eqn, CUSTOM_VJP) or contains(eqn, WHILE)
-        return not (small or recomputed or untaped) and all(map(is_float, outputs))
-
-    def _is_small(self, eqn: JaxprEqn, outputs: Sequence[Var]) -> bool:
-        """Whether an equation's parameters are not much larger than its outputs."""
-        parameters = [v for v in eqn.invars if self._positions([v])]
-        return sum(map(size_of, parameters)) <= _SMALL * sum(map(size_of, outputs))
-
-    def new_mask(self, rows: int) -> Array | None:
-        """Returns a tape of the rows in use; None if no site needs it."""
-        return jnp.zeros(tape_rows(rows), jnp.bool) if self._others else None
-
-    def new_owners(self, rows: int, members: int) -> Array:
-        """Returns a tape of the members whose parameters rows read; none has one."""
-        return jnp.full(tape_rows(rows), members, jnp.int32)
-
-    def lookups(self, parameter: int) -> list[TableLookup] | None:
-        """Returns the sites that look up rows of a parameter.
-
-        Args:
-            parameter: Its position.
-
-        Returns:
-            The sites; None if the parameter is read otherwise, too.
-        """
-        if parameter in self.direct:
-            return None
-        tables, found = self._tables_of[parameter], []
-        for k, site in enumerate(self.sites):
-            if parameter not in site.positions:
-                continue
-            lookup = table_lookup(k, site.eqn, tables, site.inputs)
-            if lookup is None:
-                return None
-            found.append(lookup)
-        return found
+    def __init__(self, sites: Sites, constant: Constant) -> None:
+        self._sites = sites
+        self._constant = constant
 
     def contract(
         self,
         packed: Sequence[Array],
-        constant: Constant,
         inputs: Tapes,
         outputs_bar: Tapes,
         mask: Array | None,
@@ -299,11 +72,9 @@ class Sites:
 
         Args:
             packed: The parameters.
-            constant: Computes the values that depend on parameters alone; without
-                casts to half a precision if its second argument says so.
             inputs: The inputs of each site; zero in rows not in use.
             outputs_bar: The cotangents of its outputs, likewise.
-            mask: Which rows are in use, as `new_mask` made it.
+            mask: Which rows are in use, as `Sites.new_mask` made it.
             used: How many rows are in use, a scalar; None to contract all at once,
                 without a loop whose iterations the host does not know.
             left_out: Sites that are not contracted.
@@ -312,23 +83,41 @@ class Sites:
             Cotangents of parameters by position, without their direct readers' part.
         """
         found: dict[int, Array] = {}
-        pull = partial(self._pull, packed, constant)
         if mask is not None:
-            # An equation may have no slope at zero: rows not in use repeat the first
-            # that is.
-            others = [k for k in self._others if k not in left_out]
-            own = {k: inputs[k] for k in others}
-            own = keep_rows(mask, first_true(mask), own)
-            bars = pull(others, own, outputs_bar)
-            found = {k: jnp.where(mask.any(), bar, 0) for k, bar in bars.items()}
-        if not self._products:
+            others = [k for k in self._sites.others if k not in left_out]
+            found = self._contract_others(packed, others, inputs, outputs_bar, mask)
+        products = self._sites.products
+        if not products:
             return found
         if used is None:
-            every = pull(self._products, dict(enumerate(inputs)), outputs_bar)
-            for k, each in every.items():
-                found[k] = found[k] + each if k in found else each
-            return found
-        sums = {k: zeros_for_sum(packed[k]) for k in self._parameters(self._products)}
+            every = dict(enumerate(inputs))
+            more = self._pull(packed, products, every, outputs_bar)
+        else:
+            more = self._contract_blocks(packed, inputs, outputs_bar, used)
+        return _summed(found, more)
+
+    def _contract_others(
+        self,
+        packed: Sequence[Array],
+        others: Sequence[int],
+        inputs: Tapes,
+        outputs_bar: Tapes,
+        mask: Array,
+    ) -> dict[int, Array]:
+        """The cotangents from sites that are no products.
+
+        An equation may have no slope at zero: rows not in use repeat the first that is.
+        """
+        own = keep_rows(mask, first_true(mask), {k: inputs[k] for k in others})
+        bars = self._pull(packed, others, own, outputs_bar)
+        return {k: jnp.where(mask.any(), bar, 0) for k, bar in bars.items()}
+
+    def _contract_blocks(
+        self, packed: Sequence[Array], inputs: Tapes, outputs_bar: Tapes, used: Array
+    ) -> dict[int, Array]:
+        """The cotangents from products, block by block of the rows in use."""
+        products = self._sites.products
+        sums = {k: zeros_for_sum(packed[k]) for k in self._sites.parameters(products)}
         done = jnp.int32(0)
         rows = len(jax.tree.leaves(inputs)[0])
         for size in _block_sizes(rows):
@@ -338,20 +127,17 @@ class Sites:
                 block: Array, sums: dict[int, Array], size: int = size
             ) -> dict[int, Array]:
                 part = partial(slice_rows, first=block * size, width=size)
-                some = jax.tree.map(part, (inputs, outputs_bar))
-                more = pull(self._products, dict(enumerate(some[0])), some[1])
+                own, bars = jax.tree.map(part, (inputs, outputs_bar))
+                more = self._pull(packed, products, dict(enumerate(own)), bars)
                 return {k: sums[k] + more[k].astype(sums[k].dtype) for k in sums}
 
             sums = lax.fori_loop(done // size, end, add, sums)
             done = end * size
-        for k, each in sums.items():
-            found[k] = found[k].astype(each.dtype) + each if k in found else each
-        return found
+        return sums
 
     def contract_members(
         self,
         packed: Stacks,
-        constant: Constant,
         inputs: Tapes,
         outputs_bar: Tapes,
         owner: Array,
@@ -363,7 +149,6 @@ class Sites:
 
         Args:
             packed: The parameters.
-            constant: As for `contract`, of one member's parameters.
             inputs: As for `contract`.
             outputs_bar: As for `contract`.
             owner: The member of each row; the number of members in rows not in use.
@@ -371,10 +156,10 @@ class Sites:
         Returns:
             As `contract`; stacked as the parameters are.
         """
-        if not self.sites:
+        if len(self._sites) == 0:
             return {}
-        chosen = range(len(self.sites))
-        positions = self._parameters(chosen)
+        chosen = range(len(self._sites))
+        positions = self._sites.parameters(chosen)
         sums = Stacks(
             [zeros_for_sum(packed.arrays[k]) for k in positions],
             [packed.stacked[k] for k in positions],
@@ -384,38 +169,24 @@ class Sites:
             for array, is_stacked in zip(*packed, strict=True)
             if is_stacked and array is not None
         )
-        order = jnp.argsort(owner).astype(jnp.int32)
-        count = jnp.zeros(size + 1, jnp.int32).at[owner].add(1)[:size]
-        end = jnp.cumsum(count, dtype=jnp.int32)
-        width = _member_block(len(owner), size)
-        blocks = -(-count // width)
-        last_block = jnp.cumsum(blocks, dtype=jnp.int32)
+        blocks = _MemberBlocks.of(owner, size)
 
         def add(block: Array, found: list[Array]) -> list[Array]:
-            member = (last_block <= block).sum(dtype=jnp.int32)
-            number = block - last_block[member] + blocks[member]
-            place = end[member] - count[member] + number * width
-            place += jnp.arange(width, dtype=jnp.int32)
-            rows = order[jnp.minimum(place, end[member] - 1)]
+            member, rows, is_own = blocks.read(block)
             own, bars = jax.tree.map(
                 lambda tape: take_rows(tape, rows), (inputs, outputs_bar)
             )
-            bars = zero_unless(place < end[member], bars)
+            bars = zero_unless(is_own, bars)
             one = packed.take(member)
-            more = self._pull(one, constant, chosen, dict(enumerate(own)), bars)
+            more = self._pull(one, chosen, dict(enumerate(own)), bars)
             return Stacks(found, sums.stacked).add(member, [more[k] for k in positions])
 
-        found = lax.fori_loop(0, last_block[-1], add, sums.arrays)
+        found = lax.fori_loop(0, blocks.last[-1], add, sums.arrays)
         return dict(zip(positions, found, strict=True))
-
-    def _parameters(self, chosen: Sequence[int]) -> list[int]:
-        """Positions of the parameters of some sites."""
-        return sorted(frozenset().union(*(self.sites[k].positions for k in chosen)))
 
     def _pull(
         self,
         packed: Sequence[Array],
-        constant: Constant,
         chosen: Sequence[int],
         inputs: dict[int, list[Array]],
         outputs_bar: Tapes,
@@ -423,14 +194,13 @@ class Sites:
         """Contracts the tapes of some sites."""
         found: dict[int, Array] = {}
         for wide in (False, True):
-            own = [k for k in chosen if self.sites[k].sums_in_half == wide]
+            own = [k for k in chosen if self._sites[k].sums_in_half == wide]
             if not own:
                 continue
             arrays = [_widened(each) for each in packed] if wide else packed
-            values = partial(constant, wide=wide)
-            bars = self._pull_alike(arrays, values, own, inputs, outputs_bar)
-            for k, bar in bars.items():
-                found[k] = found[k].astype(bar.dtype) + bar if k in found else bar
+            values = partial(self._constant, wide=wide)
+            more = self._pull_alike(arrays, values, own, inputs, outputs_bar)
+            found = _summed(found, more)
         return found
 
     def _pull_alike(
@@ -442,7 +212,7 @@ class Sites:
         outputs_bar: Tapes,
     ) -> dict[int, Array]:
         """Contracts the tapes of sites whose sums have the dtypes of `packed`."""
-        positions = self._parameters(chosen)
+        positions = self._sites.parameters(chosen)
 
         def run(arrays: list[Array]) -> list[list[Array]]:
             own = list(packed)
@@ -450,7 +220,7 @@ class Sites:
                 own[k] = array
             values = constant(own)
             return [
-                jax.vmap(partial(self.sites[k].run_from_tape, values))(inputs[k])
+                jax.vmap(partial(self._sites[k].run_from_tape, values))(inputs[k])
                 for k in chosen
             ]
 
@@ -461,34 +231,61 @@ class Sites:
         return dict(zip(positions, found, strict=True))
 
 
-def _equations(nodes: Iterable[Node]) -> list[JaxprEqn]:
-    return [each for each in nodes if isinstance(each, JaxprEqn)]
+class _MemberBlocks(NamedTuple):
+    """Rows of tapes in blocks, each of rows of one member of a family.
+
+    Attributes:
+        order: The rows, sorted by member; ``[rows] int32``.
+        end: Where the rows of each member end in `order`; ``[members] int32``.
+        rows: How many each member has, likewise.
+        blocks: How many blocks each member has, likewise.
+        last: How many blocks it and the members before it have, likewise.
+        width: Rows of a block.
+    """
+
+    order: Array
+    end: Array
+    rows: Array
+    blocks: Array
+    last: Array
+    width: int
+
+    @classmethod
+    def of(cls, owner: Array, members: int) -> "_MemberBlocks":
+        """Makes blocks of rows whose members are known; `members` are in no block."""
+        order = jnp.argsort(owner).astype(jnp.int32)
+        count = jnp.zeros(members + 1, jnp.int32).at[owner].add(1)[:members]
+        end = jnp.cumsum(count, dtype=jnp.int32)
+        width = _member_block(len(owner), members)
+        blocks = -(-count // width)
+        last = jnp.cumsum(blocks, dtype=jnp.int32)
+        return cls(order, end, count, blocks, last, width)
+
+    def read(self, block: Array) -> tuple[Array, Array, Array]:
+        """Returns the member of a block, its rows, and which of them it has.
+
+        The others repeat the member's last row.
+        """
+        member = (self.last <= block).sum(dtype=jnp.int32)
+        number = block - self.last[member] + self.blocks[member]
+        end = self.end[member]
+        place = end - self.rows[member] + number * self.width
+        place += jnp.arange(self.width, dtype=jnp.int32)
+        return member, self.order[jnp.minimum(place, end - 1)], place < end
+
+
+def _summed(found: dict[int, Array], more: dict[int, Array]) -> dict[int, Array]:
+    """Cotangents of two groups of sites, in the wider dtype where both have one."""
+    both = {}
+    for k in found.keys() & more.keys():
+        dtype = jnp.promote_types(found[k].dtype, more[k].dtype)
+        both[k] = found[k].astype(dtype) + more[k].astype(dtype)
+    return found | more | both
 
 
 def _widened(array: Any) -> Any:
     """An array, if it is one, in the dtype that its cotangents are summed in."""
     return None if array is None else array.astype(sum_dtype(array.dtype))
-
-
-def _sources(split: Split) -> dict[Var, frozenset[int]]:
-    """Positions of the floating parameters that each precomputed variable reads."""
-    none: frozenset[int] = frozenset()
-    found = {
-        var: frozenset([k] if is_float(var) else [])
-        for k, var in enumerate(split.graph.parameters)
-    }
-    for node in split.precomputed:
-        stops = isinstance(node, JaxprEqn) and name_of(node) == STOP_GRADIENT
-        read = [] if stops else [found.get(v, none) for v in variables(node.invars)]
-        found |= dict.fromkeys(node.outvars, none.union(*read))
-    return found
-
-
-def _contracted(eqn: JaxprEqn) -> int:
-    """Returns how many elements a product contracts for each of its result."""
-    dot = read_dot(eqn)
-    assert dot is not None, "it is a product"
-    return math.prod(shape_of(eqn.invars[0])[axis] for axis in dot.dims[0])
 
 
 def _block_sizes(rows: int) -> list[int]:
@@ -504,12 +301,3 @@ def _member_block(rows: int, members: int) -> int:
     """Rows of a block of one member: about as many as it has, at most a whole block."""
     mean = max(1, rows // members)
     return min(TAPE_BLOCK, max(_LEAST_BLOCK, 1 << (mean - 1).bit_length()))
-
-
-def contains(eqn: JaxprEqn, primitive: str) -> bool:
-    """Tells whether an equation is of a primitive, or calls one that is."""
-    return name_of(eqn) == primitive or any(
-        contains(each, primitive)
-        for body in inner_bodies(eqn)
-        for each in body.equations
-    )
