@@ -121,7 +121,8 @@ class BatchedFunction(Protocol):
             instances: Instances, recordings of them, or both.
             params: The parameters to record for, or their shapes; the bound ones if
                 None.
-            pad_to: Rows of the result, at least one per instance; no more if None.
+            pad_to: Rows of the result, N, at least as many as instances; as many if
+                None. A program is compiled for each N.
 
         Returns:
             The plan, a pytree.

@@ -18,7 +18,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Compiler:
-    """Options of compiling cells; each is ``"auto"``, ``"always"`` or ``"never"``.
+    """Options of compiling cells, as words; each has two or three.
 
     The defaults follow the measurements in `docs/results-memory.md`.
 
@@ -32,7 +32,8 @@ class Compiler:
             gather them row by row; ``"auto"``: where it pays for the batches of the
             sample.
         remat: For a gradient, recompute matmul outputs in the backward pass and do not
-            keep them. Less memory, more time; `edbatch.gradient_memory` says how much.
+            keep them. Less memory, and more time with states of 128 numbers or more;
+            `edbatch.gradient_memory` says how much memory.
             ``"auto"``: only in cells without operands, or ``"always"``.
         sharing: Run types that differ in the path of their parameters alone, such as
             the layers of a stack, in one compiled loop that reads stacked parameters.

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from edbatch.cell.summation import sum_dtype
 from edbatch.errors import PlanError, nearest
 from edbatch.gradient.asked_tables import AskedTables, Probes, asking
 
@@ -53,8 +54,7 @@ class SparseRows:
 
     def to_dense(self) -> Array:
         """Returns the gradient as an array of the table's shape."""
-        zeros = jnp.zeros((self.num_rows, *self.values.shape[1:]), self.values.dtype)
-        return zeros.at[self.rows].add(self.values, mode="drop")
+        return self._sum(self.rows, self.num_rows)
 
     def sum_duplicates(self) -> "SparseRows":
         """Returns the same gradient with each row once, in ascending order.
@@ -74,8 +74,14 @@ class SparseRows:
             fill_value=self.num_rows,
             return_inverse=True,
         )
-        sums = jnp.zeros_like(self.values).at[place].add(self.values)
-        return SparseRows(rows, sums, self.num_rows)
+        return SparseRows(rows, self._sum(place, len(rows)), self.num_rows)
+
+    def _sum(self, places: Array, count: int) -> Array:
+        """Adds the values up at places, those of half a precision in float32."""
+        values = self.values
+        sums = jnp.zeros((count, *values.shape[1:]), sum_dtype(values.dtype))
+        sums = sums.at[places].add(values.astype(sums.dtype), mode="drop")
+        return sums.astype(values.dtype)
 
     def __repr__(self) -> str:
         """Says how many places it has, and of which table."""

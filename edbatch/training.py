@@ -72,10 +72,13 @@ class Trainer:
     Example:
         >>> import edbatch as eb
         >>> @eb.cell
+        ... def start(params):
+        ...     return jnp.zeros_like(params["scale"])
+        >>> @eb.cell
         ... def add(params, total, x):
         ...     return total + params["scale"] * x
         >>> def model(params, numbers):
-        ...     total = 0.0
+        ...     total = start(params)
         ...     for x in numbers:
         ...         total = add(params, total, x)
         ...     return total

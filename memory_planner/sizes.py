@@ -38,8 +38,8 @@ WIDEST = 2**16  # of widths, in rows; the cut is planned for four times as many
 class Sizes:
     """Sizes to which minibatches are rounded.
 
-    The defaults of the first two suit CPUs; where other devices run a program, these
-    take the place of the defaults (`on`).
+    The defaults of the first two are those of CPUs. Where another device runs a
+    program, its own take their place (`on`); what a user sets holds on every device.
 
     Attributes:
         widths: Widths that chunks may have, in rows, ascending.

@@ -136,3 +136,20 @@ def test_arrays_of_the_other_byte_order():
     assert twice(jnp.float32(2), instances[0]).tolist() == [0, 2, 4]
     assert batched(jnp.float32(2), instances).tolist() == [[0, 2, 4], [2, 2, 2]]
     eb.verify(batched, jnp.float32(2), instances)
+
+
+@eb.cell
+def noise(params, x):
+    return params * x + jax.random.normal(jax.random.key(3), (3,))
+
+
+def test_numbers_of_another_generator():
+    params = jnp.float32(2)
+    batched = eb.batch(noise, params=params, sizes=SIZES)
+    for generator in ("threefry2x32", "rbg", "threefry2x32"):
+        with jax.default_prng_impl(generator):
+            plan = batched.plan([1.0, 2.0])
+            # Of one function `jax.jit` keeps the program of the first generator.
+            found = jax.jit(lambda *own: batched.apply(*own))(params, plan)
+            expected = np.stack([noise(params, x) for x in (1.0, 2.0)])
+            np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -286,3 +286,12 @@ def test_no_array_of_the_size_of_the_table_is_made():
 
 
 # What is refused.
+
+
+def test_rows_that_are_looked_up_often_in_half_a_precision():
+    """Ones add up to 256 in bfloat16, and no further."""
+    rows = jnp.zeros(600, jnp.int32)
+    found = sparse.SparseRows(rows, jnp.ones((600, 2), jnp.bfloat16), num_rows=3)
+    dense, once = found.to_dense(), found.sum_duplicates()
+    assert dense.dtype == once.values.dtype == jnp.bfloat16
+    assert float(dense[0, 0]) == float(once.values[0, 0]) == 600

@@ -18,18 +18,20 @@ from edbatch.cell.jaxpr import (
     Literal,
     Var,
     exponent_of,
+    has_rule_of_jvp,
     inner_bodies,
     is_float,
     literal_value,
     name_of,
+    tangents_of,
     variables,
 )
 from edbatch.cell.primitives import (
+    EXPONENTIALS,
     FINITE_SLOPE,
     KEEPS_SIGN,
     NOT_NEGATIVE,
     POLE_AT_ZERO,
-    POSITIVE,
     STOP_GRADIENT,
 )
 
@@ -51,12 +53,16 @@ def keeps_outputs_apart(graph: CellGraph) -> bool:
     return len(floats) > 1 and may_have_poles(equations, floats)
 
 
-def may_have_poles(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> bool:
+def may_have_poles(
+    eqns: Sequence[JaxprEqn], outputs: Iterable[Any], *, in_rule: bool = False
+) -> bool:
     """Tells whether a slope on the way back from outputs may be infinite.
 
     Args:
         eqns: Equations, each after those that it reads.
         outputs: Some of their variables.
+        in_rule: Whether they are a rule of `jax.custom_jvp`, of whose values slopes are
+            made: rules of what it calls, often the function itself, are not asked for.
 
     Returns:
         False only if every slope is finite at finite values.
@@ -68,13 +74,32 @@ def may_have_poles(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> bool:
             continue
         if name_of(eqn) == STOP_GRADIENT:
             continue
-        if _has_pole(eqn, positive):
+        if _has_pole(eqn, positive, in_rule=in_rule):
             return True
         needed |= {v for v in variables(eqn.invars) if is_float(v)}
     return False
 
 
-def _has_pole(eqn: JaxprEqn, positive: Collection[Var]) -> bool:
+def equations_with_poles(eqns: Sequence[JaxprEqn]) -> list[JaxprEqn]:
+    """Finds the equations whose slope may be infinite.
+
+    Args:
+        eqns: Equations, each after those that it reads.
+
+    Returns:
+        Some of them.
+    """
+    positive = _positive_variables(eqns)
+    return [
+        each
+        for each in eqns
+        if name_of(each) != STOP_GRADIENT
+        and any(is_float(var) for var in each.outvars)
+        and _has_pole(each, positive, in_rule=False)
+    ]
+
+
+def _has_pole(eqn: JaxprEqn, positive: Collection[Var], *, in_rule: bool) -> bool:
     """Whether the slope of an equation may be infinite."""
     name = name_of(eqn)
     exponent = exponent_of(eqn)
@@ -84,7 +109,16 @@ def _has_pole(eqn: JaxprEqn, positive: Collection[Var]) -> bool:
         return not _is_positive(eqn.invars[POLE_AT_ZERO[name]], positive)
     if name not in FINITE_SLOPE:
         return any(is_float(var) for var in eqn.invars)
-    return any(may_have_poles(e.equations, e.outputs) for e in inner_bodies(eqn))
+    if has_rule_of_jvp(eqn) and not in_rule:
+        rule = tangents_of(eqn)
+        if rule is None:
+            return any(is_float(var) for var in eqn.invars)
+        slopes = rule.outputs[len(eqn.outvars) :]
+        return may_have_poles(rule.equations, slopes, in_rule=True)
+    return any(
+        may_have_poles(each.equations, each.outputs, in_rule=in_rule)
+        for each in inner_bodies(eqn)
+    )
 
 
 def _is_positive(atom: Any, positive: Collection[Var]) -> bool:
@@ -102,19 +136,26 @@ def _compares(with_zero: np.ufunc, literal: Literal) -> bool:
 def _positive_variables(eqns: Iterable[JaxprEqn]) -> set[Var]:
     """Finds variables that are above zero wherever they are finite.
 
-    Such are the denominator of a softmax, unless it underflows, and the variance of a
-    normalisation, to which a small number was added.
+    Such are the denominator of a softmax, and the variance of a normalisation, to which
+    a small number was added. An exponential may underflow to zero. A sum of them is
+    taken not to: a softmax subtracts the largest first.
     """
     positive: set[Var] = set()
     not_negative: set[Var] = set()
+    exponentials: set[Var] = set()
 
     def is_positive(atom: Any) -> bool:
         return _is_positive(atom, positive)
 
+    def is_exponential(atom: Any) -> bool:
+        return is_positive(atom) or (
+            not isinstance(atom, Literal) and atom in exponentials
+        )
+
     def is_not_negative(atom: Any) -> bool:
         if isinstance(atom, Literal):
             return _compares(np.greater_equal, atom)
-        return atom in positive or atom in not_negative
+        return is_exponential(atom) or atom in not_negative
 
     for eqn in eqns:
         name = name_of(eqn)
@@ -122,16 +163,20 @@ def _positive_variables(eqns: Iterable[JaxprEqn]) -> set[Var]:
         if not all(is_float(each) for each in (*read, *eqn.outvars)):
             continue
         if (
-            name in POSITIVE
-            or (name in KEEPS_SIGN and all(map(is_positive, read)))
+            (name in KEEPS_SIGN and all(map(is_positive, read)))
+            or (name == "reduce_sum" and is_exponential(read[0]))
             or (name == "max" and any(map(is_positive, read)))
             or (
                 name == "add"
-                and any(map(is_positive, read))
+                and any(map(is_exponential, read))
                 and all(map(is_not_negative, read))
             )
         ):
             positive.update(eqn.outvars)
+        elif name in EXPONENTIALS or (
+            name in KEEPS_SIGN and all(map(is_exponential, read))
+        ):
+            exponentials.update(eqn.outvars)
         elif (
             name in NOT_NEGATIVE
             or exponent_of(eqn) in (2, 4)

@@ -20,8 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from edbatch.cell.binding_time import graph_function
-from edbatch.cell.cell_graph import CellGraph, drop_dead
-from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
+from edbatch.cell.cell_graph import CellGraph, Node, drop_dead
+from edbatch.cell.jaxpr import (
+    JaxprEqn,
+    Literal,
+    Var,
+    dtype_of,
+    literal_value,
+    name_of,
+    shape_of,
+    variables,
+)
+from edbatch.cell.primitives import CAST, DYNAMIC_SLICE, INDEX_STEPS
 from edbatch.cell.type_call import traced_type
 from edbatch.graph.family import Family
 from edbatch.graph.node_type import CallTemplate, NodeType
@@ -29,6 +39,7 @@ from edbatch.graph.parameters import part_of
 from edbatch.graph.type_table import TypeTable
 
 _LEAST_ENTRY = 1 << 14  # bytes; smaller entries, such as word vectors, are gathered
+_MOST_STEPS = 12  # equations from an integer to the entry's number
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +202,7 @@ def _selects(
     sources: dict[Any, frozenset[Var]],
 ) -> bool:
     """Whether an equation reads the entry of a table that an index selects."""
-    if not isinstance(node, JaxprEqn) or name_of(node) != "dynamic_slice":
+    if not isinstance(node, JaxprEqn) or name_of(node) != DYNAMIC_SLICE:
         return False
     start = node.invars[1]
     whole = (1, *shape_of(table)[1:])
@@ -200,13 +211,43 @@ def _selects(
     if not isinstance(start, Var) or sources.get(start) != frozenset([index]):
         return False
     size = shape_of(table)[0]
-    select = graph_function(graph, [index], drop_dead(graph.nodes, [start]), [start])
-    limit = min(np.iinfo(dtype_of(index)).max, 3 * size + 2)
-    least = max(np.iinfo(dtype_of(index)).min, -limit)
-    values = np.arange(least, limit).astype(dtype_of(index))
-    selected = np.asarray(jax.vmap(select)(values)[0])
+    steps = drop_dead(graph.nodes, [start])
+    if len(steps) > _MOST_STEPS or not all(_normalizes(each, size) for each in steps):
+        return False
+    select = graph_function(graph, [index], steps, [start])
+    values = _tried_indexes(np.iinfo(dtype_of(index)), size)
+    with jax.ensure_compile_time_eval():
+        selected = np.asarray(jax.vmap(select)(values)[0])
     expected = _entries(values, size)
     return bool((np.clip(selected, 0, size - 1) == expected).all())
+
+
+def _tried_indexes(dtype: np.iinfo[Any], size: int) -> np.ndarray:
+    """The integers for which an index is compared with what indexing selects.
+
+    All of a small dtype; of a large one all near those that `_normalizes` lets an index
+    be compared with, beyond which its computation keeps its form.
+    """
+    limit = (_MOST_STEPS + 1) * size + 2 if dtype.bits > 16 else dtype.max + 1
+    return np.arange(
+        max(dtype.min, -limit), min(dtype.max + 1, limit), dtype=dtype.dtype
+    )
+
+
+def _normalizes(node: Node, size: int) -> bool:
+    """Whether an equation may be a part of how JAX normalizes an index.
+
+    These choose, compare and add integers that are at most the size of the array.
+    """
+    if not isinstance(node, JaxprEqn) or name_of(node) not in INDEX_STEPS:
+        return False
+    literals = [each for each in node.invars if isinstance(each, Literal)]
+    if any(abs(int(literal_value(each))) > size for each in literals):
+        return False
+    dtypes = [dtype_of(each) for each in (*node.invars, *node.outvars)]
+    if name_of(node) == CAST:
+        return np.can_cast(*dtypes) and np.issubdtype(dtypes[1], np.integer)
+    return all(np.issubdtype(each, np.integer) or each == np.bool_ for each in dtypes)
 
 
 def _function(

@@ -36,8 +36,8 @@ FINITE_SLOPE = frozenset({
 })
 # Others have one where this input is zero, and none where it is above.
 POLE_AT_ZERO = {"div": 1, "log": 0, "pow": 0, "rsqrt": 0, "sqrt": 0}
-# Their results are above zero, whatever they read.
-POSITIVE = frozenset({"exp", "exp2", "logistic"})
+# Their results are above zero, unless they underflow.
+EXPONENTIALS = frozenset({"exp", "exp2", "logistic"})
 # Their results are not below zero, whatever they read.
 NOT_NEGATIVE = frozenset({"square", "abs"})
 # Their results are above zero, or not below it, if all that they read is.
@@ -45,6 +45,10 @@ KEEPS_SIGN = frozenset({
     "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "div", "mul",
     "reduce_max", "reduce_min", "reduce_sum", "reshape", "rsqrt", "select_n", "slice",
     "split", "sqrt", "squeeze", "stop_gradient", "transpose",
+})
+# How JAX makes an index of an integer: negative ones count from the end, or clipped.
+INDEX_STEPS = frozenset({
+    "add", "clamp", CAST, "ge", "gt", "le", "lt", "max", "min", "select_n",
 })
 # They move values or choose among them, and round nothing.
 EXACT = frozenset({

@@ -22,12 +22,16 @@ _SETTINGS = (
     "jax_default_matmul_precision",
     "jax_numpy_dtype_promotion",
     "jax_numpy_rank_promotion",
+    "jax_default_prng_impl",
+    "jax_random_seed_offset",
+    "jax_threefry_partitionable",
+    "jax_softmax_custom_jvp",
 )
 
 
 def trace_settings() -> tuple[Any, ...]:
     """Returns the settings of JAX under which a cell is traced in this thread."""
-    return tuple(getattr(jax.config, name) for name in _SETTINGS)
+    return tuple(getattr(jax.config, name, None) for name in _SETTINGS)
 
 
 def type_call(

@@ -19,6 +19,7 @@ from jax import Array
 
 from edbatch.cell.binding_time import Split
 from edbatch.cell.cell_graph import Node
+from edbatch.cell.derivatives import equations_with_poles
 from edbatch.cell.jaxpr import (
     Atom,
     JaxprEqn,
@@ -172,6 +173,9 @@ class Sites:
         equations = _equations(split.run_time)
         assert len(equations) == len(split.run_time), "a traced cell has no others"
         constants = _equations(split.precomputed)
+        # An output that nothing reads has a cotangent of zero on a tape, too.
+        is_apart = sum(map(is_float, split.graph.outputs)) > 1
+        self._poles = set(map(id, equations_with_poles(equations) if is_apart else ()))
         for eqn in equations:
             positions = self._positions(eqn.invars)
             outputs = tuple(var for var in eqn.outvars if var in used)
@@ -225,7 +229,9 @@ class Sites:
         )
         # custom_vjp may return nonzero for padding rows, and while_loop is not
         # reverse-differentiable: neither is taped.
-        untaped = contains(eqn, CUSTOM_VJP) or contains(eqn, WHILE)
+        untaped = (
+            contains(eqn, CUSTOM_VJP) or contains(eqn, WHILE) or id(eqn) in self._poles
+        )
         return not (small or recomputed or untaped) and all(map(is_float, outputs))
 
     def _is_small(self, eqn: JaxprEqn, outputs: Sequence[Var]) -> bool:

@@ -22,10 +22,10 @@ def jit(
     """Compiles a function of plans, as `jax.jit` does, without a long wait.
 
     For each new signature a coarse program of the plans is compiled, in a fraction of
-    the time, and runs. Once it ran a few times (`edbatch.compilation.settings`), a
-    background thread compiles the fine program; the first call after that runs it, and
-    no call waits for it. Results of both agree within rounding. Functions whose
-    arguments hold no plan are compiled as by `jax.jit`.
+    the time, and runs. Once it ran three times, a background thread compiles the fine
+    program; the first call after that runs it, and no call waits for it. Results of
+    both agree within rounding. Functions whose arguments hold no plan are compiled as
+    by `jax.jit`.
 
     Args:
         function: The function, such as a step of training that calls `apply` of a

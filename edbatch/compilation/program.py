@@ -26,7 +26,8 @@ class Programs:
             dropped because the fine one is.
         refining: The compilation of the fine one ahead of calls, in the background or
             by a `warm_up`, once asked for.
-        stays_coarse: Whether no fine one is to be compiled.
+        ended_coarse: Whether what was compiled ahead last is the coarse one, since that
+            was the setting.
         refine_after: Runs of the coarse one before the fine one is asked for.
     """
 
@@ -38,7 +39,7 @@ class Programs:
     fine: Any = None
     coarse: Any = None
     refining: Pending | None = None
-    stays_coarse: bool = False
+    ended_coarse: bool = False
     refine_after: int = REFINE_AFTER
 
     @property
@@ -47,6 +48,7 @@ class Programs:
         return self.fine is not None
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the program that the signature ends with is compiled."""
-        return self.is_fine or self.stays_coarse
+    def may_refine(self) -> bool:
+        """Whether nobody has asked for the fine program."""
+        refining = self.refining
+        return refining is None or (self.ended_coarse and refining.done)

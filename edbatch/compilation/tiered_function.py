@@ -25,6 +25,7 @@ from edbatch.compilation.kept_fine import (
     is_noted,
     note_name,
 )
+from edbatch.compilation.memory_regions import make_room, register
 from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
 from edbatch.compilation.report import compile_report, keep
@@ -105,6 +106,7 @@ class TieredFunction:
         self._avals: Avals = {}  # of the signatures
         self._lock = threading.Lock()
         functools.update_wrapper(self, function)
+        register(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function: its fine program if there is one, else the coarse one."""
@@ -118,7 +120,7 @@ class TieredFunction:
                 self._compile_first(programs, args, kwargs)
                 continue
             programs.runs.coarse += 1
-            if programs.refining is None and not programs.stays_coarse:
+            if programs.may_refine:
                 self._maybe_refine(programs)
             return coarse(*args, **kwargs)
         programs.runs.fine += 1
@@ -148,7 +150,7 @@ class TieredFunction:
         """
         programs = self._find(args, kwargs)
         with programs.lock:
-            if programs.is_ready:
+            if self._is_ready(programs):
                 return
             before = pending = programs.refining
             own = None
@@ -162,7 +164,7 @@ class TieredFunction:
                 own.run()
             pending.wait()
         finally:
-            if own is not None and not programs.is_ready:
+            if own is not None and not self._is_ready(programs):
                 programs.refining = before
 
     def warm_up_in_background(self, *args: Any, **kwargs: Any) -> Pending:
@@ -178,7 +180,7 @@ class TieredFunction:
         programs = self._find(args, kwargs)
         with programs.lock:
             pending = programs.refining
-            if pending is None or (pending.done and not programs.is_ready):
+            if pending is None or (pending.done and not self._is_ready(programs)):
                 pending = programs.refining = self._submit(programs)
             return pending
 
@@ -193,7 +195,7 @@ class TieredFunction:
             The programs of its signature, or None.
         """
         programs = self._find(args, kwargs)
-        return None if programs.is_ready else programs
+        return None if self._is_ready(programs) else programs
 
     def ready(self, *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
         """Returns the fine program of a call; None if it is not compiled.
@@ -304,10 +306,17 @@ class TieredFunction:
     def _add(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
         check_arguments(self._function, args, kwargs, self._static, key)
         text = describe(self._function, args, kwargs, self._static)
+        make_room(self._name, len(self._programs))
         with self._lock:
             known = [each.text for each in self._programs.values()]
             made = Programs(key, text, difference(text, known))
             return self._programs.setdefault(key, made)
+
+    def _is_ready(self, programs: Programs) -> bool:
+        """Whether the program that a signature ends with is compiled."""
+        if programs.is_fine:
+            return True
+        return programs.coarse is not None and self._tiers_of(programs) == "coarse"
 
     def _tiers_of(self, programs: Programs) -> Tiers:
         """Decides which tiers a signature has; the fine one only where they are one."""
@@ -351,7 +360,6 @@ class TieredFunction:
             if programs.is_fine:  # a warm-up was quicker
                 return
             programs.coarse = coarse
-            programs.stays_coarse = tiers == "coarse"
 
     def _reads_fine_later(self, programs: Programs) -> bool:
         """Whether both tiers are in the cache, and the fine one takes long to read."""
@@ -399,7 +407,8 @@ class TieredFunction:
 
     def _compile_ahead(self, programs: Programs, *, background: bool) -> None:
         """Compiles the program that a signature ends with."""
-        if programs.is_ready:
+        if self._is_ready(programs):
+            programs.ended_coarse = not programs.is_fine
             return
         dynamic, named = abstract_arguments(programs.key)
         args, kwargs = self._static.join(dynamic, named, programs.key.static)
@@ -409,7 +418,7 @@ class TieredFunction:
                 self._compile(
                     programs, "coarse", coarse, args, kwargs, background=background
                 )
-                programs.coarse, programs.stays_coarse = coarse, True
+                programs.coarse, programs.ended_coarse = coarse, True
                 return
             fine = self._fine(args, kwargs)
             self._compile(programs, "fine", fine, args, kwargs, background=background)
@@ -442,10 +451,13 @@ class TieredFunction:
         """Has the fine program compiled, once the coarse one ran a few times."""
         if programs.runs.coarse < programs.refine_after:
             return
+        if (self._tiers or SETTINGS.tiers) == "coarse":
+            return
         if not programs.lock.acquire(blocking=False):  # another thread compiles for it
             return
         try:
-            if programs.refining is None:
+            if programs.may_refine:
+                programs.ended_coarse = False
                 programs.refining = self._submit(programs)
         finally:
             programs.lock.release()

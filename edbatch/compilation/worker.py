@@ -48,12 +48,14 @@ class Work:
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Does it; errors are kept."""
+        """Does it; errors are kept, those that end a thread by themselves, too."""
         work, self._work = self._work, None
         try:
             if work is not None:
                 work()
-        except Exception as error:
+        except _Stop:
+            raise
+        except BaseException as error:
             self.error = error
         finally:
             self.finished.set()

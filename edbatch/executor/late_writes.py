@@ -139,7 +139,7 @@ class LateWrites:
         for k, own in enumerate(by_array):
             operations = {each.operation for each in own} - {None}
             assert len(operations) <= 1, "an array is written in one way"
-            if not operations:
+            if not operations or prod(own[0].shape) == 0:
                 kept.append(k)
                 continue
             row = () if any(each.whole for each in own) else own[0].shape[1:]

@@ -49,7 +49,8 @@ def run_switch(
         stream: The stream.
         body_of: Returns a loop's body, from a chunk and a state to the next state. It
             reads no row that it has written.
-        state: The initial state: a pytree of arrays and of scalars that count.
+        state: The initial state: a pytree of arrays, and of ``int32`` scalars that
+            count.
         end: Where the last record ends, a scalar, to visit chunks in reverse.
 
     Returns:
@@ -105,7 +106,9 @@ class _Form(NamedTuple):
 def _divide(state: Any) -> tuple[_Form, list[Array], list[Array]]:
     """Returns a state's form, its scalars and its arrays."""
     leaves, treedef = jax.tree.flatten(state)
-    form = _Form(treedef, [leaf.ndim == 0 for leaf in leaves])
+    # Floating scalars are sums, such as the cotangent of a scalar parameter.
+    counts = [leaf.ndim == 0 and leaf.dtype == jnp.int32 for leaf in leaves]
+    form = _Form(treedef, counts)
     return form, *form.divide(state)
 
 

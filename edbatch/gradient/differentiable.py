@@ -11,6 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import take_rows
+from edbatch.cell.type_call import trace_settings
 from edbatch.errors import PlanError
 from edbatch.executor.arenas import Arenas, new_arenas
 from edbatch.executor.choice import executor_of
@@ -85,7 +86,7 @@ def _called(function: Callable[..., Any], program: ProgramShape) -> Any:
 
         return jax.jit(call, static_argnums=(0, 1))
 
-    return program.types.derived((_called, function), make)
+    return program.types.derived((_called, function, trace_settings()), make)
 
 
 def _untaped(program: ProgramShape, wanted: Wanted, *inputs: Any) -> Results:

@@ -111,15 +111,19 @@ def differentiate_stored(
     if not isinstance(run, StoredRun):
         return function(program, wanted, residuals, cotangents)
 
+    # What is kept for as long as the program holds no array of this call.
+    names = "params", "pools", "stream", "rows"
+    shapes = jax.tree.map(_shape, (params, pools, stream, rows))
+    others = residuals._replace(run=None, **dict.fromkeys(names))
+
     def structure() -> Any:
-        inputs = params, pools, stream, rows
-        return jax.eval_shape(lambda *own: forward(program, wanted, *own), *inputs)[2]
+        return jax.eval_shape(lambda *own: forward(program, wanted, *own), *shapes)[2]
 
     def call(inputs: Any) -> Any:
         *own, leaves, bars = inputs
         taped = jax.tree.unflatten(_structure(program, wanted, structure), leaves)
-        given = dict(zip(("params", "pools", "stream", "rows"), own, strict=True))
-        return function(program, wanted, residuals._replace(run=taped, **given), bars)
+        given = dict(zip(names, own, strict=True))
+        return function(program, wanted, others._replace(run=taped, **given), bars)
 
     inputs = params, pools, stream, rows, run.arrays, cotangents
     arrays, treedef = jax.tree.flatten(inputs)
@@ -140,6 +144,12 @@ def differentiate_stored(
         lambda own: next(leaves) if is_float(own) else None, (params, pools)
     )
     return (*bars, tuple(leaves))
+
+
+def _shape(array: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(
+        array.shape, array.dtype, weak_type=jax.typeof(array).weak_type
+    )
 
 
 def _as_arrays(tree: Any) -> Any:

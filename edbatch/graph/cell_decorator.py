@@ -113,7 +113,8 @@ def cell(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             by default. ``padded``: names of list arguments that arrive stacked,
             ``[K, ...]``, with a boolean ``mask`` ``[K]``, so that nodes of different
             arity share a batch; with several padded arguments each has its own
-            ``<name>_mask``. ``lengths``: the values that K may take. ``static``:
+            ``<name>_mask``. ``lengths``: the values that K may take, powers of two up
+            to 64 by default; longer lists get multiples of the last. ``static``:
             names of arguments that are compile-time constants, part of the type.
 
     Returns:
@@ -121,7 +122,8 @@ def cell(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Raises:
         CellError: An option names an argument that the function does not have; or
-            `rng` is not the last argument.
+            `rng` is not the last argument. When the cell is called: a padded list is
+            empty.
 
     Example:
         >>> import jax.numpy as jnp

@@ -14,8 +14,8 @@ from edbatch.graph.tape import InstanceTape
 class Handle(HandleSlots):
     """One output array of one recorded node.
 
-    A handle can be passed to cells and returned from the model, nothing else: it has
-    a shape and a dtype but no value.
+    A handle can be passed to cells, given to `edbatch.value` or returned from the
+    model: its shape and dtype are known, its value is not.
 
     Example:
         >>> import edbatch as eb

@@ -56,7 +56,8 @@ class TypeKey:
             comma.
         arity: Number of values of other nodes that it reads.
         variant: 0, or a running number where one model has several types that agree
-            in the rest and differ in shapes only.
+            in the rest: other shapes, dtypes, structure or static arguments, or a cell
+            defined anew.
 
     Example:
         >>> from edbatch import TypeKey

@@ -36,7 +36,7 @@ def recording_is_compiled() -> bool:
 
     It is left out where edbatch was installed without a C compiler, and wherever
     ``EDBATCH_NO_EXTENSIONS=1`` stands in the environment, at installation or at import.
-    What is recorded is the same, some four times slower.
+    What is recorded is the same, three to eight times slower.
 
     Returns:
         Whether it runs.

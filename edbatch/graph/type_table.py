@@ -135,9 +135,9 @@ class TypeTable:
         Returns:
             The object that was made first, the same one in every call.
         """
-        found = self._derived.get(key)
-        if found is None:
-            found = self._derived.setdefault(key, make())
+        if key not in self._derived:
+            self._derived.setdefault(key, make())
+        found: Made = self._derived[key]
         return found
 
     def share_kinds(self, other: "TypeTable") -> None:

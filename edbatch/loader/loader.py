@@ -113,10 +113,13 @@ class Loader:
         >>> import edbatch as eb
         >>> import jax.numpy as jnp
         >>> @eb.cell
+        ... def start(params):
+        ...     return jnp.zeros_like(params)
+        >>> @eb.cell
         ... def add(params, x, y):
         ...     return params * (x + y)
         >>> def total(params, numbers):
-        ...     result = add(params, 0.0, 0.0)
+        ...     result = start(params)
         ...     for each in numbers:
         ...         result = add(params, result, each)
         ...     return result

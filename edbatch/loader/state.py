@@ -117,7 +117,7 @@ def digest(recordings: Sequence[DataflowGraph]) -> str:
         order = np.argsort(first)
         names = [name(each.types, int(types[k])) for k in order]
         found.update(repr((each.num_nodes, pools, names)).encode())
-        integers = [np.argsort(order)[place], each.operands]
+        integers = [np.argsort(order)[place], each.operands, each.external_rows]
         integers += [*each.outputs.columns, *each.outputs.lengths]
         for array in integers:
             found.update(array.astype(np.int32).tobytes())

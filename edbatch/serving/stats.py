@@ -28,9 +28,9 @@ class ServerStats:
         overruled: Waves in which all ran that was needed, since the serving policy
             had let something wait for too long, or an idle device.
         width: Nodes per batch, on average.
-        latency: From submission to the answer.
+        latency: From submission to the answer, in milliseconds.
         first_value: From submission to the first value that a request looked at, or its
-            answer.
+            answer, likewise.
         latency_histogram: Of all answers, how many took how long.
         first_value_histogram: Likewise for the first value.
         slowest_turns: The slowest of the latest turns of the server's thread, and where

@@ -10,6 +10,7 @@ joins that step, another opens a new one. The chunks of one batch run in the ord
 their loops.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ def encode(
         chunks,
         *types.counts,
         has_member,
-        np.array([sum(1 << slot for slot in each) for each in slices], np.int64),
+        _slot_table(slices),
         member,
         layout.value_row,
         graph.arrays,
@@ -138,6 +139,15 @@ def pad_stream(
     return Stream(records, trips, np.int32(stream.num_steps))
 
 
+def _slot_table(slices: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """Returns which slots each set has: ``[sets, slots] bool``, up to the last one."""
+    length = max(max(each, default=-1) + 1 for each in slices)
+    table = np.zeros((len(slices), length), np.bool_)
+    for own, slots in zip(table, slices, strict=True):
+        own[list(slots)] = True
+    return table
+
+
 def _loops_of(
     types: TypeTable, codes: np.ndarray, slices: tuple[tuple[int, ...], ...]
 ) -> tuple[Loop, ...]:
@@ -172,7 +182,7 @@ class _Chunks(NamedTuple):
 
 @kernel
 def _encode(
-    chunks, num_operands, num_externals, num_outputs, has_member, masks, member,
+    chunks, num_operands, num_externals, num_outputs, has_member, sliced, member,
     value_row, nodes,
 ):  # fmt: skip
     """Returns the codes of loops, the integers of all records, these and their loops.
@@ -181,7 +191,7 @@ def _encode(
     """
     counts = num_operands, num_externals, num_outputs
     codes, chunk_loop, starts, length = _find_loops(
-        chunks, nodes.node_type, *counts, has_member, masks
+        chunks, nodes.node_type, *counts, has_member, sliced
     )
     written = length if length < _MOST else 0
     if written == 0:
@@ -194,14 +204,14 @@ def _encode(
 
 @kernel
 def _find_loops(
-    chunks, node_type, num_operands, num_externals, num_outputs, has_member, masks
+    chunks, node_type, num_operands, num_externals, num_outputs, has_member, sliced
 ):
     """Returns the loops in use as ascending codes, and the position of each chunk's.
 
-    A code is a type, the rank of its sliced slots (``masks``, a bit for each slot) and
-    its distance from the greatest width: their order is that of `order_loops`. Also
-    returns where the fields of each loop's records start, as from `field_starts`, and
-    the integers of all records.
+    A code is a type, the rank of its sliced slots (a row of ``sliced``) and its
+    distance from the greatest width: their order is that of `order_loops`. Also returns
+    where the fields of each loop's records start, as from `field_starts`, and the
+    integers of all records.
     """
     count = len(chunks.first)
     code = np.empty(count, np.int64)
@@ -219,7 +229,7 @@ def _find_loops(
     for p in range(len(used)):
         t = used[p] >> 48
         width = _WIDEST - (used[p] & _WIDEST)
-        mask = masks[used[p] >> 32 & 0xFFFF]
+        own_slices = sliced[used[p] >> 32 & 0xFFFF]
         scalars = num_outputs[t] + 1 + has_member[t]
         first_operand = scalars + num_externals[t]
         last = first_operand + num_operands[t]
@@ -228,7 +238,8 @@ def _find_loops(
             starts[p, field] = at
             if field >= last:
                 continue
-            is_slice = field >= first_operand and mask >> (field - first_operand) & 1
+            slot = field - first_operand
+            is_slice = 0 <= slot < len(own_slices) and own_slices[slot]
             at += 1 if field < scalars or is_slice else width
     length = 0
     for c in range(count):

@@ -1,5 +1,6 @@
 """`eb.jit`: the coarse program at once, the fine one after a few runs, one result."""
 
+import gc
 import threading
 from functools import partial
 
@@ -12,7 +13,9 @@ from tiered_runs import PARAMS, loss_of, records_of, run_until_fine, tier_of
 from trees import assert_equal, sample_trees
 
 import edbatch as eb
+from edbatch.compilation import memory_regions
 from edbatch.compilation.settings import REFINE_AFTER
+from edbatch.compilation.worker import WORKER
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -378,3 +381,66 @@ def test_a_handle_raises_what_went_wrong(auto, plan):
     handle = eb.jit(fail).warm_up_in_background(plan)
     with pytest.raises(ValueError, match="no such thing"):
         handle.wait(60)
+
+
+def test_a_setting_of_coarse_programs_ends_with_its_context(auto, batched, plan):
+    seen = []
+    function = eb.jit(loss_of(batched, seen))
+    with eb.use_tiers("coarse"):
+        function.warm_up(PARAMS, plan)
+        function.warm_up_in_background(PARAMS, plan).wait()
+        for _ in range(2 * REFINE_AFTER):
+            function(PARAMS, plan)
+        assert function.missing(PARAMS, plan) is None
+    assert eb.wait_for_compilations(60)
+    assert seen == ["coarse"]
+    assert function.missing(PARAMS, plan) is not None
+    run_until_fine(function, PARAMS, plan)
+    assert seen == ["coarse", "fine"]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_an_exception_that_would_end_the_background_thread(error):
+    def fail():
+        raise error("stop")
+
+    pending = WORKER.submit(fail)
+    with pytest.raises(error, match="stop"):
+        pending.wait(60)
+    assert eb.wait_for_compilations(60)
+    done = []
+    assert WORKER.submit(lambda: done.append(1)).wait(60) and done == [1]
+
+
+def test_programs_are_dropped_before_the_process_has_too_many_regions(
+    batched, plan, monkeypatch, caplog
+):
+    seen = []
+    function = eb.jit(loss_of(batched, seen))
+    other = eb.jit(loss_of(batched, seen))
+    first, _ = function(PARAMS, plan), other(PARAMS, plan)
+    taken = iter([50_000, 10_000, *[10_000] * 9])
+    monkeypatch.setattr(memory_regions, "_count_regions", lambda: next(taken))
+    monkeypatch.setattr(memory_regions, "_limit", lambda: 65_530)
+    with caplog.at_level("WARNING", logger="edbatch"):
+        function(PARAMS, batched.plan(sample_trees(0, 6)))
+    [warning] = caplog.records
+    assert "50000 of the 65530" in warning.message and "pad_to=" in warning.message
+    assert seen == ["fine"] * 3
+    assert_equal(function(PARAMS, plan), first)
+    assert_equal(other(PARAMS, plan), first)
+    assert seen == ["fine"] * 5, "they were compiled again"
+
+
+@pytest.mark.skipif(not memory_regions._REGIONS.exists(), reason="needs Linux")
+def test_dropped_programs_leave_their_regions(batched):
+    function = eb.jit(jax.grad(loss_of(batched, [])))
+    plans = [batched.plan(sample_trees(0, count)) for count in (3, 4)]
+    function(PARAMS, plans[0])  # what JAX makes once
+    before = memory_regions._count_regions()
+    function(PARAMS, plans[1])
+    with_programs = memory_regions._count_regions()
+    function.clear_cache()
+    gc.collect()
+    assert before < with_programs
+    assert memory_regions._count_regions() < before

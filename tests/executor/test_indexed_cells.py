@@ -88,3 +88,34 @@ def test_two_devices():
     expected = jax.jit(jax.value_and_grad(lambda p: total(p, own, one)))(params)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@eb.cell
+def unknown_is_first(mixture, k, state):
+    return state @ mixture["W"][jnp.where(k == 999, 0, k)]
+
+
+@eb.cell
+def narrowed(mixture, k, state):
+    return state @ mixture["W"][k.astype(np.uint8)]
+
+
+@pytest.mark.parametrize("cell", [unknown_is_first, narrowed])
+def test_an_index_that_is_another_far_away(cell):
+    params, vector = make_mixture(seed=1), np.ones(64, np.float32)
+
+    def model(params, number):
+        return cell(params["mixture"], number, start(vector))
+
+    own = eb.batch(model, params=params, sizes=SIZES)
+    instances = [np.int32(k) for k in (0, 3, 999, 257, 1)]
+    eb.verify(own, params, instances)
+    assert families(own.plan(instances)) == {}
+
+
+def test_the_first_call_may_be_inside_of_a_compiled_function():
+    params, (first, second) = jax.device_put(make_mixture(seed=1)), choices(0)[:2]
+    own = eb.batch(mixture, params=params, sizes=SIZES)
+    found = jax.jit(lambda params: own(params, [first, second]))(params)
+    expected = [mixture(params, first), mixture(params, second)]
+    np.testing.assert_allclose(found, np.stack(expected), rtol=1e-5, atol=1e-5)

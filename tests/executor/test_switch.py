@@ -242,3 +242,20 @@ def test_an_array_is_written_in_one_way():
     rows = add_rows(rows, jnp.int32(0), jnp.ones((1, 2)))
     with pytest.raises(AssertionError, match="in one way"):
         functools.partial(Written.of, array)(rows.writes)
+
+
+@eb.cell
+def scaled(params, x):
+    return params["scale"] * x, x[:0], jnp.zeros((0, 3))
+
+
+def test_scalar_parameters_and_results_without_elements(switched):
+    def model(params, x):
+        return scaled(params, scaled(params, x)[0])
+
+    params = {"scale": jnp.float32(2)}
+    instances = [np.full(2, k, np.float32) for k in range(3)]
+    batched = eb.batch(model, params=params, sizes=eb.Sizes(widths=(4,)))
+    outputs = batched(params, instances)
+    assert [each.shape for each in outputs] == [(3, 2), (3, 0), (3, 0, 3)]
+    eb.verify(batched, params, instances)

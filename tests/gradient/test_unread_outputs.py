@@ -12,8 +12,9 @@ import pytest
 from compared_gradients import assert_same_gradient
 
 import edbatch as eb
+from edbatch.cell.derivatives import may_have_poles
 
-SIZE = 4
+SIZE = 8  # the matrix is large, and on a tape
 
 
 @eb.cell
@@ -206,3 +207,61 @@ def test_outputs_that_are_constant(packing, quick_compiles):
 
     compiler = eb.Compiler(packing="auto" if packing else "never")
     assert_same_gradient(model, make_params(), WORDS, compiler=compiler)
+
+
+@jax.custom_jvp
+def steep(x):
+    """Finite, as its primal function is; its rule is not."""
+    return jnp.tanh(x)
+
+
+@steep.defjvp
+def _(primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    return steep(x), tangent / jnp.abs(x)
+
+
+def masked_log_softmax(y, v):
+    return jnp.log(jax.nn.softmax(jnp.where(v > -1, y, -jnp.inf)))
+
+
+SECOND = {
+    "root of an exponential": lambda y, v: jnp.sqrt(jnp.exp(y + v)),
+    "root of a softmax": lambda y, v: jnp.sqrt(jax.nn.softmax(y + v)),
+    "logarithm of a sigmoid": lambda y, v: jnp.log(jax.nn.sigmoid(y + v)),
+    "divided by an exponential": lambda y, v: v / jnp.exp(y + v),
+    "masked softmax": masked_log_softmax,
+    "rule of custom_jvp": lambda y, v: steep(y * jnp.where(v < 0, 0.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("second", SECOND)
+def test_slopes_that_are_infinite_where_a_number_underflows(second, quick_compiles):
+    """The second output is read where all numbers are small enough, and only there."""
+
+    @eb.cell
+    def two(params, x, v):
+        y = params["w"] @ x
+        return jnp.tanh(y), SECOND[second](y, v) * params["b"]
+
+    far = np.zeros(SIZE, np.float32)
+    far[::2] = -200
+
+    def model(params, word):
+        state = leaf(params, word)
+        if word == 1:
+            return two(params, state, far)[0]
+        one, other = two(params, state, np.zeros(SIZE, np.float32))
+        return add(params, one, other)
+
+    params = make_params()
+    params["table"] = params["table"].at[1].set(0.5)
+    assert_same_gradient(model, params, WORDS)
+
+
+@pytest.mark.parametrize("name", ["softmax", "relu"])
+def test_what_has_no_pole_is_not_taken_for_one(name):
+    """Else the outputs of a cell would be differentiated one by one."""
+    function = getattr(jax.nn, name)
+    jaxpr = jax.make_jaxpr(lambda x: function(2 * x))(np.ones(4, np.float32))
+    assert not may_have_poles(jaxpr.eqns, jaxpr.jaxpr.outvars)

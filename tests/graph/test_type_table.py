@@ -77,3 +77,13 @@ def test_the_keys_are_one_tuple_until_a_type_is_added():
     assert [key.cell for key in more] == ["add", "negate"]
     assert more[:1] == first
     assert keys(1) is more
+
+
+def test_what_is_made_of_types_may_be_none():
+    table, made = eb.batch(negated, params=1.0).graph([0]).types, []
+
+    def make():
+        made.append(None)
+
+    assert table.derived("key", make) is table.derived("key", make) is None
+    assert len(made) == 1

@@ -133,3 +133,19 @@ def test_checkpoints_may_give_numbers_of_numpy():
     again = STATE.resumed(saved, steps=3)
     assert again == replace(STATE, epoch=3, step=2)
     json.dumps(asdict(again))
+
+
+@eb.cell
+def double(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_digest_tells_which_node_reads_which_input(last):
+    """The arrays that are read are the same ones, each once."""
+    arrays = np.ones(3, np.float32), np.full(3, 2, np.float32)
+    batched = eb.batch(
+        lambda params, which: [double(arrays[k]) for k in which], params=()
+    )
+    own, other = (batched.record((0, 1, k)) for k in (last, 1 - last))
+    assert digest([own]) == digest([batched.record((0, 1, last))]) != digest([other])

@@ -4,6 +4,9 @@ A second function of the same model stands for the second process: what edbatch 
 a model belongs to the function, so it finds the programs in the folder alone.
 """
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -253,3 +256,55 @@ def test_what_a_killed_process_left_is_not_read(folder, made):
 def test_without_a_folder_nothing_is_kept(made):
     gradient(new_function(), PARAMS, TREES)
     assert made == []
+
+
+@eb.cell
+def two_outputs(params, x):
+    return params["w"] * x, jnp.sin(params["w"] * x)
+
+
+def test_which_output_is_read_is_a_part_of_the_key(folder, made):
+    """They have one shape, so nothing else tells the backward passes apart."""
+    params, instances = {"w": jnp.full(3, 0.5)}, [np.full(3, k) for k in (1.0, 2.0)]
+
+    def model(params, x):
+        return two_outputs(params, x)
+
+    for k in (0, 1):
+        found = gradient(
+            new_function(model, params), params, instances, read=lambda out, k=k: out[k]
+        )
+        expected = unbatched(
+            lambda params, x, k=k: two_outputs(params, x)[k], params, instances
+        )
+        assert_equal(found, expected)
+    assert made == [*BOTH, "differentiate"]
+
+
+def test_by_what_one_differentiates_is_a_part_of_the_key(folder, made):
+    params, instances = {"w": jnp.full(3, 0.5)}, [np.full(3, 1.0, np.float32)]
+
+    def model(params, x):
+        return two_outputs(params, x)[0]
+
+    gradient(new_function(model, params), params, instances)
+    batched = new_function(model, params)
+    by = jax.grad(lambda *own: batched.apply(*own).sum(), (0, 1), allow_int=True)
+    slopes, plan_bar = jax.jit(by)(params, batched.plan(instances))
+    np.testing.assert_allclose(slopes["w"], 1.0)
+    [pool_bar] = plan_bar.pools.values()
+    np.testing.assert_allclose(pool_bar[1], 0.5)  # row 0 is nobody's
+
+
+def test_a_kept_program_holds_nothing_of_the_call_that_made_it(folder, made):
+    batched, seen = new_function(), []
+
+    def loss(params, plan):
+        seen.append(weakref.ref(params["join"]))  # traced, as all of the call
+        return loss_of(batched)(params, plan)
+
+    jax.jit(jax.grad(loss))(PARAMS, batched.plan(TREES))
+    assert made == BOTH
+    jax.clear_caches()
+    gc.collect()
+    assert [each() for each in seen] == [None] * len(seen)
