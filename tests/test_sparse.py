@@ -187,9 +187,9 @@ def test_modes_of_indexing_and_numbers_out_of_bounds(mode, shape):
 
     rng = np.random.default_rng(0)
     params = jnp.asarray(rng.normal(size=(53, 2, 3)), jnp.float32)
-    most = 53 if mode == "in_bounds" else 140
+    least, most = (-53, 53) if mode == "in_bounds" else (-140, 140)
     numbers = [
-        list(rng.integers(-53, most, (length, *shape), np.int32))
+        list(rng.integers(least, most, (length, *shape), np.int32))
         for length in (1, 2, 5, 3)
     ]
     batched = eb.batch(model, params=params, sizes=SIZES)

@@ -96,11 +96,11 @@ def group_rows(group: Slots, rows: SlotRows) -> Array:
     return cast(Array, own)
 
 
-def _read_masks(node_type: NodeType, chunk: Chunk) -> list[Array]:
+def _read_masks(chunk: Chunk) -> list[Array]:
     """Returns the mask of each padded argument, boolean ``[width, K]``."""
     masks = []
-    for padding in node_type.template.paddings:
-        template = node_type.template
+    template = chunk.node_type.template
+    for padding in template.paddings:
         if padding.kind == "operand":
             slots, rows = template.operands[padding.group].slots, chunk.operands
         else:
@@ -158,7 +158,7 @@ def read_inputs(
             template.externals,
             chunk.externals,
         ),
-        _read_masks(node_type, chunk),
+        _read_masks(chunk),
     )
 
 

@@ -34,7 +34,8 @@ class TapedRun(NamedTuple):
         arenas: Values.
         site_outputs: Outputs of each weight-gradient site, by type.
         looked_up: Numbers of the rows of tables that were looked up, ``[rows, K]`` for
-            each of `TypeLookups`, by type; that after the last where there is no node.
+            each of `LookupsOfTypes`, by type; that after the last where there is no
+            node.
     """
 
     end: Array

@@ -3,6 +3,7 @@
 A key that does not would give one model the program, and so the numbers, of another.
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -181,6 +182,37 @@ def test_what_stands_beside_the_cells():
     ]
     assert None not in keys
     assert len({*keys}) == len(keys)
+
+
+def test_the_number_of_iterations():
+    """GPUs run so many chunks, which a bucket has beside its loops."""
+    batched = eb.batch(eb.cell(base), params=PARAMS, sizes=SIZES)
+    program = batched.plan([np.ones(3, np.float32)] * 3).shape.program
+    keys = [
+        program_key("f", replace(program, chunks=each), ()) for each in (0, 5, 6, 5)
+    ]
+    assert len({*keys}) == 3 and keys[1] == keys[3]
+
+
+def test_which_list_a_mask_belongs_to():
+    """The bodies are the same: the first mask masks the first list."""
+
+    def own(params, one, other, one_mask, other_mask):
+        return one.sum(0, where=one_mask[:, None]) + other.sum(0)
+
+    def swapped(params, one, other, one_mask, other_mask):
+        return one.sum(0, where=other_mask[:, None]) + other.sum(0)
+
+    def key(function, padded):
+        cell = eb.cell(function, name="cell", padded=padded, lengths=(4,))
+        batched = eb.batch(
+            lambda params, x: cell(params, [x], [x, x]), params=PARAMS, sizes=SIZES
+        )
+        program = batched.plan([np.ones(3, np.float32)] * 3).shape.program
+        return program_key("f", program, ())
+
+    keys = [key(own, ("one", "other")), key(swapped, ("other", "one"))]
+    assert None not in keys and keys[0] != keys[1]
 
 
 @pytest.mark.parametrize(
