@@ -101,6 +101,8 @@ class ArgumentError(EdbatchError, TypeError):
 class CompilationError(EdbatchError, RuntimeError):
     """A call would have to wait for a compilation, which the stance forbids.
 
+    Or a program was to be compiled in the background, in a process that was forked.
+
     Example:
         >>> import edbatch as eb
         >>> triple = eb.jit(lambda x: 3 * x)

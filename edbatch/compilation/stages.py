@@ -79,7 +79,6 @@ def compile_stages(
         Exception: What the function or JAX raised; the record keeps it.
     """
     record.state, record.started = "running", time.time()
-    hits, _hits.key = _hits.count, None
     try:
         with _shown(record):
             clock = time.perf_counter()
@@ -89,6 +88,7 @@ def compile_stages(
             record.lower_s = time.perf_counter() - clock - record.trace_s
             at_lowered(lowered)
             at_compiler(True)
+            hits, _hits.key = _hits.count, None  # not those of what tracing compiled
             lowered.compile()
             at_compiler(False)
             record.compile_s = (

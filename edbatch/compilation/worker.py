@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edbatch.errors import CompilationError
+
 EXIT_WAIT_S = 2.0  # for the thread to stop tracing, lowering or reading, at exit
 _AT_COMPILER_S = 0.05
 
@@ -59,6 +61,12 @@ class Work:
             self.error = error
         finally:
             self.finished.set()
+
+    def abandon(self, error: Exception) -> None:
+        """Notes that it will not be done, in a process where nobody waits yet."""
+        self._work, self.error = None, error
+        self.finished = threading.Event()  # the lock of the old one may be taken
+        self.finished.set()
 
 
 class Pending:
@@ -126,6 +134,7 @@ class Worker:
     def _begin(self) -> None:
         self._condition = threading.Condition()
         self._queue: deque[Work] = deque()
+        self._running: Work | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
         self.in_compiler = False
@@ -176,8 +185,10 @@ class Worker:
 
     def _next(self) -> Work | None:
         with self._condition:
+            self._running = None
             if self._queue and not self._closing:
-                return self._queue.popleft()
+                self._running = self._queue.popleft()
+                return self._running
             self._thread = None
             self._condition.notify_all()
             return None
@@ -203,7 +214,16 @@ class Worker:
 
     def reset(self) -> None:
         """Begins anew, in a forked process, where the thread does not exist."""
+        lost = [*([self._running] if self._running else []), *self._queue]
         self._begin()
+        for each in lost:
+            each.abandon(
+                CompilationError(
+                    "this process was forked while another one compiled the program in"
+                    " the background, so it is not compiled here; warm up in this"
+                    " process, or start it by spawn"
+                )
+            )
 
 
 def wait_for_compilations(timeout: float | None = None) -> bool:

@@ -145,16 +145,21 @@ class Workers:
 
     def _outcome(self, ticket: Ticket) -> Callable[[], Any]:
         worker = ticket.worker
+        error: Exception
         try:
             answer = worker.receive(ticket.serial, self.stopped)
         except EOFError:
-            error: Exception = _ended(worker, ticket.numbers)
-            return lambda: _raise(error)
+            ended = _ended(worker, ticket.numbers)
+            return lambda: _raise(ended)
         if isinstance(answer, Failure):
             failure, text = answer
             failure.__cause__ = WorkerTraceback(text)
             return lambda: _raise(failure)
-        found = self._read(answer)
+        try:
+            found = self._read(answer)
+        except Exception as unread:
+            error = unread
+            return lambda: _raise(error)
         return lambda: found
 
     def begin(self) -> threading.Event:

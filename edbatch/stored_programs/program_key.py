@@ -25,7 +25,10 @@ from edbatch.stored_programs.content import Content, UnknownContentError, digest
 
 # Names of settings that say nothing of what is traced have one of these in them.
 _OTHER_SETTINGS = ("cache", "log", "traceback", "profil", "nans", "infs")
-_SOURCES = ("*.py", "graph", "cell", "stream", "executor", "gradient")
+_SOURCES = (
+    *("*.py", "graph", "cell", "stream", "executor", "gradient"),
+    "stored_programs",
+)
 
 
 def program_key(what: Any, program: ProgramShape, static: Any) -> str | None:

@@ -15,7 +15,7 @@ from trees import assert_equal, sample_trees
 import edbatch as eb
 from edbatch.compilation import memory_regions
 from edbatch.compilation.settings import REFINE_AFTER
-from edbatch.compilation.worker import WORKER
+from edbatch.compilation.worker import WORKER, Worker
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -444,3 +444,22 @@ def test_dropped_programs_leave_their_regions(batched):
     gc.collect()
     assert before < with_programs
     assert memory_regions._count_regions() < before
+
+
+def test_what_a_forked_process_does_not_compile_has_failed_there():
+    """The thread that compiles does not exist in a fork; `reset` runs there."""
+    worker, gate, begun = Worker(), threading.Event(), threading.Event()
+
+    def wait_for_gate():
+        begun.set()
+        assert gate.wait(60)
+
+    pending = [worker.submit(wait_for_gate), worker.submit(lambda: None)]
+    assert begun.wait(60)
+    worker.reset()
+    for each in pending:
+        assert each.done
+        with pytest.raises(eb.CompilationError, match="forked"):
+            each.wait(0)
+    assert worker.submit(lambda: None).wait(60)
+    gate.set()
