@@ -19,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -145,21 +146,18 @@ class Workers:
 
     def _outcome(self, ticket: Ticket) -> Callable[[], Any]:
         worker = ticket.worker
-        error: Exception
         try:
             answer = worker.receive(ticket.serial, self.stopped)
         except EOFError:
-            ended = _ended(worker, ticket.numbers)
-            return lambda: _raise(ended)
+            return partial(_raise, _ended(worker, ticket.numbers))
         if isinstance(answer, Failure):
             failure, text = answer
             failure.__cause__ = WorkerTraceback(text)
-            return lambda: _raise(failure)
+            return partial(_raise, failure)
         try:
             found = self._read(answer)
-        except Exception as unread:
-            error = unread
-            return lambda: _raise(error)
+        except Exception as error:  # and the answers after it can still be read
+            return partial(_raise, error)
         return lambda: found
 
     def begin(self) -> threading.Event:
