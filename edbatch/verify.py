@@ -15,7 +15,7 @@ from edbatch.batched_function import BatchedFunction
 from edbatch.closeness import Roundings, compare_outputs, difference
 from edbatch.compilation.settings import use_tiers
 from edbatch.errors import EdbatchError, VerificationError, shown
-from edbatch.graph.compute_dtype import computing_in
+from edbatch.graph.compute_dtype import cast_returned_parameters, computing_in
 from edbatch.graph.context import given_values, jitted_cells
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
@@ -279,6 +279,9 @@ def _unbatched(
                 contexts.enter_context(cell_keys(rng, place))
             if values is not None:
                 contexts.enter_context(given_values(_GivenValues(values[place])))
-            return model(params, instance)
+            result = model(params, instance)
+            if dtype is None:
+                return result
+            return cast_returned_parameters(result, params, dtype)
 
     return run

@@ -22,6 +22,7 @@ from edbatch.graph.external_input import (
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import NODE_KEY, is_key, key_dtype
 from edbatch.graph.node_type import CallTemplate, Padding, Slots
+from edbatch.graph.parameter_value import parameters_as_values
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.tape import InstanceTape
 
@@ -142,6 +143,7 @@ class CallAnalysis:
 
     def _padded(self, name: str, elements: Any) -> Any:
         self.cell.check_padded(elements, name)
+        elements = parameters_as_values(self.recorder, elements)
         flat: list[tuple[list[Any], Any]] = [jax.tree.flatten(x) for x in elements]
         structure = flat[0][1]
         if any(tree != structure for _, tree in flat):

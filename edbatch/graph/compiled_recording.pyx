@@ -69,10 +69,11 @@ cdef enum:
     FLAT_TUPLE = 1
     OTHER = 2
 
-VERSION = 4  # that of `recording_bases`, counted up where the two change together
+VERSION = 5  # that of `recording_bases`, counted up where the two change together
 
 # Python's side of recording, see `connect`.
 cdef object REJECT_FOREIGN = None
+cdef object AS_VALUES = None
 cdef object NODE_KEY = None
 cdef object RNG = None
 cdef type HANDLE = None
@@ -87,14 +88,15 @@ cdef tuple NOTHING = ()
 
 def connect(
     type context, type handle, type parameter, type ndarray, numbers, node_key, missing,
-    rng, reject_foreign
+    rng, reject_foreign, as_values
 ):
     """Hands over the objects of Python that recording looks for in calls."""
     global HANDLE, PARAMETER, ARRAY, NUMBERS, NUM_NUMBERS, NODE_KEY, MISSING
-    global RNG, REJECT_FOREIGN
+    global RNG, REJECT_FOREIGN, AS_VALUES
     assert issubclass(handle, HandleSlots) and len(numbers) <= MOST_NUMBERS
     HANDLE, PARAMETER, ARRAY = handle, parameter, ndarray
     NODE_KEY, MISSING, RNG, REJECT_FOREIGN = node_key, missing, rng, reject_foreign
+    AS_VALUES = as_values
     NUMBERS = tuple(sorted(numbers, key=lambda each: each is not int))
     NUM_NUMBERS = len(NUMBERS)
     for k in range(NUM_NUMBERS):
@@ -460,7 +462,10 @@ cdef class TapeWriter:
                 return 0
             start = call.num_tokens
             externals = call.num_externals
-            if not self.scan(<PyObject *>(<list>elements)[k], call):
+            element = (<list>elements)[k]
+            if has_part(element):
+                element = AS_VALUES(self, element)
+            if not self.scan(<PyObject *>element, call):
                 return 0
             if call.num_externals != externals:
                 return 0
@@ -570,6 +575,21 @@ def handle_column(recorder, list items):
         kind = handle._kind
         values.append(handle._value)
     return (kind, values) if values else None
+
+
+cdef bint has_part(object tree) except -1:
+    """Tells whether there is a parameter among arguments."""
+    if type(tree) is not tuple and type(tree) is not list:
+        return type(tree) is PARAMETER
+    if Py_EnterRecursiveCall(b" while calling a Python object"):
+        return -1  # the error is set
+    try:
+        for each in tree:
+            if has_part(each):
+                return True
+    finally:
+        Py_LeaveRecursiveCall()
+    return False
 
 
 cdef void parts_in(object tree, list found):

@@ -87,6 +87,23 @@ def computing(
     return compute
 
 
+def cast_returned_parameters(result: Any, params: Any, dtype: np.dtype) -> Any:
+    """Casts the parameters in what a model has returned, as where it runs batched.
+
+    Args:
+        result: What the model has returned, a pytree.
+        params: Its parameters.
+        dtype: The dtype that its cells compute in.
+
+    Returns:
+        The result; what else is in it stays as it is.
+    """
+    own = {id(each) for each in jax.tree.leaves(params)}
+    return jax.tree.map(
+        lambda each: _cast(each, dtype) if id(each) in own else each, result
+    )
+
+
 def _cast(leaf: Any, dtype: np.dtype) -> Any:
     own = getattr(leaf, "dtype", None)
     if own is None or own == dtype or not jnp.issubdtype(own, jnp.floating):

@@ -12,28 +12,13 @@ from edbatch.graph.external_input import NUMBERS, NotAnInputError, as_input
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import is_key
 from edbatch.graph.output_tree import Outputs, OutputTree
+from edbatch.graph.parameter_value import parameter_as_value
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recording_bases import recording_is_compiled
 from edbatch.graph.skeleton import EMPTY, Mismatch, Skeleton, describe, unify
 from edbatch.graph.tape import InstanceTape
 
 RETURNED = "was returned by the model"
-
-
-def reject_parameter(leaf: Any) -> None:
-    """Checks that a leaf of what a model returns is no parameter.
-
-    Args:
-        leaf: The leaf.
-
-    Raises:
-        RecordingError: It is one.
-    """
-    if isinstance(leaf, ParameterPath):
-        raise RecordingError(
-            f"the model returns {leaf!r}, a parameter; return handles of cells and"
-            " arrays, and wrap a parameter in a cell to return it"
-        )
 
 
 class OutputColumns:
@@ -184,6 +169,8 @@ class _Flat:
                 reject_foreign(result, RETURNED)
             self.columns.append([result._value])
             return ("value", result._kind)
+        if type(result) is ParameterPath:
+            return self.describe(parameter_as_value(self.recorder, result))
         if type(result) is list:
             return self._describe_list(result)
         if type(result) not in _CONTAINERS and jax.tree_util.all_leaves([result]):
@@ -250,7 +237,6 @@ class _Flat:
         return ("list", ("external", kind))
 
     def _external(self, result: Any) -> Skeleton:
-        reject_parameter(result)
         if isinstance(result, jax.Array) and is_key(result.dtype):
             raise RecordingError(
                 f"the model returns {type(result).__name__}, a key, but results are"

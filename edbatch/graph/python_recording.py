@@ -16,6 +16,7 @@ from edbatch.graph.dataflow_graph import MISSING
 from edbatch.graph.external_input import NUMBERS
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import NODE_KEY
+from edbatch.graph.parameter_value import parameters_as_values
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recording_bases import Branch, KnownType
 from edbatch.graph.tape import InstanceTape
@@ -158,7 +159,10 @@ class PythonCalls(InstanceTape):
         found: list[int] = []
         none: list[Any] = []
         end: Branch | None = None
-        for element in elements:
+        for each in elements:
+            element = each
+            if type(each) is not Handle:
+                element = parameters_as_values(self, each)
             ended = self._scan((element,), start, found, none)
             if ended is None or none or (end is not None and ended is not end):
                 return None  # elements that differ: the analysis says how

@@ -21,6 +21,7 @@ from edbatch.graph.external_input import NUMBERS
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.output_recording import OutputColumns
+from edbatch.graph.parameter_value import parameters_as_values
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recording_bases import KnownType, recording_is_compiled
 from edbatch.graph.stand_in import is_about_stand_in
@@ -44,6 +45,7 @@ else:
         missing=MISSING,
         rng=RNG,
         reject_foreign=reject_foreign,
+        as_values=parameters_as_values,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edbatch.graph.context import context
 
 _EXTENSION = "edbatch.graph.compiled_recording"
-_VERSION = 4  # of the extension that these sources go with
+_VERSION = 5  # of the extension that these sources go with
 
 
 def _has_extension() -> bool:
@@ -134,6 +134,10 @@ if TYPE_CHECKING or not _IS_COMPILED:
         _instance: int
         _keys: int
         _memory: Any
+
+        def call(self, cell: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            """Records one call of a cell."""
+            raise NotImplementedError
 
     class CellCall:
         """The call of a cell, and what it looks at; see `Cell`."""

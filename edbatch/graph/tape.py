@@ -10,6 +10,7 @@ from edbatch.errors import RecordingError
 from edbatch.graph.dataflow_graph import MISSING
 from edbatch.graph.external_input import ABSENT, NUMBERS, stack_inputs, too_wide
 from edbatch.graph.node_keys import NODE_KEY
+from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recording_bases import TapeColumns, TapeWriter
 from edbatch.graph.type_table import TypeTable
 
@@ -161,11 +162,13 @@ class InstanceTape(TapeWriter):
     Attributes:
         tape: The tape.
         types: The model's table of types.
+        parameter_handles: Handles of parameters that stand where outputs of cells do.
     """
 
     def __init__(self, tape: Tape, instance: int = 0) -> None:
         self.tape = tape
         self.types = tape.types
+        self.parameter_handles: dict[ParameterPath, Any] = {}
         self._instance = instance
         self._keys = 0  # calls so far that took a key
 

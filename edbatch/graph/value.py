@@ -24,8 +24,8 @@ def value(tree: Any) -> Any:
     a constant of the path that the instance takes.
 
     Args:
-        tree: Outputs of cells: a handle or an array, or a pytree of them. Ask for
-            several at once rather than one after the other.
+        tree: Outputs of cells and parameters, or a pytree of them. Ask for several at
+            once rather than one after the other.
 
     Returns:
         The same pytree with arrays of NumPy, of the shapes and dtypes of the outputs.

@@ -7,7 +7,7 @@ import jax
 from jax import Array
 
 from edbatch.graph.handle import Handle, reject_foreign
-from edbatch.graph.output_recording import RETURNED, reject_parameter
+from edbatch.graph.output_recording import RETURNED
 from edbatch.waves.instance_run import InstanceRun
 
 
@@ -58,12 +58,11 @@ def returned_handles(run: InstanceRun) -> list[Handle]:
 
     Raises:
         RecordingError: One belongs to another instance: its number means another value
-            here, or none. Or the instance has returned a parameter.
+            here, or none.
     """
     found = []
     for each in jax.tree.leaves(run.result):
         if type(each) is not Handle:
-            reject_parameter(each)
             continue
         if each._recorder is not run:
             reject_foreign(each, RETURNED)

@@ -12,7 +12,7 @@ from edbatch.errors import RecordingError, user_line
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.context import context
 from edbatch.graph.handle import Handle, reject_foreign
-from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.parameter_value import parameters_as_values
 from edbatch.graph.recorder import Recorder, explain
 from edbatch.graph.tape import Tape
 from edbatch.waves.call_stacks import Call, CallStack, Returned
@@ -107,7 +107,7 @@ class InstanceRun(Recorder):
         self._stacks.append(self._stack)
         self._stack, self.ended, error = None, True, found.error
         if error is None:
-            self.result = found.result
+            self.result = parameters_as_values(self, found.result)
         elif not (self._closing and isinstance(error, GreenletExit)):
             reason = explain(error) if isinstance(error, Exception) else error
             if reason is error:
@@ -118,11 +118,12 @@ class InstanceRun(Recorder):
         """Suspends the instance until values are there; see `edbatch.value`."""
         if type(tree) is Handle and self.values is None:
             return self._ask([tree])[0]
-        leaves, treedef = jax.tree.flatten(tree)
+        leaves, treedef = jax.tree.flatten(parameters_as_values(self, tree))
         handles = [each for each in leaves if type(each) is Handle]
         answers = iter(self._ask(handles) if handles else ())
         found = [
-            next(answers) if type(each) is Handle else _array(each) for each in leaves
+            next(answers) if type(each) is Handle else np.asarray(each)
+            for each in leaves
         ]
         if self.values is not None:
             self.values.append(found)
@@ -161,12 +162,3 @@ class InstanceRun(Recorder):
         if not first <= value < self.tape.num_values:
             return None
         return super().cell_of_value(value - first)
-
-
-def _array(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, ParameterPath):
-        raise RecordingError(
-            f"eb.value was asked for {leaf!r}, a parameter ({user_line()}); ask for"
-            " what cells return, and wrap a parameter in a cell to look at it"
-        )
-    return np.asarray(leaf)

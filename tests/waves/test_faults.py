@@ -207,13 +207,8 @@ def test_returned_handles_of_an_earlier_minibatch_are_refused(count):
     assert f"instance {min(30, count)} of the minibatch" in notes
 
 
-def test_values_of_parameters_and_under_a_trace_are_refused():
+def test_values_under_a_trace_are_refused():
     params = make_params()
-    batched = eb.batch(
-        lambda params, k: eb.value([embed(params, k)[0], params["table"]])
-    )
-    with pytest.raises(eb.RecordingError, match="a parameter"):
-        batched(params, [0, 1])
 
     def traced(params, k):
         state = embed(params, k)[0]

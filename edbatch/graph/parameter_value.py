@@ -1,0 +1,61 @@
+"""Parameters as values of the graph: by themselves they are no output of a cell.
+
+A call of a cell reads a parameter where it is. What a model returns, an element of a
+padded list, and what `edbatch.value` is asked for are outputs of cells; where one of
+them is a parameter, such as the first state of a chain without words, a node of the
+cell below returns it.
+"""
+
+from typing import Any
+
+import jax
+
+from edbatch.graph.cell_decorator import cell
+from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.tape import InstanceTape
+
+
+@cell
+def parameter(params: Any) -> Any:
+    """Returns a part of the parameters."""
+    return params
+
+
+def parameters_as_values(recorder: InstanceTape, tree: Any) -> Any:
+    """Replaces the parameters in a pytree by outputs of cells.
+
+    Args:
+        recorder: The instance's tape.
+        tree: Any pytree.
+
+    Returns:
+        The same tree where there are none. A parameter that is a pytree itself becomes
+        one of handles.
+    """
+    if not any(isinstance(each, ParameterPath) for each in jax.tree.leaves(tree)):
+        return tree
+    return jax.tree.map(
+        lambda each: (
+            parameter_as_value(recorder, each)
+            if isinstance(each, ParameterPath)
+            else each
+        ),
+        tree,
+    )
+
+
+def parameter_as_value(recorder: InstanceTape, path: ParameterPath) -> Any:
+    """Returns the handles of a parameter, of one node in each instance.
+
+    Args:
+        recorder: The instance's tape.
+        path: The parameter.
+
+    Returns:
+        A handle, or a pytree of them.
+    """
+    found = recorder.parameter_handles.get(path)
+    if found is None:
+        found = recorder.call(parameter, (path,), {})
+        recorder.parameter_handles[path] = found
+    return found
