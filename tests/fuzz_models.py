@@ -238,6 +238,7 @@ OPERATIONS: dict[str, Callable[[Run, tuple[int, ...]], Any]] = {
         r.reading("other")["other"], r.pick(n[0]), r.pick(n[-1])
     ),
     "step": lambda r, n: fuzz_cells.step(r.reading("mix"), r.input(), r.pick(n[-1])),
+    "parameter": lambda r, n: r.reading("only")["only"],
     "only": lambda r, n: fuzz_cells.only(r.reading("only"), r.pick(n[0])),
     "scale": _scaled,
     "bfloat16_scalar": _scaled,
