@@ -50,6 +50,20 @@ def test_it_pulls_as_jax_does(name):
     )
 
 
+@pytest.mark.parametrize("weight_is_first", [True, False])
+def test_each_operand_keeps_its_precision(weight_is_first):
+    """That of a cotangent is that of the batch row's array."""
+    high, low = jax.lax.Precision.HIGHEST, jax.lax.Precision.DEFAULT
+
+    def multiply(matrix, row):
+        if weight_is_first:
+            return jax.lax.dot(matrix, row, precision=(high, low))
+        return jax.lax.dot(row, matrix, precision=(low, high))
+
+    eqn, [_, of_row] = product(multiply, jnp.ones((4, 4)), jnp.ones(4))
+    assert transposed_weight(eqn, {of_row}).precision == (low, high)
+
+
 def elementwise(matrix, row):
     return jax.lax.dot_general(matrix, row, (([], []), ([0], [0])))
 
