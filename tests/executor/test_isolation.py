@@ -178,3 +178,47 @@ def test_tapes_have_rows_without_a_lane(wrapped, packing, quick_compiles):
         sizes=eb.Sizes(widths=(4,)),
     )
     eb.verify(batched, params, instances)
+
+
+@eb.cell
+def raw(vector):
+    return vector * 1.0
+
+
+@eb.cell
+def gain_of_product(own, state):
+    """The gain's cotangent has the product's value in it, and the state."""
+    return jnp.tanh(own["weights"] @ state) * own["gain"] + jnp.sin(own["gain"] * state)
+
+
+def layers_of_its_own(params, instance):
+    layer, vector = instance
+    state = raw(vector)
+    for _ in range(2):
+        state = gain_of_product(params[layer], state)
+    return state
+
+
+@pytest.mark.parametrize("tier", ["fine", "coarse"])
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_padding_that_reads_what_other_instances_hold(count, tier, quick_compiles):
+    """Rows of a slice beyond its nodes hold NaN, and so do what products make of it."""
+    rng = np.random.default_rng(count)
+
+    def draw(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    params = [{"weights": draw(5, 5), "gain": draw(5)} for _ in range(2)]
+    clean = [(0, rng.normal(size=5).astype(np.float32)) for _ in range(count)]
+    nan = (1, np.full(5, np.nan, np.float32))
+    batched = eb.batch(layers_of_its_own, sizes=eb.Sizes(widths=(4,)))
+    plan = batched.plan([*clean, *[nan] * 3], params=params)
+    assert any(loop.sliced for loop in plan.shape.program.loops)
+
+    def loss(params, plan):
+        return jnp.sin(batched.apply(params, plan)).sum()
+
+    found = jax.grad(loss)(params, plan.in_tier(tier))[0]
+    alone = jax.grad(loss)(params, batched.plan(clean, params=params))[0]
+    for one, other in zip(*map(jax.tree.leaves, (found, alone)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
