@@ -22,7 +22,7 @@ import edbatch as eb
 from edbatch.loader import processes
 from edbatch.loader.prefetch import THREAD_NAME
 from edbatch.loader.processes import PROCESS_NAME
-from edbatch.loader.worker import WorkerTraceback
+from edbatch.loader.worker import Task, WorkerTraceback
 
 SIZES = eb.Sizes(widths=(4, 16))
 LIMIT_S = 60
@@ -246,6 +246,36 @@ def test_an_exception_of_a_worker(params, keep):
     if not keep:
         assert places == [0, 1] and "for minibatch 2 of epoch 0" in notes
         loader.close()
+
+
+class Echo:
+    """In place of a process: its answer to a task is the task's number."""
+
+    waiting = 0
+
+    def send(self, message):
+        pass
+
+    def receive(self, serial, stopped):
+        return serial
+
+
+def test_an_answer_that_cannot_be_read_fails_alone():
+    """Even where whoever waits for a later one reads it."""
+
+    def read(answer):
+        if answer == 2:
+            raise MemoryError("no room for the answer")
+        return answer
+
+    workers = processes.Workers(0, b"", read)
+    workers._workers.append(Echo())
+    first, second, third = (workers.submit(Task([k], 0)) for k in range(3))
+    assert third.result() == 3
+    with pytest.raises(MemoryError, match="no room"):
+        second.result()
+    assert first.result() == 1
+    workers._workers.clear()
 
 
 def test_a_data_set_that_fails_names_the_instance(params):
