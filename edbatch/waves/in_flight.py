@@ -156,7 +156,9 @@ class InFlight:
             kept: Numbers of the values that are read later on. As long as one of them
                 has not been computed, all of the instance stays.
         """
-        self._ended.append((run, list(kept)))
+        if not run.released:  # a server may do so when a wave runs, and at the end
+            run.released = True
+            self._ended.append((run, list(kept)))
 
     def clear_tape(self) -> None:
         """Lets instances record on an empty tape from now on."""

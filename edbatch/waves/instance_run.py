@@ -32,6 +32,7 @@ class InstanceRun(Recorder):
         asked: The handles whose values it waits for.
         result: What the model returned, once it has ended.
         ended: Whether it has.
+        released: Whether its rows were given back, or will be before the next wave.
         values: What it was handed, the leaves of each answer; None if not kept.
         number: Its number among the instances of its runner.
         parts: Per time that it ran, which recording of the runner that belongs to, and
@@ -46,6 +47,7 @@ class InstanceRun(Recorder):
         self.asked: list[Handle] = []
         self.result: Any = None
         self.ended = False
+        self.released = False
         self.values: list[list[np.ndarray]] | None = None
         self.number = 0
         self.parts: list[tuple[int, int, int, int, int]] = []
