@@ -73,11 +73,13 @@ def first_rows(result: Any, instances: int) -> Any:
     return jax.tree.map(of_leaf, result, is_leaf=lambda each: isinstance(each, Ragged))
 
 
-def _first(array: jax.Array, count: int) -> jax.Array:
+def _first(array: Any, count: int) -> Any:
     return _like(array, np.asarray(array)[:count]) if _is_near(array) else array[:count]
 
 
-def _numbers_up_to(array: jax.Array, most: int) -> jax.Array:
+def _numbers_up_to(array: Any, most: int) -> Any:
+    if isinstance(array, np.ndarray):
+        return np.minimum(array, np.int32(most))
     if _is_near(array):
         return _like(array, np.minimum(np.asarray(array), np.int32(most)))
     return jnp.minimum(array, most)
@@ -89,10 +91,10 @@ def _like(array: jax.Array, values: np.ndarray) -> jax.Array:
 
 
 def _is_near(array: Any) -> bool:
-    """Whether NumPy reads the array without a transfer."""
-    if isinstance(array, jax.core.Tracer) or jnp.issubdtype(
-        array.dtype, jax.dtypes.prng_key
-    ):
+    """Whether it is an array of a CPU, which NumPy reads without a transfer."""
+    if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
+        return False  # one of NumPy: of a plan that a trace closes over
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return False
     devices = array.devices()
     return len(devices) == 1 and next(iter(devices)).platform == "cpu"

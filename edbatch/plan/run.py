@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
 from edbatch.cell.program import Packed
@@ -136,8 +137,11 @@ def _with_externals(plan: Plan, found: tuple[Array, ...]) -> tuple[Array, ...]:
     """All results: those that cells computed, and external inputs."""
     values = iter(found)
     leaves = zip(plan.shape.result.tree.leaves, plan.rows, strict=True)
+    # The pools of a plan that a trace closes over are NumPy's.
     return tuple(
-        next(values) if source == "value" else take_rows(plan.pools[kind], own)
+        next(values)
+        if source == "value"
+        else take_rows(jnp.asarray(plan.pools[kind]), own)
         for (source, kind), own in leaves
     )
 
