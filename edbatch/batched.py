@@ -378,6 +378,7 @@ class Batched(HostSide):
     def _adopted(self, params: Any, plan: Plan) -> tuple[ModelState, Plan]:
         """Returns the plan for where it runs, and the state that it belongs to."""
         state, plan = self.states.adopt_plan(plan)
+        state.check_order(params)
         planned = plan.shape.program.options.target
         return state, plan.on(choose_target((params, plan), unknown=planned))
 

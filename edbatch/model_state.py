@@ -15,7 +15,11 @@ from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.parameters import put_in_order, saw_other_order
+from edbatch.graph.parameters import (
+    check_order,
+    listed_in_other_order,
+    put_in_order,
+)
 from edbatch.graph.type_table import TypeTable
 from edbatch.options import Options
 from edbatch.plan.adopted import adopt_plan, recorded_types
@@ -137,6 +141,18 @@ class ModelState(WithoutLock):
             isinstance(types, HoistedTable) and types.split.recorded is self.types
         )
 
+    def check_order(self, params: Any) -> None:
+        """Checks that dicts which the model has listed have the order it has seen.
+
+        Args:
+            params: Parameters of a run of a plan of this state.
+
+        Raises:
+            PlanError: They have not.
+        """
+        if self.types.params is not None:
+            check_order(params, self.types.params)
+
     def takes_order(self, spec: Any, order: Hashable) -> bool:
         """Takes parameters over whose dicts have another order, if it can.
 
@@ -149,7 +165,7 @@ class ModelState(WithoutLock):
         """
         if order == self.order:
             return True
-        if saw_other_order(self.types.params, spec):
+        if listed_in_other_order(self.types.params, spec) is not None:
             return False
         put_in_order(self.types.params, spec)
         self.order = order

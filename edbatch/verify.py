@@ -125,6 +125,7 @@ def verify(
         check_number(EdbatchError, "tolerance of eb.verify", tolerance, 0)
     check_word(EdbatchError, "tier of eb.verify", tier, ("fine", "coarse"))
     instances = minibatch_of(instances)
+    params = jax.tree.map(lambda leaf: leaf, params)  # keys as jax.grad sorts them
     with use_tiers(tier):
         return _verify(batched, params, instances, gradients, tolerance, seed, rng)
 
@@ -212,13 +213,19 @@ class _ComparedValues(_GivenValues):
     """As `_GivenValues`; raises if they are not what the model has computed."""
 
     def __init__(
-        self, values: list[list[np.ndarray]], place: int, tolerance: float | None
+        self,
+        values: list[list[np.ndarray]],
+        place: int,
+        tolerance: float | None,
+        cast: Callable[[Any], Any],
     ) -> None:
         super().__init__(values)
         self._place, self._tolerance, self._asked = place, tolerance, 0
+        self._cast = cast
 
     def check(self, leaves: list[Any], given: list[np.ndarray]) -> None:
         name = f"instance {self._place}, value {self._asked} that it asks for"
+        leaves = self._cast(leaves)
         self._asked += 1
 
         def roundings() -> list[Rounding]:
@@ -239,8 +246,13 @@ def _compare_values(
     dtype: Any,
     rng: Any,
 ) -> None:
+    def cast(leaves: list[Any]) -> Any:
+        if dtype is None:
+            return leaves
+        return cast_returned_parameters(leaves, params, dtype)
+
     for k, instance in enumerate(instances):
-        with given_values(_ComparedValues(values[k], k, tolerance)):
+        with given_values(_ComparedValues(values[k], k, tolerance, cast)):
             _unbatched(model, dtype, rng)(params, instance, k)
 
 

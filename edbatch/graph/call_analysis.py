@@ -23,7 +23,7 @@ from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import NODE_KEY, is_key, key_dtype
 from edbatch.graph.node_type import CallTemplate, Padding, Slots
 from edbatch.graph.parameter_value import parameters_as_values
-from edbatch.graph.parameters import ParameterPath
+from edbatch.graph.parameters import ParameterPath, is_sequence
 from edbatch.graph.tape import InstanceTape
 
 _ARGUMENTS = (
@@ -142,6 +142,8 @@ class CallAnalysis:
             ) from None
 
     def _padded(self, name: str, elements: Any) -> Any:
+        if is_sequence(elements):
+            elements = list(elements)
         self.cell.check_padded(elements, name)
         elements = parameters_as_values(self.recorder, elements)
         flat: list[tuple[list[Any], Any]] = [jax.tree.flatten(x) for x in elements]

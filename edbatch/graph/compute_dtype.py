@@ -99,9 +99,13 @@ def cast_returned_parameters(result: Any, params: Any, dtype: np.dtype) -> Any:
         The result; what else is in it stays as it is.
     """
     own = {id(each) for each in jax.tree.leaves(params)}
-    return jax.tree.map(
-        lambda each: _cast(each, dtype) if id(each) in own else each, result
-    )
+
+    def cast(leaf: Any) -> Any:
+        if id(leaf) not in own:
+            return leaf
+        return _cast(jnp.asarray(leaf) if isinstance(leaf, float) else leaf, dtype)
+
+    return jax.tree.map(cast, result)
 
 
 def _cast(leaf: Any, dtype: np.dtype) -> Any:

@@ -10,7 +10,9 @@ from typing import Any
 
 import jax
 
+from edbatch.errors import RecordingError, user_line
 from edbatch.graph.cell_decorator import cell
+from edbatch.graph.node_keys import is_key
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.tape import InstanceTape
 
@@ -53,9 +55,20 @@ def parameter_as_value(recorder: InstanceTape, path: ParameterPath) -> Any:
 
     Returns:
         A handle, or a pytree of them.
+
+    Raises:
+        RecordingError: It is a key of JAX.
     """
     found = recorder.parameter_handles.get(path)
     if found is None:
+        leaves = jax.tree.leaves(path._spec)
+        if not leaves:  # an empty list or dict
+            return path._spec
+        if any(is_key(each.dtype) for each in leaves):
+            raise RecordingError(
+                f"{path!r} is a key of JAX, or holds one ({user_line()}); results and"
+                " values are numbers: return jax.random.key_data(key), by a cell"
+            )
         found = recorder.call(parameter, (path,), {})
         recorder.parameter_handles[path] = found
     return found

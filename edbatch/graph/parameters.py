@@ -7,6 +7,7 @@ attributes of modules (a number of layers, a flag) come back as what they are.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import jax
@@ -267,20 +268,50 @@ class ParameterPath:
         self._reject("conversion of a parameter to an array")
 
 
-def saw_other_order(params: ParameterPath, spec: Any) -> bool:
-    """Tells whether a model has listed the keys of a dict in another order.
+def is_sequence(value: Any) -> bool:
+    """Tells whether a value is a part of the parameters that is a list or a tuple."""
+    return isinstance(value, ParameterPath) and isinstance(value._spec, (list, tuple))
+
+
+def listed_in_other_order(params: ParameterPath, spec: Any) -> str | None:
+    """Names a dict whose keys a model has listed in another order.
 
     Args:
         params: The stand-in that the model saw, the root.
         spec: Parameters of equal structure.
 
     Returns:
-        Whether a dict that it listed has another order there.
+        The dict, for example ``params['layers']``; None if there is none.
     """
-    return any(
-        list(part_of(params._spec, steps)) != list(part_of(spec, steps))
-        for steps in params._listed
-    )
+    for steps in params._listed:
+        own, other = (list(part_of(each, steps)) for each in (params._spec, spec))
+        if own != other and {*own} == {*other}:
+            return describe(steps)
+    return None
+
+
+def check_order(params: Any, seen: ParameterPath) -> None:
+    """Checks that the keys of parameters have the order that a model has listed.
+
+    Args:
+        params: Parameters of the structure that was recorded.
+        seen: The stand-in that the model saw, the root.
+
+    Raises:
+        PlanError: They have another one: the model would run its layers, say, in
+            another order.
+    """
+    name = None
+    with suppress(AttributeError, LookupError, TypeError):  # `check_params` says so
+        name = listed_in_other_order(seen, params)
+    if name is not None:
+        raise PlanError(
+            f"the model lists the keys of {name}, and these parameters have them in"
+            " another order than those that the plan was made for; JAX sorts the keys"
+            " of dicts in jit, grad and jax.tree.map, so make plans for sorted ones:"
+            " params = jax.tree.map(lambda leaf: leaf, params) before eb.batch, .bind"
+            " or .plan gets them"
+        )
 
 
 def put_in_order(params: ParameterPath, spec: Any) -> None:

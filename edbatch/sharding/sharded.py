@@ -273,6 +273,7 @@ class Sharded(HostSide):
                 " .plan(instances)"
             )
         self.states.bind_planned(plan.shards)
+        self.states.adopt_plan(plan.shards)[0].check_order(params)
         asked = asked_of(params)
         if asked is not None:
             params, plan, key = self._arguments(params, plan, rng)

@@ -181,6 +181,40 @@ def test_served_requests(case):
             np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
 
 
+@eb.cell(padded=("vectors",))
+def total(params, vectors, mask):
+    return jnp.sum(jnp.where(mask[:, None], vectors, 0), 0) * params["scale"]
+
+
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda params, x: total(params, params["list"]),
+        lambda params, x: total(params, params["tuple"]),
+        lambda params, x: (params["scale"], total(params, params["list"])),
+        lambda params, x: (params["nothing"], params["list"][0], {}),
+        lambda params, x: float(eb.value(params["list"])[1][0]) + x,
+        lambda params, x: (eb.value(params["nothing"]), params["scale"]),
+    ],
+    ids=["list", "tuple", "Python's float", "empty", "value", "empty value"],
+)
+def test_parts_of_the_parameters(model, dtype):
+    params = {
+        "list": [jnp.arange(3.0) / 7, jnp.ones(3) / 3],
+        "tuple": (jnp.arange(3.0), jnp.ones(3)),
+        "scale": 0.3,
+        "nothing": [],
+    }
+    eb.verify(eb.batch(model, compute_dtype=dtype), params, [1.0, 2.0])
+
+
+def test_keys_are_no_values():
+    params = {"key": jax.random.key(0), "start": jnp.ones(3)}
+    with pytest.raises(eb.RecordingError, match=r"\['key'\]\) is a key of JAX"):
+        eb.batch(lambda params, x: params["key"])(params, [1])
+
+
 @pytest.mark.devices
 def test_two_devices():
     eb.verify(eb.batch(chain).sharded(), make_params(), CHAINS)
