@@ -95,7 +95,8 @@ def _ended(error: SystemExit) -> int:
     """The exit code after something has called `sys.exit`."""
     frame, _, _ = raising_frame(error)
     module = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-    if module.partition(".")[0] == "rich":  # whoever read the output has closed it
+    # Whoever read the output has closed it.
+    if module.partition(".")[0] in ("rich", "typer"):
         return EXIT_CLOSED_PIPE
     say(
         f"Error: the model, or what it imports, called sys.exit({error.code!r})"

@@ -17,13 +17,12 @@ from edbatch.graph.type_table import TypeTable
 from edbatch.loader.fresh import DataSource, InstanceRecorder, Transform
 from edbatch.loader.prefetch import map_ahead
 from edbatch.loader.processes import Ticket, Workers
-from edbatch.loader.state import digest
+from edbatch.loader.state import FRESH, digest
 from edbatch.loader.worker import PROTOCOL, SETTINGS, Setup, Task
 
 _AT_HAND = (list, tuple, np.ndarray, jax.Array)
 _MOST_PER_TASK = 64  # instances that a worker records at a time, to be kept
 _TASKS_PER_WORKER = 4  # at least, so that all have about as much to do
-_FRESH = "read anew"  # in place of a digest, which would read all
 
 
 def data_set(instances: Any) -> Any:
@@ -143,7 +142,7 @@ class FreshInstances:
 
     def digest(self) -> str:
         """Returns the same text for all data: none of it was read yet."""
-        return _FRESH
+        return FRESH
 
     def begin(self) -> Callable[[], None]:
         """Begins a loop; returns what to call when nobody waits for recordings."""

@@ -283,7 +283,8 @@ class Loader:
 
         Returns:
             Numbers and strings, for JSON: the position, and the settings and a digest
-            of the data that it belongs to.
+            of the data that it belongs to; of instances that are read anew
+            (``keep=False``) there is no digest.
         """
         return asdict(self._state)
 
@@ -356,9 +357,10 @@ class Loader:
     def _check_loop(self, loop: object) -> None:
         if self._loop is not loop:
             raise LoaderError(
-                "one loop at a time runs over a loader, but another one began, or the"
-                " state was restored, before this one ended; make a loader for each"
-                " loop, all of the same recordings (batched.record_all)"
+                "one loop at a time runs over a loader, but another one began, the"
+                " state was restored, or the loader was closed, before this one ended;"
+                " make a loader for each loop, all of the same recordings"
+                " (batched.record_all)"
             )
 
 

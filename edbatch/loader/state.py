@@ -13,6 +13,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.type_table import TypeTable
 
 _POSITION = ("epoch", "step")
+FRESH = "read anew"  # in place of a digest, which would read all
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,11 @@ def _same(own: object, other: object) -> bool:
 
 
 def _other_run(name: str, other: object, own: object) -> LoaderError:
-    if name == "data":
+    fresh = _same(FRESH, other), own == FRESH
+    if name == "data" and any(fresh):
+        its, this = ("reads instances anew" if x else "keeps recordings" for x in fresh)
+        difference = f"it is of a loader that {its}, and this one {this} (keep=)"
+    elif name == "data":
         difference = "its instances are not this loader's (their digests differ)"
     else:
         difference = f"its {name} is {shown(other)} and this loader's is {own!r}"

@@ -136,7 +136,10 @@ def _failure(error: Exception) -> Failure:
     try:
         pickle.loads(pickle.dumps(error, PROTOCOL))
     except Exception:  # it cannot travel; what it says can
-        error = LoaderError(
+        found = LoaderError(
             f"a worker process of a loader met {type(error).__name__}: {error}"
         )
+        for note in getattr(error, "__notes__", ()):
+            found.add_note(note)
+        return Failure(found, text)
     return Failure(error, text)

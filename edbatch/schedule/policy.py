@@ -1,5 +1,6 @@
 """The protocol of policies, which schedule graphs."""
 
+from operator import index
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -132,6 +133,16 @@ class FrontierPolicy:
             f" {self.name!r} does not define choose(frontier); override it"
         )
 
+    def _index_of(self, chosen: Any) -> int:
+        try:
+            return index(chosen)
+        except TypeError:
+            raise PolicyError(
+                f"policy {self.name!r} chose {shown(chosen)}, of type"
+                f" {type(chosen).__name__}, but types are whole numbers; return one"
+                " from choose, such as int(frontier.sizes.argmax())"
+            ) from None
+
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by calling `choose` once per batch.
 
@@ -142,13 +153,13 @@ class FrontierPolicy:
             The schedule.
 
         Raises:
-            PolicyError: `choose` named a type that is not on the frontier.
+            PolicyError: `choose` named a type that is not on the frontier, or none.
         """
         state = start_frontier(structure)
         batches: list[tuple[int, int, int]] = []
         done = 0
         while done < structure.num_nodes:
-            chosen = self.choose(Frontier(structure, state))
+            chosen = self._index_of(self.choose(Frontier(structure, state)))
             if not 0 <= chosen < structure.num_types or not frontier_size(
                 state, chosen
             ):
@@ -238,12 +249,22 @@ def reject_invalid(
             f"policy {name!r} returned {type(schedule).__name__}, which is no schedule;"
             " return edbatch.schedule.Schedule(order, batch_start, batch_type, name)"
         )
+    for field in ("order", "batch_start", "batch_type"):
+        array = getattr(schedule, field)
+        kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
+        if kind not in ("i", "u") or array.ndim != 1:
+            raise PolicyError(
+                f"policy {name!r} returned a schedule whose {field} is {shown(array)},"
+                f" of type {type(array).__name__}; it is one row of whole numbers,"
+                " np.array(..., np.int32)"
+            )
     try:
         check_schedule(schedule, structure)
     except AssertionError as error:
         raise PolicyError(
-            f"policy {name!r} returned no valid schedule: {error}; run every node once,"
-            " in batches of one type, after all that it reads (FrontierPolicy does)"
+            f"policy {name!r} returned a schedule that breaks a rule ({error}); run"
+            " every node once, in batches of one type, after all that it reads"
+            " (FrontierPolicy does)"
         ) from None
 
 

@@ -319,7 +319,7 @@ def test_a_restored_state_ends_the_loop(batched, recordings):
     items = iter(loader)
     next(items)
     loader.restore(start)
-    with pytest.raises(eb.LoaderError, match="or the state was restored, before"):
+    with pytest.raises(eb.LoaderError, match="the state was restored, or"):
         next(items)
 
 

@@ -304,6 +304,7 @@ def test_an_exception_that_cannot_travel(params):
     ) as caught:
         eb.Loader(new_batched(encode, params), data, 2, workers=1)
     assert "in fail" in str(caught.value.__cause__)
+    assert "while recording instance 1 of the data set" in caught.value.__notes__
 
 
 @pytest.mark.parametrize(

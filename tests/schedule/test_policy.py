@@ -60,6 +60,14 @@ def test_a_type_that_is_not_on_the_frontier_is_an_error(chosen):
         Fixed(chosen).schedule(tree("(ab)c" if chosen == 2 else "((a)b)c"))
 
 
+@pytest.mark.parametrize("chosen", [1.0, None, "a"])
+def test_a_choice_that_is_no_number_is_an_error(chosen):
+    with pytest.raises(
+        PolicyError, match=f"chose {chosen!r}, of type .* but types are"
+    ):
+        Fixed(chosen).schedule(chain("a"))
+
+
 def test_a_policy_must_define_choose():
     with pytest.raises(PolicyError, match=r"'frontier' does not define choose"):
         FrontierPolicy().schedule(chain("a"))
