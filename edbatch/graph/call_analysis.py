@@ -54,6 +54,7 @@ class CallAnalysis:
 
     def template(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallTemplate:
         """Analyses the arguments; fills the slots and says how to call again."""
+        self.cell.check_positions(len(args))
         named = dict(zip(self.cell.positions, args, strict=False))
         rest = args[len(named) :]
         self._check_arguments(kwargs)

@@ -95,6 +95,11 @@ class Cell(CellCall, Generic[P, R]):
             each: "mask" if len(self.padded) == 1 else f"{each}_mask"
             for each in self.padded
         }
+        self._by_position = {
+            name
+            for name, each in parameters.items()
+            if each.kind is each.POSITIONAL_OR_KEYWORD
+        }
         self._check_names(parameters)
         self.takes_rng = RNG in parameters and RNG not in self.padded + self.static
         if self.takes_rng:
@@ -220,6 +225,7 @@ class Cell(CellCall, Generic[P, R]):
         )
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.check_positions(len(args))
         bound = list(args)
         named = dict(kwargs)
         for name, mask in self.masks.items():
@@ -303,6 +309,24 @@ class Cell(CellCall, Generic[P, R]):
                 " ordinary argument"
             ) from None
         return found
+
+    def check_positions(self, count: int) -> None:
+        """Checks that no argument that is passed by position stands for a mask.
+
+        Args:
+            count: How many arguments are passed by position.
+
+        Raises:
+            CellError: One does, with the fix.
+        """
+        for mask in self.masks.values():
+            if mask in self._by_position and self.positions[mask] < count:
+                raise CellError(
+                    f"cell {self.name!r} was called with {count} arguments by position"
+                    f" ({user_line()}), of which one stands where {mask!r} does, which"
+                    " edbatch fills in; write the masks behind all other arguments of"
+                    " the function, or pass what is behind them by name"
+                )
 
     def check_padded(self, elements: Any, name: str) -> None:
         """Checks that a padded argument is a list with at least one element.

@@ -190,6 +190,28 @@ def test_wrong_padded_lists(arguments, text):
         record_one(model, 1)
 
 
+@eb.cell(padded=("one", "other"))
+def masks_in_between(one, one_mask, other, other_mask):
+    return jnp.sum(one, 0) + jnp.sum(other, 0)
+
+
+@eb.cell(padded=("one",))
+def mask_by_name(one, *others, mask):
+    return jnp.sum(one, 0) + sum(others)
+
+
+def test_masks_come_behind_what_is_passed_by_position():
+    vectors = [np.ones(2, np.float32)]
+    text = "called with 2 arguments by position .* stands where 'one_mask' does"
+    with pytest.raises(eb.CellError, match=text):
+        record_one(lambda params, x: masks_in_between(x, x), vectors)
+    with pytest.raises(eb.CellError, match=text):
+        masks_in_between(vectors, vectors)
+    record_one(lambda params, x: masks_in_between(one=x, other=x), vectors)
+    record_one(lambda params, x: mask_by_name(x, *x, *x, *x), vectors)
+    assert mask_by_name(vectors, *vectors * 3).tolist() == [4, 4]
+
+
 def test_a_mask_given_by_hand_is_an_error():
     def model(params, word):
         return pad_sum([leaf(params, word)], mask=np.ones(1, bool))
