@@ -22,8 +22,10 @@ from edbatch.errors import (
 )
 from edbatch.graph.stand_in import stand_in
 
-# One step from a container to a part of it: ("item", key) or ("attribute", name).
+# One step from a container to a part of it: ("item", key) or ("attribute", name); or
+# from a variable, such as a Param of Flax, to its array.
 Step = tuple[str, Any]
+_CONTENT: Step = ("content", "value")
 
 
 def abstract(tree: Any) -> Any:
@@ -131,6 +133,17 @@ def _abstract_leaf(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(getattr(leaf, "shape", ()), dtype)
 
 
+def _is_variable(value: Any) -> bool:
+    """Whether it is a pytree around an array that has the array's attributes."""
+    return _is_array(value) and not jax.tree_util.all_leaves([value])
+
+
+def _content(variable: Any) -> Any:
+    """The array of a variable."""
+    [array] = jax.tree.leaves(variable)
+    return array
+
+
 def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
@@ -180,6 +193,8 @@ class ParameterPath:
             return self._children[step]
         if _is_array(self._spec) and name in ("shape", "dtype", "ndim", "size"):
             return getattr(self._spec, name)
+        if name == "value" and _is_variable(self._spec):
+            return self._child(_CONTENT, _content(self._spec))
         if name.startswith("__") or _is_array(self._spec):
             raise AttributeError(
                 f"{describe(self._steps)} has no attribute {name!r} while the model is"
@@ -206,6 +221,8 @@ class ParameterPath:
         if step in self._children:
             return self._children[step]
         if _is_array(self._spec):
+            if key is Ellipsis:  # the whole array
+                return self.value if _is_variable(self._spec) else self
             raise RecordingError(
                 f"while recording, parameter {describe(self._steps)} was indexed with"
                 f" [{key!r}] outside a cell; pass the parameter to a cell and index it"
@@ -396,7 +413,10 @@ def part_of(tree: Any, steps: tuple[Step, ...]) -> Any:
         The part that they lead to.
     """
     for kind, key in steps:
-        tree = tree[key] if kind == "item" else getattr(tree, key)
+        if kind == "item":
+            tree = tree[key]
+        else:
+            tree = _content(tree) if kind == "content" else getattr(tree, key)
     return tree
 
 

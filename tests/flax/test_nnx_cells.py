@@ -1,6 +1,7 @@
 """Modules of nnx as cells: batched equals unbatched, and what bad input gets."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -160,3 +161,45 @@ def test_random_numbers_without_a_key():
 def test_streams_of_nnx_are_not_named():
     with pytest.raises(eb.CellError, match="rngs names streams of linen modules, but"):
         eb.flax.cell(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), rngs=("dropout",))
+
+
+class Learned(nnx.Module):
+    """A recurrent module whose first state is learned."""
+
+    def __init__(self, rngs):
+        self.start = nnx.Param(jnp.arange(4.0) / 5)
+        self.step = nnx.GRUCell(3, 4, rngs=rngs)
+
+
+@eb.cell(padded=("states",))
+def total(states, mask):
+    return jnp.sum(jnp.where(mask[:, None], states, 0), 0)
+
+
+@eb.cell
+def scaled(state, by):
+    return state * by
+
+
+@pytest.mark.parametrize("form", [as_state, lambda module: module])
+def test_the_array_of_a_variable_is_a_value(form):
+    """As ``variable[...]``: returned by a sentence without words, in padded lists."""
+    module = Learned(nnx.Rngs(0))
+    step = eb.flax.cell(module.step)
+
+    def model(params, sequence):
+        start = params["start"] if form is as_state else params.start
+        state = start[...]
+        for x in sequence:
+            part = params["step"] if form is as_state else params.step
+            state, _ = step(part, state, x)
+        return state, total([start[...], state]), scaled(start[...], 2.0)
+
+    found = eb.verify(eb.batch(model), form(module), [*SEQUENCES, []])
+    assert found.max_gradient_error is not None
+
+
+def test_a_variable_is_not_indexed_otherwise():
+    module = Learned(nnx.Rngs(0))
+    with pytest.raises(eb.RecordingError, match=r"params.start was indexed with \[0\]"):
+        eb.batch(lambda params, x: params.start[0])(module, [1])
