@@ -139,7 +139,9 @@ def _is_variable(value: Any) -> bool:
 
 
 def _content(variable: Any) -> Any:
-    """The array of a variable."""
+    """The array of a variable, or the stand-in for it."""
+    if isinstance(variable, ParameterPath):
+        return variable.value
     [array] = jax.tree.leaves(variable)
     return array
 

@@ -1,5 +1,7 @@
 """Modules of nnx as cells: batched equals unbatched, and what bad input gets."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -197,6 +199,20 @@ def test_the_array_of_a_variable_is_a_value(form):
 
     found = eb.verify(eb.batch(model), form(module), [*SEQUENCES, []])
     assert found.max_gradient_error is not None
+
+
+def test_arrays_of_variables_in_recordings_that_were_pickled():
+    params = as_state(Learned(nnx.Rngs(0)))
+    batched = eb.batch(first_state_scaled, params=params)
+    kept = pickle.loads(pickle.dumps([batched.record(each) for each in (1.0, 2.0)]))
+    elsewhere = eb.batch(first_state_scaled)
+    found = elsewhere(params, kept)
+    for own, other in zip(found, batched(params, [1.0, 2.0]), strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+def first_state_scaled(params, by):
+    return params["start"][...], scaled(params["start"][...], by)
 
 
 def test_a_variable_is_not_indexed_otherwise():
