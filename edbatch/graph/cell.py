@@ -95,12 +95,12 @@ class Cell(CellCall, Generic[P, R]):
             each: "mask" if len(self.padded) == 1 else f"{each}_mask"
             for each in self.padded
         }
-        self._by_position = {
-            name
-            for name, each in parameters.items()
-            if each.kind is each.POSITIONAL_OR_KEYWORD
-        }
         self._check_names(parameters)
+        self._mask_positions = {
+            each: self.positions[each]
+            for each in self.masks.values()
+            if parameters[each].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        }
         self.takes_rng = RNG in parameters and RNG not in self.padded + self.static
         if self.takes_rng:
             self._check_rng(parameters)
@@ -319,8 +319,8 @@ class Cell(CellCall, Generic[P, R]):
         Raises:
             CellError: One does, with the fix.
         """
-        for mask in self.masks.values():
-            if mask in self._by_position and self.positions[mask] < count:
+        for mask, position in self._mask_positions.items():
+            if position < count:
                 raise CellError(
                     f"cell {self.name!r} was called with {count} arguments by position"
                     f" ({user_line()}), of which one stands where {mask!r} does, which"

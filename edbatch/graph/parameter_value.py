@@ -31,19 +31,15 @@ def parameters_as_values(recorder: InstanceTape, tree: Any) -> Any:
         tree: Any pytree.
 
     Returns:
-        The same tree where there are none. A parameter that is a pytree itself becomes
-        one of handles.
+        The same pytree. A parameter that is a pytree itself becomes one of handles.
     """
-    if not any(isinstance(each, ParameterPath) for each in jax.tree.leaves(tree)):
-        return tree
-    return jax.tree.map(
-        lambda each: (
-            parameter_as_value(recorder, each)
-            if isinstance(each, ParameterPath)
-            else each
-        ),
-        tree,
-    )
+
+    def as_value(leaf: Any) -> Any:
+        if isinstance(leaf, ParameterPath):
+            return parameter_as_value(recorder, leaf)
+        return leaf
+
+    return jax.tree.map(as_value, tree)
 
 
 def parameter_as_value(recorder: InstanceTape, path: ParameterPath) -> Any:

@@ -273,7 +273,9 @@ class Sharded(HostSide):
                 " .plan(instances)"
             )
         self.states.bind_planned(plan.shards)
-        self.states.adopt_plan(plan.shards)[0].check_order(params)
+        state, shards = self.states.adopt_plan(plan.shards)
+        state.check_order(params)
+        plan = replace(plan, shards=shards)
         asked = asked_of(params)
         if asked is not None:
             params, plan, key = self._arguments(params, plan, rng)
@@ -303,9 +305,7 @@ class Sharded(HostSide):
     def _arguments(
         self, params: Any, plan: ShardedPlan, rng: Any
     ) -> tuple[Any, ShardedPlan, Any]:
-        """Returns the arguments of the function that runs a plan."""
-        _, shards = self.states.adopt_plan(plan.shards)
-        plan = replace(plan, shards=shards)
+        """Returns the arguments of the function that runs a plan of its own types."""
         check_automatic(params)
         return params, plan, plan_key(plan.shards, rng)
 
