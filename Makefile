@@ -56,6 +56,7 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 	done; \
 	of_programs="$$(grep -rl --include='test_*.py' default_flags \
 	    $(or $(TESTS),tests))"; \
+	of_devices="$$(grep -rl --include='test_*.py' mark.devices tests)"; \
 	set -x; \
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \
 	    XLA_FLAGS="$$haste" $(PYTEST) -m "$(OTHERS) and not default_flags" $(TESTS) \
@@ -65,7 +66,7 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 	    || test $$? = 5 || failed=1; \
 	test -n "$(TESTS)" || JAX_NUM_CPU_DEVICES=2 \
 	    JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \
-	    XLA_FLAGS="$$haste" $(PYTEST) -m devices tests/sharding || failed=1; \
+	    XLA_FLAGS="$$haste" $(PYTEST) -m devices $$of_devices || failed=1; \
 	test -z "$$failed"
 else
 	$(PYTEST) $(PYTEST_ARGS)
