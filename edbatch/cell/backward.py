@@ -23,7 +23,7 @@ from edbatch.cell.derivatives import (
     differentiable_inputs,
     may_have_poles,
 )
-from edbatch.cell.jaxpr import JaxprEqn, Literal, Var, is_float, variables
+from edbatch.cell.jaxpr import Literal, Var, equations_of, is_float, variables
 from edbatch.cell.primitives import CUSTOM_VJP
 from edbatch.cell.program import (
     CellProgram,
@@ -83,11 +83,11 @@ class TapedCell:
         times = binding_times(graph)
         parts = split(graph, BindingTime.PARAM, times, remake=False)
         of_row = {var for var, time in times.items() if time > BindingTime.PARAM}
-        equations = [each for each in parts.run_time if isinstance(each, JaxprEqn)]
+        equations = equations_of(parts.run_time)
         used = {*variables(graph.outputs)}
         used.update(var for eqn in equations for var in variables(eqn.invars))
         self._graph = graph
-        self._all_equations = [e for e in graph.nodes if isinstance(e, JaxprEqn)]
+        self._all_equations = equations_of(graph.nodes)
         self._equations = equations
         self._operands = graph.inputs[: len(inputs[0])]
         self._handed_on = parts.handed_on
@@ -96,7 +96,7 @@ class TapedCell:
         )
         self._precomputed_wide = without_casts(
             graph.parameters,
-            [each for each in parts.precomputed if isinstance(each, JaxprEqn)],
+            equations_of(parts.precomputed),
             parts.handed_on,
             graph.constants,
         )

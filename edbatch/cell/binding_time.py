@@ -19,11 +19,11 @@ from edbatch.cell.cell_graph import CellGraph, Node, drop_dead, effects_of
 from edbatch.cell.derivatives import active_variables
 from edbatch.cell.jaxpr import (
     Atom,
-    JaxprEqn,
     Var,
     as_function,
+    equations_of,
     is_float,
-    name_of,
+    is_operation,
     variables,
 )
 from edbatch.cell.primitives import VIEWS
@@ -186,7 +186,7 @@ def split(
 
 def is_view(node: Node) -> bool:
     """Tells whether a node shows an array in another shape and computes nothing."""
-    return isinstance(node, JaxprEqn) and name_of(node) in VIEWS
+    return is_operation(node, VIEWS)
 
 
 def graph_function(
@@ -208,7 +208,7 @@ def graph_function(
         `jax.lax.stop_gradient` has no derivative here either: a loop that cannot be
         differentiated may read it.
     """
-    equations = [node for node in nodes if isinstance(node, JaxprEqn)]
+    equations = equations_of(nodes)
     assert len(equations) == len(nodes), "merged nodes were written as equations"
     read: Iterable[Atom] = (*(v for e in equations for v in e.invars), *results)
     constants = {v: graph.constants[v] for v in variables(read) if v in graph.constants}

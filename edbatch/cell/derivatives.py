@@ -17,10 +17,12 @@ from edbatch.cell.jaxpr import (
     JaxprEqn,
     Literal,
     Var,
+    equations_of,
     exponent_of,
     has_rule_of_jvp,
     inner_bodies,
     is_float,
+    is_operation,
     literal_value,
     name_of,
     tangents_of,
@@ -49,7 +51,7 @@ def keeps_outputs_apart(graph: CellGraph) -> bool:
         Whether there are several floating outputs, and slopes that may be infinite.
     """
     floats = [each for each in graph.outputs if is_float(each)]
-    equations = [each for each in graph.nodes if isinstance(each, JaxprEqn)]
+    equations = equations_of(graph.nodes)
     return len(floats) > 1 and may_have_poles(equations, floats)
 
 
@@ -218,7 +220,7 @@ def active_variables(nodes: Iterable[Node], sources: Iterable[Var]) -> set[Var]:
     """
     active = {each for each in sources if is_float(each)}
     for node in nodes:
-        if isinstance(node, JaxprEqn) and name_of(node) == STOP_GRADIENT:
+        if is_operation(node, (STOP_GRADIENT,)):
             continue
         if not active.isdisjoint(variables(node.invars)):
             active.update(each for each in node.outvars if is_float(each))

@@ -21,15 +21,7 @@ from jax import Array
 from edbatch.cell.binding_time import BindingTime, Times, binding_times, split
 from edbatch.cell.cell_graph import CellGraph, Node
 from edbatch.cell.derivatives import keeps_outputs_apart
-from edbatch.cell.jaxpr import (
-    JaxprEqn,
-    Var,
-    dtype_of,
-    name_of,
-    shape_of,
-    size_of,
-    variables,
-)
+from edbatch.cell.jaxpr import Var, dtype_of, is_operation, shape_of, size_of, variables
 from edbatch.cell.primitives import PRODUCTS
 from edbatch.cell.type_call import traced_type
 from edbatch.graph.node_type import Aval, NodeType
@@ -208,4 +200,4 @@ def _products_of_inputs(graph: CellGraph, times: Times) -> tuple[set[Var], int]:
 
 
 def _is_product(node: Node) -> bool:
-    return isinstance(node, JaxprEqn) and name_of(node) in PRODUCTS
+    return is_operation(node, PRODUCTS)

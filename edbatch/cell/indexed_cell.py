@@ -26,6 +26,7 @@ from edbatch.cell.jaxpr import (
     Literal,
     Var,
     dtype_of,
+    is_operation,
     literal_value,
     name_of,
     shape_of,
@@ -202,7 +203,7 @@ def _selects(
     sources: dict[Any, frozenset[Var]],
 ) -> bool:
     """Whether an equation reads the entry of a table that an index selects."""
-    if not isinstance(node, JaxprEqn) or name_of(node) != DYNAMIC_SLICE:
+    if not is_operation(node, (DYNAMIC_SLICE,)):
         return False
     start = node.invars[1]
     whole = (1, *shape_of(table)[1:])
@@ -239,7 +240,7 @@ def _normalizes(node: Node, size: int) -> bool:
 
     These choose, compare and add integers that are at most the size of the array.
     """
-    if not isinstance(node, JaxprEqn) or name_of(node) not in INDEX_STEPS:
+    if not is_operation(node, INDEX_STEPS):
         return False
     literals = [each for each in node.invars if isinstance(each, Literal)]
     if any(abs(int(literal_value(each))) > size for each in literals):

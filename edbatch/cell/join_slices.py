@@ -12,7 +12,7 @@ from jax import lax
 
 from edbatch.cell.cell_graph import CellGraph
 from edbatch.cell.emitter import Emitter
-from edbatch.cell.jaxpr import JaxprEqn, Var, name_of, rewire, shape_of
+from edbatch.cell.jaxpr import JaxprEqn, Var, is_operation, rewire, shape_of
 from edbatch.cell.places import Place, find_places
 from edbatch.cell.primitives import SLICE
 
@@ -33,7 +33,7 @@ def join_slices(graph: CellGraph) -> CellGraph:
     """
     parts: dict[tuple[Var, int], list[_Part]] = {}
     for node in graph.nodes:
-        if isinstance(node, JaxprEqn) and name_of(node) == SLICE:
+        if is_operation(node, (SLICE,)):
             for place in find_places(node, {}).values():
                 parts.setdefault((place.block, place.dim), []).append((node, place))
     joined: dict[int, list[_Part]] = {}

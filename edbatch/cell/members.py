@@ -16,7 +16,7 @@ from jax import Array
 
 from edbatch.cell.binding_time import BindingTime, binding_times
 from edbatch.cell.cell_graph import CellGraph, count_uses, trace_cell
-from edbatch.cell.jaxpr import JaxprEqn, Var, dtype_of, name_of, shape_of, variables
+from edbatch.cell.jaxpr import Var, dtype_of, is_operation, shape_of, variables
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.cell.stacks import Stacks, stack
 from edbatch.cell.type_call import traced_type
@@ -177,7 +177,7 @@ def _table_bytes(graph: CellGraph, family: Family) -> int:
     times = binding_times(graph)
     tables = set()
     for node in graph.nodes:
-        if not isinstance(node, JaxprEqn) or name_of(node) not in _LOOKUPS:
+        if not is_operation(node, _LOOKUPS):
             continue
         table, *indices = node.invars
         if not isinstance(table, Var) or table not in reached:

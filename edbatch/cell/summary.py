@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from edbatch.cell.cell_graph import Node
-from edbatch.cell.jaxpr import JaxprEqn, inner_bodies, read_dot, shape_of
+from edbatch.cell.jaxpr import JaxprEqn, equations_of, inner_bodies, read_dot, shape_of
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def summarize(
     Returns:
         The summary.
     """
-    equations = [node for node in nodes if isinstance(node, JaxprEqn)]
+    equations = equations_of(nodes)
     return CellSummary(
         products=tuple(_products(equations)),
         num_equations=len(equations),

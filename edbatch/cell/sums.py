@@ -12,7 +12,15 @@ from typing import Any
 from jax import Array, lax
 
 from edbatch.cell.cell_graph import CellGraph, Node, count_uses
-from edbatch.cell.jaxpr import Atom, JaxprEqn, Var, dtype_of, name_of, shape_of
+from edbatch.cell.jaxpr import (
+    Atom,
+    JaxprEqn,
+    Var,
+    dtype_of,
+    is_operation,
+    name_of,
+    shape_of,
+)
 from edbatch.cell.primitives import ADDITIONS
 from edbatch.cell.product import Product, match_product
 
@@ -146,6 +154,4 @@ def add_terms(
 
 def is_addition(node: Node) -> bool:
     """Says whether a node adds, subtracts or negates."""
-    return (
-        isinstance(node, JaxprEqn) and name_of(node) in ADDITIONS and not node.effects
-    )
+    return is_operation(node, ADDITIONS) and not node.effects

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from edbatch.cell.binding_time import Split
-from edbatch.cell.cell_graph import Node
 from edbatch.cell.derivatives import equations_with_poles
 from edbatch.cell.jaxpr import (
     Atom,
@@ -26,8 +25,10 @@ from edbatch.cell.jaxpr import (
     Var,
     as_function,
     dtype_of,
+    equations_of,
     inner_bodies,
     is_float,
+    is_operation,
     name_of,
     read_dot,
     shape_of,
@@ -170,9 +171,9 @@ class Sites:
         self.sites: list[Site] = []
         direct: set[int] = set(self._positions(split.graph.outputs))
         large: set[int] = set()
-        equations = _equations(split.run_time)
+        equations = equations_of(split.run_time)
         assert len(equations) == len(split.run_time), "a traced cell has no others"
-        constants = _equations(split.precomputed)
+        constants = equations_of(split.precomputed)
         # An output that nothing reads has a cotangent of zero on a tape, too.
         is_apart = sum(map(is_float, split.graph.outputs)) > 1
         self._poles = set(map(id, equations_with_poles(equations) if is_apart else ()))
@@ -273,10 +274,6 @@ class Sites:
         return sorted(frozenset().union(*(self.sites[k].positions for k in chosen)))
 
 
-def _equations(nodes: Iterable[Node]) -> list[JaxprEqn]:
-    return [each for each in nodes if isinstance(each, JaxprEqn)]
-
-
 def _sources(split: Split) -> dict[Var, frozenset[int]]:
     """Positions of the floating parameters that each precomputed variable reads."""
     none: frozenset[int] = frozenset()
@@ -285,7 +282,7 @@ def _sources(split: Split) -> dict[Var, frozenset[int]]:
         for k, var in enumerate(split.graph.parameters)
     }
     for node in split.precomputed:
-        stops = isinstance(node, JaxprEqn) and name_of(node) == STOP_GRADIENT
+        stops = is_operation(node, (STOP_GRADIENT,))
         read = [] if stops else [found.get(v, none) for v in variables(node.invars)]
         found |= dict.fromkeys(node.outvars, none.union(*read))
     return found

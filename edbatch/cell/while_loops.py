@@ -8,7 +8,14 @@ which it never does, would hang the program: such cells get the last node's row 
 from collections.abc import Iterable
 
 from edbatch.cell.binding_time import BindingTime, binding_times
-from edbatch.cell.jaxpr import JaxprEqn, Var, inner_bodies, read_while, variables
+from edbatch.cell.jaxpr import (
+    JaxprEqn,
+    Var,
+    equations_of,
+    inner_bodies,
+    read_while,
+    variables,
+)
 from edbatch.cell.type_call import traced_type
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
@@ -30,8 +37,7 @@ def may_not_end(node_type: NodeType, types: TypeTable) -> bool:
         graph, _ = traced_type(node_type, types)
         times = binding_times(graph)
         of_row = {var for var, time in times.items() if time > BindingTime.PARAM}
-        equations = [each for each in graph.nodes if isinstance(each, JaxprEqn)]
-        return any(_depends(each, of_row) for each in equations)
+        return any(_depends(each, of_row) for each in equations_of(graph.nodes))
 
     return types.derived((may_not_end, node_type), make)
 

@@ -15,7 +15,7 @@ import jax
 
 from edbatch import memory_planner
 from edbatch.cell.cell_graph import CellGraph
-from edbatch.cell.jaxpr import Body, JaxprEqn
+from edbatch.cell.jaxpr import Body, equations_of
 from edbatch.cell.type_call import traced_type
 from edbatch.executor.program import ProgramShape
 from edbatch.graph.node_type import NodeType
@@ -106,7 +106,7 @@ def _cell_digest(node_type: NodeType, types: TypeTable) -> str:
 
 
 def _body(graph: CellGraph) -> Body:
-    equations = [each for each in graph.nodes if isinstance(each, JaxprEqn)]
+    equations = equations_of(graph.nodes)
     if len(equations) != len(graph.nodes):
         raise UnknownContentError("a cell that is not as it was traced")
     inputs = (*graph.parameters, *graph.inputs)

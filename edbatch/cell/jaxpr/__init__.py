@@ -20,7 +20,9 @@ from edbatch.cell.jaxpr.control_flow import read_while as read_while
 from edbatch.cell.jaxpr.equation import Atom as Atom
 from edbatch.cell.jaxpr.equation import dtype_of as dtype_of
 from edbatch.cell.jaxpr.equation import equation_key as equation_key
+from edbatch.cell.jaxpr.equation import equations_of as equations_of
 from edbatch.cell.jaxpr.equation import is_float as is_float
+from edbatch.cell.jaxpr.equation import is_operation as is_operation
 from edbatch.cell.jaxpr.equation import literal_key as literal_key
 from edbatch.cell.jaxpr.equation import literal_value as literal_value
 from edbatch.cell.jaxpr.equation import name_of as name_of

@@ -1,8 +1,8 @@
 """Equations, and the variables and literals that they read."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TypeGuard
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +16,16 @@ def name_of(eqn: JaxprEqn) -> str:
     """Returns the name of an equation's primitive."""
     name: str = eqn.primitive.name
     return name
+
+
+def equations_of(nodes: Iterable[object]) -> list[JaxprEqn]:
+    """Returns the equations among nodes, without what several were merged into."""
+    return [each for each in nodes if isinstance(each, JaxprEqn)]
+
+
+def is_operation(node: object, names: Collection[str]) -> TypeGuard[JaxprEqn]:
+    """Says whether a node is an equation of one of some primitives."""
+    return isinstance(node, JaxprEqn) and name_of(node) in names
 
 
 def new_variable(like: Atom) -> Var:
