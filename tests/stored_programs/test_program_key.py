@@ -195,7 +195,7 @@ def test_the_number_of_iterations():
 
 
 def test_which_list_a_mask_belongs_to():
-    """The bodies are the same: the first mask masks the first list."""
+    """The equations are the same but for the mask that is read."""
 
     def own(params, one, other, one_mask, other_mask):
         return one.sum(0, where=one_mask[:, None]) + other.sum(0)
