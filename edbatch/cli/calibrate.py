@@ -101,7 +101,7 @@ def _measure(
 
     from edbatch.benchmark import calibrate as measure
     from edbatch.cli import user_code
-    from edbatch.cli.minibatches import draw, paths_are_known
+    from edbatch.cli.minibatches import draw, paths_are_known, say_if_repeated
 
     rng = np.random.default_rng(seed)
     count = len(task.instances)
@@ -110,6 +110,7 @@ def _measure(
             "a calibration needs 2 instances or more, one of them to check the costs"
             f" by, but there is {count}; give more data"
         )
+    say_if_repeated(batch_size, count // 2)
     order = rng.permutation(count)
     seen, unseen = (
         [

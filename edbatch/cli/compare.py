@@ -190,12 +190,13 @@ def _draw(
     """Draws the minibatches of each size, perhaps from what training did not see."""
     import numpy as np
 
-    from edbatch.cli.minibatches import draw, split
+    from edbatch.cli.minibatches import draw, say_if_repeated, split
 
     rng = np.random.default_rng(seed)
     drawn_from = np.arange(len(task.instances))
     if held_out:
         _, _, drawn_from = split(len(task.instances), rng)
+    say_if_repeated(max(sizes), len(drawn_from))
     return {size: draw(drawn_from, size, minibatches, rng) for size in sizes}
 
 

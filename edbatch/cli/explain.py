@@ -55,7 +55,7 @@ def explain(
     import numpy as np
 
     import edbatch as eb
-    from edbatch.cli.minibatches import draw
+    from edbatch.cli.minibatches import draw, say_if_repeated
     from edbatch.cli.output_file import check_writable
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy, load_costs
@@ -71,6 +71,7 @@ def explain(
     known = None if costs is None else load_costs(costs)
     task = load_task(task_options, seed, batch_size, hidden or 128)
     rng = np.random.default_rng(seed)
+    say_if_repeated(batch_size, len(task.instances))
     [own] = draw(np.arange(len(task.instances)), batch_size, 1, rng)
     batched = eb.batch(task.model, chosen, params=task.params, costs=known)
     found = _explain(batched, task, [task.instances[int(k)] for k in own], measure)

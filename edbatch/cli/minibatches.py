@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 import edbatch as eb
 from edbatch.cli import user_code
-from edbatch.cli.console import progress_bar
+from edbatch.cli.console import progress_bar, say
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.task import Task
 from edbatch.errors import raising_line
@@ -81,6 +81,21 @@ def draw(
     """
     twice = len(indices) < size
     return [rng.choice(indices, size, replace=twice) for _ in range(count)]
+
+
+def say_if_repeated(size: int, *counts: int) -> None:
+    """Says that a minibatch holds an instance more than once, where it must.
+
+    Args:
+        size: Instances per minibatch.
+        *counts: How many instances there are to draw from, in each part of the data.
+    """
+    if min(counts) < size:
+        say(
+            f"There are {min(counts)} instances to draw minibatches of {size} from, so"
+            " some are in one more than once. Give more data, or a smaller"
+            " --batch-size."
+        )
 
 
 def record(task: Task, *groups: Drawn) -> list[list[GraphStructure]]:

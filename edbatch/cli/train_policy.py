@@ -188,10 +188,11 @@ def _record(
     """Records minibatches to train on, to validate on, and held-out ones by size."""
     import numpy as np
 
-    from edbatch.cli.minibatches import draw, record, split
+    from edbatch.cli.minibatches import draw, record, say_if_repeated, split
 
     rng = np.random.default_rng(seed)
-    to_train, to_judge, held_out = split(len(task.instances), rng)
+    to_train, to_judge, held_out = parts = split(len(task.instances), rng)
+    say_if_repeated(batch_size, *map(len, parts))
     groups = [
         draw(indices, batch_size, minibatches, rng)
         for indices in (to_train, to_judge, held_out)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edbatch.cli.minibatches import draw, split
+from edbatch.cli.minibatches import draw, say_if_repeated, split
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import check_writable
 from edbatch.policies.files.whole_file import write_whole
@@ -38,6 +38,15 @@ def test_minibatches_hold_an_instance_once_where_there_are_enough() -> None:
         assert len({*batch}) == 3
         assert {*batch} <= {3, 5, 7, 9}
     assert [len(batch) for batch in draw(np.array([3, 5]), 6, 2, rng)] == [6, 6]
+
+
+@pytest.mark.parametrize(("size", "said"), [(4, False), (5, True)])
+def test_instances_that_a_minibatch_repeats_are_said(
+    capsys, size: int, said: bool
+) -> None:
+    say_if_repeated(size, 12, 4)
+    message = "There are 4 instances to draw minibatches of 5 from, so some are in one"
+    assert (message in capsys.readouterr().err) == said
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
