@@ -62,6 +62,18 @@ def get_policy(spec: str | PathLike[str] | Policy) -> Policy:
     )
 
 
+def is_policy_name(text: str) -> bool:
+    """Tells whether a text names a policy for minibatches: a heuristic, or zoo:NAME.
+
+    Example:
+        >>> is_policy_name("greedy"), is_policy_name("zoo:tree-lstm")
+        (True, True)
+        >>> is_policy_name("mine.json")
+        False
+    """
+    return text in HEURISTICS or text.startswith(_ZOO)
+
+
 def zoo_names() -> tuple[str, ...]:
     """Lists the policies that come with edbatch, by the workload they are for.
 

@@ -32,6 +32,9 @@ def parameters_as_values(recorder: InstanceTape, tree: Any) -> Any:
 
     Returns:
         The same pytree. A parameter that is a pytree itself becomes one of handles.
+
+    Raises:
+        RecordingError: JAX cannot take it apart; or a parameter is a key.
     """
 
     def as_value(leaf: Any) -> Any:
@@ -39,7 +42,14 @@ def parameters_as_values(recorder: InstanceTape, tree: Any) -> Any:
             return parameter_as_value(recorder, leaf)
         return leaf
 
-    return jax.tree.map(as_value, tree)
+    try:
+        leaves, treedef = jax.tree.flatten(tree)
+    except (TypeError, ValueError) as error:
+        raise RecordingError(
+            "what the model returns, or asks the value of, is no pytree of JAX"
+            f" ({error}); give the keys of a dict one type, and lists for iterators"
+        ) from error
+    return jax.tree.unflatten(treedef, map(as_value, leaves))
 
 
 def parameter_as_value(recorder: InstanceTape, path: ParameterPath) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 
 from edbatch.errors import EdbatchError, shown
 from edbatch.graph.node_type import TypeKey
+from edbatch.policies.registry import is_policy_name
 from edbatch.policies.serving import load_serving_policy
 from edbatch.policies.serving.compiled_wave import decide_wave
 from edbatch.schedule.schedule import Schedule
@@ -51,15 +52,16 @@ def as_serving_policy(policy: Any) -> ServingPolicy:
         EdbatchError: It is something else.
         PolicyError: The file cannot be read.
     """
-    if isinstance(policy, str | PathLike):
+    if isinstance(policy, ServingPolicy):
+        return policy
+    is_name = isinstance(policy, str) and is_policy_name(policy)
+    if isinstance(policy, str | PathLike) and not is_name:
         return load_serving_policy(policy)
-    if not isinstance(policy, ServingPolicy):
-        raise EdbatchError(
-            "policy of eb.Server is a serving policy, or the path of a file of"
-            f" train-policy --serving, but is {shown(policy)}, of type"
-            f" {type(policy).__name__}; a policy for minibatches belongs to eb.batch"
-        )
-    return policy
+    raise EdbatchError(
+        "policy of eb.Server is a serving policy, or the path of a file of"
+        f" train-policy --serving, but is {shown(policy)}, of type"
+        f" {type(policy).__name__}; a policy for minibatches belongs to eb.batch"
+    )
 
 
 class WaveDecider:

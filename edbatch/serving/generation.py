@@ -100,6 +100,12 @@ class Generation:
                 self._part_of[id(request)] = int(2 * second < len(self._part_of))
             else:
                 self._part_of[id(request)] = 0
+        self._tidy_if_idle()
+
+    def _tidy_if_idle(self) -> None:
+        """Forgets what requests have left that ended without another wave."""
+        if not self._requests:
+            self.runner.tidy()
 
     def _start_run(self, request: Request) -> None:
         number = request.number % _NUMBERS
@@ -282,8 +288,7 @@ class Generation:
                     self._waiting.append(request)
         finally:
             self._waiting += left.values()
-        if not self._requests:
-            runner.tidy()
+        self._tidy_if_idle()
 
     def _answer(self, request: Request, values: list[np.ndarray]) -> None:
         """Answers a request, unless its result does not take arrays for handles."""
@@ -322,6 +327,7 @@ class Generation:
             else:
                 kept.append(request)
         self._waiting = kept
+        self._tidy_if_idle()
 
     def _finish(self, request: Request, result: Any) -> None:
         now = time.perf_counter()

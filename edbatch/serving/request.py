@@ -43,9 +43,13 @@ class Request:
         return self.deadline is not None and now > self.deadline
 
     def answer(self, values: list[np.ndarray]) -> Any:
-        """Returns what the model returned, with values in place of handles."""
+        """Returns what the model returned, with values in place of handles.
+
+        They are copied: they stand in the arrays of the whole wave, which a client that
+        keeps its answer would keep.
+        """
         assert self.run is not None, "it ran"
-        found = iter(values)
+        found = map(np.array, values)
         return jax.tree.map(
             lambda leaf: next(found) if type(leaf) is Handle else leaf, self.run.result
         )

@@ -1,14 +1,25 @@
 """Values that instances have asked for, and where each of them will stand."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from numbers import Number
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 
+from edbatch.errors import RecordingError
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.output_recording import RETURNED
 from edbatch.waves.instance_run import InstanceRun
+
+# Leaves of a result that hold no handle.
+_PLAIN = (
+    *(np.ndarray, np.generic, Array, Number, str, bytes),
+    *(type, FunctionType, ModuleType),
+)
+_MOST_SEEN = 10_000  # objects that one leaf leads to
 
 
 class Asked(NamedTuple):
@@ -58,13 +69,58 @@ def returned_handles(run: InstanceRun) -> list[Handle]:
 
     Raises:
         RecordingError: One belongs to another instance: its number means another value
-            here, or none.
+            here, or none. Or one stands in an object that is no pytree, where nobody
+            would find it.
     """
     found = []
     for each in jax.tree.leaves(run.result):
-        if type(each) is not Handle:
-            continue
-        if each._recorder is not run:
-            reject_foreign(each, RETURNED)
-        found.append(each)
+        if type(each) is Handle:
+            if each._recorder is not run:
+                reject_foreign(each, RETURNED)
+            found.append(each)
+        elif not isinstance(each, _PLAIN):
+            _check_opaque(each)
+    return found
+
+
+def _check_opaque(leaf: Any) -> None:
+    """Refuses an object that is no pytree and holds an output of a cell."""
+    name = type(leaf).__name__
+    if isinstance(leaf, Iterator):
+        raise RecordingError(
+            f"the model returns an iterator, of type {name}, which would run after the"
+            " model has ended; return a list"
+        )
+    seen: set[int] = set()
+    waiting = [leaf]
+    while waiting and len(seen) < _MOST_SEEN:
+        each = waiting.pop()
+        if type(each) is Handle:
+            raise RecordingError(
+                f"the model returns an object of type {name}, which is no pytree of"
+                " JAX and holds outputs of cells; return a dict, a tuple or a list, or"
+                " register the class, for data classes by"
+                " jax.tree_util.register_dataclass"
+            )
+        if id(each) not in seen and not isinstance(each, _PLAIN):
+            seen.add(id(each))
+            waiting += _contents(each)
+
+
+def _contents(value: Any) -> list[Any]:
+    """What a collection holds, and the attributes of an object."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    slots = (getattr(value, name, None) for name in _slots(type(value)))
+    return [*getattr(value, "__dict__", {}).values(), *slots]
+
+
+def _slots(kind: type) -> list[str]:
+    """The names of a class's slots."""
+    found: list[str] = []
+    for each in kind.__mro__:
+        own = vars(each).get("__slots__", ())
+        found += [own] if isinstance(own, str) else own
     return found

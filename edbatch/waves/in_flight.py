@@ -156,8 +156,10 @@ class InFlight:
             kept: Numbers of the values that are read later on. As long as one of them
                 has not been computed, all of the instance stays.
         """
-        if not run.released:  # a server may do so when a wave runs, and at the end
-            run.released = True
+        if run.released:  # a server may do so when a wave runs, and at the end
+            return
+        run.released = True
+        if run.parts:  # else it has no rows
             self._ended.append((run, list(kept)))
 
     def clear_tape(self) -> None:

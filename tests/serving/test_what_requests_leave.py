@@ -1,0 +1,142 @@
+"""What requests leave behind: nothing, however they end. Answers hold only themselves.
+
+Those that end without a wave are the ones that nothing else cleans up after.
+"""
+
+import gc
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from asking_models import embed, make_params, score
+
+import edbatch as eb
+from edbatch.waves.runner import WaveRunner
+
+COUNT = 40
+
+
+class Kept:
+    """What a model makes, returns, or holds when it raises."""
+
+
+class Failure(Exception):
+    def __init__(self, kept):
+        super().__init__("not this one")
+        self.kept = kept
+
+
+def constant(params, kept):
+    return kept
+
+
+def constant_after_a_cell(params, kept):
+    embed(params, 1)
+    return kept
+
+
+def failure(params, kept):
+    raise Failure(kept)
+
+
+def failure_after_a_cell(params, kept):
+    embed(params, 1)
+    raise Failure(kept)
+
+
+@pytest.fixture(autouse=True)
+def coarse():
+    with eb.use_tiers("coarse"):
+        yield
+
+
+@pytest.mark.parametrize(
+    "model", [constant, constant_after_a_cell, failure, failure_after_a_cell]
+)
+def test_requests_that_end_without_a_wave(model):
+    made = []
+    with eb.Server(eb.batch(model), make_params()) as server:
+        for _ in range(COUNT):
+            kept = Kept()
+            made.append(weakref.ref(kept))
+            future = server.submit_nowait(kept)
+            del kept
+            if model in (failure, failure_after_a_cell):
+                assert isinstance(future.exception(60), Failure)
+            else:
+                assert isinstance(future.result(60), Kept)
+            del future
+        gc.collect()
+        # The last one may still be in the hands of the server's thread.
+        assert sum(each() is not None for each in made) <= 1
+        runners = [each for each in gc.get_objects() if type(each) is WaveRunner]
+        assert runners, "the server has one"
+        for each in runners:
+            assert len(each.tape.node_type) + len(each.pending) <= 2
+            assert len(each._ended) <= 1
+
+
+def test_an_answer_holds_no_wave():
+    def model(params, word):
+        return {"state": score(params, embed(params, word)[0]), "word": word}
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        futures = [server.submit_nowait(word) for word in range(4)]
+        for word, future in enumerate(futures):
+            answer = future.result(60)
+            assert answer["state"].base is None
+            np.testing.assert_allclose(
+                answer["state"], model(params, word)["state"], rtol=1e-5, atol=1e-6
+            )
+
+
+@dataclass
+class Answer:
+    state: object
+
+
+class Slots:
+    __slots__ = ("states",)
+
+    def __init__(self, states):
+        self.states = states
+
+
+@pytest.mark.filterwarnings("ignore:Python iterable type")  # of JAX
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (Answer, "an object of type Answer, which is no pytree"),
+        (lambda state: [Slots({"a": (state,)})], "an object of type Slots"),
+        (lambda state: {state}, "an object of type set"),
+        (lambda state: (state for _ in range(2)), "an iterator, of type generator"),
+        (lambda state: map(str, [state]), "an iterator, of type map"),
+        (lambda state: {1: state, "a": state}, "the keys of a dict one type"),
+    ],
+    ids=["data class", "slots", "set", "generator", "map", "keys"],
+)
+def test_results_in_which_nobody_would_find_handles(result, message):
+    def model(params, word):
+        if word < 0:
+            return Answer(word)  # without handles it is the user's own matter
+        state, _ = embed(params, word)
+        return result(state) if word else state
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        bad, good, plain = (server.submit_nowait(word) for word in (1, 0, -1))
+        with pytest.raises(eb.RecordingError, match=message):
+            bad.result(60)
+        np.testing.assert_allclose(good.result(60), model(params, 0))
+        assert plain.result(60) == Answer(-1)
+
+
+@pytest.mark.parametrize("name", ["greedy", "zoo:lattice-lstm"])
+def test_policies_for_minibatches_by_name(name):
+    def model(params, word):
+        return embed(params, word)
+
+    with pytest.raises(eb.EdbatchError, match=r"for minibatches belongs to eb\.batch"):
+        eb.Server(eb.batch(model), make_params(), policy=name)
