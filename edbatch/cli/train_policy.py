@@ -101,7 +101,7 @@ def train_policy(
     With --serving the policy is for a server: it decides between batches which
     operations run, whether to wait, and when to look for new requests. It is trained
     in simulation, at the rates of --rate, with the costs of --costs, and compared by
-    edbatch compare --serving.
+    edbatch compare --serving. There is no checkpoint, and no --resume.
 
     Example: train-policy --workload tree-lstm --data trees.ptb --out tree.json
     """

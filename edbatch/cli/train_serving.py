@@ -5,13 +5,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from edbatch.cli import options
 from edbatch.cli.console import print_json, print_table, progress_bar, say
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.policy_training import LogFiles
 from edbatch.cli.serving_options import METHODS, ServingOptions, ServingTraining
 from edbatch.cli.simulated_server import simulated_server
+from edbatch.ctrl_c import EXIT_INTERRUPTED
 from edbatch.errors import nearest, shown
+from edbatch.schedule.interrupt import deferred_interrupt
 
 if TYPE_CHECKING:
     from edbatch.cli.simulated_server import SimulatedServer
@@ -40,28 +44,32 @@ def train_serving(
     _check_method(how)
     run = _training(how, 20 if generations is None else generations)
     server = simulated_server(task_options, given, costs, seed, held_out=False)
-    with logs.open() as write, progress_bar("{task.fields[found]}") as bar:
-        row = bar.add_task("Training", total=None, found="")
+    # Ctrl-C ends the training; another one waits until the policy is saved.
+    with deferred_interrupt():
+        with logs.open() as write, progress_bar("{task.fields[found]}") as bar:
+            row = bar.add_task("Training", total=None, found="")
 
-        def progress(done: int, total: int, loss: float) -> None:
-            bar.update(row, completed=done, total=total, found=f"loss {loss:+.3f}")
-            write(done, {"validation/loss": loss})
+            def progress(done: int, total: int, loss: float) -> None:
+                bar.update(row, completed=done, total=total, found=f"loss {loss:+.3f}")
+                write(done, {"validation/loss": loss})
 
-        rule = run(
-            server.library,
-            server.config,
-            server.arrivals,
-            goal,
-            requests=given.requests or _REQUESTS,
-            seed=seed,
-            workload=server.task.description,
-            costs=server.costs,
-            progress=progress,
-        )
-    if out is not None:
-        rule.save(out)
+            rule = run(
+                server.library,
+                server.config,
+                server.arrivals,
+                goal,
+                requests=given.requests or _REQUESTS,
+                seed=seed,
+                workload=server.task.description,
+                costs=server.costs,
+                progress=progress,
+            )
+        if out is not None:
+            rule.save(out)
     _report(rule, server, out, json=json)
     logs.say()
+    if rule.training is not None and rule.training.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _report(
@@ -89,6 +97,8 @@ def _report(
             f"{server.task.description}: {training.objective} on arrivals that were not"
             " trained on",
         )
+    if training.interrupted:
+        say("Training was interrupted; this is the best policy so far.")
     say(f"Training took {training.elapsed_s:.1f} s, costs are {server.costs}.")
     say(
         "The policy was not saved; --out FILE saves it."

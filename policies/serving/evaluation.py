@@ -139,6 +139,7 @@ class Validation:
         costs: str,
         seed: int,
         generations: int,
+        interrupted: bool,
     ) -> ServingRecord:
         """Returns the record of a training that ends now."""
         task, rates = self.task, self.task.arrivals
@@ -158,6 +159,7 @@ class Validation:
             best_heuristics=tuple(self._names[: len(rates)]),
             elapsed_s=round(time.perf_counter() - self._began, 2),
             versions=package_versions(),
+            interrupted=interrupted,
         )
 
 

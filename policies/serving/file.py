@@ -157,6 +157,8 @@ def _record(values: Any) -> ServingRecord:
         (name, read_entry(found["versions"], "'versions'", name, str))
         for name in found["versions"]
     )
+    if "interrupted" in values:  # which older files do not say
+        found["interrupted"] = read_entry(values, where, "interrupted", bool)
     return ServingRecord(**found)
 
 

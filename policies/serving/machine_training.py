@@ -7,7 +7,7 @@ and the best of all on the validation requests is taken. Where none is better th
 heuristic, that is a machine without states.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,7 +35,7 @@ from edbatch.policies.serving.machine import HEURISTICS, ServingMachine
 from edbatch.policies.serving.objective import Objective
 from edbatch.policies.serving.q_learning import Learning, QTable
 from edbatch.policies.serving.trace import Trace
-from edbatch.schedule.interrupt import keyboard_interrupts
+from edbatch.schedule.interrupt import deferred_interrupt, keyboard_interrupts
 from edbatch.schedule.serving.arrivals import Arrivals
 from edbatch.schedule.serving.library import InstanceLibrary
 from edbatch.schedule.serving.simulation import ServingConfig, Simulation, new_view
@@ -86,7 +86,8 @@ def train_serving_machine(
             and the loss of the best machine.
 
     Returns:
-        The machine of least loss on the validation requests.
+        The machine of least loss on the validation requests. Ctrl-C ends the training
+        at the end of an episode; the machine is the best one so far.
 
     Raises:
         PolicyError: A number is out of range, or there is no rate.
@@ -121,16 +122,25 @@ def train_serving_machine(
     encodings = [
         kind for kind, most in enumerate(MOST_TYPES) if library.num_types <= most
     ]
-    for k, kind in enumerate(encodings):
-        lesson = _lesson(validation, heuristic, kind)
-        for done, table in _rounds(task, lesson, episodes, seed):
-            for machine in _machines(validation, heuristic, table, lesson):
-                loss = validation.loss(machine)
-                if loss < least:
-                    found, least = machine, loss
-            if progress is not None:
-                progress(k * episodes + done, len(encodings) * episodes, least)
-    record = validation.record(found, "q-learning", workload, costs, seed, episodes)
+    interrupted = False
+    try:
+        with deferred_interrupt() as check_interrupt:
+            for k, kind in enumerate(encodings):
+                lesson = _lesson(validation, heuristic, kind)
+                for done, table in _rounds(
+                    task, lesson, episodes, seed, check_interrupt
+                ):
+                    for machine in _machines(validation, heuristic, table, lesson):
+                        loss = validation.loss(machine)
+                        if loss < least:
+                            found, least = machine, loss
+                    if progress is not None:
+                        progress(k * episodes + done, len(encodings) * episodes, least)
+    except KeyboardInterrupt:
+        interrupted = True
+    record = validation.record(
+        found, "q-learning", workload, costs, seed, episodes, interrupted
+    )
     return replace(found, training=record)
 
 
@@ -168,7 +178,11 @@ def _lesson(
 
 
 def _rounds(
-    task: Task, lesson: Learning, episodes: int, seed: int
+    task: Task,
+    lesson: Learning,
+    episodes: int,
+    seed: int,
+    check_interrupt: Callable[[], None],
 ) -> Iterator[tuple[int, QTable]]:
     """Plays and learns; yields the episodes so far and the table, a few times."""
     table = q_learning.new_table(task.library.num_types)
@@ -194,6 +208,7 @@ def _rounds(
             q_learning.learn(table, episode, steps, patient)
         if number + 1 in ends:
             yield number + 1, table
+        check_interrupt()
 
 
 def _machines(

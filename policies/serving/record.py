@@ -24,6 +24,7 @@ class ServingRecord:
         best_heuristics: The best heuristic at each rate.
         elapsed_s: Seconds that it took.
         versions: Versions of the packages that could change the outcome.
+        interrupted: Whether Ctrl-C ended it, before all generations.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
@@ -58,6 +59,7 @@ class ServingRecord:
     best_heuristics: tuple[str, ...]
     elapsed_s: float
     versions: tuple[tuple[str, str], ...]
+    interrupted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as JSON values, in the order of the attributes."""

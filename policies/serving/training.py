@@ -35,6 +35,7 @@ from edbatch.policies.serving.evaluation import (
 from edbatch.policies.serving.heuristics import WAVES, ServingHeuristic
 from edbatch.policies.serving.objective import Objective
 from edbatch.policies.serving.rule import ServingRule
+from edbatch.schedule.interrupt import deferred_interrupt
 from edbatch.schedule.serving.arrivals import Arrivals
 from edbatch.schedule.serving.library import InstanceLibrary
 from edbatch.schedule.serving.simulation import ServingConfig
@@ -85,7 +86,8 @@ def train_serving_policy(
 
     Returns:
         The rule of least loss on the validation requests, of the means of the
-        generations.
+        generations. Ctrl-C ends the training at the end of a generation; the rule is
+        the best one so far.
 
     Raises:
         PolicyError: A number is out of range, or there is no rate.
@@ -120,19 +122,25 @@ def train_serving_policy(
     best = best_of(task, validation.heuristics, validation.traces)
     starts = _starts(library, best)
     found, least = starts[0][0], np.inf
-    for k, start in enumerate(starts):
-        for generation, mean in enumerate(
-            _search(validation, start, generations, population, seed, rng)
-        ):
-            loss = validation.loss(_rule(library, mean, validation.scale_ms))
-            if loss < least:
-                found, least = mean, loss
-            if progress is not None and generation:
-                done = k * generations + generation
-                progress(done, len(starts) * generations, least)
+    interrupted = False
+    try:
+        with deferred_interrupt() as check_interrupt:
+            for k, start in enumerate(starts):
+                for generation, mean in enumerate(
+                    _search(validation, start, generations, population, seed, rng)
+                ):
+                    loss = validation.loss(_rule(library, mean, validation.scale_ms))
+                    if loss < least:
+                        found, least = mean, loss
+                    if progress is not None and generation:
+                        done = k * generations + generation
+                        progress(done, len(starts) * generations, least)
+                    check_interrupt()
+    except KeyboardInterrupt:
+        interrupted = True
     rule = _rule(library, found, validation.scale_ms)
     record = validation.record(
-        rule, "cross-entropy", workload, costs, seed, generations
+        rule, "cross-entropy", workload, costs, seed, generations, interrupted
     )
     return replace(rule, training=record)
 

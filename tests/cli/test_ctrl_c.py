@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import edbatch as eb
+from edbatch.policies.serving import load_serving_policy
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 LIMIT_S = 300  # compiles for the first time, on a busy machine
@@ -172,6 +173,25 @@ def test_training_that_is_interrupted_twice_can_go_on(tmp_path: Path) -> None:
     resumed.press_ctrl_c()
     assert_interrupted(resumed)
     assert "damaged" not in resumed.errors.read_text()
+
+
+def test_training_for_a_server_keeps_what_it_found(tmp_path: Path) -> None:
+    costs = tmp_path / "costs.json"
+    measured = ("edbatch", "calibrate", *RUN, "--minibatches", "1", "--out", str(costs))
+    subprocess.run([SCRIPTS / measured[0], *measured[1:]], check=True, cwd=tmp_path)
+    running = Running(
+        tmp_path,
+        *("train-policy", "--workload", "tree-lstm", "--serving", "--rate", "50%"),
+        *("--costs", str(costs), "--requests", "100", "--generations", "100000"),
+        *(*OUT, "--json"),
+    )
+    running.wait_for((tmp_path / LOG).exists)
+    running.press_ctrl_c()
+    assert_interrupted(running)
+    found = json.loads(running.output.read_text())
+    assert found["training"]["interrupted"]
+    assert left_in(tmp_path) == {"a.json", LOG, costs.name}
+    assert load_serving_policy(tmp_path / "a.json").training.interrupted
 
 
 def test_where_ctrl_c_is_ignored_it_remains_so(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +75,22 @@ def test_progress_is_told():
     assert [each[:2] for each in told] == [(k, 6) for k in range(1, 7)]
     losses = [each[2] for each in told]
     assert losses == sorted(losses, reverse=True)
+
+
+def test_ctrl_c_ends_a_training_with_the_best_so_far(rule, tmp_path):
+    told = []
+
+    def progress(*each):
+        told.append(each)
+        if len(told) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    found = trained(generations=50, progress=progress)
+    assert len(told) == 2
+    assert found.training.interrupted and not rule.training.interrupted
+    found.save(tmp_path / "a.json")
+    again = load_serving_policy(tmp_path / "a.json")
+    assert again.training == found.training and again.weights == found.weights
 
 
 def test_a_rule_for_deadlines_misses_fewer():
