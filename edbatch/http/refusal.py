@@ -39,7 +39,9 @@ class Refusal(Exception):
 
     def body(self) -> dict[str, Any]:
         """Returns what the client is told, as JSON."""
-        return {"error": {"code": self.code, "message": self.message}}
+        # A lone surrogate, as in a file name that is not UTF-8, is no text in UTF-8.
+        message = self.message.encode("utf-8", "backslashreplace").decode()
+        return {"error": {"code": self.code, "message": message}}
 
     def response(self) -> JSONResponse:
         """Returns the answer."""

@@ -128,7 +128,6 @@ class FreshInstances:
         seed: int,
         workers: int,
     ) -> None:
-        _check_callable(transform)
         _check_not_recorded(instances)
         self.workers = workers
         self._types = batched.types
@@ -257,7 +256,15 @@ def _unsendable(what: str, part: Any, error: Exception) -> LoaderError:
     )
 
 
-def _check_callable(transform: Any) -> None:
+def check_transform(transform: Any) -> None:
+    """Refuses a transform that is no function.
+
+    Args:
+        transform: What the user gave; None for none.
+
+    Raises:
+        LoaderError: It cannot be called.
+    """
     if transform is not None and not callable(transform):
         raise LoaderError(
             "transform of a loader is a function of an instance and a random generator,"

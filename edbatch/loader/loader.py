@@ -15,7 +15,12 @@ from edbatch.errors import LoaderError, shown
 from edbatch.graph.type_table import x64_enabled
 from edbatch.loader.device import Settings, send
 from edbatch.loader.fresh import Transform
-from edbatch.loader.instances import FreshInstances, KeptInstances, data_set
+from edbatch.loader.instances import (
+    FreshInstances,
+    KeptInstances,
+    check_transform,
+    data_set,
+)
 from edbatch.loader.minibatch import Minibatch
 from edbatch.loader.order import epoch_order, evenly_spaced
 from edbatch.loader.prefetch import map_ahead
@@ -170,6 +175,7 @@ class Loader:
         workers = _count("workers", workers, 0)
         seed = _count("seed", seed, 0)
         _check_instances(len(data), self.batch_size, drop_last)
+        check_transform(transform)
         self._settings = Settings(x64_enabled())
         self._data: KeptInstances | FreshInstances
         if keep:

@@ -107,6 +107,13 @@ def test_errors_of_the_model_are_told_from_those_of_the_server():
         assert "SECRET" not in refusal.message
 
 
+def test_messages_that_are_no_utf8():
+    """As of a file name in another encoding."""
+    refusal = refusal_of(InputError(ValueError("no file \udcff.txt")))
+    body = json.loads(refusal.response().body)
+    assert body["error"]["message"].endswith("no file \\udcff.txt")
+
+
 def test_long_messages_are_cut():
     assert first_line(ValueError("x" * 10_000)).endswith("x...")
     assert len(first_line(ValueError("x" * 10_000))) == 300

@@ -381,6 +381,7 @@ def test_what_cannot_be_sent_to_workers(params):
         ({"keep": False, "group_by_size": True}, "group_by_size sorts by the sizes"),
         ({"keep": False, "workers": 1, "prefetch": 0}, "but prefetch is 0; leave it"),
         ({"keep": False, "transform": 3}, "transform of a loader is a function of"),
+        ({"transform": 3}, "transform of a loader is a function of"),
         ({"workers": -1}, "workers of a loader is a whole number, 0 or more"),
     ],
 )
