@@ -19,6 +19,7 @@ EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141  # as of a program that SIGPIPE has ended
 DEBUG = "EDBATCH_DEBUG"
 _JAX_FOLDER = "jax_compilation_cache_dir"
+_OF_OWN_MODELS = ("--model", "--instances")  # where a command has them
 
 
 class CommandError(EdbatchError, ValueError):
@@ -110,6 +111,12 @@ def _sentence(error: Exception) -> str:
         message = error.format_message().rstrip(".")
         context: typer.Context | None = getattr(error, "ctx", None)
         command = context.command_path if context else "edbatch"
+        if getattr(error, "option_name", None) in _OF_OWN_MODELS:
+            return (
+                f"{command} runs ready workloads, which edbatch workloads lists, and"
+                " takes no model of your own; edbatch explain --model says what a"
+                " minibatch of yours costs, and eb.batch runs it in Python"
+            )
         return f"{message}; see '{command} --help'"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used: {error.strerror}"

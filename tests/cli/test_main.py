@@ -136,3 +136,10 @@ def test_a_reader_that_has_left_is_no_error(command) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("command", ["bench", "run"])
+@pytest.mark.parametrize("option", ["--model", "--instances"])
+def test_commands_for_ready_workloads_say_so(assert_fails, command, option) -> None:
+    message = f"edbatch {command} runs ready workloads.*; edbatch explain --model says"
+    assert_fails(message, command, option, "mine:model")
