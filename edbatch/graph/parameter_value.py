@@ -46,8 +46,9 @@ def parameters_as_values(recorder: InstanceTape, tree: Any) -> Any:
         leaves, treedef = jax.tree.flatten(tree)
     except (TypeError, ValueError) as error:
         raise RecordingError(
-            "what the model returns, or asks the value of, is no pytree of JAX"
-            f" ({error}); give the keys of a dict one type, and lists for iterators"
+            "what the model returns, asks the value of, or puts into a padded list is"
+            f" no pytree of JAX ({error}); give the keys of a dict one type, and lists"
+            " for iterators"
         ) from error
     return jax.tree.unflatten(treedef, map(as_value, leaves))
 

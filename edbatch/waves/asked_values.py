@@ -1,8 +1,9 @@
 """Values that instances have asked for, and where each of them will stand."""
 
+import gc
 from collections.abc import Iterator, Sequence
 from numbers import Number
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +15,11 @@ from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.output_recording import RETURNED
 from edbatch.waves.instance_run import InstanceRun
 
-# Leaves of a result that hold no handle.
+# What holds no handle, or none of the result's: an exception leads to all variables of
+# the functions that it went through.
 _PLAIN = (
-    *(np.ndarray, np.generic, Array, Number, str, bytes),
-    *(type, FunctionType, ModuleType),
+    *(np.ndarray, np.generic, Array, Number, str, bytes, type(None)),
+    *(type, FunctionType, ModuleType, FrameType, TracebackType),
 )
 _MOST_SEEN = 10_000  # objects that one leaf leads to
 
@@ -104,23 +106,4 @@ def _check_opaque(leaf: Any) -> None:
             )
         if id(each) not in seen and not isinstance(each, _PLAIN):
             seen.add(id(each))
-            waiting += _contents(each)
-
-
-def _contents(value: Any) -> list[Any]:
-    """What a collection holds, and the attributes of an object."""
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(value)
-    slots = (getattr(value, name, None) for name in _slots(type(value)))
-    return [*getattr(value, "__dict__", {}).values(), *slots]
-
-
-def _slots(kind: type) -> list[str]:
-    """The names of a class's slots."""
-    found: list[str] = []
-    for each in kind.__mro__:
-        own = vars(each).get("__slots__", ())
-        found += [own] if isinstance(own, str) else own
-    return found
+            waiting += gc.get_referents(each)

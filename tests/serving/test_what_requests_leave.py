@@ -121,16 +121,23 @@ def test_results_in_which_nobody_would_find_handles(result, message):
     def model(params, word):
         if word < 0:
             return Answer(word)  # without handles it is the user's own matter
+        if word == 2:  # its traceback leads to the handle, but it does not hold it
+            state = embed(params, word)
+            try:
+                raise ValueError(word)
+            except ValueError as error:
+                return Answer(error), state[0]
         state, _ = embed(params, word)
         return result(state) if word else state
 
     params = make_params()
     with eb.Server(eb.batch(model), params) as server:
-        bad, good, plain = (server.submit_nowait(word) for word in (1, 0, -1))
+        bad, good, plain, raised = map(server.submit_nowait, (1, 0, -1, 2))
         with pytest.raises(eb.RecordingError, match=message):
             bad.result(60)
         np.testing.assert_allclose(good.result(60), model(params, 0))
         assert plain.result(60) == Answer(-1)
+        assert isinstance(raised.result(60)[0].state, ValueError)
 
 
 @pytest.mark.parametrize("name", ["greedy", "zoo:lattice-lstm"])
