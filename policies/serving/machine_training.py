@@ -119,23 +119,28 @@ def train_serving_machine(
     heuristic = _start(validation)
     found = _machine(task, heuristic, ENCODINGS[0], validation.scale_ms, {})
     least = validation.loss(found)
-    encodings = [
-        kind for kind, most in enumerate(MOST_TYPES) if library.num_types <= most
+    lessons = [
+        _lesson(validation, heuristic, kind)
+        for kind, most in enumerate(MOST_TYPES)
+        if library.num_types <= most
     ]
     interrupted = False
     try:
         with deferred_interrupt() as check_interrupt:
-            for k, kind in enumerate(encodings):
-                lesson = _lesson(validation, heuristic, kind)
+            tables = (
+                (k * episodes + done, lesson, table)
+                for k, lesson in enumerate(lessons)
                 for done, table in _rounds(
                     task, lesson, episodes, seed, check_interrupt
-                ):
-                    for machine in _machines(validation, heuristic, table, lesson):
-                        loss = validation.loss(machine)
-                        if loss < least:
-                            found, least = machine, loss
-                    if progress is not None:
-                        progress(k * episodes + done, len(encodings) * episodes, least)
+                )
+            )
+            for done, lesson, table in tables:
+                for machine in _machines(validation, heuristic, table, lesson):
+                    loss = validation.loss(machine)
+                    if loss < least:
+                        found, least = machine, loss
+                if progress is not None:
+                    progress(done, len(lessons) * episodes, least)
     except KeyboardInterrupt:
         interrupted = True
     record = validation.record(

@@ -122,20 +122,23 @@ def train_serving_policy(
     best = best_of(task, validation.heuristics, validation.traces)
     starts = _starts(library, best)
     found, least = starts[0][0], np.inf
+    means = (  # behind how many generations are done; a start is none of them
+        (generation and k * generations + generation, mean)
+        for k, start in enumerate(starts)
+        for generation, mean in enumerate(
+            _search(validation, start, generations, population, seed, rng)
+        )
+    )
     interrupted = False
     try:
         with deferred_interrupt() as check_interrupt:
-            for k, start in enumerate(starts):
-                for generation, mean in enumerate(
-                    _search(validation, start, generations, population, seed, rng)
-                ):
-                    loss = validation.loss(_rule(library, mean, validation.scale_ms))
-                    if loss < least:
-                        found, least = mean, loss
-                    if progress is not None and generation:
-                        done = k * generations + generation
-                        progress(done, len(starts) * generations, least)
-                    check_interrupt()
+            for done, mean in means:
+                loss = validation.loss(_rule(library, mean, validation.scale_ms))
+                if loss < least:
+                    found, least = mean, loss
+                if progress is not None and done:
+                    progress(done, len(starts) * generations, least)
+                check_interrupt()
     except KeyboardInterrupt:
         interrupted = True
     rule = _rule(library, found, validation.scale_ms)
