@@ -122,7 +122,7 @@ def train_serving_policy(
     best = best_of(task, validation.heuristics, validation.traces)
     starts = _starts(library, best)
     found, least = starts[0][0], np.inf
-    means = (  # behind how many generations are done; a start is none of them
+    means = (  # each with how many generations are done; of a start, 0
         (generation and k * generations + generation, mean)
         for k, start in enumerate(starts)
         for generation, mean in enumerate(
