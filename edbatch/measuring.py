@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -40,11 +41,12 @@ def _square(array: Array) -> Array:
     return jnp.square(array)
 
 
-def loss_of(function: BatchedFunction) -> Callable[[Any, Any], Array]:
+def loss_of(function: BatchedFunction, rng: Any = None) -> Callable[[Any, Any], Array]:
     """Makes the loss whose gradient is measured.
 
     Args:
         function: A batched function.
+        rng: A key, for cells that draw random numbers.
 
     Returns:
         `half_squares` of its outputs, a function of parameters and a plan.
@@ -58,9 +60,32 @@ def loss_of(function: BatchedFunction) -> Callable[[Any, Any], Array]:
     """
 
     def loss(params: Any, plan: Any) -> Array:
-        return half_squares(function.apply(params, plan))
+        return half_squares(function.apply(params, plan, rng=rng))
 
     return loss
+
+
+def add_up(found: Iterable[tuple[Array, Any]]) -> tuple[Array, Any]:
+    """Adds the values and gradients of parts of a minibatch.
+
+    Args:
+        found: Of each part, at least one. Gradients by integers are of float0, and
+            stay as they are.
+
+    Returns:
+        The sums.
+
+    Example:
+        >>> total, gradient = add_up([(1.0, np.ones(2)), (2.0, np.ones(2))])
+        >>> total, gradient.tolist()
+        (3.0, [2.0, 2.0])
+    """
+    return reduce(partial(jax.tree.map, _add), found)
+
+
+def _add(left: Any, right: Any) -> Any:
+    has_no_sum = getattr(left, "dtype", None) == jax.dtypes.float0
+    return left if has_no_sum else left + right
 
 
 def run_all(step: Callable[[Any], Any], plans: Iterable[Any]) -> Any:

@@ -24,7 +24,7 @@ from functools import partial
 import numpy as np
 
 import edbatch as eb
-from edbatch.benchmark import BenchmarkConfig, calibrate
+from edbatch.benchmark import calibrate
 from edbatch.benchmark.minibatches import random_params
 from edbatch.graph import GraphStructure
 from edbatch.measuring import side_by_side
@@ -120,10 +120,7 @@ def by_cost(costs: CostModel) -> Callable[[Schedule, GraphStructure], float]:
 
 def compare(workload_name: str, arguments: Arguments) -> Outcome:
     workload = get_workload(workload_name)
-    config = BenchmarkConfig(
-        workload_name, hidden=arguments.hidden, seed=arguments.seed
-    )
-    params = random_params(workload, config)
+    params = random_params(workload, arguments.hidden, arguments.seed)
     some = max(1, arguments.minibatches // 2)
     sizes = [some, some, arguments.train, arguments.minibatches]
     rng = np.random.default_rng(arguments.seed)

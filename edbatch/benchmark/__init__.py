@@ -2,6 +2,7 @@
 
 from edbatch.benchmark.calibration import Calibration, Prediction, calibrate
 from edbatch.benchmark.config import PLANNERS, SYSTEMS, BenchmarkConfig
+from edbatch.benchmark.minibatches import MeasuredModel
 from edbatch.benchmark.procedure import run_benchmark
 from edbatch.benchmark.result import BenchmarkResult, MinibatchFacts, Row
 from edbatch.errors import BenchmarkError, UnsupportedError
@@ -13,6 +14,7 @@ __all__ = [
     "BenchmarkError",
     "BenchmarkResult",
     "Calibration",
+    "MeasuredModel",
     "MinibatchFacts",
     "Prediction",
     "Row",

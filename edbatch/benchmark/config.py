@@ -21,6 +21,8 @@ SYSTEMS = (
     "exact",
 )
 
+TRAINING = 12  # minibatches to train a policy on, a third of them held out
+
 # Among policies that are compared, the one that is trained or given as a file.
 LEARNED = "learned"
 
@@ -47,9 +49,10 @@ class BenchmarkConfig:
     """The settings of a benchmark.
 
     Attributes:
-        workload: Name of a workload.
+        workload: Name of a workload; of a model of one's own, what to call it.
         options: Options of the workload, as for `edbatch.models.get_workload`.
-        hidden: Length of the model's states.
+        hidden: Length of a workload's states; None for a model of one's own, whose
+            parameters decide it.
         batch_size: Instances per minibatch.
         data: Files or folders with the workload's instances; sampled ones if empty.
         policy: Policy of the system `edbatch`: a name or a policy file; if None, one
@@ -75,7 +78,7 @@ class BenchmarkConfig:
 
     workload: str = "tree-lstm"
     options: dict[str, Any] = field(default_factory=dict)
-    hidden: int = 128
+    hidden: int | None = 128
     batch_size: int = 64
     data: tuple[Path, ...] = ()
     policy: str | None = None
@@ -89,10 +92,11 @@ class BenchmarkConfig:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "batch_size", "rounds", "minibatches"):
-            if getattr(self, name) < 1:
+            given = getattr(self, name)
+            if given is not None and given < 1:
                 option = name.replace("_", "-")
                 raise BenchmarkError(
-                    f"--{option} must be 1 or more but is {getattr(self, name)};"
+                    f"--{option} must be 1 or more but is {given};"
                     f" leave it out for {getattr(BenchmarkConfig, name)}"
                 )
         if self.seed < 0:
@@ -124,6 +128,11 @@ class BenchmarkConfig:
         if self.compiles_only:
             return ("edbatch",)
         return self.policies or self.systems
+
+    @property
+    def most_instances(self) -> int:
+        """How many instances there are in minibatches, if each is in one alone."""
+        return self.batch_size * (self.minibatches + TRAINING * self.trains)
 
     @property
     def trains(self) -> bool:

@@ -76,7 +76,9 @@ class Exact(StagedSystem):
                 f" {MOST_GROUPS}, and take minutes to compile for every minibatch"
             )
         run = _program(stages)
-        train = jax.value_and_grad(lambda *inputs: half_squares(run(*inputs)))
+        train = jax.value_and_grad(
+            lambda *inputs: half_squares(run(*inputs)), allow_int=True
+        )
         return ExactPlan(stages.graph, jax.jit(run), jax.jit(train), stages.pools)
 
     def forward(self, plan: ExactPlan) -> tuple[Array, ...]:

@@ -134,7 +134,7 @@ class Levels(StagedSystem):
         def loss(params: Any) -> Array:
             return self._loss(self._forward(params, plan, self._call_kept))
 
-        return jax.value_and_grad(loss)(self.params)
+        return jax.value_and_grad(loss, allow_int=True)(self.params)
 
     def _forward(
         self, params: Any, plan: LevelsPlan, run: Callable[..., Arenas]

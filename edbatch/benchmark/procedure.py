@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -23,9 +24,10 @@ from edbatch.benchmark.measure import (
     warm_up,
 )
 from edbatch.benchmark.minibatches import (
+    MeasuredModel,
     choose_policy,
     draw_minibatches,
-    random_params,
+    ready_model,
 )
 from edbatch.benchmark.peak import peak_gflops
 from edbatch.benchmark.program_counts import ProgramCounts, count_program
@@ -35,7 +37,7 @@ from edbatch.cell.flops import count_flops
 from edbatch.compilation.settings import fine_only
 from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph
-from edbatch.models import get_workload
+from edbatch.graph.node_keys import GENERATOR
 from edbatch.plan import Plan
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.target import usable_cores
@@ -68,19 +70,23 @@ class _Clock:
 
 @fine_only
 def run_benchmark(
-    config: BenchmarkConfig, progress: Progress | None = None
+    config: BenchmarkConfig,
+    progress: Progress | None = None,
+    model: MeasuredModel | None = None,
 ) -> BenchmarkResult:
     """Compares systems on the same minibatches.
 
     Args:
         config: What to measure.
         progress: Called as ``progress(done, total, what)``.
+        model: A model of one's own, in place of the workload that `config` names; its
+            options, data and hidden size have no meaning then.
 
     Returns:
-        The result. A system that cannot run the workload is left out, with the reason.
+        The result. A system that cannot run the model is left out, with the reason.
 
     Raises:
-        EdbatchError: The workload, the data or the policy cannot be used.
+        EdbatchError: The workload, the data, the model or the policy cannot be used.
 
     Example:
         >>> config = BenchmarkConfig(
@@ -91,18 +97,20 @@ def run_benchmark(
         >>> result.row("edbatch").max_abs_error < 1e-5
         True
     """
-    workload = get_workload(config.workload, **config.options)
-    params = random_params(workload, config)
-    drawn = draw_minibatches(workload, config)
-    policy, described = choose_policy(workload, params, config, drawn.training)
+    numpy_rng = np.random.default_rng(config.seed)
+    if model is None:
+        model = ready_model(config, numpy_rng)
+    drawn = draw_minibatches(model.instances, config, numpy_rng)
+    policy, described = choose_policy(model, config, drawn.training)
     names = config.measured
     rounds = 1 if config.compiles_only else config.rounds
     count = len(drawn.measured)
     clock = _Clock(progress, count * (1 + len(names) * (1 + rounds)))
     train = config.train
-    systems = _systems(config, workload.model, params, policy)
+    rng = jax.random.key(config.seed, impl=GENERATOR)
+    systems = _systems(config, model, policy, rng)
     with count_compiles() as compiles:
-        reference = Unbatched(workload.model, params)
+        reference = Unbatched(model.function, model.params, rng)
         clock.start("warming up unbatched")
         references = None
         if not config.compiles_only:
@@ -125,7 +133,7 @@ def run_benchmark(
         clock.tick,
         train=train,
     )
-    graphs = _graphs(workload.model, params, drawn.measured)
+    graphs = _graphs(model, drawn.measured)
     peak = None
     if not config.compiles_only:
         clock.start("the peak")
@@ -149,11 +157,18 @@ def run_benchmark(
 
 
 def _systems(
-    config: BenchmarkConfig, model: Callable[[Any, Any], Any], params: Any, policy: Any
+    config: BenchmarkConfig, model: MeasuredModel, policy: Any, rng: Any
 ) -> list[System]:
     are_policies = bool(config.policies) and not config.compiles_only
     return [
-        make_system(each, model, params, policy, is_policy=are_policies)
+        make_system(
+            each,
+            model.function,
+            model.params,
+            policy,
+            rng=rng,
+            is_policy=are_policies,
+        )
         for each in config.measured
     ]
 
@@ -190,10 +205,8 @@ def _warm_up(
     return warm, left_out
 
 
-def _graphs(
-    model: Any, params: Any, minibatches: list[list[Any]]
-) -> list[DataflowGraph]:
-    recorder = eb.batch(model, params=params)
+def _graphs(model: MeasuredModel, minibatches: list[list[Any]]) -> list[DataflowGraph]:
+    recorder = eb.batch(model.function, params=model.params)
     return [recorder.graph(each) for each in minibatches]
 
 
@@ -277,7 +290,7 @@ def _in_place_percent(plan: Plan) -> float:
 def _count_program(system: System, warm: WarmUp) -> ProgramCounts | None:
     if not isinstance(system, Batched) or system.name not in PLANNERS:
         return None
-    run = jax.jit(system.batched.apply)
+    run = jax.jit(partial(system.batched.apply, rng=system.rng))
     return count_program(run, system.params, warm.plans[0])
 
 

@@ -43,7 +43,7 @@ from edbatch.benchmark.staging import (
 from edbatch.cell.program import Packed
 from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph, NodeType, TypeTable, merge
-from edbatch.measuring import half_squares
+from edbatch.measuring import add_up, half_squares
 
 _GRAIN = 8  # counts of nodes are rounded up to it, to compile less often
 
@@ -122,7 +122,7 @@ class Scan(StagedSystem):
         super().__init__(model, params)
         self._run = jax.jit(self._program, static_argnums=0)
         self._train = jax.jit(
-            jax.value_and_grad(self._loss, argnums=1), static_argnums=0
+            jax.value_and_grad(self._loss, argnums=1, allow_int=True), static_argnums=0
         )
 
     def plan(self, recordings: Sequence[DataflowGraph]) -> list[ScanPlan]:
@@ -140,8 +140,9 @@ class Scan(StagedSystem):
 
     def train(self, plan: list[ScanPlan]) -> tuple[Array, Any]:
         """Runs one program per part, and adds."""
-        found = [self._train(part.layout, self.params, *part.arrays) for part in plan]
-        return jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *found)
+        return add_up(
+            self._train(part.layout, self.params, *part.arrays) for part in plan
+        )
 
     def results(
         self, plan: list[ScanPlan], outcome: list[tuple[Array, ...]]

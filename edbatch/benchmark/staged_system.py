@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph, TypeTable, record
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.parameters import abstract
@@ -34,10 +35,21 @@ class StagedSystem(ABC):
         self._memory = CallMemory()
 
     def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
-        """Records the model on each instance."""
-        return [
+        """Records the model on each instance.
+
+        Raises:
+            UnsupportedError: Its cells draw random numbers.
+        """
+        found = [
             record(self.model, self._types, [each], self._memory) for each in instances
         ]
+        draw = {each.key.cell for each in self._types.types if each.takes_rng}
+        if draw:
+            raise UnsupportedError(
+                f"it gives no keys to cells that draw random numbers, as"
+                f" {', '.join(sorted(draw))} can"
+            )
+        return found
 
     @abstractmethod
     def plan(self, recordings: Sequence[DataflowGraph]) -> Any:

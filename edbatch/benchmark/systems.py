@@ -1,7 +1,6 @@
 """The systems that are compared: what each does with a minibatch."""
 
 from collections.abc import Callable, Sequence
-from operator import add
 from typing import Any, Protocol
 
 import jax
@@ -16,7 +15,7 @@ from edbatch.compiler import Compiler
 from edbatch.graph import DataflowGraph
 from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
-from edbatch.measuring import half_squares, loss_of
+from edbatch.measuring import add_up, half_squares, loss_of
 from edbatch.memory_planner import Planner
 from edbatch.plan import Plan
 from edbatch.schedule import Policy
@@ -62,6 +61,7 @@ class Batched:
         policy: Policy,
         planner: Planner | None = None,
         compiler: Compiler | None = None,
+        rng: Any = None,
     ) -> None:
         self.name = name
         self.about = (
@@ -77,7 +77,9 @@ class Batched:
             compiler=compiler,
             cache_bytes=0,
         )
-        self._train = eb.jit(jax.value_and_grad(loss_of(self.batched)), tiers="fine")
+        self.rng = rng
+        loss = loss_of(self.batched, rng)
+        self._train = eb.jit(jax.value_and_grad(loss, allow_int=True), tiers="fine")
 
     def record(self, instances: Sequence[Any]) -> list[DataflowGraph]:
         """Records the model on each instance."""
@@ -89,7 +91,7 @@ class Batched:
 
     def forward(self, plan: Plan) -> Any:
         """Runs the plan."""
-        return self.batched.apply(self.params, plan)
+        return self.batched.apply(self.params, plan, rng=self.rng)
 
     def train(self, plan: Plan) -> tuple[Any, Any]:
         """Runs the plan and its gradient."""
@@ -109,9 +111,10 @@ class Unbatched:
         " dispatch at every node"
     )
 
-    def __init__(self, model: Model, params: Any) -> None:
+    def __init__(self, model: Model, params: Any, rng: Any = None) -> None:
         self.model = model
         self.params = params
+        self._rng = rng
 
     def record(self, instances: Sequence[Any]) -> list[Any]:
         """Has nothing to record."""
@@ -124,20 +127,24 @@ class Unbatched:
     def forward(self, plan: list[Any]) -> list[Any]:
         """Calls the model on each instance."""
         with jitted_cells():
-            return [self.model(self.params, each) for each in plan]
+            return [self._call(self.params, plan, k) for k in range(len(plan))]
 
     def train(self, plan: list[Any]) -> tuple[Any, Any]:
         """Differentiates the model on each instance, and adds."""
 
-        def loss(params: Any, instance: Any) -> Any:
-            return half_squares(self.model(params, instance))
+        def loss(params: Any, k: int) -> Any:
+            return half_squares(self._call(params, plan, k))
 
-        total: Any = None
+        step = jax.value_and_grad(loss, allow_int=True)
         with jitted_cells():
-            for each in plan:
-                found = jax.value_and_grad(loss)(self.params, each)
-                total = found if total is None else jax.tree.map(add, total, found)
-        return total
+            return add_up(step(self.params, k) for k in range(len(plan)))
+
+    def _call(self, params: Any, instances: list[Any], k: int) -> Any:
+        """Calls the model on one instance, whose cells draw as in the minibatch."""
+        if self._rng is None:
+            return self.model(params, instances[k])
+        with eb.cell_keys(self._rng, k):
+            return self.model(params, instances[k])
 
     def results(self, plan: list[Any], outcome: list[Any]) -> list[Any]:
         """Returns the outputs per instance."""
@@ -145,7 +152,13 @@ class Unbatched:
 
 
 def make_system(
-    name: str, model: Model, params: Any, policy: Policy, *, is_policy: bool = False
+    name: str,
+    model: Model,
+    params: Any,
+    policy: Policy,
+    *,
+    rng: Any = None,
+    is_policy: bool = False,
 ) -> System:
     """Makes a system.
 
@@ -154,6 +167,7 @@ def make_system(
         model: The model for one instance.
         params: Its parameters.
         policy: The policy of the system ``edbatch``, and the one called ``learned``.
+        rng: A key, for cells that draw random numbers.
         is_policy: Whether `name` is that of a policy.
 
     Raises:
@@ -161,13 +175,15 @@ def make_system(
     """
     if is_policy:
         chosen = policy if name == LEARNED else eb.get_policy(name)
-        return Batched(name, model, params, chosen)
+        return Batched(name, model, params, chosen, rng=rng)
     if name in ("edbatch", "agenda", "depth"):
         chosen = policy if name == "edbatch" else eb.get_policy(name)
-        return Batched(name, model, params, chosen)
+        return Batched(name, model, params, chosen, rng=rng)
     if name in PLANNERS:
-        return Batched(name, model, params, policy, *PLANNERS[name])
-    for each in (Unbatched, Scan, ScanSorted, Levels, Exact):
+        return Batched(name, model, params, policy, *PLANNERS[name], rng=rng)
+    if name == Unbatched.name:
+        return Unbatched(model, params, rng)
+    for each in (Scan, ScanSorted, Levels, Exact):
         if each.name == name:
             return each(model, params)
     raise AssertionError(f"the configuration knows the systems, so not {name!r}")

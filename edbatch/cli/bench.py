@@ -10,6 +10,8 @@ from edbatch.cli.one_sentence import CommandError
 
 if TYPE_CHECKING:
     from edbatch.benchmark import BenchmarkConfig, BenchmarkResult
+    from edbatch.benchmark.procedure import Progress
+    from edbatch.cli.task import Task
 
 # Two tables, of which each fits a narrow terminal: fields of a row, and their heads.
 _SPEED = {
@@ -51,14 +53,11 @@ _TRAIN = {
 }
 
 
+@options.spread
 def bench(
-    workload: options.Workload = "tree-lstm",
-    data: options.Data = None,
-    arity: options.Arity = None,
-    classify: options.Classify = None,
-    hidden: Annotated[
-        int, typer.Option(metavar="H", min=1, help="Length of the model's states.")
-    ] = 128,
+    *,
+    task_options: options.TaskOptions,
+    hidden: options.Hidden = None,
     batch_size: options.BatchSize = 64,
     policy: Annotated[
         str | None,
@@ -151,8 +150,9 @@ def bench(
 ) -> None:
     """Compare the speed of edbatch with other ways to batch.
 
-    All systems run the same minibatches of one model, taking turns, warmed up, with
-    random parameters, and their outputs are compared with the unbatched model. Times
+    The model is a ready workload, tree-lstm by default, with random parameters, or
+    your own with those of --params. All systems run the same minibatches, taking
+    turns, warmed up, and their outputs are compared with the unbatched model. Times
     are per minibatch; 'to exact' is the forward pass relative to a program that was
     compiled for that very minibatch, 'max error' is over every output of every
     instance. Keep the machine otherwise idle.
@@ -161,9 +161,13 @@ def bench(
 
     Example: edbatch bench --workload lattice-lstm --policy zoo:lattice-lstm --policies
     learned,agenda,greedy
+
+    Example: edbatch bench --model my_model:model --params my_model:params --instances
+    my_model:instances --systems edbatch,unbatched,levels
     """
     import edbatch as eb
     from edbatch.benchmark import PLANNERS, SYSTEMS, BenchmarkConfig
+    from edbatch.cli.task import load_task
 
     if keep_memory and not eb.keep_memory():
         raise CommandError(
@@ -173,13 +177,15 @@ def bench(
     _check_comparison(systems, policies, planner)
     default = tuple(PLANNERS) if planner else SYSTEMS
 
-    given = {"arity": arity, "classify": classify}
+    task_options.check_hidden(hidden)
+    given = {"arity": task_options.arity, "classify": task_options.classify}
+    own = task_options.model
     config = BenchmarkConfig(
-        workload=workload or "tree-lstm",
+        workload=own or task_options.workload or "tree-lstm",
         options={name: value for name, value in given.items() if value is not None},
-        hidden=hidden,
+        hidden=None if own else hidden or 128,
         batch_size=batch_size,
-        data=tuple(data or ()),
+        data=tuple(task_options.data or ()),
         policy=policy,
         systems=_names(systems) if systems is not None else default,
         policies=_names(policies or ""),
@@ -189,7 +195,10 @@ def bench(
         compiles_only=compiles_only,
         train=train,
     )
-    result = _run(config)
+    task = None
+    if not task_options.is_ready:
+        task = load_task(task_options, seed, config.most_instances)
+    result = _run(config, task)
     if json:
         print_json(result.to_json())
     else:
@@ -219,7 +228,7 @@ def _names(systems: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in systems.split(",") if each.strip())
 
 
-def _run(config: "BenchmarkConfig") -> "BenchmarkResult":
+def _run(config: "BenchmarkConfig", task: "Task | None") -> "BenchmarkResult":
     from edbatch.benchmark import run_benchmark
 
     with progress_bar() as bar:
@@ -229,13 +238,32 @@ def _run(config: "BenchmarkConfig") -> "BenchmarkResult":
             what = what.capitalize()
             bar.update(shown, completed=done, total=total, description=what)
 
-        return run_benchmark(config, progress)
+        if task is None:
+            return run_benchmark(config, progress)
+        return _run_own(config, progress, task)
+
+
+def _run_own(
+    config: "BenchmarkConfig", progress: "Progress", task: "Task"
+) -> "BenchmarkResult":
+    """Measures the user's own model, whose errors are one sentence."""
+    from edbatch.benchmark import MeasuredModel, run_benchmark
+    from edbatch.benchmark.minibatches import with_arrays
+    from edbatch.cli import user_code
+    from edbatch.cli.minibatches import paths_are_known, say_if_repeated
+
+    say_if_repeated(config.batch_size, len(task.instances))
+    params = with_arrays(task.params, config.seed)
+    model = MeasuredModel(config.workload, task.model, params, task.instances)
+    with user_code.running("the model"), task.hinting_at_params(), paths_are_known():
+        return run_benchmark(config, progress, model)
 
 
 def _print(result: "BenchmarkResult") -> None:
     config, facts = result.config, result.minibatch
+    hidden = "" if config.hidden is None else f", hidden {config.hidden}"
     title = (
-        f"{config.workload}, hidden {config.hidden}: {config.minibatches} minibatches"
+        f"{config.workload}{hidden}: {config.minibatches} minibatches"
         f" of {facts.instances} instances, {facts.nodes:,.0f} nodes,"
         f" {facts.gflop:.3g} Gflop, lower bound {facts.lower_bound:.1f} batches;"
         " milliseconds per minibatch"
@@ -292,7 +320,7 @@ def _print_shares(result: "BenchmarkResult") -> None:
         " recordings (plan, run); shares of the former"
     )
     if limit:
-        title += f"; the limit, {limit:.2f} ms, is the products at the peak"
+        title += f"; the limit, {limit:.3g} ms, is the products at the peak"
     print_table(heads, rows, title)
 
 

@@ -52,6 +52,7 @@ def calibrate(
 
     Example: edbatch calibrate --workload lattice-lstm --hidden 128 --out costs.json
     """
+    from edbatch.benchmark.minibatches import with_arrays
     from edbatch.cli.output_file import check_writable
     from edbatch.cli.task import load_task
 
@@ -59,8 +60,9 @@ def calibrate(
     task_options.check_hidden(hidden)
     task = load_task(task_options, seed, 2 * batch_size * minibatches)
     hidden = None if task_options.model is not None else hidden or 128
-    values = task.params
-    if hidden is not None:
+    if hidden is None:
+        values = with_arrays(task.params, seed)
+    else:
         values = _ready_params(task_options, hidden, seed)
     found = _measure(task, values, hidden, batch_size, minibatches, rounds, seed)
     if out is not None:
@@ -76,7 +78,6 @@ def calibrate(
 
 
 def _ready_params(task_options: options.TaskOptions, hidden: int, seed: int) -> Any:
-    from edbatch.benchmark import BenchmarkConfig
     from edbatch.benchmark.minibatches import random_params
     from edbatch.cli.task import find_workload
 
@@ -85,7 +86,7 @@ def _ready_params(task_options: options.TaskOptions, hidden: int, seed: int) -> 
     ready = find_workload(
         name, arity=task_options.arity, classify=task_options.classify
     )
-    return random_params(ready, BenchmarkConfig(name, hidden=hidden, seed=seed))
+    return random_params(ready, hidden, seed)
 
 
 def _measure(

@@ -114,8 +114,8 @@ def _sentence(error: Exception) -> str:
         if getattr(error, "option_name", None) in _OF_OWN_MODELS:
             return (
                 f"{command} runs ready workloads, which edbatch workloads lists, and"
-                " takes no model of your own; edbatch explain --model says what a"
-                " minibatch of yours costs, and eb.batch runs it in Python"
+                " takes no model of your own; edbatch bench --model measures"
+                " yours, and eb.batch runs it in Python"
             )
         return f"{message}; see '{command} --help'"
     if isinstance(error, OSError) and error.filename is not None:

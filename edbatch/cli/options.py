@@ -175,6 +175,11 @@ class TaskOptions:
     instances: Instances = None
     params: Params = None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a ready workload is meant, if none is named the default one."""
+        return self.model is None and self.instances is None and self.params is None
+
     def check_hidden(self, hidden: int | None) -> None:
         """Checks that a hidden size is given for ready workloads alone.
 

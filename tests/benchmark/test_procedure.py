@@ -2,14 +2,21 @@ import json
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import edbatch as eb
-from edbatch.benchmark import SYSTEMS, BenchmarkConfig, BenchmarkError, run_benchmark
+from edbatch.benchmark import (
+    SYSTEMS,
+    BenchmarkConfig,
+    BenchmarkError,
+    MeasuredModel,
+    run_benchmark,
+)
 from edbatch.benchmark.compile_counter import count_compiles
 from edbatch.benchmark.measure import warm_up
-from edbatch.benchmark.minibatches import draw_minibatches, random_params
+from edbatch.benchmark.minibatches import draw_minibatches, random_params, ready_model
 from edbatch.benchmark.systems import Batched, Unbatched
 from edbatch.data import Tree
 from edbatch.errors import EdbatchError
@@ -107,11 +114,13 @@ def test_policies_in_place_of_systems(monkeypatch):
     config = replace(SMALL, policy=None, policies=names, batch_size=6, rounds=1)
     result = run_benchmark(config)
     assert [row.system for row in result.rows] == [*names]
-    drawn = draw_minibatches(get_workload("tree-lstm"), config).measured
-    params = random_params(get_workload("tree-lstm"), config)
+    rng = np.random.default_rng(config.seed)
+    model = ready_model(config, rng)
+    drawn = draw_minibatches(model.instances, config, rng).measured
+    params = model.params
     for row in result.rows:
         assert row.max_abs_error < 1e-6
-        batched = eb.batch(get_workload("tree-lstm").model, row.system, params=params)
+        batched = eb.batch(model.function, row.system, params=params)
         assert row.batches == np.mean([batched.plan(d).report.batches for d in drawn])
     depth, _, greedy = (row.batches for row in result.rows)
     assert depth > greedy
@@ -227,28 +236,33 @@ def test_a_name_that_does_not_exist(changes, message):
         run_benchmark(replace(SMALL, **changes))
 
 
+def draw(config):
+    rng = np.random.default_rng(config.seed)
+    return draw_minibatches(ready_model(config, rng).instances, config, rng)
+
+
 def test_minibatches_share_no_instance():
     config = replace(SMALL, policy=None)
-    drawn = draw_minibatches(get_workload("tree-lstm"), config)
+    drawn = draw(config)
     measured = [id(each) for batch in drawn.measured for each in batch]
     training = {id(each) for batch in drawn.training for each in batch}
     assert [len(each) for each in drawn.measured] == [3, 3]
     assert len(set(measured)) == 6
     assert not training & set(measured)
-    again = draw_minibatches(get_workload("tree-lstm"), config)
+    again = draw(config)
     assert again.measured == drawn.measured
 
 
 def test_few_instances_are_used_again(brackets):
     config = replace(SMALL, data=(brackets,), batch_size=30)
-    drawn = draw_minibatches(get_workload("tree-lstm"), config)
+    drawn = draw(config)
     assert [len(each) for each in drawn.measured] == [30, 30]
     assert len({id(each) for each in drawn.measured[0]}) == 21
 
 
 def test_no_parameter_is_zero():
     for name in ("tree-lstm", "tree-lstm-childsum", "bilstm-tagger"):
-        params = random_params(get_workload(name), SMALL)
+        params = random_params(get_workload(name), 8, 0)
         for leaf in jax.tree.leaves(params):
             assert (np.asarray(leaf) != 0).all()
             assert 0.01 < np.abs(leaf).max() < 10
@@ -282,3 +296,81 @@ def test_unbatched_compiles_its_cells_only():
     with count_compiles() as count:
         warm = warm_up(system, [trees, trees], None, count)
     assert warm.forward.compiles.tolist() == [3, 0]
+
+
+@eb.cell
+def embed(params, word, rng=None):
+    state = params["embed"][word]
+    return state if rng is None else state * jax.random.uniform(rng, state.shape)
+
+
+@eb.cell
+def join(params, left, right):
+    return jnp.tanh((left + right) @ params["w"] + params["b"])
+
+
+def own_model(params, tree):
+    if isinstance(tree, int):
+        return embed(params, np.int32(tree))
+    return join(params, *(own_model(params, each) for each in tree))
+
+
+OWN = MeasuredModel(
+    name="mine",
+    function=own_model,
+    params={
+        "embed": jax.random.normal(jax.random.key(0), (4, 3)),
+        "w": jax.random.normal(jax.random.key(1), (3, 3)),
+        "b": np.zeros(3, np.float32),
+        "epoch": np.int32(7),
+    },
+    instances=[(0, (1, 2)), ((3, 1), (2, 0)), (1, (2, (3, 0)))],
+)
+OWN_CONFIG = replace(
+    SMALL, workload="mine", hidden=None, systems=("edbatch", "unbatched"), train=True
+)
+
+
+def test_a_model_of_ones_own_that_draws_and_has_integers():
+    """The same keys in each system; and a gradient by an integer is none."""
+    systems = ("edbatch", "planner-both", "unbatched", "levels")
+    result = run_benchmark(replace(OWN_CONFIG, systems=systems), None, OWN)
+    assert [row.system for row in result.rows] == [*systems[:3]]
+    assert "cells that draw random numbers, as embed can" in result.left_out["levels"]
+    for row in result.rows:
+        assert row.max_abs_error < 1e-6
+        assert row.train.max_gradient_error < 1e-5
+    assert result.config.hidden is None and result.minibatch.nodes > 3 * 5
+
+
+def test_a_model_of_ones_own_beside_all_systems():
+    def function(params, tree):
+        return {"root": plain(params, tree), "size": 3}
+
+    def plain(params, tree):
+        if isinstance(tree, int):
+            return pick(params, np.int32(tree))
+        return join(params, *(plain(params, each) for each in tree))
+
+    @eb.cell
+    def pick(params, word):
+        return params["embed"][word]
+
+    model = replace(OWN, function=function)
+    result = run_benchmark(replace(OWN_CONFIG, systems=SYSTEMS, rounds=1), None, model)
+    assert [row.system for row in result.rows] == list(SYSTEMS)
+    for row in result.rows:
+        assert row.max_abs_error < 1e-6, row.system
+        assert row.train.max_gradient_error < 1e-5, row.system
+
+
+def test_a_policy_is_trained_for_a_model_of_ones_own():
+    config = replace(OWN_CONFIG, policy=None, train=False, systems=("edbatch",))
+    assert config.most_instances == 3 * (2 + 12)
+    result = run_benchmark(config, None, OWN)
+    assert result.policy == "greedy, which already meets the bound on every minibatch"
+
+
+def test_a_workload_needs_a_hidden_size():
+    with pytest.raises(BenchmarkError, match="'tree-lstm' needs the length of its sta"):
+        run_benchmark(replace(SMALL, hidden=None))

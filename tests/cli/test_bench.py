@@ -1,6 +1,7 @@
 """`edbatch bench`, with measuring itself replaced where only the words matter."""
 
 import json
+import sys
 
 import pytest
 import typer
@@ -72,7 +73,8 @@ def asked(monkeypatch):
     """The configurations that were asked for; a result is made up for each."""
     configs = []
 
-    def made_up(config, progress):
+    def made_up(config, progress, model=None):
+        assert model is None
         configs.append(config)
         progress(1, 2, "measuring")
         return BenchmarkResult(
@@ -232,7 +234,7 @@ def test_parts_of_the_planner(asked):
 def test_totals_stages_and_the_limit(asked, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     shown = run().stdout
-    assert "the limit, 2.00 ms" in shown
+    assert "the limit, 2 ms" in shown
     [row, *_] = [line for line in shown.splitlines() if "│ 12.8" in line]
     cells = [each.strip() for each in row.split("│")]
     assert cells[1:-1] == ["edbatch", "13.85", "12.85", "7", "4", "89", "6.92", "6.42"]
@@ -281,3 +283,86 @@ def test_the_planner_is_measured():
     for row in rows.values():
         program = row["program"]
         assert program["loops"] > 0 and program["operations"] > program["gathers"] > 0
+
+
+MODEL = """
+import numpy as np
+import jax
+import edbatch as eb
+
+@eb.cell
+def step(params, state, x):
+    return state * params["w"] + x
+
+@eb.cell
+def start(params):
+    return params["first"]
+
+def model(params, numbers):
+    state = start(params)
+    for each in numbers:
+        state = step(params, state, np.float32(each))
+    return state
+
+def asks(params, numbers):
+    state = model(params, numbers)
+    return state if eb.value(state) > 0 else start(params)
+
+def fails(params, numbers):
+    raise KeyError("no such word")
+
+def instances(rng, count):
+    return [list(range(n)) for n in rng.integers(2, 5, count)]
+
+def params():
+    return {"w": np.float32(0.5), "first": np.float32(1)}
+
+def shapes():
+    return jax.eval_shape(params)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Options that name a model of the user's own."""
+    (tmp_path / "benched.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield lambda model="model", params="params": (
+        *("--model", f"benched:{model}", "--params", f"benched:{params}"),
+        *("--instances", "benched:instances", "--batch-size", 3, "--minibatches", 1),
+        *("--rounds", 1, "--policy", "greedy"),
+    )
+    monkeypatch.delitem(sys.modules, "benched", raising=False)
+
+
+@pytest.mark.parametrize("params", ["params", "shapes"])
+def test_a_model_of_ones_own(own, params):
+    systems = ("edbatch", "unbatched", "levels")
+    result = run(*own(params=params), "--systems", ",".join(systems), "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["config"]["workload"] == "benched:model"
+    assert found["config"]["hidden"] is None
+    assert [row["system"] for row in found["rows"]] == [*systems]
+    assert all(row["max_abs_error"] < 1e-5 for row in found["rows"])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("asks", "the model asks for a value"),
+        ("fails", "the model raised KeyError: 'no such word'"),
+        ("modle", "did you mean 'model'?"),
+    ],
+)
+def test_a_model_of_ones_own_that_cannot_be_measured(own, model, message):
+    result = run(*own(model))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("Error") == 1 + ("KeyError" in message)
+
+
+def test_a_hidden_size_beside_a_model_of_ones_own(own):
+    result = run(*own(), "--hidden", 4)
+    assert result.exit_code == 2
+    assert "--hidden belongs to the ready workloads" in result.stderr
