@@ -1,5 +1,6 @@
 """A service for the tests, which the command imports: a model that asks for values."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -103,3 +104,18 @@ noisy = Service(
     init_params=lambda: 1.0,
     name="noisy",
 )
+
+
+def stuck_model(params, job):
+    while job.steps:
+        time.sleep(0.01)
+    return model(params, job)["h"]
+
+
+def slow_decode(job):
+    while job.fails_at:
+        time.sleep(0.01)
+    return job
+
+
+stuck = Service(stuck_model, input=Job, decode=slow_decode, init_params=init_params)

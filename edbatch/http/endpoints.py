@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from edbatch.http.body import read_body
 from edbatch.http.contract import Call, Contract
+from edbatch.http.daemon_thread import in_daemon_thread
 from edbatch.http.history import SECONDS, History
 from edbatch.http.http_metrics import HttpMetrics
 from edbatch.http.lifecycle import Lifecycle, Phase
@@ -29,6 +30,7 @@ from edbatch.serving.server import Server
 # A body up to this is read, and an answer to it written, in the event loop: for less
 # than a millisecond.
 _SMALL_BYTES = 16 * 1024
+_READERS = 8  # threads that read larger ones
 
 
 class Endpoints:
@@ -56,6 +58,7 @@ class Endpoints:
         self.on_failure: Callable[[Exception], None] | None = None
         self.on_warm: Callable[[], None] | None = None
         self._limits, self._malformed = limits, 0
+        self._readers = asyncio.Semaphore(_READERS)
         self._metrics = HttpMetrics()
         self._registry = CollectorRegistry()
         for each in (ServerCollector(server), self._metrics):
@@ -83,7 +86,10 @@ class Endpoints:
         try:
             body = await read_body(request, self._limits.max_body_bytes)
             read = partial(self.contract.read, body)
-            return await _maybe_in_thread(len(body) > _SMALL_BYTES, read)
+            if len(body) <= _SMALL_BYTES:
+                return read()
+            async with self._readers:
+                return await in_daemon_thread(read)
         except (Refusal, InputError):
             self._malformed += 1
             raise
@@ -160,11 +166,6 @@ class Endpoints:
             },
             headers={"Cache-Control": "no-store"},
         )
-
-
-async def _maybe_in_thread(is_large: bool, work: Any) -> Any:
-    """Does work that may take milliseconds beside the event loop."""
-    return await asyncio.to_thread(work) if is_large else work()
 
 
 async def _unless_it_hangs_up(request: Request, future: "asyncio.Future[Any]") -> Any:

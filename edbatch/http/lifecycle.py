@@ -32,6 +32,7 @@ class Lifecycle:
         self.began = time.time()
         self.active = 0
         self._readers: set[asyncio.Task[Any] | None] = set()
+        self._taken: set[asyncio.Task[Any] | None] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -47,12 +48,22 @@ class Lifecycle:
         Raises:
             Refusal: No more are taken.
         """
+        with self._until_cancelled(self._readers):
+            yield
+
+    @contextmanager
+    def _until_cancelled(self, tasks: set[asyncio.Task[Any] | None]) -> Iterator[None]:
+        """Keeps the task among others, which a shutdown cancels.
+
+        Raises:
+            Refusal: In place of the cancellation.
+        """
         task = asyncio.current_task()
-        self._readers.add(task)
+        tasks.add(task)
         try:
             yield
         except asyncio.CancelledError:
-            # By `drain`, unless somebody else has cancelled it, too.
+            # By the shutdown, unless somebody else has cancelled it, too.
             if (
                 self.phase is Phase.DRAINING
                 and task is not None
@@ -61,14 +72,14 @@ class Lifecycle:
                 raise shutting_down() from None
             raise
         finally:
-            self._readers.discard(task)
+            tasks.discard(task)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Takes a request, which has an answer at the end.
 
         Raises:
-            Refusal: No requests are taken.
+            Refusal: No requests are taken, or this one was given up.
         """
         if self.phase is Phase.WARMING_UP:
             raise retry_later(
@@ -79,7 +90,8 @@ class Lifecycle:
         self.active += 1
         self._idle.clear()
         try:
-            yield
+            with self._until_cancelled(self._taken):
+                yield
         finally:
             self.active -= 1
             if not self.active:
@@ -97,11 +109,19 @@ class Lifecycle:
             Whether all have one.
         """
         self.phase = Phase.DRAINING
-        for each in self._readers:
-            if each is not None:
-                each.cancel()
+        _cancel(self._readers)
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
             return False
         return True
+
+    def give_up(self) -> None:
+        """Refuses the requests that were taken and have no answer."""
+        _cancel(self._taken)
+
+
+def _cancel(tasks: set[asyncio.Task[Any] | None]) -> None:
+    for each in tasks:
+        if each is not None:
+            each.cancel()

@@ -168,6 +168,7 @@ class Process:
         with contextlib.suppress(TimeoutError):
             closing = in_daemon_thread(endpoints.server.close)
             await asyncio.wait_for(closing, _CLOSE_S)
+        endpoints.lifecycle.give_up()  # where a model does not return
         self._uvicorn.should_exit = True
 
 

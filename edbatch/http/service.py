@@ -21,7 +21,8 @@ class Service:
 
     A request goes through ``input``, which checks it, ``decode``, ``model`` and
     ``encode``. What ``decode`` and ``model`` raise is the client's error, that of this
-    one request; what ``encode`` raises is the server's.
+    one request; what ``encode`` raises is the server's. ``encode``, and ``decode`` of
+    small bodies, run in the event loop, where other requests wait meanwhile.
 
     Attributes:
         model: ``model(params, instance)``, or the batched function that `edbatch.batch`

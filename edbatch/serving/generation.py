@@ -84,11 +84,7 @@ class Generation:
         Args:
             request: The request.
         """
-        if request.is_late(time.perf_counter()):
-            self._counts.add_end("expired", request.fail(late(request)))
-        elif request.future.cancelled():
-            self._counts.add(cancelled=1)
-        elif self._go_on(
+        if not self._is_dropped(request, time.perf_counter()) and self._go_on(
             request,
             lambda: self._start_run(request),
         ):
@@ -284,6 +280,8 @@ class Generation:
                     request.first_value = time.perf_counter()
                 if run.ended:
                     self._answer(request, answers)
+                elif self._is_dropped(request, time.perf_counter()):
+                    continue
                 elif self._go_on(request, partial(runner.resume, run, answers)):
                     self._waiting.append(request)
         finally:
@@ -316,18 +314,19 @@ class Generation:
     def drop(self) -> None:
         """Ends requests that nobody waits for any more, unless they are computed."""
         now = time.perf_counter()
-        kept = []
-        for request in self._waiting:
-            if request.future.cancelled():
-                self._counts.add(cancelled=1)
-                self._end(request)
-            elif request.is_late(now):
-                self._counts.add_end("expired", request.fail(late(request)))
-                self._end(request)
-            else:
-                kept.append(request)
-        self._waiting = kept
+        self._waiting = [r for r in self._waiting if not self._is_dropped(r, now)]
         self._tidy_if_idle()
+
+    def _is_dropped(self, request: Request, now: float) -> bool:
+        """Ends a request that was cancelled or is late; returns whether it was."""
+        if request.future.cancelled():
+            self._counts.add(cancelled=1)
+        elif request.is_late(now):
+            self._counts.add_end("expired", request.fail(late(request)))
+        else:
+            return False
+        self._end(request)
+        return True
 
     def _finish(self, request: Request, result: Any) -> None:
         now = time.perf_counter()

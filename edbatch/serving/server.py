@@ -12,12 +12,15 @@ thread; requests may come from any thread or event loop.
 import asyncio
 import atexit
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from itertools import cycle, islice
 from os import PathLike
 from typing import Any
+
+import numpy as np
 
 from edbatch.arguments import check_number, list_of
 from edbatch.batched import Batched
@@ -34,6 +37,7 @@ from edbatch.serving.request import Request
 from edbatch.serving.stats import Counts, ServerStats
 from edbatch.serving.wave_loop import WaveLoop
 
+_AT_EXIT_S = 5.0  # that the process waits, when it ends, for models in Python
 _PARTS = 2  # one is in Python while the device computes the other
 
 _servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
@@ -105,11 +109,11 @@ class Server:
         if self._policy is not None:
             self._admission = self._policy.admission
             max_in_flight = min(max_in_flight, self._admission.max_requests)
-        self._max_rows, self._patience_ms = max_rows, float(patience_ms)
+        self._max_rows, self._patience_ms = int(max_rows), float(patience_ms)
         self._batched, self._rng = batched, rng
-        self._max_in_flight, self._max_nodes = max_in_flight, max_nodes
+        self._max_in_flight, self._max_nodes = int(max_in_flight), int(max_nodes)
         self._counts = Counts()
-        self._queue = Queue(max_waiting, self._counts)
+        self._queue = Queue(int(max_waiting), self._counts)
         self._answers = LoopAnswers()
         self._loop = WaveLoop(
             self._queue,
@@ -117,7 +121,7 @@ class Server:
             lambda params: self._new(params, self._counts, self._policy),
             params,
             self._admission,
-            max_in_flight,
+            self._max_in_flight,
             self._answers,
         )
         self._thread = threading.Thread(
@@ -231,9 +235,13 @@ class Server:
     def _submit(
         self, instances: Sequence[Any], deadline_ms: float | None, priority: float
     ) -> "list[Future[Any]]":
+        # As numbers of Python: those of NumPy wrap and round at few bits.
         if deadline_ms is not None:
             check_number(EdbatchError, "deadline_ms of a request", deadline_ms, 0)
+            deadline_ms = float(deadline_ms)
         check_number(EdbatchError, "the priority of a request", priority)
+        if isinstance(priority, np.generic):
+            priority = priority.item()
         try:
             requests = self._queue.put(instances, deadline_ms, priority)
         except EdbatchError:
@@ -344,10 +352,20 @@ class Server:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def close(self) -> None:
-        """Ends the server at once: requests without an answer fail."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Ends the server at once: requests without an answer fail.
+
+        What a model does in Python between two calls of cells is waited for: a thread
+        cannot be stopped in it.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether the server has ended; else it does as soon as its model lets it.
+        """
         self._loop.stopped = True
-        self.drain()
+        return self.drain(timeout)
 
     def __enter__(self) -> "Server":
         """Returns the server, which has run since it was made."""
@@ -401,6 +419,10 @@ class Server:
 
 @atexit.register
 def _close_servers() -> None:
-    """Ends servers before the interpreter ends beside their threads."""
+    """Ends servers before the interpreter ends beside their threads.
+
+    A model that never returns does not keep the process: the thread is a daemon.
+    """
+    until = time.monotonic() + _AT_EXIT_S
     for each in list(_servers):
-        each.close()
+        each.close(max(0.0, until - time.monotonic()))

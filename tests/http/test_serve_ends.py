@@ -183,3 +183,29 @@ def test_random_numbers_of_requests(serve):
         found.append([answer["output"] for _, answer in answers])
         server.end()
     assert len(set(found[0])) == 3 and found[0] == found[1]
+
+
+def test_a_model_that_does_not_return_is_given_up(serve):
+    """Its client is told as others are; a large body being decoded holds nothing."""
+    server = serve("--model", "served_jobs:stuck", "--drain-s", "0.2")
+    answers = []
+
+    def client(job, padding):
+        body = json.dumps({"input": job}) + " " * padding
+        status, _, text = server.request("POST", "/v1/run", body, JSON)
+        answers.append((status, json.loads(text)["error"]["code"]))
+
+    jobs = [({"words": [1], "steps": 1}, 0), ({"words": [1], "fails_at": 1}, 20_000)]
+    threads = [threading.Thread(target=client, args=each) for each in jobs]
+    for each in threads:
+        each.start()
+    wait_until(lambda: server.stats()["totals"]["submitted"] == 1)
+    time.sleep(0.2)  # the other one is read, which nothing tells
+    server.send_signal()
+    assert server.wait() == 1
+    for each in threads:
+        each.join()
+    assert answers == 2 * [(503, "shutting_down")]
+    assert [line for line in server.log() if line["level"] == "error"] == []
+    statuses = {each.get("status") for each in server.log() if "status" in each}
+    assert 499 not in statuses and 503 in statuses

@@ -3,12 +3,14 @@
 import concurrent.futures
 import itertools
 import math
+import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
-from asking_models import make_params, steps
+from asking_models import embed, make_params, steps
 from compared_answers import assert_same
 from held_server import HeldServer
 
@@ -263,3 +265,92 @@ def test_what_has_left_the_queue_is_forgotten():
     heaps = (own._by_urgency, own._by_arrival, own._by_deadline)
     assert max(len(each._entries) for each in heaps) < 100
     assert len(own) == 1
+
+
+def test_numbers_of_numpy():
+    """Priorities that wrap, a deadline that would be rounded to infinity."""
+    with HeldServer(max_in_flight=1) as held:
+        priorities = [0, 3, np.uint8(5), np.int8(-128), np.uint8(0)]
+        ended = []
+        futures = [held.server.submit_nowait(1, priority=each) for each in priorities]
+        for each, future in zip(priorities, futures, strict=True):
+            future.add_done_callback(lambda _, each=int(each): ended.append(each))
+        before = time.perf_counter()
+        last = held.server.submit_nowait(2, deadline_ms=np.float16(60_000), priority=-9)
+        waits_s = held.server._queue.deadline - before
+        assert 59 < waits_s < 62
+        held.go_on.set()
+        concurrent.futures.wait([*futures, last], timeout=60)
+    assert ended == [5, 3, 0, 0, -128]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late"])
+def test_what_nobody_waits_for_is_not_resumed(how):
+    """Not even where its values came with those of others, whose Python took long."""
+    params, resumed, submitted = make_params(), [], threading.Event()
+    futures = []
+
+    def model(params, k):
+        h = embed(params, k)[0]
+        eb.value(h)
+        if k == 0:
+            assert submitted.wait(60)
+            if how == "cancelled":
+                assert futures[1].cancel()
+            else:
+                time.sleep(0.25)
+        resumed.append(k)
+        return h
+
+    with eb.Server(eb.batch(model), params) as server:
+        server.submit_nowait(5).result(60)  # what it compiles takes no time below
+        server.submit_many([5, 6, 7])[-1].result(60)
+        resumed.clear()
+        deadline_ms = 200 if how == "late" else None
+        for k in range(3):
+            limit = deadline_ms if k == 1 else None
+            futures.append(server.submit_nowait(k, deadline_ms=limit))
+        submitted.set()
+        for k in (0, 2):
+            assert_same(futures[k].result(60), embed(params, k)[0])
+        error = eb.DeadlineError if how == "late" else concurrent.futures.CancelledError
+        with pytest.raises(error):
+            futures[1].result(60)
+    assert 1 not in resumed
+
+
+def test_a_server_that_stands_still_is_not_waited_for_for_ever():
+    with HeldServer() as held:
+        assert not held.server.close(0.05)
+        assert held.server.is_running
+        held.go_on.set()
+        assert held.server.close(60) and held.server.close()
+    with pytest.raises(eb.errors.ServerClosedError):
+        held.server.submit_nowait(1)
+
+
+STANDS_STILL = """
+import threading
+import edbatch as eb
+from edbatch.serving import server
+
+server._AT_EXIT_S = 0.2
+started = threading.Event()
+
+def model(params, instance):
+    started.set()
+    threading.Event().wait()
+
+eb.Server(eb.batch(model), {}).submit_nowait(0)
+assert started.wait(60)
+"""
+
+
+def test_a_model_that_never_returns_does_not_keep_the_process():
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", STANDS_STILL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
