@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -217,6 +217,8 @@ def _start_of_workers() -> Iterator[None]:
     with _starting:
         before = os.environ.get("JAX_PLATFORMS")
         os.environ["JAX_PLATFORMS"] = "cpu"
+        if blocks:  # its start, with the first process, would end the blocking
+            resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ()) if blocks else set()
         try:
             if blocks:  # processes inherit it

@@ -446,3 +446,35 @@ def test_a_script(tmp_path, guarded):
         assert done.returncode == 1
         assert "before it had recorded anything" in done.stderr
         assert 'below if __name__ == "__main__":' in done.stderr
+
+
+def test_workers_of_a_new_process_ignore_ctrl_c(tmp_path):
+    """Of its first loader: Python starts a helper of its own with the first process."""
+    script = tmp_path / "first_loader.py"
+    script.write_text(
+        """
+import signal
+import edbatch as eb
+import numpy as np
+
+@eb.cell
+def same(params, blocked):
+    return blocked
+
+class Blocked:
+    def __len__(self):
+        return 2
+    def __getitem__(self, k):
+        return np.int32(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+if __name__ == "__main__":
+    batched = eb.batch(same, params={})
+    with eb.Loader(batched, Blocked(), 2, workers=1, keep=False) as loader:
+        for minibatch in loader:
+            print(batched.apply({}, minibatch.plan).tolist())
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", script], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "[1, 1]\n"), done.stderr
