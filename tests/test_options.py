@@ -307,3 +307,12 @@ def test_arguments_of_training(name: str, right: tuple[Any, ...]) -> None:
 def test_numbers_of_devices() -> None:
     refused(eb.use_cpu_devices, None, int)
     refused(lambda value: eb.gradient_memory(value))
+
+
+def test_a_file_of_numpy_is_no_pytree(tmp_path):
+    np.savez(tmp_path / "params.npz", w=np.float32(2))
+    scale = eb.batch(eb.cell(lambda params, x: params["w"] * x))
+    with np.load(tmp_path / "params.npz") as params:
+        with pytest.raises(eb.errors.PlanError, match=r"a NpzFile, .*dict\(params\)"):
+            scale(params, [np.float32(3)])
+        assert scale(dict(params), [np.float32(3)]).tolist() == [6]

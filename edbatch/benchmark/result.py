@@ -1,5 +1,6 @@
 """The results of a benchmark."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -158,10 +159,18 @@ class BenchmarkResult:
         return next(each for each in self.rows if each.system == system)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON values."""
-        value = asdict(self)
+        """Returns the result as JSON values; of infinity, its name."""
+        value = {name: _finite(each) for name, each in asdict(self).items()}
         value["config"]["data"] = [str(each) for each in self.config.data]
-        for name in ("systems", "policies"):
-            value["config"][name] = list(value["config"][name])
-        value["rows"] = list(value["rows"])
         return value
+
+
+def _finite(value: Any) -> Any:
+    """Returns a value with names in place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

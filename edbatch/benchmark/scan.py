@@ -166,6 +166,8 @@ class Scan(StagedSystem):
         externals: list[Array],
         columns: list[Array],
     ) -> tuple[Array, ...]:
+        if not layout.segments:
+            return ()  # no instance calls a cell
         node_types = [segment.node_type for segment in layout.segments]
         cells = pack_cells(self._types, node_types, params)
 

@@ -89,6 +89,8 @@ def stage(graph: DataflowGraph) -> Stages:
     Returns:
         Its stages. A node of a sink type runs last even if it could run earlier.
     """
+    if not graph.num_nodes:
+        return Stages(graph, (), (), ())
     structure = graph.structure
     read = np.zeros(len(graph.types), bool)
     present = structure.operand_node[structure.operand_node >= 0]

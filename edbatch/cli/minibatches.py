@@ -91,10 +91,11 @@ def say_if_repeated(size: int, *counts: int) -> None:
         *counts: How many instances there are to draw from, in each part of the data.
     """
     if min(counts) < size:
+        few = min(counts)
+        found = "is 1 instance" if few == 1 else f"are {few} instances"
         say(
-            f"There are {min(counts)} instances to draw minibatches of {size} from, so"
-            " some are in one more than once. Give more data, or a smaller"
-            " --batch-size."
+            f"There {found} to draw minibatches of {size} from, so some are in one"
+            " more than once. Give more data, or a smaller --batch-size."
         )
 
 

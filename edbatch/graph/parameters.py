@@ -118,6 +118,12 @@ def _abstract_leaf(leaf: Any) -> Any:
         dtype = None
     # The dtypes of keys have no kind.
     if dtype is None or getattr(dtype, "kind", "V") in "OSUMm":
+        if isinstance(leaf, Mapping):  # as what np.load opens
+            raise PlanError(
+                "parameters are a pytree of arrays and numbers but a leaf of it is a"
+                f" {type(leaf).__name__}, which JAX does not look into; pass"
+                " dict(params)"
+            )
         raise PlanError(
             "parameters are a pytree of arrays and numbers but a leaf of it is"
             f" {shown(leaf)}, of type {type(leaf).__name__}; usually a setting or a"

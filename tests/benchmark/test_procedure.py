@@ -15,6 +15,7 @@ from edbatch.benchmark import (
     run_benchmark,
 )
 from edbatch.benchmark.compile_counter import count_compiles
+from edbatch.benchmark.differences import max_abs_error, max_relative_error
 from edbatch.benchmark.measure import warm_up
 from edbatch.benchmark.minibatches import draw_minibatches, random_params, ready_model
 from edbatch.benchmark.systems import Batched, Unbatched
@@ -374,3 +375,42 @@ def test_a_policy_is_trained_for_a_model_of_ones_own():
 def test_a_workload_needs_a_hidden_size():
     with pytest.raises(BenchmarkError, match="'tree-lstm' needs the length of its sta"):
         run_benchmark(replace(SMALL, hidden=None))
+
+
+def test_minibatches_without_a_node():
+    """In every system; the other minibatch has some."""
+
+    def function(params, tree):
+        if isinstance(tree, int):
+            return []
+        return [join(params, params["b"], params["b"])]
+
+    model = replace(OWN, function=function, instances=[0, (0, 1)])
+    config = replace(
+        OWN_CONFIG, systems=SYSTEMS, rounds=1, batch_size=1, minibatches=2, seed=1
+    )
+    result = run_benchmark(config, None, model)
+    assert [row.system for row in result.rows] == list(SYSTEMS)
+    assert result.minibatch.nodes == 0.5
+    for row in result.rows:
+        assert row.max_abs_error < 1e-6, row.system
+        assert row.train.max_gradient_error < 1e-5, row.system
+
+
+def test_differences():
+    nan, inf = np.nan, np.inf
+    assert max_abs_error([nan, inf, 1.0], [nan, inf, 3.0]) == 2
+    assert max_abs_error([nan], [1.0]) == max_abs_error([inf], [1.0]) == inf
+    assert max_abs_error([np.complex64(1 + 1j)], [np.complex64(1 + 5j)]) == 4
+    pairs = [np.array([1.0, nan, -inf]), np.array([3.0, nan, -inf])]
+    assert max_relative_error(pairs[:1], pairs[1:]) == pytest.approx(2 / 3)
+    assert max_relative_error(np.array([nan]), np.array([1.0])) == inf
+    assert max_relative_error(np.array([1.0]), np.array([0.0])) == inf
+    one, other = np.array([1 + 1j]), np.array([1 + 5j])
+    assert max_relative_error(one, other) == pytest.approx(4 / abs(1 + 5j))
+
+
+def test_json_of_what_is_no_number(watched):
+    row = replace(watched[0].rows[0], max_abs_error=np.inf)
+    value = json.dumps(replace(watched[0], rows=(row,)).to_json(), allow_nan=False)
+    assert json.loads(value)["rows"][0]["max_abs_error"] == "inf"
