@@ -159,7 +159,7 @@ class BenchmarkResult:
         return next(each for each in self.rows if each.system == system)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON values; of infinity, its name."""
+        """Returns the result as JSON values; infinity and NaN by name."""
         value = {name: _finite(each) for name, each in asdict(self).items()}
         value["config"]["data"] = [str(each) for each in self.config.data]
         return value

@@ -165,10 +165,11 @@ class Process:
             left = endpoints.lifecycle.active
             say("requests without an answer", logging.WARNING, active=left)
         # Those that have no answer by now fail.
-        with contextlib.suppress(TimeoutError):
+        try:
             closing = in_daemon_thread(endpoints.server.close)
             await asyncio.wait_for(closing, _CLOSE_S)
-        endpoints.lifecycle.give_up()  # where a model does not return
+        except TimeoutError:  # a model does not return
+            endpoints.lifecycle.give_up()
         self._uvicorn.should_exit = True
 
 

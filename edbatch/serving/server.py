@@ -423,6 +423,8 @@ def _close_servers() -> None:
 
     A model that never returns does not keep the process: the thread is a daemon.
     """
-    until = time.monotonic() + _AT_EXIT_S
-    for each in list(_servers):
+    servers, until = list(_servers), time.monotonic() + _AT_EXIT_S
+    for each in servers:
+        each.close(0)  # so that all end at the same time
+    for each in servers:
         each.close(max(0.0, until - time.monotonic()))
