@@ -322,13 +322,14 @@ def _part(array: Any, rows: Any) -> Any:
             f" table, {list(expected)}, or nothing for it, but this one keeps"
             f" {list(array.shape)}; use another one, or the dense gradient"
         )
-    return array.at[rows.rows].get(mode="fill", fill_value=0)
+    return jnp.asarray(array).at[rows.rows].get(mode="fill", fill_value=0)
 
 
 def _whole(array: Any, part: Any, rows: Any) -> Any:
     """An array with the rows of a part in their places."""
     if not isinstance(rows, SparseRows):
         return part
+    array = jnp.asarray(array)
     return array.at[rows.rows].set(part.astype(array.dtype), mode="drop")
 
 

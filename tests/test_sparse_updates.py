@@ -146,6 +146,14 @@ def test_an_array_by_itself():
     assert (np.asarray(found != 1).any(1) == moved[:9]).all()
 
 
+def test_arrays_of_numpy_as_a_checkpoint_holds_them():
+    optimizer, gradient = optax.adagrad(0.1), random_gradient(1)
+    params, state = random_state(optimizer)
+    expected = sparse.update(optimizer, gradient, state, params)
+    found = sparse.update(optimizer, gradient, *jax.device_get((state, params)))
+    assert_close(found, expected)
+
+
 def test_dense_gradients_alone():
     optimizer = optax.adam(0.1)
     params, state = random_state(optimizer)
