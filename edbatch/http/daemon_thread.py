@@ -22,7 +22,8 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
         What it returns.
 
     Raises:
-        Exception: What it raises.
+        Exception: What it raises. What is no `Exception` would end the event loop, so a
+            `RuntimeError` of which that is the cause.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -36,13 +37,24 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
             future.set_result(result)  # type: ignore[arg-type]
 
     def run() -> None:
-        result, error = None, None
+        result: T | None = None
+        error: Exception | None = None
         try:
             result = work()
+        except StopIteration as raised:  # which no future takes
+            error = _told(raised)
         except Exception as raised:
             error = raised
+        except BaseException as raised:
+            error = _told(raised)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(tell, result, error)
 
     threading.Thread(target=run, name="edbatch beside", daemon=True).start()
     return await future
+
+
+def _told(error: BaseException) -> RuntimeError:
+    found = RuntimeError(f"work beside the event loop raised {type(error).__name__}")
+    found.__cause__ = error
+    return found

@@ -257,13 +257,22 @@ def test_trees_as_deep_as_may_be():
         contract.read(text(95))
 
 
-def test_work_in_a_daemon_thread():
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (KeyError, KeyError),
+        (StopIteration, RuntimeError),  # no future takes it
+        (SystemExit, RuntimeError),  # it would end the event loop
+        (BaseException, RuntimeError),  # as a panic of a library in Rust is
+    ],
+)
+def test_work_in_a_daemon_thread(error, told):
     def fail():
-        raise KeyError("a")
+        raise error("a")
 
     async def main():
         assert await in_daemon_thread(lambda: threading.current_thread().daemon)
-        with pytest.raises(KeyError):
-            await in_daemon_thread(fail)
+        with pytest.raises(told):
+            await asyncio.wait_for(in_daemon_thread(fail), 60)
 
     asyncio.run(main())
