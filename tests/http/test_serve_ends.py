@@ -142,17 +142,15 @@ def test_a_full_server_refuses_and_drains_with_a_limit(serve):
 
 
 def test_a_second_signal_ends_at_once(serve):
-    server = serve("--model", "served_jobs:cold")
+    server = serve("--model", "served_jobs:cold", "--drain-s", "100000")
     answers = []
     thread = endless(server, answers)
     wait_until(lambda: server.stats()["now"]["in_flight"] == 1)
     server.send_signal()
     wait_until(lambda: "shutting down" in server.errors.read_text())
     assert server.process.poll() is None
-    began = time.monotonic()
     server.send_signal()
     assert server.wait() == 128 + signal.SIGTERM
-    assert time.monotonic() - began < 5
     thread.join()
     assert isinstance(answers[0], Exception)
 

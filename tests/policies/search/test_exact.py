@@ -93,9 +93,9 @@ def test_time_is_limited():
         np.random.default_rng(1), instances=16, max_characters=80
     )
     find_optimum(structure, Greedy(), width=10, max_ms=1)  # compiles
-    began = time.perf_counter()
+    began = time.thread_time()
     optimum = find_optimum(structure, Greedy(), width=20_000, max_ms=50.0)
-    assert time.perf_counter() - began < 5
+    assert time.thread_time() - began < 5
     assert optimum.bound >= lower_bound(structure)
 
 
