@@ -148,6 +148,7 @@ class ServerClosedError(ServerError):
         >>> batched = eb.batch(double, params=2.0)
         >>> server = eb.Server(batched, 2.0)
         >>> server.close()
+        True
         >>> try:
         ...     server.submit_nowait(1.0)
         ... except eb.ServerClosedError:
