@@ -57,7 +57,7 @@ print("busy" if not eb.wait_for_compilations(0) else "idle", flush=True)
 if len(sys.argv) > 3:
     raise ValueError("the end")
 """
-LIMIT_S = 300.0  # what hangs ends here
+LIMIT_S = 200.0  # what hangs ends here
 
 
 def run(tmp_path, *arguments, cache="off"):
@@ -93,6 +93,32 @@ def test_exit_while_a_program_of_the_cache_is_read(tmp_path):
     assert (done.returncode, done.stderr, before) == (0, "", "idle")
     done, before, _ = run(tmp_path, "read", 0.0, cache=cache)
     assert (done.returncode, done.stderr, before) == (0, "", "busy")
+
+
+STUCK = """
+import threading
+from edbatch.compilation.worker import WORKER
+
+reads = threading.Event()
+
+def read():
+    WORKER.at_compiler(True, reads=True)
+    reads.set()
+    threading.Event().wait()
+
+WORKER.submit(read)
+assert reads.wait(60)
+"""
+
+
+def test_exit_waits_no_longer_for_a_read_that_does_not_end():
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", STUCK],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
