@@ -151,6 +151,9 @@ def warm_up(encoding: str = "fall") -> None:
     Args:
         encoding: As for `train_policy`.
 
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed meanwhile; there is no policy to keep yet.
+
     Example:
         >>> warm_up("sort")
     """
@@ -167,4 +170,7 @@ def warm_up(encoding: str = "fall") -> None:
     )
     graph = tree("(((a)b)c((a)c)b)d")  # no schedule of it meets the bound
     run = TrainingRun(settings, [graph], [graph], None, None, None)
-    run.machine(run.finish(), "")
+    stopped = run.finish()
+    if stopped == "interrupted":  # of the training that this makes ready
+        raise KeyboardInterrupt
+    run.machine(stopped, "")

@@ -68,7 +68,12 @@ class Running:
 
     def ended(self) -> tuple[int, list[str]]:
         """The exit code, and the lines on stderr without those about imports."""
-        code = self.process.wait(LIMIT_S)
+        try:
+            code = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
         lines = self.errors.read_text().splitlines()
         return code, [each for each in lines if not each.startswith(IMPORT)]
 

@@ -8,6 +8,9 @@ import pytest
 from rich.progress import Progress
 from training_commands import LATTICES, TREES, evaluations, load
 
+from edbatch.policies import warm_up
+from edbatch.policies.fsm import episode
+
 
 def press_ctrl_c_at_trial(monkeypatch: pytest.MonkeyPatch, pressed_at: int) -> None:
     update = Progress.update
@@ -61,6 +64,30 @@ def test_a_resumed_training_gives_the_same_policy(
     assert {*tmp_path.iterdir()} == {whole, out, *logs}  # no checkpoint is left
     first, second = map(evaluations, logs)
     assert first == second
+
+
+def test_ctrl_c_before_training_leaves_what_was_there(
+    edbatch, tmp_path, monkeypatch
+) -> None:
+    out = tmp_path / "lattice.json"
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, 1)
+        assert edbatch(*LATTICES, "--out", out).exit_code == 130
+    left = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    run_trial = episode.run_trial
+
+    def press(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        return run_trial(*arguments)
+
+    warm_up.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(episode, "run_trial", press)
+        result = edbatch(*LATTICES, "--out", out, "--resume")
+    assert result.exit_code == 130, result.output
+    assert result.stderr.endswith("Interrupted.\n")
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == left
+    assert edbatch(*LATTICES, "--out", out, "--resume").exit_code == 0
 
 
 def test_what_is_wrong_with_a_checkpoint_is_said(

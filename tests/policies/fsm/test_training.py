@@ -27,6 +27,7 @@ from edbatch.policies import (
     StateMachine,
     load_policy,
     train_policy,
+    warm_up,
 )
 from edbatch.policies.fsm import episode, training, training_run
 from edbatch.policies.fsm.settings import evaluations
@@ -166,6 +167,8 @@ def test_progress_and_interruption():
 )
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_interrupted_before_the_first_trial(encoding, module, function, monkeypatch):
+    warm_up(encoding)
+
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -181,6 +184,24 @@ def test_interrupted_before_the_first_trial(encoding, module, function, monkeypa
         assert policy.encoding == ("sort" if encoding == "fall" else encoding)
     assert policy.training.stopped == "interrupted"
     assert not policy.training.worse_than_greedy
+
+
+@pytest.mark.parametrize("encoding", ["fall", "sort"])
+def test_interrupted_while_it_is_made_ready(encoding, monkeypatch):
+    graphs = sampled(LATTICES, 2, 0)
+    run_trial = episode.run_trial
+
+    def press_ctrl_c(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return run_trial(*arguments)
+
+    warm_up.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(episode, "run_trial", press_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            train_policy(graphs, graphs, encoding=encoding, trials=3)
+    policy = train_policy(graphs, graphs, encoding=encoding, trials=3)
+    assert policy.training.trials == 3
 
 
 def test_evaluations_are_frequent_at_first_and_end_with_the_last_trial():
