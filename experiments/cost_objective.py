@@ -92,10 +92,13 @@ def choices(
     """The policies to compare: by count and by cost; trained if that is asked for."""
     if arguments.train:
         half = len(graphs) // 2
-        return [
+        trained = [
             train_policy(graphs[:half], graphs[half:], seed=arguments.seed, costs=each)
             for each in (None, costs)
         ]
+        if any(each.training.stopped == "interrupted" for each in trained):
+            raise KeyboardInterrupt
+        return trained
     policies = candidates(workload, arguments.width, costs)
     return [Best(policies, by_count), Best(policies, by_cost(costs))]
 

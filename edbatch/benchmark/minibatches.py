@@ -127,6 +127,7 @@ def choose_policy(
 
     Raises:
         PolicyError: There is no such policy.
+        KeyboardInterrupt: Ctrl-C was pressed in a training.
     """
     if config.policy is not None:
         policy = eb.get_policy(config.policy)
@@ -145,6 +146,8 @@ def choose_policy(
     )
     record = machine.training
     assert record is not None, "a machine that was just trained has a record"
+    if record.stopped == "interrupted":  # of the benchmark, too
+        raise KeyboardInterrupt
     if record.stopped == "greedy":
         return machine, "greedy, which already meets the bound on every minibatch"
     if record.worse_than_greedy:

@@ -1,4 +1,5 @@
 import json
+import signal
 from dataclasses import replace
 
 import jax
@@ -22,6 +23,8 @@ from edbatch.benchmark.systems import Batched, Unbatched
 from edbatch.data import Tree
 from edbatch.errors import EdbatchError
 from edbatch.models import get_workload
+from edbatch.policies import warm_up as warm_up_training
+from edbatch.policies.fsm import episode
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -414,3 +417,17 @@ def test_json_of_what_is_no_number(watched):
     row = replace(watched[0].rows[0], max_abs_error=np.inf)
     value = json.dumps(replace(watched[0], rows=(row,)).to_json(), allow_nan=False)
     assert json.loads(value)["rows"][0]["max_abs_error"] == "inf"
+
+
+def test_ctrl_c_while_it_trains_ends_it(monkeypatch):
+    warm_up_training("fall")
+    run_trial = episode.run_trial
+
+    def press_ctrl_c(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return run_trial(*arguments)
+
+    monkeypatch.setattr(episode, "run_trial", press_ctrl_c)
+    config = replace(SMALL, workload="lattice-lstm", policy=None)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(config)
