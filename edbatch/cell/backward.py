@@ -36,6 +36,7 @@ from edbatch.cell.table_lookup import TableLookup
 from edbatch.cell.tapes import Tapes, new_tapes
 from edbatch.cell.transposed_weight import transposed_weight
 from edbatch.cell.type_call import NO_MESH, trace_settings
+from edbatch.cell.value_ranges import infinite_constants
 from edbatch.cell.weight_gradient import Contraction
 from edbatch.cell.weight_gradient_sites import Sites, Values, contains, evaluator
 from edbatch.cell.wide_casts import without_casts
@@ -88,6 +89,7 @@ class TapedCell:
         used.update(var for eqn in equations for var in variables(eqn.invars))
         self._graph = graph
         self._all_equations = equations_of(graph.nodes)
+        self._infinite = infinite_constants(graph.constants)
         self._equations = equations
         self._operands = graph.inputs[: len(inputs[0])]
         self._handed_on = parts.handed_on
@@ -153,7 +155,7 @@ class TapedCell:
     def has_poles(self, outputs: Sequence[int]) -> bool:
         """Tells whether a slope on the way back from some outputs may be infinite."""
         some = [self._graph.outputs[k] for k in outputs]
-        return may_have_poles(self._all_equations, some)
+        return may_have_poles(self._all_equations, some, self._infinite)
 
     def active_outputs(
         self, operands: Sequence[bool], externals: Sequence[bool]
@@ -184,6 +186,19 @@ class TapedCell:
         outputs = [self._graph.outputs[output]]
         reached = differentiable_inputs(self._all_equations, outputs)
         return [each in reached for each in self._operands]
+
+    def linked_sites(self, outputs: Sequence[int]) -> list[bool]:
+        """Tells which sites have a cotangent if some outputs have one.
+
+        Args:
+            outputs: The positions of the outputs.
+
+        Returns:
+            For each site.
+        """
+        some = [self._graph.outputs[k] for k in outputs]
+        reached = differentiable_inputs(self._all_equations, some)
+        return [not reached.isdisjoint(each.outputs) for each in self.sites]
 
     def new_mask(self, rows: int) -> Array | None:
         """Returns a tape that tells which rows are in use; None if none is needed."""

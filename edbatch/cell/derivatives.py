@@ -4,18 +4,16 @@ JAX tells a cotangent that is zero because nothing reads the output (a symbolic 
 from one that happens to be zero: the first is not propagated at all, the second is
 multiplied by the slope, and zero times an infinite slope is not a number. A chunk's
 rows share one derivative, so the rows that no cotangent reaches are masked. That is
-needed only where a slope can be infinite.
+needed only where a slope can be infinite, though the cell's inputs are finite: at a
+pole, or where numbers overflow (`ValueRanges`).
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from edbatch.cell.cell_graph import CellGraph, Node
 from edbatch.cell.jaxpr import (
     JaxprEqn,
-    Literal,
     Var,
     equations_of,
     exponent_of,
@@ -23,19 +21,19 @@ from edbatch.cell.jaxpr import (
     inner_bodies,
     is_float,
     is_operation,
-    literal_value,
     name_of,
     tangents_of,
     variables,
 )
 from edbatch.cell.primitives import (
-    EXPONENTIALS,
     FINITE_SLOPE,
-    KEEPS_SIGN,
-    NOT_NEGATIVE,
+    LINEAR,
+    OVERFLOWS,
     POLE_AT_ZERO,
+    PRODUCTS,
     STOP_GRADIENT,
 )
+from edbatch.cell.value_ranges import ValueRanges, infinite_constants
 
 
 def keeps_outputs_apart(graph: CellGraph) -> bool:
@@ -52,63 +50,75 @@ def keeps_outputs_apart(graph: CellGraph) -> bool:
     """
     floats = [each for each in graph.outputs if is_float(each)]
     equations = equations_of(graph.nodes)
-    return len(floats) > 1 and may_have_poles(equations, floats)
+    infinite = infinite_constants(graph.constants)
+    return len(floats) > 1 and may_have_poles(equations, floats, infinite)
 
 
 def may_have_poles(
-    eqns: Sequence[JaxprEqn], outputs: Iterable[Any], *, in_rule: bool = False
+    eqns: Sequence[JaxprEqn],
+    outputs: Iterable[Any],
+    infinite: Collection[Var] = (),
+    *,
+    in_rule: bool = False,
 ) -> bool:
     """Tells whether a slope on the way back from outputs may be infinite.
 
     Args:
         eqns: Equations, each after those that it reads.
         outputs: Some of their variables.
+        infinite: Variables that they read and that hold infinities, or NaN.
         in_rule: Whether they are a rule of `jax.custom_jvp`, of whose values slopes are
-            made: rules of what it calls, often the function itself, are not asked for.
+            made: rules of what it calls, often the function itself, are not asked for,
+            and nothing in it is taken to overflow.
 
     Returns:
-        False only if every slope is finite at finite values.
+        False only if every slope is finite at finite inputs.
     """
     needed = {each for each in variables(outputs) if is_float(each)}
-    positive = _positive_variables(eqns)
+    ranges = ValueRanges(eqns, infinite)
     for eqn in reversed(eqns):
         if needed.isdisjoint(eqn.outvars):
             continue
         if name_of(eqn) == STOP_GRADIENT:
             continue
-        if _has_pole(eqn, positive, in_rule=in_rule):
+        if _has_pole(eqn, ranges, in_rule=in_rule):
             return True
         needed |= {v for v in variables(eqn.invars) if is_float(v)}
     return False
 
 
-def equations_with_poles(eqns: Sequence[JaxprEqn]) -> list[JaxprEqn]:
+def equations_with_poles(
+    eqns: Sequence[JaxprEqn], infinite: Collection[Var] = ()
+) -> list[JaxprEqn]:
     """Finds the equations whose slope may be infinite.
 
     Args:
         eqns: Equations, each after those that it reads.
+        infinite: As for `may_have_poles`.
 
     Returns:
         Some of them.
     """
-    positive = _positive_variables(eqns)
+    ranges = ValueRanges(eqns, infinite)
     return [
         each
         for each in eqns
         if name_of(each) != STOP_GRADIENT
         and any(is_float(var) for var in each.outvars)
-        and _has_pole(each, positive, in_rule=False)
+        and _has_pole(each, ranges, in_rule=False)
     ]
 
 
-def _has_pole(eqn: JaxprEqn, positive: Collection[Var], *, in_rule: bool) -> bool:
+def _has_pole(eqn: JaxprEqn, ranges: ValueRanges, *, in_rule: bool) -> bool:
     """Whether the slope of an equation may be infinite."""
     name = name_of(eqn)
+    if not in_rule and _may_overflow(eqn, ranges):
+        return True
     exponent = exponent_of(eqn)
     if exponent is not None:
         return exponent < 0
     if name in POLE_AT_ZERO:
-        return not _is_positive(eqn.invars[POLE_AT_ZERO[name]], positive)
+        return not ranges.is_positive(eqn.invars[POLE_AT_ZERO[name]])
     if name not in FINITE_SLOPE:
         return any(is_float(var) for var in eqn.invars)
     if has_rule_of_jvp(eqn) and not in_rule:
@@ -123,70 +133,19 @@ def _has_pole(eqn: JaxprEqn, positive: Collection[Var], *, in_rule: bool) -> boo
     )
 
 
-def _is_positive(atom: Any, positive: Collection[Var]) -> bool:
-    if isinstance(atom, Literal):
-        return _compares(np.greater, atom)
-    return atom in positive
-
-
-def _compares(with_zero: np.ufunc, literal: Literal) -> bool:
-    """Compares a literal with zero; a NaN is neither above nor below."""
-    with np.errstate(invalid="ignore"):  # NumPy warns of a NaN in bfloat16
-        return bool(np.all(with_zero(literal_value(literal), 0)))
-
-
-def _positive_variables(eqns: Iterable[JaxprEqn]) -> set[Var]:
-    """Finds variables that are above zero wherever they are finite.
-
-    Such are the denominator of a softmax, and the variance of a normalisation, to which
-    a small number was added. An exponential may underflow to zero. A sum of them is
-    taken not to: a softmax subtracts the largest first.
-    """
-    positive: set[Var] = set()
-    not_negative: set[Var] = set()
-    exponentials: set[Var] = set()
-
-    def is_positive(atom: Any) -> bool:
-        return _is_positive(atom, positive)
-
-    def is_exponential(atom: Any) -> bool:
-        return is_positive(atom) or (
-            not isinstance(atom, Literal) and atom in exponentials
+def _may_overflow(eqn: JaxprEqn, ranges: ValueRanges) -> bool:
+    """Whether an equation's slope is made of numbers that may be infinite, or NaN."""
+    name = name_of(eqn)
+    if name in OVERFLOWS:
+        return ranges.is_infinite(eqn.outvars[0])
+    if name in LINEAR or not ranges.reads_infinite(eqn):
+        return False
+    if name == "mul" or name in PRODUCTS:
+        one, two = eqn.invars  # the slope by each is the other
+        return (ranges.is_infinite(one) and isinstance(two, Var)) or (
+            ranges.is_infinite(two) and isinstance(one, Var)
         )
-
-    def is_not_negative(atom: Any) -> bool:
-        if isinstance(atom, Literal):
-            return _compares(np.greater_equal, atom)
-        return is_exponential(atom) or atom in not_negative
-
-    for eqn in eqns:
-        name = name_of(eqn)
-        read = eqn.invars[1:] if name == "select_n" else eqn.invars
-        if not all(is_float(each) for each in (*read, *eqn.outvars)):
-            continue
-        if (
-            (name in KEEPS_SIGN and all(map(is_positive, read)))
-            or (name == "reduce_sum" and is_exponential(read[0]))
-            or (name == "max" and any(map(is_positive, read)))
-            or (
-                name == "add"
-                and any(map(is_exponential, read))
-                and all(map(is_not_negative, read))
-            )
-        ):
-            positive.update(eqn.outvars)
-        elif name in EXPONENTIALS or (
-            name in KEEPS_SIGN and all(map(is_exponential, read))
-        ):
-            exponentials.update(eqn.outvars)
-        elif (
-            name in NOT_NEGATIVE
-            or exponent_of(eqn) in (2, 4)
-            or (name == "mul" and read[0] is read[1])
-            or (name in (*KEEPS_SIGN, "add") and all(map(is_not_negative, read)))
-        ):
-            not_negative.update(eqn.outvars)
-    return positive
+    return True
 
 
 def differentiable_inputs(eqns: Sequence[JaxprEqn], outputs: Iterable[Any]) -> set[Var]:

@@ -34,6 +34,21 @@ FINITE_SLOPE = frozenset({
     "rev", "scan", "scatter", "scatter-add", "select_n", "sign", "sin", "slice", "sort",
     "split", "square", "squeeze", "stop_gradient", "sub", "tanh", "transpose", "while",
 })
+# Those of them whose slope is finite whatever numbers they read.
+LINEAR = frozenset({
+    "add", "add_any", "broadcast_in_dim", "clamp", "concatenate", "conj",
+    "convert_element_type", "copy", "cumsum", "dynamic_slice", "dynamic_update_slice",
+    "gather", "imag", "max", "min", "neg", "optimization_barrier", "pad", "real",
+    "reduce_precision", "reduce_sum", "reshape", "rev", "scatter", "scatter-add",
+    "select_n", "slice", "split", "squeeze", "stop_gradient", "sub", "transpose",
+})
+# Their results, which are their slopes, may overflow.
+OVERFLOWS = frozenset({"exp", "exp2", "expm1"})
+# What their results lie between, whatever they read.
+RANGES = {
+    "cos": (-1.0, 1.0), "erf": (-1.0, 1.0), "logistic": (0.0, 1.0),
+    "sign": (-1.0, 1.0), "sin": (-1.0, 1.0), "tanh": (-1.0, 1.0),
+}
 # Others have one where this input is zero, and none where it is above.
 POLE_AT_ZERO = {"div": 1, "log": 0, "pow": 0, "rsqrt": 0, "sqrt": 0}
 # Their results are above zero, unless they underflow.

@@ -40,12 +40,14 @@ from edbatch.cell.primitives import (
     CUSTOM_VJP,
     DOT_GENERAL,
     LOOKUPS,
+    PRODUCTS,
     STOP_GRADIENT,
     WHILE,
 )
 from edbatch.cell.summation import sum_dtype
 from edbatch.cell.table_lookup import TableLookup, table_lookup
 from edbatch.cell.tapes import tape_rows
+from edbatch.cell.value_ranges import infinite_constants
 from edbatch.cell.wide_casts import casts_of
 
 Values = dict[Var, Any]
@@ -176,7 +178,11 @@ class Sites:
         constants = equations_of(split.precomputed)
         # An output that nothing reads has a cotangent of zero on a tape, too.
         is_apart = sum(map(is_float, split.graph.outputs)) > 1
-        self._poles = set(map(id, equations_with_poles(equations) if is_apart else ()))
+        infinite = infinite_constants(split.graph.constants)
+        every = [*constants, *equations]
+        poles = equations_with_poles(every, infinite) if is_apart else ()
+        # Of a product that reads infinities, their rows are left out of the tape.
+        self._poles = {id(each) for each in poles if name_of(each) not in PRODUCTS}
         for eqn in equations:
             positions = self._positions(eqn.invars)
             outputs = tuple(var for var in eqn.outvars if var in used)

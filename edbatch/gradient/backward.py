@@ -388,7 +388,7 @@ def _body(
         pull_back = pull_of(chunk)
         if state.reached:
             bars, site_inputs, live = differentiate_groups(
-                pull_back, groups, inputs, known_outputs
+                pull_back, cell, groups, inputs, known_outputs
             )
         else:
             bars, site_inputs = pull_back(groups[0], inputs, known_outputs)

@@ -109,6 +109,7 @@ def divide_outputs(
 
 def differentiate_groups(
     differentiate: Callable[[Group, Any, Any], tuple[Any, Tapes]],
+    cell: TapedCell,
     groups: list[Group],
     inputs: Any,
     known_outputs: Any,
@@ -116,10 +117,13 @@ def differentiate_groups(
     """Differentiates groups of outputs one by one, each on its live rows alone.
 
     All other rows read the inputs of a live one, so their slopes are those of that row.
-    If no row is live, all cotangents are zero.
+    If no row is live, all cotangents are zero. A site has inputs in the rows alone in
+    which a cotangent comes to it: elsewhere they may be infinite, and the cotangents on
+    its tape, which are zero there, would be multiplied by them.
 
     Args:
         differentiate: Finds the cotangents of one group, and the inputs of sites.
+        cell: The cell.
         groups: The groups.
         inputs: The cell's inputs; a pytree of ``[W, ...]`` arrays.
         known_outputs: The outputs of its sites, likewise.
@@ -127,20 +131,25 @@ def differentiate_groups(
     Returns:
         Cotangents; inputs of sites; and which rows are live in any group.
     """
-    parts = []
+    bars: list[Any] = []
+    site_inputs: Tapes | None = None
+    live = jnp.zeros_like(groups[0].live)
     for each in groups:
         own = keep_rows(each.live, first_true(each.live), (inputs, known_outputs))
-        (direct_bar, *bars), site_inputs = differentiate(each, *own)
+        (direct_bar, *more), read = differentiate(each, *own)
         is_any = each.live.any()
-        direct_bar = [jnp.where(is_any, bar, 0) for bar in direct_bar]
-        parts.append(((direct_bar, *bars), site_inputs, each.live))
-
-    def join(one: Any, two: Any) -> Any:
-        bars = jax.tree.map(jnp.add, one[0], two[0])
-        site_inputs = jax.tree.map(partial(choose_rows, one[2]), one[1], two[1])
-        return bars, site_inputs, one[2] | two[2]
-
-    return reduce(join, parts)
+        bars.append(([jnp.where(is_any, bar, 0) for bar in direct_bar], *more))
+        reached = cell.linked_sites(each.outputs)
+        if site_inputs is None:
+            site_inputs = jax.tree.map(jnp.zeros_like, read)
+        choose = partial(jax.tree.map, partial(choose_rows, each.live))
+        site_inputs = [
+            choose(new, old) if is_reached else old
+            for is_reached, new, old in zip(reached, read, site_inputs, strict=True)
+        ]
+        live |= each.live
+    assert site_inputs is not None, "there is a group"
+    return reduce(partial(jax.tree.map, jnp.add), bars), site_inputs, live
 
 
 def mark_reached(cell: TapedCell, chunk: Chunk, reached: Arenas) -> Arenas:

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from edbatch.cell.cell_graph import trace_cell
 from edbatch.cell.derivatives import may_have_poles
-from edbatch.cell.jaxpr import trace
+from edbatch.cell.jaxpr import equations_of, trace
+from edbatch.cell.value_ranges import infinite_constants
 
 
 def normalize(x):
@@ -15,8 +17,31 @@ def normalize(x):
 
 def gates(x, mask):
     """As in a lattice LSTM: one of the terms is never masked."""
-    weight = jnp.exp(x)
+    weight = jnp.exp(jax.nn.sigmoid(x))
     return x / (weight + jax.lax.select(mask, weight, jnp.zeros(4)))
+
+
+def attention(x, keys):
+    """The largest of each row is subtracted first, by hand."""
+    scores = keys * x[:, None]
+    weights = jnp.exp(scores - scores.max(axis=1, keepdims=True))
+    return (weights / weights.sum(axis=1, keepdims=True)) @ keys
+
+
+def largest_of_columns(x):
+    """What is subtracted is no row's largest, though it has their place."""
+    scores = jnp.outer(x, x)
+    return jnp.exp(scores - scores.max(axis=0)[:, None])
+
+
+def sums_of_columns(x):
+    """The largest of all is subtracted, but not of each column."""
+    scores = jnp.outer(x, x)
+    return jnp.log(jnp.exp(scores - scores.max()).sum(axis=0))
+
+
+KEYS = jnp.ones((4, 4))
+MASK = jnp.where(jnp.eye(4) > 0, -jnp.inf, 0.0)
 
 
 FINITE = {
@@ -27,8 +52,26 @@ FINITE = {
     "root of a sum": lambda x: jnp.sqrt((x * x).sum() + 1e-6),
     "computed again": jax.checkpoint(jnp.tanh),
     "stopped": lambda x: jax.lax.stop_gradient(jnp.sqrt(x)) + x,
+    "logarithm of a softmax": jax.nn.log_softmax,
+    "sum of exponentials": lambda x: jax.nn.logsumexp(x) * x,
+    "attention": lambda x: attention(x, KEYS),
+    "exponential linear unit": lambda x: jax.nn.elu(x) * x,
+    "bell": lambda x: jnp.exp(-0.5 * x**2) * x,
+    "exponential of a sigmoid": lambda x: jnp.log(jnp.exp(jax.nn.sigmoid(x))),
+    "infinite, added": lambda x: jnp.where(x > 0, x, -jnp.inf) + x,
+    "largest of masked": lambda x: jnp.maximum(x, -jnp.inf) * x,
 }
 POLES = {
+    "exponential": jnp.exp,
+    "product of one": lambda x: jnp.where(x > 0, 1.0, jnp.inf) * x,
+    "masked softmax": lambda x: jax.nn.softmax(jnp.where(x > 0, x, -jnp.inf)),
+    "mask of inf": lambda x: jax.nn.softmax(jnp.outer(x, x) + MASK),
+    "logarithm of a sum": lambda x: jnp.log(jnp.exp(x).sum()),
+    "softmax by hand": lambda x: jnp.exp(x) / jnp.exp(x).sum(),
+    "sums of other axes": sums_of_columns,
+    "largest of other axes": largest_of_columns,
+    "steep": lambda x: jnp.exp(1000 * jnp.tanh(x)),
+    "product": lambda x: KEYS @ jnp.where(x > 0, x, jnp.inf) * x,
     "norm": jnp.linalg.norm,
     "ratio": lambda x: x / x.sum(),
     "log": jnp.log,
@@ -44,8 +87,10 @@ POLES = {
 @pytest.mark.parametrize("name", [*FINITE, *POLES])
 def test_poles(name):
     function = (FINITE | POLES)[name]
-    body, _ = trace(function, jnp.ones(4))
-    assert may_have_poles(body.equations, body.outputs) == (name in POLES)
+    graph, _ = trace_cell(lambda params, x: function(x), (), [jnp.ones(4)])
+    infinite = infinite_constants(graph.constants)
+    found = may_have_poles(equations_of(graph.nodes), graph.outputs, infinite)
+    assert found == (name in POLES)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -127,6 +127,11 @@ def broadcast_dims(eqn: JaxprEqn) -> tuple[int, ...] | None:
     return tuple(eqn.params["broadcast_dimensions"])
 
 
+def reduced_axes(eqn: JaxprEqn) -> tuple[int, ...]:
+    """Returns the axes that a sum, or a largest number, is taken along."""
+    return tuple(eqn.params["axes"])
+
+
 def exponent_of(eqn: JaxprEqn) -> int | None:
     """Returns the exponent of a whole power; None if the equation is none."""
     return eqn.params["y"] if eqn.primitive.name == "integer_pow" else None
