@@ -6,6 +6,7 @@ PyTorch: ``pip install 'edbatch[tensorboard]'``.
 
 import csv
 import io
+import math
 import time
 from collections.abc import Mapping
 from os import PathLike
@@ -120,28 +121,9 @@ class MetricLog:
 
     def _read(self, last_step: int | None) -> list[dict[str, str]]:
         """Reads the rows of the file, and its columns."""
-        try:
-            text = self.path.read_bytes().decode()
-            # A process that is killed may leave a part of a line.
-            whole = text[: text.rfind("\n") + 1]
-            reader = csv.DictReader(io.StringIO(whole, newline=""))
-            rows = [*reader]
-            columns = [*(reader.fieldnames or ())]
-            strange = any(None in (*row, *row.values()) for row in rows)
-            if (*columns[:2],) != _FIRST or strange:
-                raise ValueError("its columns are others")
-            steps = [int(row["step"]) for row in rows]
-        except (OSError, ValueError, csv.Error) as error:
-            raise MetricLogError(
-                f"metrics are added to a file with the columns {', '.join(_FIRST)}, …"
-                f" but {self.path} is none, or cannot be read ({error}); name another"
-                " file, or begin anew"
-            ) from error
-        self._columns = columns
+        self._columns, rows = read_metrics(self.path)
         return [
-            row
-            for row, step in zip(rows, steps, strict=True)
-            if last_step is None or step <= last_step
+            row for row in rows if last_step is None or int(row["step"]) <= last_step
         ]
 
     def _replace(self, rows: list[dict[str, str]]) -> None:
@@ -163,6 +145,52 @@ class MetricLog:
             f"metrics are written to {self.path} but that failed ({error.strerror});"
             " name a file in an existing, writable folder"
         )
+
+
+def read_metrics(path: str | PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
+    r"""Reads a file that `MetricLog` wrote.
+
+    Args:
+        path: The file. A process that is killed may leave a part of a last line, which
+            is left out.
+
+    Returns:
+        The columns, and the rows: a number by the name of each column, as text, which
+        is empty where a row has no value.
+
+    Raises:
+        MetricLogError: It cannot be read, or is no file of metrics.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "metrics.csv")
+        ...     _ = path.write_text("step,seconds,loss\n1,0.1,0.5\n2,0.2,0.")
+        ...     read_metrics(path)
+        (['step', 'seconds', 'loss'], [{'step': '1', 'seconds': '0.1', 'loss': '0.5'}])
+    """
+    try:
+        text = Path(path).read_bytes().decode()
+        whole = text[: text.rfind("\n") + 1]
+        reader = csv.DictReader(io.StringIO(whole, newline=""))
+        rows = [*reader]
+        columns = [*(reader.fieldnames or ())]
+        strange = any(None in (*row, *row.values()) for row in rows)
+        if (*columns[:2],) != _FIRST or strange:
+            raise ValueError("its columns are others")
+        for row in rows:
+            int(row["step"])
+            if not math.isfinite(float(row["seconds"])):
+                raise ValueError(f"{row['seconds']} are no seconds")
+            for value in row.values():
+                float(value or 0)
+    except (OSError, ValueError, csv.Error) as error:
+        raise MetricLogError(
+            f"metrics are added to a file with the columns {', '.join(_FIRST)}, …"
+            f" but {path} is none, or cannot be read ({error}); name another"
+            " file, or begin anew"
+        ) from error
+    return columns, rows
 
 
 def check_tensorboard() -> Any:

@@ -119,7 +119,11 @@ def test_without_tensorboardx(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,b\n1,2\n", "step,seconds\nx,0\n", "step,seconds\n1,2,3\n"]
+    "text",
+    [
+        *("", "a,b\n1,2\n", "step,seconds\nx,0\n", "step,seconds\n1,2,3\n"),
+        *("step,seconds\n1,x\n", "step,seconds\n1,nan\n", "step,seconds,a\n1,2,\0\n"),
+    ],
 )
 def test_files_of_something_else_are_not_added_to(tmp_path, text):
     path = tmp_path / "metrics.csv"

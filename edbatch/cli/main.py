@@ -3,6 +3,8 @@
 Commands import what they need when they run, so that ``--help`` does not wait for it.
 """
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -86,7 +88,15 @@ def train_policy_main() -> None:
 
 def _run(command: typer.Typer, name: str) -> None:
     end_at_ctrl_c()
+    _print_what_can_be_encoded()
     try:
         command(prog_name=name)
     finally:
         ignore_ctrl_c()
+
+
+def _print_what_can_be_encoded() -> None:
+    """Prints a question mark for a character that the output has none for."""
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
+        out.reconfigure(errors="replace")

@@ -109,8 +109,12 @@ def record(task: Task, *groups: Drawn) -> list[list[GraphStructure]]:
 def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
     """Records the instances that were drawn, each once, and merges the minibatches.
 
+    Those without a node, whose instances call no cell, are left out, and that is said:
+    there is nothing to schedule.
+
     Raises:
-        EdbatchError: The model cannot be recorded.
+        EdbatchError: The model cannot be recorded, or all minibatches of a group are
+            without a node.
     """
     batched = eb.batch(task.model).bind(task.params)
     used = sorted({int(k) for group in groups for batch in group for k in batch})
@@ -119,10 +123,21 @@ def record_graphs(task: Task, *groups: Drawn) -> list[list[DataflowGraph]]:
         for k in bar.track(used, description="Recording instances"):
             with task.hinting_at_params(), paths_are_known():
                 recordings[k] = batched.record(task.instances[k])
-    return [
+    merged = [
         [batched.graph([recordings[int(k)] for k in batch]) for batch in group]
         for group in groups
     ]
+    found = [[each for each in group if each.num_nodes] for group in merged]
+    empty = sum(map(len, merged)) - sum(map(len, found))
+    if not all(found):
+        raise CommandError(
+            "policies schedule calls of cells, but the instances of all minibatches"
+            " call none; give instances that do, or a larger --batch-size"
+        )
+    if empty:
+        what = "minibatch has" if empty == 1 else "minibatches have"
+        say(f"{empty} {what} no call of a cell, and nothing to schedule: left out.")
+    return found
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Training of a policy as `train-policy` does it: progress, and logs of metrics."""
 
-import csv
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from edbatch.cli.console import progress_bar, say, stage
+from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import check_writable
 
 if TYPE_CHECKING:
@@ -48,13 +48,18 @@ class LogFiles:
         """Finds the files for what was given, and checks them before long work.
 
         Raises:
-            EdbatchError: One cannot be written, or tensorboardX is not installed.
+            EdbatchError: One cannot be written, or is the policy's, or tensorboardX is
+                not installed.
         """
         from edbatch.metric_log import check_tensorboard
 
         # A device or a pipe has no place beside it.
         if metrics is None and out is not None and (out.is_file() or not out.exists()):
             metrics = out.with_name(f"{out.name}.metrics.csv")
+        if metrics is not None and out is not None and metrics == out:
+            raise CommandError(
+                f"--metrics and --out name the same file, {out}; give each its own"
+            )
         check_writable("--metrics", metrics)
         if tensorboard is not None:
             from edbatch.cli.output_file import make_folder
@@ -87,8 +92,10 @@ class LogFiles:
         """The last value of a metric in the file that an interrupted training left."""
         if not self.resume or self.csv is None or not self.csv.exists():
             return None
-        with open(self.csv, newline="", encoding="utf-8") as file:
-            values = [row.get(name) for row in csv.DictReader(file)]
+        from edbatch.metric_log import read_metrics
+
+        _, rows = read_metrics(self.csv)
+        values = [row.get(name) for row in rows]
         return next((float(each) for each in reversed(values) if each), None)
 
     def say(self) -> None:

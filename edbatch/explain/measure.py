@@ -66,6 +66,8 @@ def measure_us(
     run = _Program(plan, params, rng, name)
     batches = _batch_records(laid_out, plan)
     run.time_ms(_whole(plan))  # fills the arenas
+    if not batches:
+        return [], run.compilations()
     empty = _repeated(plan, batches[0], 0)
     idle_ms = min(run.time_ms(empty) for _ in range(_ROUNDS))
     counts = [_find_count(run, plan, each, idle_ms) for each in batches]

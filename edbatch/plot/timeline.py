@@ -61,6 +61,7 @@ def plot_timeline(report: Explanation) -> "Figure":
     fills = type_styles(report.model_types, others=[use.type for use in report.types])
     styles = [fills[use.type] for use in report.types]
     ends = np.cumsum(times_us) / 1e3
+    total_ms = float(ends[-1]) if len(ends) else 0.0
     starts = ends - times_us / 1e3
     bars: dict[int, Any] = {}
     for use, style in enumerate(styles):
@@ -71,10 +72,10 @@ def plot_timeline(report: Explanation) -> "Figure":
         rate = np.divide(flops, 1e3 * took, out=np.zeros(len(took)), where=took > 0)
         # What is hoisted out of a type has its colour, but pale.
         alpha = _PALE if report.types[use].hoisted else None
-        draw = partial(_draw, starts[own], took, style, ends[-1], alpha)
+        draw = partial(_draw, starts[own], took, style, total_ms, alpha)
         bars[use] = draw(nodes, top)
         draw(rate, bottom)
-    _label(report, top, bottom, float(ends[-1]))
+    _label(report, top, bottom, total_ms)
     legend_below(figure, _entries(report, bars))
     return figure
 

@@ -90,6 +90,29 @@ def test_ctrl_c_before_training_leaves_what_was_there(
     assert edbatch(*LATTICES, "--out", out, "--resume").exit_code == 0
 
 
+def test_metrics_whose_last_line_is_cut(
+    edbatch, assert_fails, tmp_path, monkeypatch
+) -> None:
+    whole, out = tmp_path / "whole.json", tmp_path / "lattice.json"
+    assert edbatch(*LATTICES, "--out", whole).exit_code == 0
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, 9)
+        assert edbatch(*LATTICES, "--out", out).exit_code == 130
+    metrics, expected = (
+        each.with_name(f"{each.name}.metrics.csv") for each in (out, whole)
+    )
+    text = metrics.read_bytes()
+    metrics.write_bytes(text + text.splitlines()[-1][:-3] + b"\0,")
+    assert edbatch(*LATTICES, "--out", out, "--resume").exit_code == 0
+    assert evaluations(metrics) == evaluations(expected)
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, 9)
+        assert edbatch(*LATTICES, "--out", out).exit_code == 130
+    metrics.write_bytes(text[:-1] + b"\xff\n")
+    message = r"metrics are added to a file .*lattice\.json\.metrics\.csv is none, or"
+    assert_fails(message, *LATTICES, "--out", out, "--resume")
+
+
 def test_what_is_wrong_with_a_checkpoint_is_said(
     edbatch, assert_fails, tmp_path, monkeypatch
 ) -> None:

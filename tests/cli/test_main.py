@@ -138,6 +138,19 @@ def test_a_reader_that_has_left_is_no_error(command) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_an_output_that_has_no_greek_letters(tmp_path) -> None:
+    script = Path(sysconfig.get_path("scripts")) / "edbatch"
+    command = [script, "compare", "--policy", "greedy", "--minibatches", "2"]
+    done = subprocess.run(
+        [*command, "--batch-size", "4", "--workload", "tree-lstm"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "?s/node" in done.stdout
+
+
 @pytest.mark.parametrize("option", ["--model", "--instances"])
 def test_commands_for_ready_workloads_say_so(assert_fails, option) -> None:
     message = "edbatch run runs ready workloads.*; edbatch bench --model measures yours"
