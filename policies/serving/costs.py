@@ -9,6 +9,8 @@ from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.cost.model import CostModel
 
+_LEAST_US = 1.0  # of a batch
+
 
 def batch_costs(
     costs: CostModel, type_keys: Sequence[TypeKey], max_rows: int = 256
@@ -21,7 +23,8 @@ def batch_costs(
         max_rows: No batch is wider, in rows.
 
     Returns:
-        Milliseconds by type and number of rows, ``[T, max_rows + 1] float64``.
+        Milliseconds by type and number of rows, ``[T, max_rows + 1] float64``. A batch
+        takes a microsecond or more: what is measured beside other work may be nothing.
 
     Raises:
         PolicyError: A type was not measured, or the limit is no number above zero.
@@ -34,7 +37,13 @@ def batch_costs(
     """
     check_number(PolicyError, "max_rows of a server", max_rows, 1, whole=True)
     times = [
-        [0.0, *(costs.batch_us(key, rows) / 1000 for rows in range(1, max_rows + 1))]
+        [
+            0.0,
+            *(
+                max(_LEAST_US, costs.batch_us(key, rows)) / 1000
+                for rows in range(1, max_rows + 1)
+            ),
+        ]
         for key in type_keys
     ]
     return np.array(times)

@@ -260,6 +260,13 @@ def test_costs_of_types_that_were_not_measured():
         batch_costs(costs, (TypeKey("b", "", 0),))
 
 
+def test_batches_whose_measured_cost_is_nothing():
+    """As costs are that were measured beside much other work."""
+    key = TypeKey("a", "", 0)
+    nothing = CostModel((key,), (2, 4), ((0.0, 0.5),), (2,), (1.0,))
+    assert batch_costs(nothing, (key,), 4).tolist() == [[0, *[0.001] * 4]]
+
+
 def test_a_policy_of_other_sizes_of_trees_still_serves(rule):
     library = sample_library(sample_tree_structure, 4, 0)
     other = rule.for_types(library.type_keys)
