@@ -50,8 +50,9 @@ def keeps_outputs_apart(graph: CellGraph) -> bool:
     """
     floats = [each for each in graph.outputs if is_float(each)]
     equations = equations_of(graph.nodes)
-    infinite = infinite_constants(graph.constants)
-    return len(floats) > 1 and may_have_poles(equations, floats, infinite)
+    return len(floats) > 1 and may_have_poles(
+        equations, floats, infinite_constants(graph.constants)
+    )
 
 
 def may_have_poles(
@@ -136,7 +137,7 @@ def _has_pole(eqn: JaxprEqn, ranges: ValueRanges, *, in_rule: bool) -> bool:
 def _may_overflow(eqn: JaxprEqn, ranges: ValueRanges) -> bool:
     """Whether an equation's slope is made of numbers that may be infinite, or NaN."""
     name = name_of(eqn)
-    if name in OVERFLOWS:
+    if name in OVERFLOWS or name == "pow":
         return ranges.is_infinite(eqn.outvars[0])
     if name in LINEAR or not ranges.reads_infinite(eqn):
         return False

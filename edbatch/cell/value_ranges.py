@@ -1,7 +1,8 @@
 """What is known of the numbers that a cell computes: bounds, signs, what may overflow.
 
-Known without its inputs, of which only that they are finite is taken for granted. Such
-facts tell where a slope is finite: the exponential of a number below zero does not
+Known without its inputs, of which only that they are finite is taken for granted, and
+that sums and products of them do not overflow: exponentials and powers may. Such facts
+tell where a slope is finite: the exponential of a number below zero does not
 overflow, and the denominator of a softmax that subtracts the largest number first is at
 least one.
 """
@@ -10,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -45,6 +47,7 @@ from edbatch.cell.primitives import (
 
 Range = tuple[float, float]
 _ALL: Range = (-math.inf, math.inf)
+_NO_LIMIT = {"max": -math.inf, "min": math.inf}
 # Where the numbers of an array stand in another one, axis by axis; None: nowhere.
 _Axes = tuple[int | None, ...]
 
@@ -101,14 +104,19 @@ class ValueRanges:
     def reads_infinite(self, eqn: JaxprEqn) -> bool:
         """Tells whether a floating input of an equation may be infinite or NaN.
 
-        Those do not count that a limit takes away again, such as the ``-inf`` that JAX
-        writes where it takes the largest of some numbers.
+        Limits that are none do not count, such as the ``-inf`` that JAX writes where it
+        takes the largest of some numbers.
         """
         name, read = name_of(eqn), list(eqn.invars)
-        if name in ("max", "min") and len(variables(read)) == 1:
-            read = list(variables(read))
-        elif name == "clamp":
+        if name == "clamp":
             read = [read[1]]
+        elif name in _NO_LIMIT:
+            no_limit = (_NO_LIMIT[name], _NO_LIMIT[name])
+            read = [
+                each
+                for each in read
+                if not isinstance(each, Literal) or self._range(each) != no_limit
+            ]
         return any(is_float(each) and self.is_infinite(each) for each in read)
 
     def _range(self, atom: Any) -> Range:
@@ -123,8 +131,12 @@ class ValueRanges:
         name = name_of(eqn)
         if self.reads_infinite(eqn):
             return True
+        if not any(map(is_float, eqn.invars)):
+            return False
         if name in OVERFLOWS:
             return self._range(eqn.outvars[0])[1] == math.inf
+        if name == "pow" and math.inf in map(abs, self._range(eqn.invars[1])):
+            return True
         exponent = exponent_of(eqn)
         if exponent is not None:
             return exponent < 0
@@ -337,7 +349,7 @@ def infinite_constants(constants: Mapping[Var, Any]) -> set[Var]:
     """Finds the arrays among some constants that hold infinities, or NaN.
 
     Args:
-        constants: Arrays by variable.
+        constants: Arrays by variable; traced ones are taken to be finite.
 
     Returns:
         The variables of floating ones that are not finite throughout.
@@ -345,14 +357,15 @@ def infinite_constants(constants: Mapping[Var, Any]) -> set[Var]:
     return {
         var
         for var, array in constants.items()
-        if is_float(var) and not is_finite(array)
+        if is_float(var)
+        and not isinstance(array, jax.core.Tracer)
+        and not is_finite(array)
     }
 
 
 def is_finite(array: Any) -> bool:
     """Tells whether all numbers of a floating array are finite."""
-    with np.errstate(invalid="ignore"):
-        return bool(np.isfinite(np.asarray(array).astype(np.complex128)).all())
+    return bool(np.isfinite(np.asarray(array)).all())
 
 
 def _compares(with_zero: np.ufunc, literal: Literal) -> bool:

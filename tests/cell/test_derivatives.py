@@ -56,6 +56,8 @@ FINITE = {
     "sum of exponentials": lambda x: jax.nn.logsumexp(x) * x,
     "attention": lambda x: attention(x, KEYS),
     "exponential linear unit": lambda x: jax.nn.elu(x) * x,
+    "power": lambda x: (x * x + 1) ** 0.3,
+    "noise": lambda x: jax.random.uniform(jax.random.key(0), (4,)) * x,
     "bell": lambda x: jnp.exp(-0.5 * x**2) * x,
     "exponential of a sigmoid": lambda x: jnp.log(jnp.exp(jax.nn.sigmoid(x))),
     "infinite, added": lambda x: jnp.where(x > 0, x, -jnp.inf) + x,
@@ -63,6 +65,8 @@ FINITE = {
 }
 POLES = {
     "exponential": jnp.exp,
+    "power of two": lambda x: jnp.power(2.0, x),
+    "above infinity": lambda x: jnp.minimum(x, -jnp.inf) * x,
     "product of one": lambda x: jnp.where(x > 0, 1.0, jnp.inf) * x,
     "masked softmax": lambda x: jax.nn.softmax(jnp.where(x > 0, x, -jnp.inf)),
     "mask of inf": lambda x: jax.nn.softmax(jnp.outer(x, x) + MASK),
@@ -75,7 +79,7 @@ POLES = {
     "norm": jnp.linalg.norm,
     "ratio": lambda x: x / x.sum(),
     "log": jnp.log,
-    "power": lambda x: x**0.3,
+    "root": lambda x: x**0.3,
     "of zero": lambda x: x / jnp.maximum(x, 0.0),
     "masked": lambda x: x / jnp.where(x > 0, jnp.exp(x), 0.0),
     "arc": jnp.arcsin,

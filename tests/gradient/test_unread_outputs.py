@@ -309,6 +309,21 @@ def test_numbers_that_overflow_in_what_nothing_reads(
     assert_same_gradient(model, params, WORDS)
 
 
+def test_a_cell_that_closes_over_a_traced_array(quick_compiles):
+    """Whether that is finite is not known."""
+
+    def total_of_two(scale):
+        @eb.cell
+        def two(x):
+            return x * scale, jnp.exp(x) * scale
+
+        words = [np.full(SIZE, k, np.float32) for k in range(3)]
+        outputs = eb.batch(lambda params, x: two(x)[0], params=())((), words)
+        return outputs.sum()
+
+    assert jax.jit(total_of_two)(jnp.full(SIZE, 2.0)) == 2 * SIZE * (0 + 1 + 2)
+
+
 @pytest.mark.parametrize("name", ["softmax", "relu"])
 def test_what_has_no_pole_is_not_taken_for_one(name):
     """Else the outputs of a cell would be differentiated one by one."""
