@@ -269,7 +269,7 @@ MASK = np.where(np.arange(SIZE) < 4, -np.inf, 0).astype(np.float32)
 OVERFLOWING = {
     "exponential": lambda params, y, v: jnp.exp(y + v),
     "product": lambda params, y, v: jnp.exp(v) * jnp.exp(v) * y,
-    "square": lambda params, y, v: (params["b"] * jnp.exp(v + y)) ** 2,
+    "square": lambda params, y, v: (params["b"] * jnp.exp(v + 0.1 * y)) ** 2,
     "sum of exponentials": lambda params, y, v: y + jnp.log(jnp.exp(-v - y).sum()),
     "softmax by hand": lambda params, y, v: jnp.exp(v + y) / jnp.exp(v + y).sum(),
     "empty memory": of_memory,
