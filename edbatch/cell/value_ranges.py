@@ -2,9 +2,9 @@
 
 Known without its inputs, of which only that they are finite is taken for granted, and
 that sums and products of them do not overflow: exponentials and powers may. Such facts
-tell where a slope is finite: the exponential of a number below zero does not
-overflow, and the denominator of a softmax that subtracts the largest number first is at
-least one.
+tell where a slope is finite: the exponential of a number below zero does not overflow,
+and the denominator of a softmax that subtracts the largest number first is at least
+one.
 """
 
 import math
@@ -76,7 +76,8 @@ class ValueRanges:
         self._ranges: dict[Var, Range] = {}
         # Largest numbers along some axes: of which variable, and where they stand.
         self._largest: dict[Var, tuple[Any, _Axes]] = {}
-        # Numbers of which the largest along some axes is one.
+        # Numbers of which the largest along some axes is zero; or one, exponentials of
+        # such.
         self._peaks: dict[Var, frozenset[int]] = {}
         self._made_by: dict[Var, JaxprEqn] = {}
         for eqn in eqns:
@@ -349,7 +350,8 @@ def infinite_constants(constants: Mapping[Var, Any]) -> set[Var]:
     """Finds the arrays among some constants that hold infinities, or NaN.
 
     Args:
-        constants: Arrays by variable; traced ones are taken to be finite.
+        constants: Arrays by variable. Those whose numbers are not here, since they are
+            traced, or lie with other processes, are taken to be finite.
 
     Returns:
         The variables of floating ones that are not finite throughout.
@@ -359,6 +361,7 @@ def infinite_constants(constants: Mapping[Var, Any]) -> set[Var]:
         for var, array in constants.items()
         if is_float(var)
         and not isinstance(array, jax.core.Tracer)
+        and getattr(array, "is_fully_addressable", True)
         and not is_finite(array)
     }
 
