@@ -6,6 +6,7 @@ their cotangents. The backward pass runs one batch row a second time with these 
 place, and differentiates that.
 """
 
+import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -89,7 +90,6 @@ class TapedCell:
         used.update(var for eqn in equations for var in variables(eqn.invars))
         self._graph = graph
         self._all_equations = equations_of(graph.nodes)
-        self._infinite = infinite_constants(graph.constants)
         self._equations = equations
         self._operands = graph.inputs[: len(inputs[0])]
         self._handed_on = parts.handed_on
@@ -154,8 +154,16 @@ class TapedCell:
 
     def has_poles(self, outputs: Sequence[int]) -> bool:
         """Tells whether a slope on the way back from some outputs may be infinite."""
-        some = [self._graph.outputs[k] for k in outputs]
-        return may_have_poles(self._all_equations, some, self._infinite)
+        return any(self._poles[k] for k in outputs)
+
+    @functools.cached_property
+    def _poles(self) -> list[bool]:
+        """Of each output, whether a slope on its way back may be infinite."""
+        infinite = infinite_constants(self._graph.constants)
+        return [
+            may_have_poles(self._all_equations, [each], infinite)
+            for each in self._graph.outputs
+        ]
 
     def active_outputs(
         self, operands: Sequence[bool], externals: Sequence[bool]

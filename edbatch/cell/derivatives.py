@@ -16,7 +16,6 @@ from edbatch.cell.jaxpr import (
     JaxprEqn,
     Var,
     equations_of,
-    exponent_of,
     has_rule_of_jvp,
     inner_bodies,
     is_float,
@@ -29,7 +28,6 @@ from edbatch.cell.primitives import (
     FINITE_SLOPE,
     LINEAR,
     OVERFLOWS,
-    POLE_AT_ZERO,
     PRODUCTS,
     STOP_GRADIENT,
 )
@@ -112,16 +110,10 @@ def equations_with_poles(
 
 def _has_pole(eqn: JaxprEqn, ranges: ValueRanges, *, in_rule: bool) -> bool:
     """Whether the slope of an equation may be infinite."""
-    name = name_of(eqn)
-    if not in_rule and _may_overflow(eqn, ranges):
+    if ranges.is_pole(eqn) or (not in_rule and _may_overflow(eqn, ranges)):
         return True
-    exponent = exponent_of(eqn)
-    if exponent is not None:
-        return exponent < 0
-    if name in POLE_AT_ZERO:
-        return not ranges.is_positive(eqn.invars[POLE_AT_ZERO[name]])
-    if name not in FINITE_SLOPE:
-        return any(is_float(var) for var in eqn.invars)
+    if name_of(eqn) not in FINITE_SLOPE:
+        return False
     if has_rule_of_jvp(eqn) and not in_rule:
         rule = tangents_of(eqn)
         if rule is None:

@@ -102,6 +102,18 @@ class ValueRanges:
             return is_float(atom) and not is_finite(literal_value(atom))
         return atom in self.infinite
 
+    def is_pole(self, eqn: JaxprEqn) -> bool:
+        """Tells whether a primitive may have a pole at what it reads.
+
+        That of one which calls functions is what these have, and is not asked for.
+        """
+        name, exponent = name_of(eqn), exponent_of(eqn)
+        if exponent is not None:
+            return exponent < 0
+        if name in POLE_AT_ZERO:
+            return not self.is_positive(eqn.invars[POLE_AT_ZERO[name]])
+        return name not in FINITE_SLOPE and any(map(is_float, eqn.invars))
+
     def reads_infinite(self, eqn: JaxprEqn) -> bool:
         """Tells whether a floating input of an equation may be infinite or NaN.
 
@@ -138,12 +150,7 @@ class ValueRanges:
             return self._range(eqn.outvars[0])[1] == math.inf
         if name == "pow" and math.inf in map(abs, self._range(eqn.invars[1])):
             return True
-        exponent = exponent_of(eqn)
-        if exponent is not None:
-            return exponent < 0
-        if name in POLE_AT_ZERO:
-            return not self.is_positive(eqn.invars[POLE_AT_ZERO[name]])
-        if name not in FINITE_SLOPE:
+        if self.is_pole(eqn):
             return True
         if has_rule_of_jvp(eqn):
             return False  # whoever wrote it a rule has thought of its limits

@@ -139,13 +139,13 @@ def differentiate_groups(
         (direct_bar, *more), read = differentiate(each, *own)
         is_any = each.live.any()
         bars.append(([jnp.where(is_any, bar, 0) for bar in direct_bar], *more))
-        reached = cell.linked_sites(each.outputs)
+        linked = cell.linked_sites(each.outputs)
         if site_inputs is None:
             site_inputs = jax.tree.map(jnp.zeros_like, read)
         choose = partial(jax.tree.map, partial(choose_rows, each.live))
         site_inputs = [
-            choose(new, old) if is_reached else old
-            for is_reached, new, old in zip(reached, read, site_inputs, strict=True)
+            choose(new, old) if is_linked else old
+            for is_linked, new, old in zip(linked, read, site_inputs, strict=True)
         ]
         live |= each.live
     assert site_inputs is not None, "there is a group"
