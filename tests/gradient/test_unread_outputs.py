@@ -235,67 +235,19 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize("second", SECOND)
-def test_slopes_that_are_infinite_where_a_number_underflows(second, quick_compiles):
-    """The second output is read where all numbers are small enough, and only there."""
+def assert_same_where_it_is_unread(second, far, everywhere=False):
+    """Compares gradients where the second output of a cell is read for some nodes.
+
+    Args:
+        second: It, of the parameters, a state, and a vector.
+        far: The vector where it is not read; else zeros.
+        everywhere: Whether it is read nowhere.
+    """
 
     @eb.cell
     def two(params, x, v):
         y = params["w"] @ x
-        return jnp.tanh(y), SECOND[second](y, v) * params["b"]
-
-    far = np.zeros(SIZE, np.float32)
-    far[::2] = -200
-
-    def model(params, word):
-        state = leaf(params, word)
-        if word == 1:
-            return two(params, state, far)[0]
-        one, other = two(params, state, np.zeros(SIZE, np.float32))
-        return add(params, one, other)
-
-    params = make_params()
-    params["table"] = params["table"].at[1].set(0.5)
-    assert_same_gradient(model, params, WORDS)
-
-
-def of_memory(params, y, v):
-    """Attention over slots of a memory, all of which may be empty."""
-    scores = jnp.where(v < 1, params["w"] @ y, -jnp.inf)
-    return params["w"].T @ jax.nn.softmax(scores)
-
-
-MASK = np.where(np.arange(SIZE) < 4, -np.inf, 0).astype(np.float32)
-OVERFLOWING = {
-    "exponential": lambda params, y, v: jnp.exp(y + v),
-    "product": lambda params, y, v: jnp.exp(v) * jnp.exp(v) * y,
-    "square": lambda params, y, v: (params["b"] * jnp.exp(v + 0.1 * y)) ** 2,
-    "sum of exponentials": lambda params, y, v: y + jnp.log(jnp.exp(-v - y).sum()),
-    "softmax by hand": lambda params, y, v: jnp.exp(v + y) / jnp.exp(v + y).sum(),
-    "empty memory": of_memory,
-    "read by a product": lambda params, y, v: params["w"] @ jnp.exp(0.1 * y + v),
-    "in a loop": lambda params, y, v: jax.lax.scan(
-        lambda x, _: (params["w"] @ jnp.exp(0.1 * x + v), None), y, None, length=1
-    )[0],
-    "constant": lambda params, y, v: (
-        y * jax.nn.softmax(jnp.where(v < 1, MASK, y + MASK))
-    ),
-}
-
-
-@pytest.mark.parametrize("second", OVERFLOWING)
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_numbers_that_overflow_in_what_nothing_reads(
-    second, everywhere, quick_compiles
-):
-    """The second output is read where it is finite, or nowhere."""
-
-    @eb.cell
-    def two(params, x, v):
-        y = params["w"] @ x
-        return jnp.tanh(y), OVERFLOWING[second](params, y, v)
-
-    far = np.full(SIZE, 200, np.float32)
+        return jnp.tanh(y), second(params, y, v)
 
     def model(params, word):
         state = leaf(params, word)
@@ -307,6 +259,50 @@ def test_numbers_that_overflow_in_what_nothing_reads(
     params = make_params()
     params["table"] = params["table"].at[1].set(0.5)
     assert_same_gradient(model, params, WORDS)
+
+
+@pytest.mark.parametrize("second", SECOND)
+def test_slopes_that_are_infinite_where_a_number_underflows(second, quick_compiles):
+    """The second output is read where all numbers are small enough, and only there."""
+    far = np.zeros(SIZE, np.float32)
+    far[::2] = -200
+    assert_same_where_it_is_unread(
+        lambda params, y, v: SECOND[second](y, v) * params["b"], far
+    )
+
+
+def of_memory(params, y, v):
+    """Attention over slots of a memory, all of which may be empty."""
+    scores = jnp.where(v < 1, params["w"] @ y, -jnp.inf)
+    return params["w"].T @ jax.nn.softmax(scores)
+
+
+ALL_MASKED = np.full(SIZE, -np.inf, np.float32)
+OVERFLOWING = {
+    "exponential": lambda params, y, v: jnp.exp(y + v),
+    "product": lambda params, y, v: jnp.exp(v) * jnp.exp(v) * y,
+    "square": lambda params, y, v: (params["b"] * jnp.exp(v + 0.1 * y)) ** 2,
+    "sum of exponentials": lambda params, y, v: y + jnp.log(jnp.exp(-v - y).sum()),
+    "softmax by hand": lambda params, y, v: jnp.exp(v + y) / jnp.exp(v + y).sum(),
+    "empty memory": of_memory,
+    "read by a product": lambda params, y, v: params["w"] @ jnp.exp(0.1 * y + v),
+    "in a loop": lambda params, y, v: jax.lax.scan(
+        lambda x, _: (params["w"] @ jnp.exp(0.1 * x + v), None), y, None, length=1
+    )[0],
+    "constant": lambda params, y, v: jax.nn.softmax(
+        jnp.where(v < 1, y, y + ALL_MASKED)
+    ),
+}
+
+
+@pytest.mark.parametrize("second", OVERFLOWING)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_numbers_that_overflow_in_what_nothing_reads(
+    second, everywhere, quick_compiles
+):
+    """The second output is read where it is finite, or nowhere."""
+    far = np.full(SIZE, 200, np.float32)
+    assert_same_where_it_is_unread(OVERFLOWING[second], far, everywhere)
 
 
 def test_a_cell_that_closes_over_a_traced_array(quick_compiles):
