@@ -10,6 +10,7 @@ import gc
 import socket
 import sys
 import threading
+import time
 import tracemalloc
 from concurrent.futures import Future
 from contextlib import suppress
@@ -39,6 +40,7 @@ from edbatch.graph.context import jitted_cells
 _SWITCH_S = 2e-4  # threads take turns, as in `edbatch serve`
 _PASSES = 6  # of warm-up, at most
 _OVERSIZED = 8  # different requests that are too large
+_SETTLE_S, _PAUSE_S = 60.0, 0.2  # until nothing runs, at most, and between two looks
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,8 @@ class Doors:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Answers one request over a connection, unless its client hangs up first."""
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
+        ended = ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
+        with suppress(*ended):
             number, action, instance = FAULT.unpack(
                 await reader.readexactly(FAULT.size)
             )
@@ -284,8 +287,25 @@ class Trial:
                 return
 
 
-def traced_bytes() -> int:
-    """What Python's objects take, where that is traced."""
+def traced_bytes(server: eb.Server) -> int:
+    """What Python's objects take, where that is traced, once nothing runs any more.
+
+    A request whose client hung up may run on after the last answer, and what it leaves
+    goes a moment after its end.
+    """
+    end = time.monotonic() + _SETTLE_S
+    while (stats := server.stats()).waiting or stats.in_flight:
+        if time.monotonic() > end:
+            break
+        time.sleep(_PAUSE_S)
+    before = float("inf")
+    while (now := _traced_bytes()) < before:
+        before = now
+        time.sleep(_PAUSE_S)
+    return int(before)
+
+
+def _traced_bytes() -> int:
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
@@ -326,7 +346,8 @@ def _run(
         if asked == "handled":
             control.send(doors.handled)
         else:
-            control.send(traced_bytes() if asked == "traced" else server.drain(asked))
+            is_memory = asked == "traced"
+            control.send(traced_bytes(server) if is_memory else server.drain(asked))
     tracemalloc.stop()
     hang_ups.close()
     server.close()
