@@ -159,7 +159,7 @@ class StateRegistry:
         for each in states:
             if each.types is types:
                 return each
-        if types.model is None:
+        if types.is_of_pickle:
             same = types.model_name == full_name(self.model)
         else:
             same = types.model is self.model
@@ -221,7 +221,8 @@ class StateRegistry:
                 raise PlanError(
                     "a minibatch is recorded for parameters of one structure, but a"
                     f" recording of it was made for others: {difference(found, own)};"
-                    " plan these recordings in a minibatch of their own"
+                    " plan these recordings in a minibatch of their own, or record"
+                    " their instances again"
                 )
         return state
 

@@ -48,9 +48,7 @@ class TypeTable:
 
     Attributes:
         params_spec: The parameters' structure, ``jax.ShapeDtypeStruct`` leaves.
-        model: The model; None if the table comes from a pickle and no function has
-            taken it.
-        model_name: Its name.
+        model_name: The model's name.
         params: The stand-in that models see while they are recorded.
         types: Known types.
         kinds: Known array kinds.
@@ -81,7 +79,7 @@ class TypeTable:
     ) -> None:
         self.params_spec = params_spec
         self.compute_dtype = compute_dtype
-        self.model = model
+        self._model = _reference_to(model)
         self.model_name = "" if model is None else full_name(model)
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
         self.types: list[NodeType] = []
@@ -107,6 +105,24 @@ class TypeTable:
         names = ", ".join(str(each.key) for each in self.types[:_SHOWN])
         more = ", ..." if len(self.types) > _SHOWN else ""
         return f"<{type(self).__name__} of {len(self.types)} types: {names}{more}>"
+
+    @property
+    def model(self) -> Callable[..., Any] | None:
+        """The model, as long as something else keeps it.
+
+        JAX keeps the types of what was compiled, and must not keep data that a model
+        closes over.
+        """
+        return None if self._model is None else self._model()
+
+    @model.setter
+    def model(self, model: Callable[..., Any] | None) -> None:
+        self._model = _reference_to(model)
+
+    @property
+    def is_of_pickle(self) -> bool:
+        """Whether the model is known by its name alone."""
+        return self._model is None
 
     def _register(self) -> None:
         """Lets pickles find the table."""
@@ -432,6 +448,18 @@ def _load(
         table.model_name, table.x64 = model_name, x64
         table._extend(marks, avals, stored)
         return table
+
+
+def _reference_to(
+    model: Callable[..., Any] | None,
+) -> Callable[[], Callable[..., Any] | None] | None:
+    """A reference that does not keep a model alive, where there can be one."""
+    if model is None:
+        return None
+    try:
+        return weakref.ref(model)
+    except TypeError:  # its class has slots, say
+        return lambda: model
 
 
 def changed_cell(node_type: NodeType) -> PickleError:

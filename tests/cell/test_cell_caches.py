@@ -113,3 +113,60 @@ def test_cells_depend_on_the_precision_in_force():
     assert not precision()
     with jax.default_matmul_precision("highest"):
         assert precision()
+
+
+class Data:
+    """Stands for a data set that a model closes over."""
+
+
+def model_of(data):
+    def model(params, count):
+        assert isinstance(data, Data)
+        return chain(params, count)
+
+    return model
+
+
+RUNS = {
+    "call": lambda batched, params, plan: batched(params, [3, 1]),
+    "apply": lambda batched, params, plan: batched.apply(params, plan),
+    "jit": lambda batched, params, plan: jax.jit(
+        lambda params, plan: batched.apply(params, plan).sum()
+    )(params, plan),
+    "eb.jit": lambda batched, params, plan: eb.jit(
+        jax.grad(lambda params, plan: batched.apply(params, plan).sum())
+    )(params, plan),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_jax_keeps_no_model(run):
+    """JAX keeps what is static of its arguments; a model may hold a whole data set."""
+
+    def use():
+        data = Data()
+        batched = eb.batch(model_of(data), params=jnp.float32(1))
+        plan = batched.plan([3, 1])
+        RUNS[run](batched, jnp.float32(1), plan)
+        return weakref.ref(data), plan
+
+    data, plan = use()
+    gc.collect()
+    assert data() is None
+    # A plan that outlives its model belongs to no other, of whatever name.
+    other = eb.batch(model_of(Data()))
+    with pytest.raises(eb.PlanError, match="was made by another model"):
+        other.apply(jnp.float32(1), plan)
+
+
+def test_a_model_of_a_class_with_slots_is_kept():
+    class Slots:
+        __slots__ = ()
+        __name__ = "slots"
+
+        def __call__(self, params, count):
+            return chain(params, count)
+
+    batched = eb.batch(Slots(), params=jnp.float32(1))
+    plan = batched.plan([3])
+    assert batched.apply(jnp.float32(1), plan) == batched(jnp.float32(1), [3])
