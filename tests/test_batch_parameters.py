@@ -1,7 +1,9 @@
 """Gradients of batched functions, and the kinds of parameters that they take."""
 
+from collections import OrderedDict
 from dataclasses import replace
 
+import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -163,3 +165,28 @@ def test_python_numbers_are_strong_arrays_in_both_ways_of_running():
     params = {"half": jnp.bfloat16(0.5)}
     assert model(params, 3.0).dtype == jnp.float32
     assert eb.batch(model, sizes=SIZES)(params, [3.0]).dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda params: {"layers": tuple(params["layers"]), "none": {}},
+        lambda params: OrderedDict(params),
+        lambda params: {**params, "more": ()},
+        lambda params: flax.core.freeze(params),
+    ],
+)
+def test_containers_of_another_type_run_the_same_plan(other):
+    @eb.cell
+    def scale(layer, x):
+        return layer * x
+
+    def model(params, x):
+        return scale(params["layers"][0], x)
+
+    params = {"layers": [jnp.float32(2)], "none": None}
+    batched = eb.batch(model, params=params)
+    plan = batched.plan([3.0])
+    assert batched.apply(other(params), plan) == 6
+    with pytest.raises(eb.PlanError, match="another structure: they differ in params"):
+        batched.apply({"layers": {"0": params["layers"][0]}, "none": None}, plan)

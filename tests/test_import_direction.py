@@ -75,7 +75,7 @@ MAY_IMPORT = {
     "http": {*BASE, *STAGES, FRONT_DOOR, "serving", "http"},
     "data": {*BASE, "data"},
     "models": {"errors", FRONT_DOOR, "data", "models"},
-    "flax": {"errors", "graph", "flax"},
+    "flax": {*BASE, *STAGES[: STAGES.index("cell") + 1], "flax"},
     "grain": {*BASE, *STAGES, "grain"},
     INIT: {"errors", "compiler", *STAGES, FRONT_DOOR, "serving", "data", "models"},
     "benchmark": {

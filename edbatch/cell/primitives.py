@@ -18,6 +18,7 @@ PRODUCTS = frozenset({DOT_GENERAL, "conv_general_dilated"})
 VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 # The signs of their operands.
 ADDITIONS = {"add": (1, 1), "add_any": (1, 1), "sub": (1, -1), "neg": (-1,)}
+REMAT = "remat2"
 # Calls that their bodies can stand for, and the parameter that holds the body.
 CALLS = {"jit": "jaxpr"}
 

@@ -1,15 +1,20 @@
 """An nnx module as the function of a cell."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 from flax import nnx
 
+from edbatch.cell.jaxpr import argument_of, trace
 from edbatch.errors import CellError
 from edbatch.flax.signature import cell_name, find_method, function_signature
 from edbatch.flax.streams import stream_keys
 from edbatch.graph.cell import RNG
 
-_Values = dict[tuple[Any, ...], Any]
+_Path = tuple[Any, ...]
+_Values = dict[_Path, Any]
 
 
 class NnxFunction:
@@ -39,9 +44,17 @@ class NnxFunction:
         elif self._streams:
             keys: dict[str, Any] = stream_keys(rng, self._streams)
             nnx.reseed(module, **keys)
-        before = _values(nnx.state(module))
-        result = getattr(module, self._method)(*args, **kwargs)
-        self._check_unchanged(before, module, has_key=rng is not None)
+        run = partial(_run, self._method, args, kwargs)
+        graph, state = nnx.split(module)
+        result, changed = run(module)
+        if rng is not None:
+            changed = {
+                path: each
+                for path, each in changed.items()
+                if not issubclass(each, nnx.RngState)
+            }
+        if changed:
+            self._check_unchanged(_written(graph, state, run, changed))
         return result
 
     def _module(self, params: Any) -> nnx.Module:
@@ -51,37 +64,74 @@ class NnxFunction:
         if not isinstance(params, nnx.State):
             raise self._wrong_params(type(params).__name__)
         own = nnx.filter_state(params, nnx.Not(nnx.RngState))
-        odd = sorted(map(_name, _values(own).keys() ^ self._paths))
-        if odd:
-            raise self._wrong_params(f"a state that differs in {odd[0]}")
+        found = set(_values(own))
+        if missing := sorted(map(_name, self._paths - found)):
+            raise self._wrong_params(f"a state without {missing[0]}")
+        if odd := sorted(map(_name, found - self._paths)):
+            raise self._wrong_params(f"a state with {odd[0]}, which this one has not")
         return nnx.merge(self._graph, self._rng_state, own, copy=True)
 
     def _wrong_params(self, found: str) -> CellError:
         return CellError(
-            f"{self.__name__} takes nnx.state(module, nnx.Param), the whole state or"
-            f" the module as first argument, but received {found}; pass all state that"
-            " the module has, of this module alone"
+            f"{self.__name__} takes the module or all of its state as first argument,"
+            f" but received {found}; pass the module, or nnx.state(module), of this"
+            " module alone (nnx.state(module, nnx.Param) if it has parameters alone)"
         )
 
-    def _check_unchanged(
-        self, before: _Values, module: nnx.Module, *, has_key: bool
-    ) -> None:
-        for path, variable in nnx.to_flat_state(nnx.state(module)):
-            if variable.get_value() is before.get(path):
-                continue
-            if not isinstance(variable, nnx.RngState):
+    def _check_unchanged(self, written: dict[_Path, type]) -> None:
+        """Raises an error that names the first variable that was written to."""
+        for path, kind in written.items():
+            if not issubclass(kind, nnx.RngState):
                 raise CellError(
-                    f"{self.__name__} writes to {_name(path)}, a"
-                    f" {type(variable).__name__}, but nodes of a minibatch run in any"
-                    " order; use a layer without running averages (LayerNorm,"
-                    " GroupNorm), or module.eval()"
+                    f"{self.__name__} writes to {_name(path)}, a {kind.__name__}, but"
+                    " nodes of a minibatch run in any order; use a layer without"
+                    " running averages (LayerNorm, GroupNorm), or module.eval()"
                 )
-            if not has_key:
-                raise CellError(
-                    f"{self.__name__} draws random numbers ({_name(path)}) but has no"
-                    " key; pass rng=jax.random.key(seed) where the minibatch runs, and"
-                    " make the cell of a module that has its streams (rngs=) already"
-                )
+            raise CellError(
+                f"{self.__name__} draws random numbers ({_name(path)}) but has no key;"
+                " pass rng=jax.random.key(seed) where the minibatch runs, and make the"
+                " cell of a module that has its streams (rngs=) already"
+            )
+
+
+def _run(
+    method: str, args: tuple[Any, ...], kwargs: dict[str, Any], module: nnx.Module
+) -> tuple[Any, dict[_Path, type]]:
+    """Runs a method; also returns the variables whose arrays are others then."""
+    before = _values(nnx.state(module))
+    result = getattr(module, method)(*args, **kwargs)
+    flat = nnx.to_flat_state(nnx.state(module))
+    changed = {
+        path: type(variable)
+        for path, variable in flat
+        if variable.get_value() is not before.get(path)
+    }
+    return result, changed
+
+
+def _written(
+    graph: Any, state: Any, run: Callable[[nnx.Module], Any], changed: dict[_Path, type]
+) -> dict[_Path, type]:
+    """Leaves out what was only handed through a transform, `nnx.remat` or `nnx.jit`."""
+    leaves, structure = jax.tree.flatten(state)
+    places: dict[_Path, int | None] = {}
+
+    def after(arrays: list[Any]) -> list[Any]:
+        module = nnx.merge(graph, jax.tree.unflatten(structure, arrays), copy=True)
+        place = {id(each): k for k, each in enumerate(arrays)}
+        before = _values(nnx.state(module))
+        places.update({path: place.get(id(each)) for path, each in before.items()})
+        run(module)
+        found = _values(nnx.state(module))
+        return [found[path] for path in changed]
+
+    specs = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in leaves]
+    body, _ = trace(after, specs)
+    return {
+        path: kind
+        for k, (path, kind) in enumerate(changed.items())
+        if (place := places.get(path)) is None or argument_of(body, k) != place
+    }
 
 
 def _streams(module: nnx.Module) -> list[str]:

@@ -77,6 +77,11 @@ class Handle(HandleSlots):
     def __len__(self) -> NoReturn:
         self._reject("len()")
 
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self._reject(f"formatting with {spec!r}")
+        return repr(self)
+
     def __bool__(self) -> NoReturn:
         self._reject("a branch (if, while, and, or)")
 

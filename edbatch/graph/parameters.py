@@ -6,6 +6,7 @@ values), so a wrong name fails while recording, loops over layers work, and stat
 attributes of modules (a number of layers, a flag) come back as what they are.
 """
 
+import operator
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -20,12 +21,18 @@ from edbatch.errors import (
     shown,
     user_line,
 )
-from edbatch.graph.stand_in import stand_in
+from edbatch.graph.stand_in import is_stand_in, stand_in
 
 # One step from a container to a part of it: ("item", key) or ("attribute", name); or
 # from a variable, such as a Param of Flax, to its array.
 Step = tuple[str, Any]
 _CONTENT: Step = ("content", "value")
+_MADE_AGAIN = (
+    "make the plan again with these parameters: by .plan(..., params=params), or after"
+    " .bind(params)"
+)
+# Types that hold nothing beside parts that have a path.
+_CONTAINERS = (Mapping, list, tuple, type(None))
 
 
 def abstract(tree: Any) -> Any:
@@ -78,7 +85,47 @@ def difference(found: Any, known: Any) -> str:
     for name, shape in one.items():
         if other[name] != shape:
             return f"{name} is {shape} there and {other[name]} here"
+    if (static := static_difference(found, known)) is not None:
+        return f"{static} there and here"
     return "the keys of a dict, which the model lists, have another order"
+
+
+def static_difference(found: Any, known: Any) -> str | None:
+    """Names a part of parameters that differs in what is no array.
+
+    That is what a module decides by and no array holds: whether it is in training mode,
+    the rate of a dropout, a number of heads. Containers of Python may be of other types
+    if their paths are the same.
+
+    Args:
+        found: A pytree.
+        known: Another, with leaves at the same paths.
+
+    Returns:
+        A clause; None if there is no such part.
+    """
+    structure: Any = jax.tree.structure
+    waiting = [(structure(found), structure(known))]
+    while waiting:
+        one, other = waiting.pop()
+        if one == other:
+            continue
+        own, its = one.node_data(), other.node_data()
+        parts = [one.children(), other.children()]
+        if len(parts[0]) != len(parts[1]):  # empty ones have no path
+            parts = [[each for each in some if each.num_leaves] for some in parts]
+        if own is None or its is None or len(parts[0]) != len(parts[1]):
+            return "a leaf stands where a container does"
+        if not all(issubclass(each, _CONTAINERS) for each, _ in (own, its)):
+            if own[0] is not its[0]:
+                return f"{own[0].__name__} and {its[0].__name__} stand in one place"
+            if own[1] != its[1]:
+                return (
+                    f"{own[0].__name__} differs in what is no array (its mode, after"
+                    " .train() or .eval(), or a static attribute)"
+                )
+        waiting.extend(zip(*parts, strict=True))
+    return None
 
 
 def key_order(tree: Any) -> tuple[Any, ...]:
@@ -208,8 +255,11 @@ class ParameterPath:
                 f"{describe(self._steps)} has no attribute {name!r} while the model is"
                 " recorded"
             )
-        if isinstance(self._spec, Mapping) and name in ("keys", "values", "items"):
-            return getattr({key: self[key] for key in self}, name)
+        if isinstance(self._spec, Mapping):
+            if name in ("keys", "values", "items"):
+                return getattr({key: self[key] for key in self}, name)
+            if name == "get":
+                return self._get
         try:
             spec = getattr(self._spec, name)
         except AttributeError:
@@ -217,25 +267,33 @@ class ParameterPath:
             raise RecordingError(_unknown(self._steps, name, known)) from None
         return self._child(step, spec)
 
+    def _get(self, key: Any, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401, no `get` here
+
     def __getitem__(self, key: Any) -> Any:
+        if is_stand_in(key):
+            key._reject(f"{describe(self._steps)} was indexed by it,")
         if isinstance(self._spec, (list, tuple)):
             places = range(len(self._spec))
             if isinstance(key, slice):
                 some = [self[k] for k in places[key]]
                 return some if isinstance(self._spec, list) else tuple(some)
-            if isinstance(key, int) and -len(places) <= key < 0:
-                key = places[key]  # one part has one path
-        step = ("item", key)
-        if step in self._children:
-            return self._children[step]
+            with suppress(TypeError):
+                key = operator.index(key)  # of an array of an integer, too
+                if -len(places) <= key < 0:
+                    key = places[key]  # one part has one path
         if _is_array(self._spec):
             if key is Ellipsis:  # the whole array
                 return self.value if _is_variable(self._spec) else self
             raise RecordingError(
                 f"while recording, parameter {describe(self._steps)} was indexed with"
-                f" [{key!r}] outside a cell; pass the parameter to a cell and index it"
-                " there"
+                f" [{shown(key)}] outside a cell; pass the parameter to a cell and"
+                " index it there"
             )
+        step = ("item", key)
+        with suppress(TypeError):  # what cannot be hashed is no key
+            if step in self._children:
+                return self._children[step]
         try:
             spec = self._spec[key]
         except (KeyError, IndexError, TypeError):
@@ -432,7 +490,7 @@ def check_params(
     params: Any,
     spec: Any,
     what: str = "the plan was made",
-    mend: str = "make the plan again with these parameters",
+    mend: str = _MADE_AGAIN,
 ) -> None:
     """Checks that parameters have the structure that was recorded.
 
@@ -461,3 +519,6 @@ def check_params(
                 f"params{name} is {own.dtype}{list(own.shape)} but {what} for"
                 f" {other.dtype}{list(other.shape)}; {mend}"
             )
+    static = static_difference(abstract(params), spec)
+    if static is not None:
+        raise PlanError(f"{what} for other parameters: {static}; {mend}")

@@ -1,6 +1,7 @@
 """Modules of nnx as cells: batched equals unbatched, and what bad input gets."""
 
 import pickle
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -133,15 +134,22 @@ def test_state_that_is_only_read():
     [
         (
             lambda module: nnx.state(module, nnx.BatchStat),
-            "a state that differs in bias",
+            "a state without bias; pass the module, or nnx.state",
         ),
         (lambda module: {"kernel": np.ones(4)}, "received dict"),
-        (as_state, "a state that differs in mean"),
+        (as_state, r"a state without mean; pass .*if it has parameters alone"),
+        (
+            lambda module: (
+                nnx.state(nnx.BatchNorm(4, rngs=nnx.Rngs(0)))
+                | {"more": nnx.Param(jnp.ones(4))}
+            ),
+            "a state with more, which this one has not",
+        ),
     ],
 )
 def test_parameters_of_another_module(wrong, named):
     module = nnx.BatchNorm(4, rngs=nnx.Rngs(0), use_running_average=True)
-    with pytest.raises(eb.CellError, match=r"BatchNorm takes nnx.state.*" + named):
+    with pytest.raises(eb.CellError, match=r"BatchNorm takes the module.*" + named):
         norm_cell(module)(wrong(module), vectors())
 
 
@@ -219,3 +227,110 @@ def test_a_variable_is_not_indexed_otherwise():
     module = Learned(nnx.Rngs(0))
     with pytest.raises(eb.RecordingError, match=r"params.start was indexed with \[0\]"):
         eb.batch(lambda params, x: params.start[0])(module, [1])
+
+
+class Scaled(nnx.Module):
+    """A layer with a mode, and a number that is no parameter."""
+
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(4, 4, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+        self.factor = 2
+
+    def __call__(self, x):
+        return self.drop(self.linear(x)) * self.factor
+
+
+def set_factor(module):
+    module.factor = 5
+
+
+CHANGES = {
+    "train": (Scaled, lambda module: module.train(), "Dropout differs"),
+    "attribute": (Scaled, set_factor, "Scaled differs"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_plans_are_for_modules_with_the_same_attributes(change):
+    """Else a module in training mode would run without dropout, without a word."""
+    kind, alter, named = CHANGES[change]
+    module = kind(nnx.Rngs(0))
+    module.eval()
+    batched = eb.batch(partial(called, eb.flax.cell(module)), params=module)
+    instances = vectors()
+    plan, recording = batched.plan(instances), batched.record(instances[0])
+    loader = eb.Loader(batched, instances, len(instances), seed=0)
+    [loaded] = loader.epochs(1)
+    before = batched.apply(module, plan, rng=KEY)
+    np.testing.assert_array_equal(before, batched(module, instances))
+
+    alter(module)
+    runs = {
+        "kept": lambda: batched.apply(module, plan, rng=KEY),
+        "new": lambda: batched.apply(module, batched.plan(instances), rng=KEY),
+        "loaded": lambda: batched.apply(module, loaded.plan, rng=KEY),
+        "jit": lambda: jax.jit(batched.apply)(module, plan),
+        "gradient": lambda: jax.grad(
+            lambda module: batched.apply(module, plan, rng=KEY).sum(), allow_int=True
+        )(module),
+    }
+    for name, run in runs.items():
+        with pytest.raises(eb.PlanError, match=rf"other parameters: {named}.*again"):
+            run()
+            pytest.fail(f"{name} ran")
+    with pytest.raises(eb.PlanError, match=f"for others: {named}.*record .* again"):
+        batched(module, [recording], rng=KEY)
+
+    found = batched(module, instances, rng=KEY)
+    assert not np.array_equal(found, before)
+    fresh = batched.plan(instances, params=module)
+    np.testing.assert_array_equal(batched.apply(module, fresh, rng=KEY), found)
+    batched.bind(module)
+    again = batched.apply(module, batched.plan(instances), rng=KEY)
+    np.testing.assert_array_equal(again, found)
+
+
+def test_a_server_does_not_swap_modes():
+    module = Scaled(nnx.Rngs(0))
+    module.eval()
+    batched = eb.batch(partial(called, eb.flax.cell(module)))
+    other = Scaled(nnx.Rngs(1))
+    with eb.Server(batched, module) as server:
+        with pytest.raises(eb.PlanError, match=r"server was started.*Dropout differs"):
+            server.swap_params(other)
+        other.eval()
+        server.swap_params(other)
+
+
+def called(cell, params, x):
+    return cell(params, x)
+
+
+@pytest.mark.parametrize("transform", [nnx.remat, nnx.jit])
+def test_methods_that_flax_transforms(transform):
+    """They hand all state back as other arrays, but what they write is found."""
+
+    class Layer(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(4, 4, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+        @transform
+        def __call__(self, x):
+            return self.drop(jnp.tanh(self.linear(x)))
+
+        @transform
+        def grow(self, x):
+            bias = self.linear.bias
+            bias[...] = bias[...] + 1
+            return self.linear(x)
+
+    module = Layer(nnx.Rngs(0))
+    batched = norm_cell(module)
+    found = eb.verify(batched, module, vectors(), rng=KEY)
+    assert found.max_gradient_error is not None
+    grow = eb.flax.cell(module, method="grow")
+    for run in (grow, eb.batch(partial(called, grow))):
+        with pytest.raises(eb.CellError, match=r"grow writes to linear\.bias, a Param"):
+            run(module, vectors()[0] if run is grow else vectors())

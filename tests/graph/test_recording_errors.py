@@ -10,7 +10,7 @@ from recorded_trees import PARAMS, halves, join, leaf, pad_sum, record_one, tree
 
 import edbatch as eb
 from edbatch.graph import TypeTable, merge, record
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameters import ParameterPath, abstract
 
 
 def test_a_cell_made_in_a_loop_is_an_error():
@@ -73,6 +73,11 @@ def test_a_handle_has_no_value(name):
         (lambda p: p["layers"][2], "have no '2'"),
         (lambda p: p.table, "have no 'table'"),
         (lambda p: p["w"][0], "indexed with .0. outside a cell"),
+        (lambda p: p["w"][:, :2], r"indexed with .\(slice.* outside a cell"),
+        (lambda p: p["w"][[0, 1]], r"indexed with .\[0, 1\]. outside a cell"),
+        (lambda p: p["w"][np.arange(2)], r"indexed with .array.* outside a cell"),
+        (lambda p: p["layers"][[0]], r"have no '\[0\]'"),
+        (lambda p: p[{}], "have no '{}'"),
         (
             lambda p: jnp.sum(p["w"]),
             "applied to a handle or a parameter outside a cell",
@@ -85,6 +90,35 @@ def test_a_handle_has_no_value(name):
 def test_parameters_have_no_value(use, text):
     with pytest.raises(eb.RecordingError, match=text):
         record_one(lambda params, _: use(params), None)
+
+
+def test_parameters_indexed_by_a_handle():
+    with pytest.raises(eb.RecordingError, match=r"\['layers'\] was indexed.*eb.value"):
+        record_one(lambda params, word: params["layers"][leaf(params, word)], 1)
+
+
+@pytest.mark.parametrize("index", [jnp.int32(1), np.int64(-1), -1])
+def test_layers_indexed_by_arrays_of_an_integer(index):
+    layers = ParameterPath(abstract({"layers": [1.0, 2.0]}))["layers"]
+    assert layers[index] is layers[1]
+
+
+def test_a_dict_of_parameters_has_get():
+    def model(params, word):
+        assert params.get("absent") is None and params.get("absent", 3) == 3
+        return leaf(params if params.get("table") is params["table"] else {}, word)
+
+    record_one(model, 1)
+
+
+def test_handles_are_formatted_as_text_alone():
+    def model(params, word):
+        state = leaf(params, word)
+        assert f"{state}" == str(state)
+        return f"{state:.3f}"
+
+    with pytest.raises(eb.RecordingError, match=r"formatting with '.3f' .*eb.value"):
+        record_one(model, 1)
 
 
 def test_a_handle_from_another_recording_is_rejected():

@@ -32,6 +32,7 @@ from edbatch.cell.jaxpr.equation import shape_of as shape_of
 from edbatch.cell.jaxpr.equation import size_of as size_of
 from edbatch.cell.jaxpr.equation import variables as variables
 from edbatch.cell.jaxpr.function_body import Body as Body
+from edbatch.cell.jaxpr.function_body import argument_of as argument_of
 from edbatch.cell.jaxpr.function_body import as_body as as_body
 from edbatch.cell.jaxpr.function_body import as_function as as_function
 from edbatch.cell.jaxpr.function_body import body_of as body_of

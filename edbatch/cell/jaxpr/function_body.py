@@ -15,7 +15,7 @@ from edbatch.cell.jaxpr.internals import (
     Var,
     jaxpr_as_fun,
 )
-from edbatch.cell.primitives import CALLS
+from edbatch.cell.primitives import CALLS, REMAT
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,3 +135,37 @@ def called_body(eqn: JaxprEqn) -> Body | None:
     if any(type(each).__name__ != "UnspecifiedValue" for each in asked):
         return None
     return body_of(eqn.params[parameter])
+
+
+def argument_of(body: Body, result: int) -> int | None:
+    """Finds the argument that a result is, unchanged.
+
+    It may have been handed through functions that are jitted, or computed again in the
+    backward pass (`jax.checkpoint`), which give it another variable.
+
+    Args:
+        body: A function.
+        result: The position of the result.
+
+    Returns:
+        The position of the argument; None if the result is computed.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> inner = jax.checkpoint(lambda x, y: (y, x + y))
+        >>> body, _ = trace(lambda x, y: inner(x, y), jnp.ones(2), jnp.ones(2))
+        >>> argument_of(body, 0), argument_of(body, 1)
+        (1, None)
+    """
+    atom, arguments = body.outputs[result], list[Atom](body.inputs)
+    made_by = {var: eqn for eqn in body.equations for var in eqn.outvars}
+    while atom not in arguments:
+        eqn = made_by.get(atom) if isinstance(atom, Var) else None
+        if eqn is None or eqn.primitive.name not in (*CALLS, REMAT):
+            return None
+        [inner] = inner_bodies(eqn)
+        place = argument_of(inner, list[Atom](eqn.outvars).index(atom))
+        if place is None:
+            return None
+        atom = eqn.invars[place]
+    return arguments.index(atom)
