@@ -69,5 +69,7 @@ class Compilation:
 
     @property
     def runs(self) -> int:
-        """Number of runs of the program."""
+        """Number of runs of the program; none of one whose compilation failed."""
+        if self.state == "failed":  # what runs was compiled again
+            return 0
         return self.programs.fine if self.tier == "fine" else self.programs.coarse

@@ -296,8 +296,14 @@ class Cell(CellCall, Generic[P, R]):
             Its key, see `constant_key`.
 
         Raises:
-            CellError: It cannot be told from others, with the fix.
+            CellError: It is no constant, or cannot be told from others, with the fix.
         """
+        if is_stand_in(value):
+            raise CellError(
+                f"cell {self.name!r} received {value!r} as static argument {name!r}"
+                f" ({user_line()}), but static arguments are constants, and this has no"
+                " value while the model is recorded; leave it out of static="
+            )
         try:
             found = constant_key(value)
             hash(found)
@@ -341,10 +347,11 @@ class Cell(CellCall, Generic[P, R]):
         is_list = isinstance(elements, (list, tuple))
         if not is_list or not elements:
             found = "an empty list" if is_list else type(elements).__name__
+            mend = "where there is no element, call another cell (a leaf cell, say)"
             raise CellError(
                 f"cell {self.name!r} takes a list with at least one element as padded"
-                f" argument {name!r} but received {found}; where there is no element,"
-                " call another cell (a leaf cell, for example)"
+                f" argument {name!r} but received {found}; "
+                + (mend if is_list else "write [...] around a single element")
             )
 
 

@@ -69,6 +69,11 @@ def _explain(name: str, inputs: tuple[Any, ...], error: Exception) -> str:
     shapes = ", ".join(
         f"{each.dtype}{list(each.shape)}" for each in inputs[0] + inputs[1]
     )
+    if isinstance(error, TypeError) and not raising_line(error):  # it did not begin
+        return (
+            f"cell {name!r} cannot be called on inputs ({shapes}) ({user_line()}):"
+            f" {describe_fault(error)}; pass the arguments that its function takes"
+        )
     return (
         f"cell {name!r} cannot be traced on inputs ({shapes}): {describe_fault(error)};"
         " a cell must be a JAX function of one instance whose output shapes do not"

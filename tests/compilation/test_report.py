@@ -63,7 +63,13 @@ def records():
             programs=runs,
         ),
         Compilation(
-            "step", "fine", "x is new", background=True, state="failed", error="oh"
+            "step",
+            "fine",
+            "x is new",
+            background=True,
+            state="failed",
+            error="oh",
+            programs=runs,  # of the one that was compiled again
         ),
     )
 

@@ -157,6 +157,37 @@ def test_a_cell_that_cannot_be_traced_is_named_with_its_shapes():
         record_one(model, 1)
 
 
+@eb.cell(static=("power",))
+def raised(state, power):
+    return state**power
+
+
+@eb.cell(padded=("states",))
+def summed(states, mask):
+    return jnp.sum(jnp.where(mask[:, None], states, 0), 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda p, h: join(p, h),
+            r"'join' cannot be called on inputs \(float32\[4\]\)",
+        ),
+        (lambda p, h: leaf(p, 1, h), "takes 2 positional arguments but 3"),
+        (lambda p, h: leaf(p, word=1, other=h), "unexpected keyword argument 'other'"),
+        (lambda p, h: raised(h, h), "received Handle.* as static argument 'power'"),
+        (lambda p, h: raised(h, p["w"]), r"received ParameterPath\(params\['w'\]\) as"),
+        (lambda p, h: summed(h), r"received Handle; write \[...\] around a single"),
+        (lambda p, h: summed([]), "received an empty list; .* call another cell"),
+    ],
+)
+def test_calls_with_other_arguments_than_a_cell_takes(call, text):
+    with pytest.raises(eb.CellError, match=text) as caught:
+        record_one(lambda params, word: call(params, leaf(params, word)), 1)
+    assert "do not depend on values" not in str(caught.value)
+
+
 def test_a_shape_that_depends_on_data_is_an_error():
     @eb.cell
     def positive(vector):
