@@ -271,17 +271,26 @@ class ParameterPath:
         return self[key] if key in self else default  # noqa: SIM401, no `get` here
 
     def __getitem__(self, key: Any) -> Any:
+        try:
+            known = self._children.get(("item", key))
+        except TypeError:  # it has no hash
+            known = None
+        return self._item(key) if known is None else known
+
+    def _item(self, key: Any) -> Any:
+        """Finds a part by a key that was not asked for before, or not in this form."""
         if is_stand_in(key):
             key._reject(f"{describe(self._steps)} was indexed by it,")
         if isinstance(self._spec, (list, tuple)):
-            places = range(len(self._spec))
+            count = len(self._spec)
             if isinstance(key, slice):
-                some = [self[k] for k in places[key]]
+                some = [self[k] for k in range(count)[key]]
                 return some if isinstance(self._spec, list) else tuple(some)
-            with suppress(TypeError):
-                key = operator.index(key)  # of an array of an integer, too
-                if -len(places) <= key < 0:
-                    key = places[key]  # one part has one path
+            if not isinstance(key, int):
+                with suppress(TypeError):
+                    key = operator.index(key)  # of an array of an integer, too
+            if isinstance(key, int) and -count <= key < 0:
+                return self[key + count]  # one part has one path
         if _is_array(self._spec):
             if key is Ellipsis:  # the whole array
                 return self.value if _is_variable(self._spec) else self
@@ -290,10 +299,6 @@ class ParameterPath:
                 f" [{shown(key)}] outside a cell; pass the parameter to a cell and"
                 " index it there"
             )
-        step = ("item", key)
-        with suppress(TypeError):  # what cannot be hashed is no key
-            if step in self._children:
-                return self._children[step]
         try:
             spec = self._spec[key]
         except (KeyError, IndexError, TypeError):
@@ -305,7 +310,7 @@ class ParameterPath:
                 else ()
             )
             raise RecordingError(_unknown(self._steps, str(key), known)) from None
-        return self._child(step, spec)
+        return self._child(("item", key), spec)
 
     def __reduce__(self) -> NoReturn:
         """Raises: a path is of one model's recordings."""
@@ -503,7 +508,8 @@ def check_params(
     Raises:
         PlanError: They differ; the message names the first difference.
     """
-    found = jax.tree_util.tree_flatten_with_path(abstract(params))
+    own_spec = abstract(params)
+    found = jax.tree_util.tree_flatten_with_path(own_spec)
     known = jax.tree_util.tree_flatten_with_path(spec)
     names = [jax.tree_util.keystr(path) for path, _ in found[0]]
     expected = [jax.tree_util.keystr(path) for path, _ in known[0]]
@@ -519,6 +525,6 @@ def check_params(
                 f"params{name} is {own.dtype}{list(own.shape)} but {what} for"
                 f" {other.dtype}{list(other.shape)}; {mend}"
             )
-    static = static_difference(abstract(params), spec)
+    static = static_difference(own_spec, spec)
     if static is not None:
         raise PlanError(f"{what} for other parameters: {static}; {mend}")
