@@ -200,7 +200,8 @@ def write_wave(
         trips: Written; ``[steps or more, P] int32``, zeros before.
 
     Returns:
-        A node that reads a value that no node has computed before, or -1.
+        A node that reads a value that no node has computed before, or whose values are
+        not in use any more, or -1.
     """
     first_value, row, kind_of, next_row = values
     unready = -1
@@ -228,6 +229,8 @@ def write_wave(
             field += 1
             for k in range(size):
                 value = nodes.first_value[order[begin + k]] + slot - first_value
+                if value < 0:  # it is not in use, and has no place in the table
+                    return node
                 row[value] = start + k
                 kind_of[value] = kind
         records[at + fields[field]] = size
@@ -245,7 +248,9 @@ def write_wave(
             for k in range(width):
                 v = order[begin + min(k, size - 1)]
                 value = nodes.operands[nodes.operand_start[v] + slot]
-                found = row[value - first_value] if value >= 0 else 0
+                found = 0
+                if value >= 0:
+                    found = row[value - first_value] if value >= first_value else -1
                 if found < 0:
                     unready = v
                 records[at + fields[field] + k] = found

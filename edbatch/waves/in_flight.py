@@ -13,6 +13,8 @@ from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.long_run import LONG, LongRun, watch
 from edbatch.waves.value_rows import ValueRows
 
+_NUMBERS = 2**31  # of instances; those in flight at a time are far fewer
+
 
 class InFlight:
     """Instances of one model that share a tape, in one thread.
@@ -65,7 +67,7 @@ class InFlight:
         """Returns an instance that does not run yet; see `start`."""
         run = InstanceRun(self.tape, self._calls, index, self._stacks)
         run.number = self._started
-        self._started += 1
+        self._started = (self._started + 1) % _NUMBERS
         if self._keep_values:
             run.values = []
         return run

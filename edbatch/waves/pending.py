@@ -102,7 +102,7 @@ class PendingNodes:
         Args:
             rows: Which values are in use.
         """
-        if not self._behind:
+        if not self._behind and rows.are_used(self.nodes.first_value).all():
             return
         self._put_front_behind()
         parts = [found for found, _ in self._behind]

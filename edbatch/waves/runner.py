@@ -74,16 +74,20 @@ class WaveRunner(InFlight):
         self._policy = options.policy
 
     def take(self) -> None:
-        """Takes what was recorded off the tape; it is pending then, in front."""
+        """Takes what was recorded off the tape; it is pending then, in front.
+
+        Frees the values of instances that have ended: their nodes are not to be chosen
+        for a wave any more.
+        """
         tape, rows = self.tape, self.value_rows
-        if not tape.node_type:
-            return
-        new = self.pending.add(tape, self.parts)
-        rows.append(tape.num_values - rows.end)
-        self.counts.recorded += len(tape.node_type)
-        self.clear_tape()
-        if self.recorded is not None:
-            self.recorded.append(new)
+        if tape.node_type:
+            new = self.pending.add(tape, self.parts)
+            rows.append(tape.num_values - rows.end)
+            self.counts.recorded += len(tape.node_type)
+            self.clear_tape()
+            if self.recorded is not None:
+                self.recorded.append(new)
+        self.free_ended(rows)
 
     def launch(
         self,
@@ -117,7 +121,6 @@ class WaveRunner(InFlight):
             self.take()
         else:
             waiting = self._served(waiting, schedule)
-        self.free_ended(self.value_rows)
         asked, places = find_asked(waiting)
         if schedule is None:
             schedule = self._schedule(asked, results)
@@ -133,7 +136,6 @@ class WaveRunner(InFlight):
     def tidy(self) -> None:
         """Forgets what instances that have ended have left behind."""
         self.take()
-        self.free_ended(self.value_rows)
         self.pending.merge(self.value_rows)
 
     def compute(self, results: Sequence[int]) -> None:
@@ -149,14 +151,17 @@ class WaveRunner(InFlight):
     def _schedule(
         self, asked: dict[int, list[int]], results: Sequence[int]
     ) -> Schedule:
-        """Schedules what is needed; where too much waits, all of it."""
+        """Schedules what is needed; where too much waits, all that is in use."""
         pending, rows = self.pending, self.value_rows
         values = [value for each in asked.values() for value in each]
         wanted = np.array([*values, *results], np.int64)
         needed = pending.needed_for(wanted, rows)
         all_run = len(pending) - len(needed) > _MOST_WAITING
-        if all_run:
+        if all_run:  # but for those that nobody needs any more
             pending.merge(rows)
+            needed = pending.needed_for(wanted, rows)
+            all_run = len(pending) - len(needed) > _MOST_WAITING
+        if all_run:
             needed = pending.all()
         if results or all_run:
             self.results_are_computed()

@@ -7,11 +7,14 @@ import gc
 import weakref
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from asking_models import embed, make_params, score
 
 import edbatch as eb
+from edbatch.policies.serving import ServingHeuristic
+from edbatch.policies.serving.choices import OLDEST
 from edbatch.waves.runner import WaveRunner
 
 COUNT = 40
@@ -73,8 +76,58 @@ def test_requests_that_end_without_a_wave(model):
         runners = [each for each in gc.get_objects() if type(each) is WaveRunner]
         assert runners, "the server has one"
         for each in runners:
-            assert len(each.tape.node_type) + len(each.pending) <= 2
+            assert len(each.tape.node_type) + len(each.pending) <= 1
             assert len(each._ended) <= 1
+
+
+@eb.cell
+def next_number(params, x):
+    return x + params
+
+
+@pytest.mark.parametrize("decided", [False, True])
+@pytest.mark.parametrize("others", [range(3, 30), range(300, 600, 30)])
+def test_a_long_request_that_is_dropped_before_its_wave(others, decided):
+    """More of its calls wait than may, and none of them is to run."""
+    dropped = []
+
+    def model(params, steps):
+        number = next_number(params, 0.0)
+        for _ in range(steps):
+            number = next_number(params, number)
+        if steps > 1000:
+            dropped[-1].cancel()  # as its client hangs up
+        return number
+
+    options = {"policy": ServingHeuristic("oldest", OLDEST)} if decided else {}
+    with eb.Server(eb.batch(model), jnp.float32(1), **options) as server:
+        for future in server.submit_many([3, 4]):
+            future.result(60)
+        before = server.stats().nodes
+        for _ in range(3):
+            with server._loop._queue.changed:  # all of them come in one turn
+                dropped += server.submit_many([4200])
+                futures = server.submit_many(others)
+            for steps, future in zip(others, futures, strict=True):
+                assert future.result(60) == steps + 1
+        assert server.stats().nodes - before == 3 * sum(1 + each for each in others)
+
+
+def test_numbers_of_instances_begin_again():
+    """A server that answers a thousand requests a second has run out after 25 days."""
+
+    def model(params, steps):
+        number = next_number(params, 0.0)
+        if steps:
+            eb.value(number)
+        return next_number(params, number)
+
+    with eb.Server(eb.batch(model), jnp.float32(1)) as server:
+        assert server.submit_nowait(1).result(60) == 2
+        (generation,) = server._loop._generations
+        generation.runner._started = 2**31 - 2
+        for steps in (1, 0, 1, 0, 1):
+            assert server.submit_nowait(steps).result(60) == 2
 
 
 def test_an_answer_holds_no_wave():
