@@ -353,7 +353,12 @@ class TapedCell:
         return self._contraction.contract(packed, *tapes, live_rows, used, left_out)
 
     def contract_members(
-        self, packed: Stacks, reads: Tapes, gives_bar: Tapes, owner: Array
+        self,
+        packed: Stacks,
+        reads: Tapes,
+        gives_bar: Tapes,
+        owner: Array,
+        members: int,
     ) -> dict[int, Array]:
         """Computes the cotangents of a family's packed arrays from the tapes.
 
@@ -362,11 +367,13 @@ class TapedCell:
             reads: As for `contract`.
             gives_bar: As for `contract`.
             owner: The member of each row, as `new_owners` made it.
+            members: The number of members.
 
         Returns:
             As `contract`; stacked as the packed arrays are.
         """
-        return self._contraction.contract_members(packed, reads, gives_bar, owner)
+        tapes = reads, gives_bar
+        return self._contraction.contract_members(packed, *tapes, owner, members)
 
     def _pull_back(
         self,

@@ -95,6 +95,8 @@ class MemberCell:
         arrays: Any = []
         if any(self.stacked) and axes:
             arrays = jax.vmap(present, own_axes, axes)(packed)
+        elif axes:  # nothing that is read is a member's own
+            arrays = present(packed)
         rows = iter(zip(arrays, axes, strict=True))
         both = [next(rows) if each else (None, None) for each in found]
         return Stacks([array for array, _ in both], [axis == 0 for _, axis in both])

@@ -141,6 +141,7 @@ class Contraction:
         inputs: Tapes,
         outputs_bar: Tapes,
         owner: Array,
+        members: int,
     ) -> dict[int, Array]:
         """Computes the cotangents of the parameters of a family from the tapes.
 
@@ -152,6 +153,7 @@ class Contraction:
             inputs: As for `contract`.
             outputs_bar: As for `contract`.
             owner: The member of each row; the number of members in rows not in use.
+            members: The number of members.
 
         Returns:
             As `contract`; stacked as the parameters are.
@@ -164,12 +166,7 @@ class Contraction:
             [zeros_for_sum(packed.arrays[k]) for k in positions],
             [packed.stacked[k] for k in positions],
         )
-        size = next(
-            len(array)
-            for array, is_stacked in zip(*packed, strict=True)
-            if is_stacked and array is not None
-        )
-        blocks = _MemberBlocks.of(owner, size)
+        blocks = _MemberBlocks.of(owner, members)
 
         def add(block: Array, found: list[Array]) -> list[Array]:
             member, rows, is_own = blocks.read(block)

@@ -478,7 +478,9 @@ def _collect(
     if members is not None:
         assert live_rows is not None, "rows of a family have owners"
         own = Stacks(list(packed), list(members.stacked))
-        taped = cell.contract_members(own, *tapes, live_rows)
+        family = program.types.types[type_id].family
+        assert family is not None, "its parameters are a member's"
+        taped = cell.contract_members(own, *tapes, live_rows, family.size)
     else:
         taped = cell.called(_contract)(left_out, packed, *tapes, live_rows, used)
     found = [

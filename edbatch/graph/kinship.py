@@ -75,7 +75,9 @@ class Kinship:
         """Finds a family: of all parameters like those that the types read.
 
         Types that are met later find their member in it, so that the program of a
-        minibatch without some of them serves those with them.
+        minibatch without some of them serves those with them. Members stand in the
+        order of JAX, which sorts the keys of dicts: plans that were made for another
+        order of them name the same ones.
 
         Args:
             relatives: The types.
@@ -86,7 +88,7 @@ class Kinship:
         first, prefix = relatives.first, relatives.prefix
         paths = [path for kind, path in first.template.leaves if kind == "parameter"]
         wanted = [self._structures.number(path._steps) for path in paths]
-        rows: list[list[int]] = []
+        found_at: list[tuple[list[int], Any]] = []
         for key in _keys(part_of(self._params, prefix)):
             steps = [_with_key(path._steps, prefix, ("item", key)) for path in paths]
             try:
@@ -94,8 +96,10 @@ class Kinship:
             except (KeyError, IndexError, TypeError, AttributeError):
                 continue  # no such part
             if found == wanted:
-                relatives.members[key] = len(rows)
-                rows.append(self._leaves_of(steps))
+                found_at.append((self._leaves_of(steps), key))
+        found_at.sort(key=lambda each: each[0])
+        rows = [leaves for leaves, _ in found_at]
+        relatives.members = {key: k for k, (_, key) in enumerate(found_at)}
         own = self._leaves_of([path._steps for path in paths])
         columns = dict(zip(own, zip(*rows, strict=True), strict=True))
         vary = {k: column for k, column in columns.items() if len(set(column)) > 1}

@@ -1,5 +1,6 @@
 """Types that differ in their parameters' path share loops; batched equals unbatched."""
 
+import pickle
 import warnings
 
 import jax
@@ -426,3 +427,56 @@ def test_types_of_a_pickle_are_made_again(function):
     for k, part in enumerate(parts):
         assert again.place(part) == k
         assert HoistedTypes(recorded).place(part) >= 0
+
+
+@eb.cell
+def expert(params, x):
+    return jnp.tanh(params["w"] @ x)
+
+
+def chosen(params, instance):
+    return expert(params["experts"][instance[0]], instance[1])
+
+
+def test_plans_name_the_same_member_whatever_the_order_of_keys():
+    """JAX sorts the keys of dicts, as in the first step of a training."""
+    rng = np.random.default_rng(0)
+    names = ["d", "c", "b", "a", "e"]
+    weights = {
+        name: {"w": rng.normal(size=(WIDTH, WIDTH)).astype(np.float32)}
+        for name in names
+    }
+    trained = {"experts": {name: weights[name] for name in sorted(names)}}
+    instances = [(name, rng.normal(size=WIDTH).astype(np.float32)) for name in names]
+    first, other = (
+        eb.batch(chosen, params=each) for each in ({"experts": weights}, trained)
+    )
+    plan = first.plan(instances)
+    assert families(plan) == {"expert": 5}
+    expected = [chosen(trained, each) for each in instances]
+    for batched in (first, other):
+        for given in (plan, pickle.loads(pickle.dumps(plan))):
+            found = batched.apply(trained, given)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@eb.cell
+def gate(layer, shared, x):
+    return jnp.tanh(shared["w"] @ x)
+
+
+@pytest.mark.parametrize("layers", [3, 5])
+def test_a_family_that_reads_nothing_of_its_members(layers):
+    """As a layer is passed whole, and only what all share is used of it."""
+
+    def model(params, x):
+        for layer in params["layers"]:
+            x = gate(layer, params["shared"], x)
+        return x
+
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(layers + 1, WIDTH, WIDTH)).astype(np.float32)
+    *own, shared = ({"w": jnp.asarray(each)} for each in arrays)
+    params = {"layers": own, "shared": shared}
+    found = eb.verify(eb.batch(model), params, list(arrays[0, :3]))
+    assert found.max_gradient_error is not None
