@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.merge import check_rows
 from edbatch.graph.type_table import TypeTable
@@ -25,7 +26,11 @@ from edbatch.sorting import distinct
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
 
-_WIDEST = 0xFFFFFFFF  # of chunks, more than can be
+# What a code of a loop holds, from its lowest bits on: the distance from the greatest
+# width, the rank of its sliced slots, and its type; below 2**63 in all.
+_WIDTH_BITS, _RANK_BITS, _TYPE_BITS = 31, 12, 20
+_WIDEST, _RANKS = (1 << _WIDTH_BITS) - 1, (1 << _RANK_BITS) - 1
+_TYPE_SHIFT = _WIDTH_BITS + _RANK_BITS
 _MOST = np.iinfo(np.int32).max  # integers of a stream
 
 
@@ -73,6 +78,12 @@ def encode(
     if chunk_variant is None:
         chunk_variant = np.zeros(len(layout.chunk_start), np.int32)
     types, slices = graph.types, sorted(variants)
+    if len(types) > 1 << _TYPE_BITS or len(slices) > 1 << _RANK_BITS:
+        raise PlanError(
+            f"a plan may have at most {1 << _TYPE_BITS:,} types of nodes but the model"
+            f" has {len(types):,} by now; give its layers or experts stacked parameters"
+            " that cells index, and lists padded=, so that calls share types"
+        )
     chunks = _Chunks(
         layout.order,
         layout.batch_start,
@@ -159,7 +170,8 @@ def _loops_of(
 def _add_loop(
     known: dict[int, Loop], code: int, slices: tuple[tuple[int, ...], ...]
 ) -> Loop:
-    loop = Loop(code >> 48, _WIDEST - (code & _WIDEST), slices[code >> 32 & 0xFFFF])
+    own_slices = slices[code >> _WIDTH_BITS & _RANKS]
+    loop = Loop(code >> _TYPE_SHIFT, _WIDEST - (code & _WIDEST), own_slices)
     return known.setdefault(code, loop)
 
 
@@ -218,18 +230,19 @@ def _find_loops(
     for c in range(count):
         t = np.int64(node_type[chunks.order[chunks.first[c]]])
         rank = np.int64(chunks.slices[c])
-        code[c] = t << 48 | rank << 32 | (_WIDEST - np.int64(chunks.width[c]))
+        distance = _WIDEST - np.int64(chunks.width[c])
+        code[c] = t << _TYPE_SHIFT | rank << _WIDTH_BITS | distance
     used, chunk_loop = distinct(code)
     fields = 0
     for each in used:
-        t = each >> 48
+        t = each >> _TYPE_SHIFT
         own = num_outputs[t] + num_externals[t] + num_operands[t] + 1
         fields = max(fields, own + has_member[t])
     starts = np.empty((len(used), fields + 1), np.int64)
     for p in range(len(used)):
-        t = used[p] >> 48
+        t = used[p] >> _TYPE_SHIFT
         width = _WIDEST - (used[p] & _WIDEST)
-        own_slices = sliced[used[p] >> 32 & 0xFFFF]
+        own_slices = sliced[used[p] >> _WIDTH_BITS & _RANKS]
         scalars = num_outputs[t] + 1 + has_member[t]
         first_operand = scalars + num_externals[t]
         last = first_operand + num_operands[t]

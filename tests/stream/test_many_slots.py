@@ -1,5 +1,7 @@
 """Types of more operands than a number has bits."""
 
+import importlib
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from edbatch.policies import Greedy
 from edbatch.stream.encode import encode
 from edbatch.stream.format import find_chunks, record_formats
 
+encode_module = importlib.import_module("edbatch.stream.encode")
 SIZES = eb.Sizes(widths=(4,))
 PARAMS = {"a": jnp.float32([0.5, -0.5, 0.7]), "b": jnp.float32([1.5, 0.2, -0.3])}
 
@@ -62,3 +65,32 @@ def test_numbers(instances, tier, quick_compiles):
     loops = batched.plan(instances).shape.program.loops
     assert any(each.sliced for each in loops)
     eb.verify(batched, PARAMS, instances, tier=tier)
+
+
+@eb.cell
+def scale(weight, x):
+    return weight * x
+
+
+def test_more_types_than_a_number_of_16_bits_counts():
+    compiler = eb.Compiler(sharing="never", hoisting="never")
+    params = {"w": [jnp.float32(k) for k in range(10)]}
+    batched = eb.batch(
+        lambda params, each: scale(params["w"][each[0]], each[1]),
+        params=params,
+        compiler=compiler,
+    )
+    types = batched.graph([(k, np.float32(1)) for k in range(5)]).types
+    for _ in range(40_000 - len(types)):  # they stand for those of other experts
+        types.add(types.types[len(types) % 5])
+    plan = batched.plan([(k, np.float32(1)) for k in range(10)])
+    assert max(loop.type_id for loop in plan.shape.program.loops) > 40_000
+    assert batched.apply(params, plan).tolist() == list(range(10))
+
+
+def test_more_types_than_there_may_be(monkeypatch):
+    monkeypatch.setattr(encode_module, "_TYPE_BITS", 1)
+    batched = eb.batch(model, params=PARAMS, sizes=SIZES)
+    numbers = [np.ones(3, np.float32)] * 41
+    with pytest.raises(eb.PlanError, match="at most 2 types of nodes but .* has 3"):
+        batched.plan([numbers, numbers[:9]])
