@@ -18,7 +18,7 @@ from edbatch.memory_planner.layout import Layout, plan_layout
 from edbatch.memory_planner.planner import AUTO
 from edbatch.model_state import ModelState
 from edbatch.options import Options
-from edbatch.plan.cache import structure_key
+from edbatch.plan.cache import Key, structure_key
 from edbatch.plan.plan import (
     Encoded,
     Plan,
@@ -74,7 +74,11 @@ def plan(
 
     if not options.cache_bytes:
         return make().with_externals(graph.externals)
-    key = structure_key(graph, result, options, target, pad_to, own.index_values(graph))
+
+    def key() -> Key:
+        values = own.index_values(graph)
+        return structure_key(graph, result, options, target, pad_to, values)
+
     encoded, known = own.plans.get_or_make(key, make)
     found = encoded.with_externals(graph.externals)
     return replace(found, report=as_cached(found.report)) if known else found

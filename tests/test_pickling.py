@@ -484,3 +484,15 @@ def test_devices_are_of_one_process():
         pickle.dumps(plan)
     with pytest.raises(eb.PickleError, match=r"pickle its \.batched, and call"):
         pickle.dumps(sharded)
+
+
+def test_a_function_that_was_bound_to_another_order_of_keys():
+    given = {"b": jnp.float32(0.2), "a": jnp.float32(0.3)}
+    listed = {"a": given["a"], "b": given["b"]}
+    batched = eb.batch(pickled_models.in_listed_order, params=given)
+    batched.bind(listed)
+    own, copied = batched(listed, [0.1, 0.2]), round_trip(batched)
+    np.testing.assert_array_equal(copied(listed, [0.1, 0.2]), own)
+    other = pickled_models.in_listed_order(given, 0.1)
+    np.testing.assert_allclose(copied(given, [0.1]), [other], rtol=1e-6)
+    assert not np.isclose(other, own[0])

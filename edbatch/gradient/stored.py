@@ -114,7 +114,7 @@ def differentiate_stored(
     # What is kept for as long as the program holds no array of this call.
     names = "params", "pools", "stream", "rows"
     shapes = jax.tree.map(_shape, (params, pools, stream, rows))
-    others = residuals._replace(run=None, **dict.fromkeys(names))
+    others = residuals._replace(run=None, probes=(), **dict.fromkeys(names))
 
     def structure() -> Any:
         return jax.eval_shape(lambda *own: forward(program, wanted, *own), *shapes)[2]

@@ -97,19 +97,22 @@ class PlanCache:
         """Says what it is in one line."""
         return f"<PlanCache: {self.info}>"
 
-    def get_or_make(self, key: Key, make: Callable[[], Kept]) -> tuple[Kept, bool]:
+    def get_or_make(
+        self, key_of: Callable[[], Key], make: Callable[[], Kept]
+    ) -> tuple[Kept, bool]:
         """Finds a plan, or makes and keeps one.
 
         Plans used longest ago are dropped if there is no room.
 
         Args:
-            key: What the plan depends on; keys of one kind of plan are never those of
-                another.
+            key_of: Returns what the plan depends on; keys of one kind of plan are never
+                those of another. To make a plan may decide what others depend on.
             make: Makes the plan; threads may do so at once.
 
         Returns:
             The plan, and whether it was there.
         """
+        key = key_of()
         with self._lock:
             found = self._plans.get(key)
             if found is not None:
@@ -118,7 +121,7 @@ class PlanCache:
                 return cast(Kept, found), True
             self._misses += 1
         made = make()
-        self._put(key, made)
+        self._put(key_of(), made)
         return made, False
 
     def _put(self, key: Key, plan: Sized) -> None:

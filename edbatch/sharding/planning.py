@@ -14,7 +14,7 @@ from edbatch.graph.merge import at_places, merge
 from edbatch.graph.output_tree import ResultRows, ResultShape, join
 from edbatch.model_state import ModelState
 from edbatch.options import Options
-from edbatch.plan.cache import structure_key
+from edbatch.plan.cache import Key, structure_key
 from edbatch.plan.plan import Encoded, Plan, Unpadded, fit_bucket, pad
 from edbatch.plan_state import PlanState
 from edbatch.planning import ANY, as_cached, encode_graph
@@ -159,11 +159,14 @@ def plan_shards(
 
     known = False
     if options.cache_bytes:
-        keys = tuple(
-            structure_key(each, own.index_values(each)) if each else None
-            for each in graphs
-        )
-        key = (mesh, axis, device.tobytes(), result, keys, options, pad_to)
+
+        def key() -> Key:
+            keys = tuple(
+                structure_key(each, own.index_values(each)) if each else None
+                for each in graphs
+            )
+            return (mesh, axis, device.tobytes(), result, keys, options, pad_to)
+
         encoded, known = own.plans.get_or_make(key, make)
     else:
         encoded = make()
