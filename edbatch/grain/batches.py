@@ -6,6 +6,7 @@ table of types of its own, and what it returns travels with the definitions of i
 numbers types in that order: plans are the same whoever recorded.
 """
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -172,6 +173,7 @@ class RecordBatch:
 
     def _begin(self) -> None:
         """Makes what belongs to one process."""
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._tools: tuple[InstanceRecorder, GraphPacker] | None = None
 
@@ -184,10 +186,11 @@ class RecordBatch:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Goes by the settings of JAX where it was made."""
+        """Goes by the settings of JAX where it was made, in another process."""
         vars(self).update(state)
-        for name, value in self._settings.items():
-            jax.config.update(name, value)
+        if self._process != os.getpid():  # else it is a copy
+            for name, value in self._settings.items():
+                jax.config.update(name, value)
         self._begin()
 
     def __call__(self, elements: Sequence[Any]) -> RecordedBatch:

@@ -1,6 +1,7 @@
 """Reads the body of a request, within limits of size and time."""
 
 import asyncio
+from email.message import Message
 
 from starlette.requests import Request
 
@@ -67,15 +68,16 @@ def _too_large(max_bytes: int) -> Refusal:
 
 
 def _check_headers(request: Request) -> None:
-    kind, _, options = request.headers.get("content-type", "").partition(";")
-    if kind.strip().lower() != "application/json":
+    header = Message()
+    header["content-type"] = request.headers.get("content-type", "")
+    if header.get_content_type() != "application/json":
         raise Refusal(
             415,
             "not_json",
             "the body must be JSON; send the header Content-Type: application/json",
         )
-    charset = options.strip().lower().removeprefix("charset=").strip('"')
-    if charset not in ("", "utf-8", "utf8"):
+    charset = header.get_content_charset("utf-8")
+    if charset not in ("utf-8", "utf8"):
         raise Refusal(415, "not_utf8", "the body must be JSON in UTF-8")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refusal(

@@ -185,7 +185,15 @@ def _schema(
     }
     if definitions is not None:
         answer["$defs"] = definitions
-    return {"request": given, "answer": answer}
+    found = {"request": given, "answer": answer}
+    try:
+        json.dumps(found, allow_nan=False)
+    except ValueError as error:
+        raise ServiceError(
+            "the schema of the service holds a number that JSON has not, such as a"
+            " default or a bound of infinity; use None, or leave it out"
+        ) from error
+    return found
 
 
 def _no_type(field: str, error: PydanticUserError) -> ServiceError:

@@ -103,6 +103,9 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, counted)
+        except Exception:
+            status = 500 if status == HUNG_UP else status
+            raise
         finally:
             path = str(scope["path"])
             say(

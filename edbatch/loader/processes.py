@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from edbatch.errors import LoaderError
+from edbatch.errors import LoaderError, shown
 from edbatch.loader.worker import PROTOCOL, Failure, Task, WorkerTraceback, serve
 
 PROCESS_NAME = "edbatch-loader"
@@ -129,7 +129,16 @@ class Workers:
         worker = min(self._workers, key=lambda each: each.waiting)
         self._serial += 1
         ticket = Ticket(self, worker, self._serial, task)
-        message = pickle.dumps((self._serial, task), PROTOCOL)
+        try:
+            pickled = pickle.dumps(task, PROTOCOL)
+        except Exception as error:
+            raise LoaderError(
+                "a loader with workers sends instances to other processes, but one of"
+                f" {shown(list(task.numbers))} cannot be pickled: {error}; leave out"
+                " what cannot (open files, functions), read instances by number"
+                " (a data set with __getitem__), or leave workers out"
+            ) from error
+        message = pickle.dumps((self._serial, pickled), PROTOCOL)
         worker.send(message)
         self._order.append(ticket)
         return ticket

@@ -114,14 +114,15 @@ def serve(connection: Connection, setup: bytes) -> None:
     worker = None
     while True:
         try:
-            serial, task = pickle.loads(connection.recv_bytes())
+            received = connection.recv_bytes()
         except (EOFError, OSError):
             return
+        serial, pickled = pickle.loads(received)
         answer: list[PackedGraph] | Failure
         try:
             if worker is None:
                 worker = _Worker(setup)
-            answer = worker.record(task)
+            answer = worker.record(pickle.loads(pickled))
             message = pickle.dumps((serial, answer), PROTOCOL)
         except Exception as error:
             message = pickle.dumps((serial, _failure(error)), PROTOCOL)

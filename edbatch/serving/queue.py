@@ -47,6 +47,7 @@ class Queue:
         self._cancelled: deque[int] = deque()  # numbers; some may not wait any more
         self.changed = threading.Condition()
         self.closed = False
+        self._why_closed = "it was drained or closed; send them to another one"
         self.deadline = math.inf
 
     def __len__(self) -> int:
@@ -65,8 +66,7 @@ class Queue:
         with self.changed:
             if self.closed:
                 raise ServerClosedError(
-                    "the server takes no requests any more: it was drained or closed;"
-                    " send them to another one"
+                    f"the server takes no requests any more: {self._why_closed}"
                 )
             if len(self._waiting) + count > self._most:
                 self._drop_cancelled()
@@ -155,6 +155,15 @@ class Queue:
         with self.changed:
             self.closed = True
             self.changed.notify_all()
+
+    def after_fork(self) -> None:
+        """Takes no more in a forked process, whose server has no thread."""
+        self.changed = threading.Condition()  # that of the parent may be held
+        self.closed = True
+        self._why_closed = (
+            "its thread runs in the process that this one is a fork of; make a server"
+            " in each process, after the fork"
+        )
 
 
 class _Heap:

@@ -11,6 +11,7 @@ thread; requests may come from any thread or event loop.
 
 import asyncio
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -272,7 +273,9 @@ class Server:
 
         Raises:
             EdbatchError: As for `submit_nowait`.
+            RuntimeError: No event loop runs in this thread.
         """
+        asyncio.get_running_loop()  # raises before anything is submitted
         future = self.submit_nowait(
             instance, deadline_ms=deadline_ms, priority=priority
         )
@@ -392,10 +395,12 @@ class Server:
             self._loop.stopped = True
         else:
             await asyncio.sleep(0)  # tasks that were made begin
+        self._queue.close()  # now: a thread that waits may be long in coming
         try:
             await asyncio.to_thread(self.drain)
         except asyncio.CancelledError:
             self._loop.stopped = True
+            self._queue.close()  # wakes the server's thread
             raise
 
     def __repr__(self) -> str:
@@ -415,6 +420,16 @@ class Server:
             if policy is not None
         ]
         return Generation(runner, model, self._max_nodes, counts, deciders)
+
+
+def _after_fork() -> None:
+    for each in list(_servers):
+        each._queue.after_fork()
+    _servers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register

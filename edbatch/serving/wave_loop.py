@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.generation import Generation
 from edbatch.serving.loop_answers import LoopAnswers
 from edbatch.serving.queue import Queue
-from edbatch.serving.request import late
+from edbatch.serving.request import Request, late
 from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
 
@@ -55,6 +56,7 @@ class WaveLoop:
         self._answers, self._settings = answers, settings()
         self.turns = TurnLog()
         self._generations = [new(params)]
+        self._taken: deque[Request] = deque()  # off the queue, to be started
 
     @property
     def in_flight(self) -> int:
@@ -143,15 +145,16 @@ class WaveLoop:
         for each in self._queue.take_late():
             self._counts.add_end("expired", each.fail(late(each)))
         joining, started = self._joining(), 0
-        requests = self._queue.take(min(_AT_ONCE, joining))
+        self._taken.extend(self._queue.take(min(_AT_ONCE, joining)))
         self._take_params()  # those that were swapped in before a request came, too
-        while requests:
-            for each in requests:
-                self._generations[-1].start(each)
-            started += len(requests)
+        while self._taken:
+            while self._taken:
+                self._generations[-1].start(self._taken[0])
+                self._taken.popleft()
+                started += 1
             if started >= _AT_ONCE and self._has_values():
                 break
-            requests = self._queue.take(min(_FEW, joining - started))
+            self._taken.extend(self._queue.take(min(_FEW, joining - started)))
             self._take_params()
         return started
 
@@ -185,5 +188,5 @@ class WaveLoop:
         )
         for each in self._generations:
             each.fail_all(error)
-        for request in self._queue.take(len(self._queue)):
+        for request in (*self._taken, *self._queue.take(len(self._queue))):
             self._counts.add_end("failed", request.fail(error))

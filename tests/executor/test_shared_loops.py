@@ -454,9 +454,9 @@ def test_plans_name_the_same_member_whatever_the_order_of_keys():
     plan = first.plan(instances)
     assert families(plan) == {"expert": 5}
     expected = [chosen(trained, each) for each in instances]
-    for batched in (first, other):
+    for function in (first, other):
         for given in (plan, pickle.loads(pickle.dumps(plan))):
-            found = batched.apply(trained, given)
+            found = function.apply(trained, given)
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 

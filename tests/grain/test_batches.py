@@ -1,5 +1,6 @@
 """Pipelines of Grain: the same plans whoever records, Grain's order, Grain's state."""
 
+import copy
 import json
 import pickle
 
@@ -142,3 +143,12 @@ def test_errors(params):
             call()
     with pytest.raises(eb.PlanError, match="recording needs the shapes"):
         eb.grain.RecordBatch(eb.batch(encode))
+
+
+def test_a_copy_leaves_the_settings_of_its_process_alone(params):
+    with jax.numpy_dtype_promotion("standard"):
+        record = eb.grain.RecordBatch(new_batched(params))
+    with jax.numpy_dtype_promotion("strict"):
+        for copied in (copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
+            assert jax.config.jax_numpy_dtype_promotion == "strict"
+            assert copied._settings == record._settings

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import pytest
@@ -11,6 +11,7 @@ from asking_models import embed, make_params
 from served_jobs import cold, model, service
 
 import edbatch as eb
+from edbatch.errors import ServiceError
 from edbatch.http import Service, body
 from edbatch.http.app import create_app
 from edbatch.http.body import read_body
@@ -19,6 +20,7 @@ from edbatch.http.daemon_thread import in_daemon_thread
 from edbatch.http.limits import Limits
 from edbatch.http.model_error import guarded_batch
 from edbatch.http.refusal import Refusal
+from edbatch.http.request_log import LOG
 from edbatch.waves.runner import WaveRunner
 
 HEADERS = [(b"content-type", b"application/json")]
@@ -276,3 +278,51 @@ def test_work_in_a_daemon_thread(error, told):
             await asyncio.wait_for(in_daemon_thread(fail), 60)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/json", 200),
+        ("application/json; version=1", 200),
+        ('Application/JSON; v=1; charset="UTF-8";', 200),
+        ("application/json; charset=latin-1", 415),
+        ("text/plain; charset=utf-8", 415),
+        ("", 415),
+    ],
+)
+def test_content_types(kind, status):
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            headers = [(b"content-type", kind.encode())]
+            job = json.dumps({"input": {"words": [1]}}).encode()
+            while (await ask(app, "GET", "/readyz"))[0] != 200:
+                await asyncio.sleep(0.01)
+            return await ask(app, "POST", "/v1/run", job, headers=headers)
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        found, _ = asyncio.run(main(create_app(server, cold)))
+    assert found == status
+
+
+def test_a_schema_that_is_no_json():
+    @dataclass
+    class Limited:
+        most: float = float("inf")
+
+    with pytest.raises(ServiceError, match="such as a default or a bound of"):
+        Contract(replace(service, input=Limited), 9)
+
+
+def test_an_error_of_an_endpoint_is_logged_as_what_it_is(monkeypatch, caplog):
+    def fails(self):
+        raise ValueError("not now")
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        app = create_app(server, cold)
+        monkeypatch.setattr(eb.Server, "stats", fails)
+        with caplog.at_level("DEBUG", LOG.name), pytest.raises(ValueError, match="now"):
+            asyncio.run(ask(app, "GET", "/v1/stats"))
+        monkeypatch.undo()
+    told = [each.fields for each in caplog.records if each.msg == "request"]
+    assert [each["status"] for each in told] == [500]

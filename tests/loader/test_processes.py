@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from loaded_data import Clients, Failing, Trees, double, replace_word
+from loaded_data import Clients, Failing, Opened, Trees, double, replace_word
 from pickled_models import gains, of_all_kinds
 from trees import all_states, encode, make_params, sample_trees
 
 import edbatch as eb
+from edbatch.errors import LoaderError
 from edbatch.loader import processes
 from edbatch.loader.prefetch import THREAD_NAME
 from edbatch.loader.processes import PROCESS_NAME
@@ -478,3 +479,17 @@ if __name__ == "__main__":
         [sys.executable, "-P", script], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, "[1, 1]\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("instance", "error", "text"),
+    [
+        (lambda: 1, LoaderError, r"one of \[0.*cannot be pickled"),
+        ([Opened()], FileNotFoundError, "no such file as this instance opens"),
+    ],
+    ids=["not sent", "not received"],
+)
+def test_instances_that_do_not_travel(instance, error, text, params):
+    batched = eb.batch(encode, params=params, sizes=SIZES)
+    with pytest.raises(error, match=text):
+        eb.Loader(batched, [instance] * 4, 2, workers=1)

@@ -2,8 +2,11 @@
 
 import asyncio
 import gc
+import os
 import threading
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
@@ -558,3 +561,73 @@ def test_arguments_are_checked():
         with pytest.raises(eb.EdbatchError, match="deadline_ms"):
             server.submit_nowait((1, None), deadline_ms="soon")
         assert "0 requests waiting" in repr(server)
+
+
+def test_requests_that_cannot_be_started_fail(monkeypatch):
+    """The server ends where it cannot go on, and leaves no client waiting."""
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+    params = make_params()
+    server = eb.Server(eb.batch(walk), params)
+    server.submit_nowait((2, None)).result(60)
+
+    def fails(params):
+        raise MemoryError("no room for arenas")
+
+    server._loop._new = fails
+    server.swap_params(params)
+    futures = server.submit_many([(1, None), (2, None), (3, None)])
+    for future in futures:
+        assert isinstance(future.exception(60), ServerClosedError)
+    server._thread.join(60)
+    assert not server.is_running and server.stats().failed == 3
+
+
+def test_a_server_is_of_the_process_that_made_it():
+    with eb.Server(eb.batch(walk), make_params()) as server:
+        server.submit_nowait((2, None)).result(60)
+        with server._queue.changed:  # as another thread of the parent may hold it
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of JAX, and of Python
+                child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    server.submit_nowait((1, None))
+                except ServerClosedError as error:
+                    code = 7 if "a fork of" in str(error) else 2
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        server.submit_nowait((2, None)).result(60)
+
+
+def test_a_cancelled_exit_closes_the_server_though_all_threads_are_busy():
+    async def main():
+        go_on = threading.Event()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, go_on.wait, 60)
+        server = eb.Server(eb.batch(walk), make_params())
+
+        async def use():
+            async with server:
+                await server.submit((2, None))
+
+        task = asyncio.ensure_future(use())
+        while not server._queue.closed:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        server._thread.join(60)
+        go_on.set()
+        await busy
+        return server.is_running
+
+    assert not asyncio.run(main())
+
+
+def test_nothing_is_submitted_to_a_loop_that_does_not_run():
+    with eb.Server(eb.batch(walk), make_params()) as server:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            server.submit_in_loop((2, None))
+        assert server.stats().submitted == 0

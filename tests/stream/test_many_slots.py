@@ -92,5 +92,5 @@ def test_more_types_than_there_may_be(monkeypatch):
     monkeypatch.setattr(encode_module, "_TYPE_BITS", 1)
     batched = eb.batch(model, params=PARAMS, sizes=SIZES)
     numbers = [np.ones(3, np.float32)] * 41
-    with pytest.raises(eb.PlanError, match="at most 2 types of nodes but .* has 3"):
+    with pytest.raises(eb.PlanError, match=r"at most 2 types of nodes but .* has 3"):
         batched.plan([numbers, numbers[:9]])
