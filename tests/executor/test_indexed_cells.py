@@ -1,5 +1,8 @@
 """Entries of an array that a cell indexes are read as members of a family."""
 
+import importlib
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +50,36 @@ def test_other_indices_are_another_plan():
         expected = mixture(params, (chosen, vector))
         found = own(params, [(chosen, vector)])[0]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_thread_that_was_held_up_plans_for_its_own_indices(monkeypatch):
+    """It has looked for a plan before another one has made the indices decide."""
+    planning = importlib.import_module("edbatch.planning")
+    params = make_mixture(seed=1)
+    own = eb.batch(mixture, params=params, sizes=SIZES)
+    vectors = [each for _, each in choices()]
+    one, other = ([(k, each) for each in vectors] for k in ([0, 1, 2], [2, 1, 0]))
+    has_looked, go_on = threading.Event(), threading.Event()
+
+    def held_up(*parts, key=planning.structure_key):
+        found = key(*parts)
+        if threading.current_thread() is thread and not has_looked.is_set():
+            has_looked.set()
+            assert go_on.wait(60)
+        return found
+
+    monkeypatch.setattr(planning, "structure_key", held_up)
+    plans = []
+    thread = threading.Thread(target=lambda: plans.append(own.plan(other)))
+    thread.start()
+    assert has_looked.wait(60)
+    plans.append(own.plan(one))
+    go_on.set()
+    thread.join(60)
+    for plan, instances in ((plans[0], one), (plans[1], other)):
+        found = own.apply(params, plan)
+        expected = [mixture(params, each) for each in instances]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @eb.cell
