@@ -18,7 +18,7 @@ class Second:
     """Counts of one second.
 
     Attributes:
-        time: Its end, in seconds since the epoch.
+        time: Its end, in seconds since the epoch by the clock as it was at the start.
         answered: Requests that were answered.
         failed: Those for which the model raised an exception.
         cancelled: Those whose client hung up.
@@ -61,6 +61,7 @@ class History:
         self._malformed = 0
         self._before: ServerStats | None = None
         self._at = time.monotonic()
+        self._epoch = time.time() - self._at  # a clock that is set does not go back
 
     def add(self, milliseconds: float) -> None:
         """Adds the time that a request took from its head to its answer."""
@@ -88,7 +89,7 @@ class History:
         self._of_minute = _percentiles([each for some in self._minute for each in some])
         self._seconds.append(
             Second(
-                time=time.time(),
+                time=self._epoch + now,
                 **rates,
                 **_percentiles(own),
                 waiting=stats.waiting,

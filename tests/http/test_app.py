@@ -12,11 +12,12 @@ from served_jobs import cold, model, service
 
 import edbatch as eb
 from edbatch.errors import ServiceError
-from edbatch.http import Service, body
+from edbatch.http import Service, body, history
 from edbatch.http.app import create_app
 from edbatch.http.body import read_body
 from edbatch.http.contract import Contract
 from edbatch.http.daemon_thread import in_daemon_thread
+from edbatch.http.history import History
 from edbatch.http.limits import Limits
 from edbatch.http.model_error import guarded_batch
 from edbatch.http.refusal import Refusal
@@ -326,3 +327,14 @@ def test_an_error_of_an_endpoint_is_logged_as_what_it_is(monkeypatch, caplog):
         monkeypatch.undo()
     told = [each.fields for each in caplog.records if each.msg == "request"]
     assert [each["status"] for each in told] == [500]
+
+
+def test_the_history_goes_on_where_the_clock_is_set_back(monkeypatch):
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        stats = server.stats()
+    kept = History()
+    kept.tick(stats, 0)
+    last = kept.seconds(0)[-1]["time"]
+    monkeypatch.setattr(history.time, "time", lambda: last - 600)
+    kept.tick(stats, 0)
+    assert len(kept.seconds(last)) == 1
