@@ -10,7 +10,7 @@ from edbatch.batched_function import BatchedFunction, Model
 from edbatch.compiler import Compiler
 from edbatch.errors import PlanError
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameter_structure import abstract
 from edbatch.graph.type_table import TypeTable
 from edbatch.loader.loader import Loader
 from edbatch.memory_planner.planner import Planner

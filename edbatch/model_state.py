@@ -15,11 +15,7 @@ from edbatch.executor.packed_parameters import PackedParameters
 from edbatch.graph.adoption import Adoption, adopt
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.parameters import (
-    check_order,
-    listed_in_other_order,
-    put_in_order,
-)
+from edbatch.graph.parameters import check_order, listed_in_other_order, put_in_order
 from edbatch.graph.type_table import TypeTable
 from edbatch.options import Options
 from edbatch.plan.adopted import adopt_plan, recorded_types

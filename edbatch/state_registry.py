@@ -9,7 +9,7 @@ import jax
 
 from edbatch.errors import PickleError, PlanError
 from edbatch.graph.merge import tables_of
-from edbatch.graph.parameters import abstract, difference, key_order
+from edbatch.graph.parameter_structure import abstract, difference, key_order
 from edbatch.graph.reference import full_name
 from edbatch.graph.type_checks import require_setting
 from edbatch.graph.type_table import TypeTable, x64_enabled

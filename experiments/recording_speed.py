@@ -23,7 +23,7 @@ import numpy as np
 
 import edbatch as eb
 from edbatch.graph.call_memory import CallMemory
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameter_structure import abstract
 from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
 

@@ -23,7 +23,7 @@ import programs
 import edbatch as eb
 from edbatch.errors import ManyTypesWarning
 from edbatch.graph.call_memory import CallMemory
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameter_structure import abstract
 from edbatch.graph.recorder import record
 from edbatch.graph.type_table import TypeTable
 from edbatch.models import WORKLOADS, get_workload

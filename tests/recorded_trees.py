@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 import edbatch as eb
 from edbatch.graph import TypeTable, record
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameter_structure import abstract
 
 
 @eb.cell

@@ -15,7 +15,7 @@ from jax import Array
 from edbatch.errors import UnsupportedError
 from edbatch.graph import DataflowGraph, TypeTable, record
 from edbatch.graph.call_memory import CallMemory
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameter_structure import abstract
 from edbatch.instance_results import split_instances
 from edbatch.plan.run import take_results
 

@@ -17,7 +17,7 @@ from jax import Array
 from edbatch.cell.members import MemberCell
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.executor.program import ProgramShape
-from edbatch.graph.parameters import check_params
+from edbatch.graph.parameter_structure import check_params
 
 _Cells = tuple[CellProgram | MemberCell, ...]
 _Pack = Callable[[Any], list[Packed]]

@@ -24,7 +24,7 @@ from edbatch.errors import PlanError
 from edbatch.executor.arenas import Arenas, new_arenas
 from edbatch.executor.choice import executor_of
 from edbatch.explain.build import batch_of_chunk
-from edbatch.graph.parameters import check_params
+from edbatch.graph.parameter_structure import check_params
 from edbatch.plan.keys import give_keys, plan_key
 from edbatch.plan.plan import Plan
 from edbatch.planning import LaidOut

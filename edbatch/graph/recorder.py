@@ -127,7 +127,7 @@ def record(
     Example:
         >>> import edbatch as eb
         >>> from edbatch.graph import TypeTable
-        >>> from edbatch.graph.parameters import abstract
+        >>> from edbatch.graph.parameter_structure import abstract
         >>> double = eb.cell(lambda params, x: params * x)
         >>> graph = record(double, TypeTable(abstract(2.0)), [1.0, 5.0])
         >>> graph.num_nodes, graph.num_instances

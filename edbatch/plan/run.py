@@ -17,7 +17,7 @@ from edbatch.gradient.differentiable import (
 from edbatch.gradient.reverse_mode import reverse_only
 from edbatch.gradient.tables import Table
 from edbatch.graph.output_tree import ResultShape
-from edbatch.graph.parameters import check_params
+from edbatch.graph.parameter_structure import check_params
 from edbatch.plan.keys import give_keys
 from edbatch.plan.plan import Plan
 

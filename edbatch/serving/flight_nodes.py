@@ -9,8 +9,6 @@ from edbatch.graph.node_type import TypeKey
 from edbatch.serving.request import Request
 from edbatch.waves.runner import WaveRunner
 
-_MOST_WAITING = 4096  # nodes that nobody needs, as yet
-
 
 @dataclass(frozen=True, eq=False)
 class FlightNodes:
@@ -52,11 +50,7 @@ def flight_nodes(
     pending = runner.pending
     runs = [each.run for each in requests if each.run is not None]
     values = [each._value for run in runs for each in run.asked]
-    rows = runner.value_rows
-    chosen = pending.needed_for(np.array(values, np.int64), rows)
-    if len(pending) - len(chosen) > _MOST_WAITING:
-        pending.merge(rows)
-        chosen = pending.all()
+    chosen, _ = pending.to_run(np.array(values, np.int64), runner.value_rows)
     owner = request_places(pending.nodes.owner[chosen], [run.number for run in runs])
     if (owner < 0).any():  # of requests that have ended
         chosen, owner = chosen[owner >= 0], owner[owner >= 0]

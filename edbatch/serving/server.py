@@ -28,7 +28,7 @@ from edbatch.batched import Batched
 from edbatch.compilation.warm_up import warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import EdbatchError, shown
-from edbatch.graph.parameters import abstract, check_params
+from edbatch.graph.parameter_structure import abstract, check_params
 from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
 from edbatch.serving.decisions import WaveDecider, as_serving_policy
 from edbatch.serving.generation import Generation

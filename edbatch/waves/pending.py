@@ -35,6 +35,7 @@ from edbatch.waves.wave_nodes import (
 )
 
 _MOST_PARTS = 64  # waves of which nodes wait apart
+_MOST_WAITING = 4096  # nodes that nobody has asked for
 _NOTHING = no_nodes()
 
 
@@ -144,6 +145,24 @@ class PendingNodes:
             self.merge(rows)
             needed, _ = self._needed_in_front(values, rows)
         return self._by_instance(needed)
+
+    def to_run(self, values: np.ndarray, rows: ValueRows) -> tuple[np.ndarray, bool]:
+        """Finds the nodes that a wave runs: what is needed, or all where much waits.
+
+        Args:
+            values: As for `needed_for`.
+            rows: Which values are in use, and which have rows.
+
+        Returns:
+            The nodes, as from `needed_for`, and whether they are all that are in use.
+        """
+        needed = self.needed_for(values, rows)
+        if len(self) - len(needed) > _MOST_WAITING:
+            self.merge(rows)  # drops what nobody needs any more
+            needed = self.needed_for(values, rows)
+            if len(self) - len(needed) > _MOST_WAITING:
+                return self.all(), True
+        return needed, False
 
     def _needed_in_front(
         self, values: np.ndarray, rows: ValueRows

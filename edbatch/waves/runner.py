@@ -29,8 +29,6 @@ from edbatch.waves.wave_execution import WaveExecution
 from edbatch.waves.wave_nodes import RecordedNodes
 from edbatch.waves.wave_report import WaveReport
 
-_MOST_WAITING = 4096  # nodes that nobody has asked for
-
 
 class WaveRunner(InFlight):
     """Runs instances of one model in waves, on one device and in one thread.
@@ -152,20 +150,12 @@ class WaveRunner(InFlight):
         self, asked: dict[int, list[int]], results: Sequence[int]
     ) -> Schedule:
         """Schedules what is needed; where too much waits, all that is in use."""
-        pending, rows = self.pending, self.value_rows
         values = [value for each in asked.values() for value in each]
         wanted = np.array([*values, *results], np.int64)
-        needed = pending.needed_for(wanted, rows)
-        all_run = len(pending) - len(needed) > _MOST_WAITING
-        if all_run:  # but for those that nobody needs any more
-            pending.merge(rows)
-            needed = pending.needed_for(wanted, rows)
-            all_run = len(pending) - len(needed) > _MOST_WAITING
-        if all_run:
-            needed = pending.all()
-        if results or all_run:
+        chosen, are_all = self.pending.to_run(wanted, self.value_rows)
+        if results or are_all:
             self.results_are_computed()
-        return pending.schedule(needed, self._policy)
+        return self.pending.schedule(chosen, self._policy)
 
     def _served(
         self, waiting: Sequence[InstanceRun], schedule: Schedule

@@ -18,7 +18,7 @@ from recorded_graphs import CALLS, FAULTS
 import edbatch as eb
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.context import context
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameter_structure import abstract
 from edbatch.graph.recorder import Recorder, record
 from edbatch.graph.tape import Tape
 from edbatch.graph.type_table import TypeTable

@@ -7,7 +7,7 @@ from recorded_trees import PARAMS, halves, join, leaf, pad_sum, record_one, tree
 
 import edbatch as eb
 from edbatch.graph import MISSING, TypeTable, merge, record
-from edbatch.graph.parameters import abstract
+from edbatch.graph.parameter_structure import abstract
 
 
 def test_a_tree_becomes_arrays():

@@ -10,7 +10,8 @@ from recorded_trees import PARAMS, halves, join, leaf, pad_sum, record_one, tree
 
 import edbatch as eb
 from edbatch.graph import TypeTable, merge, record
-from edbatch.graph.parameters import ParameterPath, abstract
+from edbatch.graph.parameter_structure import abstract
+from edbatch.graph.parameters import ParameterPath
 
 
 def test_a_cell_made_in_a_loop_is_an_error():

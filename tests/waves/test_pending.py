@@ -23,7 +23,7 @@ import edbatch as eb
 from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
 from edbatch.schedule.schedule import Schedule
-from edbatch.waves import rollout, runner
+from edbatch.waves import pending, rollout
 from edbatch.waves.asked_values import returned_handles
 
 PARAMS = make_params()
@@ -128,7 +128,7 @@ def test_a_schedule_without_what_it_reads_is_refused():
 @pytest.mark.parametrize("most", [0, 3, 1000])
 @pytest.mark.parametrize("model", [wander, grow_tree, hypotheses, late, lag_behind])
 def test_a_bound_of_what_waits_changes_no_result(model, most, monkeypatch):
-    monkeypatch.setattr(runner, "_MOST_WAITING", most)
+    monkeypatch.setattr(pending, "_MOST_WAITING", most)
     instances = list(range(9))
     found = batched_once(model).rollout(PARAMS, instances)
     check(found.outputs, model, instances)
