@@ -230,6 +230,7 @@ class PlanState:
             "widths",
         )
         parts = {name: getattr(self, name) for name in kept}
+        parts["widths"] = dict(self.widths)  # to which another thread may add
         return copy.deepcopy(parts) | {"cache_bytes": self.plans.max_bytes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -164,6 +164,8 @@ class HoistedTypes:
         """Returns a copy that decides for itself, of the same recorded types."""
         with self._lock:
             found = HoistedTypes(self.recorded, **self._how._asdict())
+            for part, node_type in zip(self.parts, self.table.types, strict=True):
+                found._add(part, node_type)  # of the same functions, which are traced
             own = self.parts, self._decided.tolist(), self._rest, self._hoisted
             found._restore(*own, self._shared.all())
             found._frozen = self._frozen
@@ -250,7 +252,7 @@ class HoistedTypes:
             elif kin != ALONE:
                 self._shared.family(type_id, kin)
         for part in parts:
-            if part.part != REST:  # which comes with the hoisted part
+            if part.part != REST and part not in self._place:  # it comes with the other
                 self._add_again(part)
         self._decided = np.array(decided, np.bool_)
         self._rest, self._hoisted = list(rest), list(hoisted)

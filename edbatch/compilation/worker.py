@@ -56,6 +56,7 @@ class Work:
             if work is not None:
                 work()
         except _Stop:
+            self.error = _ending()
             raise
         except BaseException as error:
             self.error = error
@@ -63,9 +64,8 @@ class Work:
             self.finished.set()
 
     def abandon(self, error: Exception) -> None:
-        """Notes that it will not be done, in a process where nobody waits yet."""
+        """Notes that it will not be done."""
         self._work, self.error = None, error
-        self.finished = threading.Event()  # the lock of the old one may be taken
         self.finished.set()
 
 
@@ -146,6 +146,7 @@ class Worker:
         pending = Pending(1, [own])
         with self._condition:
             if self._closing:
+                own.abandon(_ending())
                 return pending
             if not self._at_exit:  # after JAX's own, so that it runs before that
                 atexit.register(self._stop)
@@ -197,7 +198,10 @@ class Worker:
         """Stops the thread, at the end of the process."""
         with self._condition:
             self._closing = True
-            thread = self._thread
+            thread, lost = self._thread, list(self._queue)
+            self._queue.clear()
+        for each in lost:
+            each.abandon(_ending())
         if thread is None:
             return
         sys.unraisablehook = _without_stops(sys.unraisablehook)
@@ -211,12 +215,18 @@ class Worker:
             thread.join(_AT_COMPILER_S)
         if thread.is_alive():
             _end_beside_compiler()
+        with self._condition:  # nobody waits for it in what else is done at exit
+            if self._running is not None and not self._running.finished.is_set():
+                self._running.abandon(_ending())
+            self._thread = None
+            self._condition.notify_all()
 
     def reset(self) -> None:
         """Begins anew, in a forked process, where the thread does not exist."""
         lost = [*([self._running] if self._running else []), *self._queue]
         self._begin()
         for each in lost:
+            each.finished = threading.Event()  # the lock of the old one may be taken
             each.abandon(
                 CompilationError(
                     "this process was forked while another one compiled the program in"
@@ -224,6 +234,13 @@ class Worker:
                     " process, or start it by spawn"
                 )
             )
+
+
+def _ending() -> CompilationError:
+    return CompilationError(
+        "this process is ending, so the program is not compiled in the background any"
+        " more; wait for it before (eb.wait_for_compilations())"
+    )
 
 
 def wait_for_compilations(timeout: float | None = None) -> bool:

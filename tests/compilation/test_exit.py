@@ -132,3 +132,42 @@ def test_an_error_is_the_exit_code(tmp_path):
     done, before, _ = run(tmp_path, "compile", 0.0, "raise")
     assert done.returncode == 1 and before == "busy"
     assert done.stderr.splitlines()[-1] == "ValueError: the end"
+
+
+WAITING = """
+import atexit
+import threading
+
+def wait():  # after what was registered later, so after the thread was stopped
+    for each in (compiles, waits, WORKER.submit(print)):
+        try:
+            print(each.wait(), flush=True)
+        except eb.CompilationError as error:
+            print(str(error).split(",")[0], flush=True)
+    print(eb.wait_for_compilations(), flush=True)
+
+atexit.register(wait)
+import edbatch as eb
+from edbatch.compilation.worker import WORKER
+
+begun = threading.Event()
+
+def compile():
+    WORKER.at_compiler(True)
+    begun.set()
+    threading.Event().wait()
+
+compiles, waits = WORKER.submit(compile), WORKER.submit(print)
+assert begun.wait(60)
+"""
+
+
+def test_who_waits_at_exit_is_told_that_nothing_is_compiled_any_more():
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", WAITING],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == 3 * ["this process is ending"] + ["True"]

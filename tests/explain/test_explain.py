@@ -67,6 +67,20 @@ def test_counts_of_trees():
     assert of_joins == [count for _, count in sorted(heights.items())]
 
 
+def test_another_report_traces_no_cell_again():
+    workload = get_workload("lattice-lstm")
+    params = workload.init_params(jax.random.key(0), 8)
+    instances = workload.sample(np.random.default_rng(1), 6)
+    compiler = eb.Compiler(hoisting="always")
+    batched = eb.batch(workload.model, params=params, compiler=compiler)
+    batched.plan(instances)
+    types = batched.types
+    assert any(use.hoisted for use in batched.explain(instances).types)
+    traces = dict(types.traces)
+    batched.explain(instances)
+    assert types.traces == traces
+
+
 @pytest.mark.parametrize("hoisting", ["never", "always"])
 @pytest.mark.parametrize("name", ["tree-lstm", "lattice-lstm", "mv-rnn"])
 def test_sums_are_those_of_the_plan(name, hoisting):
