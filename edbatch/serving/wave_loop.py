@@ -68,6 +68,7 @@ class WaveLoop:
         with self._queue.changed:
             self.params = params
             self._swapped = True
+            self._queue.changed.notify_all()
 
     def run(self) -> None:
         """Runs the server's thread; however it ends, no client is left waiting."""
@@ -92,18 +93,24 @@ class WaveLoop:
             did = [self._step(each) for each in generations]
             if any(did):
                 self.turns.add(clock.end())
-                for each in generations:
-                    each.runner.execution.compile_moves()
+                self._compile_moves()
             with queue.changed:
                 if not any(did):
                     self._wait()
                 if queue.closed and not len(queue) and not self.in_flight:
                     return
 
+    def _compile_moves(self) -> None:
+        """Compiles what arenas need that grew; a variable here ends with the call."""
+        for each in self._generations:
+            each.runner.execution.compile_moves()
+
     def _wait(self) -> None:
         """Waits, as nothing runs: for a request, a window, a deadline, or a moment."""
         queue = self._queue
         while not (len(queue) or self.in_flight or queue.closed):
+            if self._swapped:  # what the others hold is freed
+                return
             queue.changed.wait()
         if not self._joining():
             wait_s = 1e-3 * QUANTUM_MS

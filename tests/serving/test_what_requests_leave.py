@@ -4,9 +4,11 @@ Those that end without a wave are the ones that nothing else cleans up after.
 """
 
 import gc
+import time
 import weakref
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -200,3 +202,26 @@ def test_policies_for_minibatches_by_name(name):
 
     with pytest.raises(eb.EdbatchError, match=r"for minibatches belongs to eb\.batch"):
         eb.Server(eb.batch(model), make_params(), policy=name)
+
+
+def is_gone(reference, within_s=20.0):
+    end = time.monotonic() + within_s
+    while reference() is not None and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.01)
+    return reference() is None
+
+
+def test_parameters_that_were_swapped_out_of_an_idle_server():
+    def points(params, word):
+        return score(params, embed(params, word)[0])
+
+    params = make_params()
+    with eb.Server(eb.batch(points), params) as server:
+        server.submit_nowait(1).result()
+        old = [weakref.ref(each) for each in jax.tree.leaves(params)]
+        params = jax.tree.map(lambda leaf: leaf + 1, params)
+        server.swap_params(params)
+        assert all(is_gone(each) for each in old)
+        found = server.submit_nowait(1).result()
+        np.testing.assert_allclose(found, points(params, 1), rtol=1e-5)
