@@ -1,12 +1,13 @@
 """Gradients of a batched function and of its model, one instance at a time.
 
 What is differentiated is the sum of all floating outputs, each number times a random
-weight, so that no two errors cancel. In half precision it is also differentiated with
-weights of one: a sum that rounds to half precision at each step stands still at some
-hundred terms of one sign, which is hidden among terms of both.
+weight, so that no two errors cancel. In half precision, be it of the parameters or of
+what is computed, it is also differentiated with weights of one: a sum that rounds to
+half precision at each step stands still at some hundred terms of one sign, which is
+hidden among terms of both.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -59,6 +60,8 @@ def compare_gradients(
         return _compare_weighted(run, reference, params, instances, weights, tolerance)
 
     worst = worst_of(_random_weights(result, seed), model)
+    if precise_model is None and any(map(_is_half, jax.tree.leaves(params))):
+        precise_model = _in_single_precision(model)
     if precise_model is None:
         return worst
     ones = _weights_of_one(result)
@@ -95,12 +98,12 @@ def _compare_weighted(
         return [max(each) for each in zip(*found, strict=True)]
 
     with jitted_cells():
-        parts = [of_one(params, k) for k in range(len(instances))]
+        expected = _sums(of_one(params, k) for k in range(len(instances)))
     allowed = None if tolerance is None else 10 * tolerance
     return max(
         difference(a, b, f"gradient of params{name}", allowed, roundings, k)
         for k, (name, a, b) in enumerate(
-            zip(_float_names(params), own, _sums(parts), strict=True)
+            zip(_float_names(params), own, expected, strict=True)
         )
     )
 
@@ -130,14 +133,35 @@ def _weights_of_one(result: Any) -> Any:
     )
 
 
-def _sums(parts: Sequence[Sequence[Any]]) -> list[np.ndarray]:
-    """Adds up gradients of instances in float64; the sums have their dtype."""
+def _sums(parts: Iterable[Sequence[Any]]) -> list[np.ndarray]:
+    """Adds up gradients of instances in float64; the sums have their dtype.
+
+    One instance's gradient is held at a time.
+    """
+    parts = iter(parts)
+    first = [np.asarray(each) for each in next(parts)]
+    sums = [each.astype(np.float64) for each in first]
+    for own in parts:
+        for total, each in zip(sums, own, strict=True):
+            total += np.asarray(each, np.float64)
     return [
-        np.sum([np.asarray(each, np.float64) for each in own], axis=0).astype(
-            np.asarray(own[0]).dtype
-        )
-        for own in zip(*parts, strict=True)
+        total.astype(each.dtype) for total, each in zip(sums, first, strict=True)
     ]
+
+
+def _in_single_precision(
+    model: Callable[[Any, Any, int], Any],
+) -> Callable[[Any, Any, int], Any]:
+    """The model with parameters of single precision where they are of half."""
+
+    def run(params: Any, instance: Any, place: int) -> Any:
+        single = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, jnp.float32) if _is_half(leaf) else leaf,
+            params,
+        )
+        return model(single, instance, place)
+
+    return run
 
 
 def _float_names(params: Any) -> list[str]:
@@ -153,6 +177,10 @@ def _weighted(result: Any, weights: Any) -> Any:
     pairs = zip(jax.tree.leaves(result), jax.tree.leaves(weights), strict=True)
     products = [jnp.sum(x * w) for x, w in pairs if _is_float(x)]
     return sum((each.astype(jnp.float32) for each in products), jnp.float32(0.0))
+
+
+def _is_half(leaf: Any) -> bool:
+    return _is_float(leaf) and jnp.result_type(leaf).itemsize < 4
 
 
 def _is_float(leaf: Any) -> bool:

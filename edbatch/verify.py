@@ -75,7 +75,8 @@ def verify(
 
     Outputs of every instance are compared, and the gradients with respect to the
     parameters of a random linear function of all floating outputs; of a function with a
-    ``compute_dtype``, those of the sum of all floating outputs, too.
+    ``compute_dtype``, or with parameters in half precision, those of the sum of all
+    floating outputs, too.
 
     Of a model that asks for values (`edbatch.value`), the values are compared, too. It
     is then handed those of the batched run, so that it takes the same path where two
@@ -88,8 +89,9 @@ def verify(
         instances: Instances (not recordings).
         gradients: Whether to compare gradients.
         tolerance: Allowed difference, relative to the larger of 1 and the largest
-            number of the array. By default 512 rounding errors of the lowest precision
-            on the way to the number, forward and backward, but at most one half.
+            number of the array; of gradients, ten times as much. By default 512
+            rounding errors of the lowest precision on the way to the number, forward
+            and backward, but at most one half, of gradients, too.
         seed: Seed of the random linear function.
         rng: The key for cells that draw random numbers, as for `Batched.apply`; the
             model gets the same keys by `cell_keys`.

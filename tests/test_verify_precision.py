@@ -261,3 +261,53 @@ def test_the_way_to_each_output(name):
     function, expected = FUNCTIONS[name]
     found = coarsest_roundings(function, jnp.float32(0.3), jnp.ones(3))
     assert [each.dtype for each in found] == expected
+
+
+@jax.custom_vjp
+def standing_still(table):
+    return table
+
+
+standing_still.defvjp(
+    lambda table: (table, None), lambda _, bar: (jnp.minimum(bar, 256),)
+)
+
+
+def test_a_sum_that_stands_still_is_found_where_parameters_are_of_half_precision():
+    """Numbers of both signs stay below the one at which it does."""
+
+    @eb.cell
+    def look_up(params, word):
+        return params["table"][word].astype(jnp.float32)
+
+    class Standing(Corrupt):
+        def apply(self, params, plan, **options):
+            own = {"table": standing_still(params["table"])}
+            return self._batched.apply(own, plan, **options)
+
+    params = {"table": jnp.zeros((20, 4), jnp.bfloat16)}
+    batched = eb.batch(look_up, sizes=SIZES)
+    words = [5] * 600
+    assert eb.verify(batched, params, words).max_gradient_error < 0.01
+    with pytest.raises(eb.VerificationError, match=r"gradient of params\['table'\]"):
+        eb.verify(Standing(batched, None, None), params, words)
+
+
+def test_a_model_that_stands_still_by_itself_raises_no_alarm():
+    @eb.cell
+    def look_up(params, word):
+        return params["table"][word]
+
+    @eb.cell
+    def total(vectors):
+        return sum(each.astype(jnp.float32) for each in vectors)
+
+    def model(params, words):
+        return total([look_up(params, word) for word in words])
+
+    params = {"table": jnp.zeros((20, 4), jnp.bfloat16)}
+    words = [5] * 600
+    batched = eb.batch(model, sizes=SIZES)
+    grad = jax.grad(lambda own: model(own, words).sum())(params)["table"]
+    assert float(grad[5, 0]) < 300
+    eb.verify(batched, params, [words])

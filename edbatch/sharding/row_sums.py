@@ -24,6 +24,7 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 from jax.sharding import PartitionSpec as P
 
+from edbatch.cell.summation import sum_dtype
 from edbatch.gradient.asked_tables import Probes
 from edbatch.gradient.tables import Table, lookup_count, new_probes, read_by_rows
 from edbatch.sharding import collectives
@@ -179,8 +180,9 @@ def _add_up(
     def add(rows: Array, values: Array) -> Array:
         (all_values,) = collectives.gather([values[0]], axis)
         all_rows = jax.lax.all_gather(rows[0], axis, tiled=True)
-        zeros = jnp.zeros(shape, values.dtype)
-        return zeros.at[all_rows].add(all_values, mode="drop")
+        zeros = jnp.zeros(shape, sum_dtype(values.dtype))
+        all_values = all_values.astype(zeros.dtype)
+        return zeros.at[all_rows].add(all_values, mode="drop").astype(values.dtype)
 
     found: Array = jax.shard_map(
         add,

@@ -245,3 +245,21 @@ def test_a_second_derivative_is_refused():
 
     with pytest.raises(PlanError, match="derivative of its gradient"):
         jax.jit(jax.grad(gradient_norm))(params)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_a_sum_of_many_terms_goes_on_in_half_precision(dtype):
+    """At 256 in bfloat16, or 2,048 in float16, adding one changes nothing."""
+
+    @eb.cell
+    def look_up(params, word):
+        return params["word"][word].astype(jnp.float32)
+
+    params = {"word": jnp.zeros((WORDS, 4), dtype)}
+    sharded = eb.batch(look_up, params=params).sharded()
+    plan = sharded.plan([5] * 3000)
+    assert len(summed_as_rows(params, plan)) == 1
+    grad = jax.grad(lambda own: sharded.apply(own, plan).sum())(params)["word"]
+    expected = np.zeros((WORDS, 4))
+    expected[5] = jnp.asarray(3000, dtype)
+    np.testing.assert_array_equal(grad.astype(jnp.float32), expected)
