@@ -144,9 +144,7 @@ def _sums(parts: Iterable[Sequence[Any]]) -> list[np.ndarray]:
     for own in parts:
         for total, each in zip(sums, own, strict=True):
             total += np.asarray(each, np.float64)
-    return [
-        total.astype(each.dtype) for total, each in zip(sums, first, strict=True)
-    ]
+    return [total.astype(each.dtype) for total, each in zip(sums, first, strict=True)]
 
 
 def _in_single_precision(
