@@ -27,7 +27,13 @@ import numpy as np
 import optax
 
 import edbatch as eb
-from edbatch.data import ParsedSentence, Vocabulary, oracle, read_parsed_sentences
+from edbatch.data import (
+    LabelledVocabulary,
+    ParsedSentence,
+    Vocabulary,
+    oracle,
+    read_parsed_sentences,
+)
 from edbatch.models import get_workload
 from edbatch.models.transition_parser import number_parses, parse, score_oracle
 
@@ -108,12 +114,11 @@ def make_task(arguments: Arguments) -> Task:
         min_count=arguments.min_count,
         max_size=workload.vocabulary_size,
     )
-    # Numbered together: the numbers of tags and relations depend on all sentences.
+    vocabulary = LabelledVocabulary(words, workload.number_labels(text + test))
+    numbered = number_parses(text + test, vocabulary)
     judged = [
         Judged(numbers, tuple(tag == PUNCTUATION for tag in strings.tags))
-        for numbers, strings in zip(
-            number_parses(text + test, words), text + test, strict=True
-        )
+        for numbers, strings in zip(numbered, text + test, strict=True)
     ]
     training, held_out = set_apart(len(text), arguments.seed)
     projective = [k for k in training if judged[k].sentence.is_projective]

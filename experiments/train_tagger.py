@@ -26,7 +26,7 @@ import numpy as np
 import optax
 
 import edbatch as eb
-from edbatch.data import Sentence, Vocabulary
+from edbatch.data import LabelledVocabulary, Sentence, Vocabulary
 from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
@@ -68,15 +68,14 @@ def accuracy(outputs: list[tuple[np.ndarray, eb.Ragged]]) -> dict[str, float]:
 def make_task(arguments: Arguments) -> Task:
     workload = get_workload(arguments.workload)
     text = workload.read_text(arguments.data)
-    vocabulary = Vocabulary(
+    words = Vocabulary(
         (word for each in text for word in workload.words(each)),
         min_count=arguments.min_count,
         max_size=workload.vocabulary_size,
     )
-    # Numbered together: the numbers of tags depend on all sentences.
-    numbered = workload.number(
-        text + workload.read_text(arguments.test_data), vocabulary
-    )
+    both = text + workload.read_text(arguments.test_data)
+    vocabulary = LabelledVocabulary(words, workload.number_labels(both))
+    numbered = workload.number(both, vocabulary)
     training, held_out = (
         [numbered[k] for k in part] for part in set_apart(len(text), arguments.seed)
     )

@@ -33,7 +33,13 @@ import optax
 from jax import Array
 
 import edbatch as eb
-from edbatch.data import Tree, Vocabulary, decisions, tree_from_decisions
+from edbatch.data import (
+    LabelledVocabulary,
+    Tree,
+    Vocabulary,
+    decisions,
+    tree_from_decisions,
+)
 from edbatch.models import get_workload
 from edbatch.models.tree_decoder import generate, init_params, score_gold
 
@@ -167,8 +173,9 @@ def make_task(arguments: Arguments) -> Task:
         min_count=arguments.min_count,
         max_size=workload.vocabulary_size,
     )
-    # Numbered together: the numbers of relations depend on all trees.
-    trees = workload.number(text + workload.read_text(arguments.test_data), words)
+    both = text + workload.read_text(arguments.test_data)
+    vocabulary = LabelledVocabulary(words, workload.number_labels(both))
+    trees = workload.number(both, vocabulary)
     training, held_out = (
         [trees[k] for k in part] for part in set_apart(len(text), arguments.seed)
     )

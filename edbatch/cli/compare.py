@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from edbatch.schedule import Policy
 
 
+_OF_MINIBATCHES = (
+    "batch_size",
+    "minibatches",
+    "search_ms",
+    "held_out",
+    "exact",
+    "memory",
+    "hidden",
+    "plot",
+)
+
+
 @options.spread
 def compare(
     *,
@@ -136,13 +148,12 @@ def compare(
 
     Example: edbatch compare --workload tree-lstm --data trees.ptb --policy tree.json
     """
-    from edbatch.cli.minibatches import samples_to_divide
     from edbatch.cli.one_sentence import CommandError
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
 
+    serving_options.check_given("compare", serving_, _OF_MINIBATCHES)
     if serving_:
-        serving_options.refuse("compare", plot=plot, exact=exact, memory=memory)
         compare_for_serving(
             task_options,
             simulation,
@@ -154,6 +165,13 @@ def compare(
             json=json,
         )
         return
+    if memory:
+        for option in serving_options.given_options():
+            if option.name in ("plot", "exact", "search_ms"):
+                raise CommandError(
+                    f"{option.opts[0]} belongs to the comparison of batches but"
+                    " --memory was given as well; leave one out of compare"
+                )
     if plot is not None:
         from edbatch.cli.output_file import check_writable
         from edbatch.cli.pictures import check_suffix
@@ -169,8 +187,8 @@ def compare(
         )
     sizes = [*dict.fromkeys(batch_size or [64])]
     count = max(sizes) * minibatches
-    # As many as train-policy asked for, with as many minibatches of this size.
-    count = samples_to_divide(count) if held_out else count
+    if held_out and not task_options.data:
+        count = _samples_of_training(learned)
     task = load_task(task_options, seed, count, hidden if memory else 2)
     drawn = _draw(task, sizes, minibatches, seed, held_out)
     title = (
@@ -182,6 +200,27 @@ def compare(
         return
     table, rows = _compare_batches(task, learned, drawn, search_ms, exact)
     _show(table, rows, title, plot, json)
+
+
+def _samples_of_training(policy: "Policy") -> int:
+    """Returns how many instances the training of a policy asked for.
+
+    Their division depends on it.
+
+    Raises:
+        CommandError: The policy keeps no record of a training.
+    """
+    from edbatch.cli.minibatches import samples_to_divide
+    from edbatch.cli.one_sentence import CommandError
+
+    record = getattr(policy, "training", None)
+    if record is None:
+        raise CommandError(
+            "--held-out divides the instances as the training of the policy did but"
+            f" {policy.name!r} has no record of one; leave --held-out out and sample"
+            " others with another --seed"
+        )
+    return samples_to_divide(round(record.batch_size * record.minibatches))
 
 
 def _draw(

@@ -120,12 +120,14 @@ class Tour:
     def run(self) -> dict[str, Any]:
         """Runs minibatches batched, and a few trees unbatched; returns throughputs."""
         batched = self.batched
-        size = self.batch_size
-        chunks = [self.trees[k : k + size] for k in range(0, self.num_trees, size)]
+        size = min(self.batch_size, self.num_trees)
+        starts = range(0, self.num_trees - size + 1, size)
+        chunks = [self.trees[k : k + size] for k in starts]
         with stage("Compiling"):
             first_ms = [timed(batched, self.params, each)[1] for each in chunks[:2]]
         with stage("Running"):
-            batched_ms = [timed(batched, self.params, each)[1] for each in chunks[2:]]
+            compiled = chunks[2:] or chunks  # all, where there are few
+            batched_ms = [timed(batched, self.params, each)[1] for each in compiled]
             few = self.trees[:8]
             with jitted_cells():
                 unbatched_ms = [

@@ -8,21 +8,26 @@ import jax
 import numpy as np
 
 from edbatch.cli.one_sentence import CommandError
-from edbatch.data import PairVocabulary, Vocabulary
-from edbatch.errors import nearest, shown
+from edbatch.data import LabelledVocabulary, PairVocabulary, Vocabulary
+from edbatch.errors import WorkloadError, nearest, shown
 from edbatch.limits import check_archive
-from edbatch.models.shared.workload import Vocabularies
+from edbatch.models.shared.workload import Vocabularies, Workload
 from edbatch.policies.files.whole_file import write_whole
 
 VOCABULARY, TARGET_VOCABULARY = "vocabulary", "target_vocabulary"
+_LABELS = "label_vocabulary."  # before the kind of label
 
 
 def save_params(path: Path, params: Any, vocabulary: Vocabularies | None) -> None:
-    """Writes parameters, and the words by number if there are any."""
+    """Writes parameters, and the words and labels by number if there are any."""
     arrays = {name: np.asarray(leaf) for name, leaf in named(params)}
     if isinstance(vocabulary, PairVocabulary):
         arrays[TARGET_VOCABULARY] = np.array(vocabulary.target.tokens)
         vocabulary = vocabulary.source
+    if isinstance(vocabulary, LabelledVocabulary):
+        for kind, labels in vocabulary.labels.items():
+            arrays[_LABELS + kind] = np.array(labels.tokens)
+        vocabulary = vocabulary.words
     if vocabulary is not None:
         arrays[VOCABULARY] = np.array(vocabulary.tokens)
     save_arrays(path, arrays)
@@ -62,19 +67,46 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
     except Exception as error:  # a damaged archive may raise about anything
         text = (str(error).splitlines() or [type(error).__name__])[0]
         raise CommandError(f"{wrong} cannot be read: {text[:200]}") from error
-    found = []
-    for name in (VOCABULARY, TARGET_VOCABULARY):
-        if name in arrays:
-            words = arrays.pop(name)
-            if words.dtype.kind != "U" or words.ndim != 1:
+    found = {}
+    for name in [*arrays]:
+        if name in (VOCABULARY, TARGET_VOCABULARY) or name.startswith(_LABELS):
+            tokens = arrays.pop(name)
+            if tokens.dtype.kind != "U" or tokens.ndim != 1:
                 raise CommandError(
-                    f"{wrong} has as {name!r} {words.dtype}{list(words.shape)} and no"
+                    f"{wrong} has as {name!r} {tokens.dtype}{list(tokens.shape)} and no"
                     " list of words; save the parameters again"
                 )
-            found.append(Vocabulary(words.tolist()))
-    if len(found) == 2:
-        return arrays, PairVocabulary(*found)
-    return arrays, found[0] if found else None
+            found[name] = Vocabulary(tokens.tolist())
+    words, target = found.pop(VOCABULARY, None), found.pop(TARGET_VOCABULARY, None)
+    if words is None:
+        return arrays, None
+    if target is not None:
+        return arrays, PairVocabulary(words, target)
+    if not found:
+        return arrays, words
+    labels = {name.removeprefix(_LABELS): each for name, each in found.items()}
+    return arrays, LabelledVocabulary(words, labels)
+
+
+def check_vocabulary(
+    workload: Workload, vocabulary: Vocabularies | None, source: Path
+) -> None:
+    """Checks that what a file numbers is all that a workload's instances have.
+
+    Raises:
+        CommandError: It lacks labels, say.
+    """
+    if vocabulary is None:
+        return
+    try:
+        workload.check_vocabulary(vocabulary)
+    except WorkloadError as error:
+        kinds = " and ".join(["words", *(each.name for each in workload.labels)])
+        raise CommandError(
+            f"{source} does not number the {kinds} as {workload.name!r} needs them;"
+            " usually it was saved by an older version or for another workload; save"
+            " the parameters again, with the data that they were trained on"
+        ) from error
 
 
 def fill(

@@ -76,7 +76,7 @@ def run(
 
     from edbatch.cli.batched_run import run_batched
     from edbatch.cli.output_file import check_writable
-    from edbatch.cli.params_file import read_arrays, save_arrays
+    from edbatch.cli.params_file import check_vocabulary, read_arrays, save_arrays
     from edbatch.cli.params_file import save_params as save
     from edbatch.cli.task import find_workload
     from edbatch.policies import get_policy
@@ -90,6 +90,8 @@ def run(
         arrays, vocabulary = read_arrays(params)
         sizes, hidden = sizes_of(workload, arrays, hidden)
     ready = find_workload(workload, arity=arity, classify=classify, **sizes)
+    if params is not None:
+        check_vocabulary(ready, vocabulary, params)
     values = _values(ready, hidden, seed, params, arrays)
     if data:
         instances, vocabulary = _read(ready, data, vocabulary)

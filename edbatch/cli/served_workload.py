@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, create_model
 
 from edbatch.cli.one_sentence import CommandError
-from edbatch.cli.params_file import fill, read_arrays
+from edbatch.cli.params_file import check_vocabulary, fill, read_arrays
 from edbatch.cli.run import sizes_of
 from edbatch.cli.task import find_workload
 from edbatch.errors import DataError, shown
@@ -54,6 +54,8 @@ def load_workload(
         arrays, vocabulary = read_arrays(path)
         sizes, hidden = sizes_of(name, arrays, hidden)
     workload = find_workload(name, **sizes)
+    if path is not None:
+        check_vocabulary(workload, vocabulary, path)
     key = jax.random.key(seed)
     if path is None:
         params = workload.init_params(key, hidden)
@@ -85,10 +87,10 @@ def workload_service(workload: Workload, vocabulary: Vocabularies | None) -> Ser
 
 
 def numbered(workload: Workload, vocabulary: Vocabularies | None, instance: Any) -> Any:
-    """Returns an instance whose words are numbers that the parameters know.
+    """Returns an instance whose words and labels the parameters know by number.
 
     Raises:
-        DataError: A word is no such number.
+        DataError: A word or a label is no such number.
     """
     words = list(workload.words(instance))
     if any(isinstance(each, str) for each in words):
@@ -99,12 +101,17 @@ def numbered(workload: Workload, vocabulary: Vocabularies | None, instance: Any)
             )
         [instance] = workload.number([instance], vocabulary)
         return instance
-    for each in words:
-        if not 0 <= each < workload.vocabulary_size:  # type: ignore[operator]
-            raise DataError(
-                f"words are numbers from 0 to {workload.vocabulary_size - 1}; found"
-                f" {shown(each)}"
-            )
+    kinds = [("words", words, workload.vocabulary_size)]
+    for each in workload.labels:
+        kinds.append((each.name, [*each.of(instance)], each.numbers or each.most))
+    for name, found, count in kinds:
+        for one in found:
+            number = int(one) if isinstance(one, str) and one.isdecimal() else one
+            if not (isinstance(number, int) and 0 <= number < count):
+                raise DataError(
+                    f"{name} are numbers from 0 to {count - 1} where words are; found"
+                    f" {shown(one)}"
+                )
     return instance
 
 

@@ -1,10 +1,13 @@
 """Options of `train-policy --serving` and `edbatch compare --serving`."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from click import get_current_context
+from click.core import ParameterSource
 
 from edbatch.cli.one_sentence import CommandError
 
@@ -188,15 +191,38 @@ def parse_rates(text: str) -> list[tuple[float, bool]]:
     return found
 
 
-def refuse(command: str, **given: object) -> None:
-    """Refuses options that belong to minibatches.
+def check_given(command: str, serving: bool, of_minibatches: Collection[str]) -> None:
+    """Checks that no option was given that the command would make no use of.
+
+    Args:
+        command: The command.
+        serving: Whether --serving was given.
+        of_minibatches: Names of the options that it makes no use of then.
 
     Raises:
-        CommandError: One is given.
+        CommandError: One was.
     """
-    for name, value in given.items():
-        if value:
+    for option in given_options():
+        name = option.opts[0]
+        if serving and option.name in of_minibatches:
             raise CommandError(
-                f"--{name.replace('_', '-')} belongs to minibatches but --serving was"
-                f" given as well; leave one out of {command}"
+                f"{name} belongs to minibatches but --serving was given as well; leave"
+                f" one out of {command}"
             )
+        if not serving and getattr(option, "rich_help_panel", None) == _PANEL:
+            raise CommandError(
+                f"{name} belongs to --serving, which was not given; give it too, or"
+                f" leave {name} out of {command}"
+            )
+
+
+def given_options() -> list[Any]:
+    """Returns the options of the running command that stand on its command line."""
+    context: Any = get_current_context(silent=True)
+    if context is None:
+        return []
+    return [
+        each
+        for each in context.command.params
+        if context.get_parameter_source(each.name) == ParameterSource.COMMANDLINE
+    ]

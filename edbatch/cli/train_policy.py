@@ -1,5 +1,6 @@
 """`edbatch train-policy`, also installed as `train-policy`."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     BySize = dict[int, list[GraphStructure]]
 
 OTHER_SIZES = (8, 32, 128)
+_OF_MINIBATCHES = (
+    "batch_size",
+    "minibatches",
+    "resume",
+    "train_anyway",
+    *(each.name for each in fields(TrainingOptions) if each.name != "generations"),
+)
 
 
 @options.spread
@@ -111,10 +119,10 @@ def train_policy(
     from edbatch.policies import load_costs
     from edbatch.schedule.interrupt import deferred_interrupt
 
+    serving_options.check_given("train-policy", serving_, _OF_MINIBATCHES)
     check_writable("--out", out)
     logs = LogFiles.of(out, log.metrics, log.tensorboard, resume=resume)
     if serving_:
-        serving_options.refuse("train-policy", resume=resume, train_anyway=train_anyway)
         train_serving(
             task_options,
             simulation,

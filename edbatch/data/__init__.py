@@ -63,7 +63,12 @@ from edbatch.data.spelled_sentences import (
 )
 from edbatch.data.tree_decisions import Decision, decisions, tree_from_decisions
 from edbatch.data.trees import Tree
-from edbatch.data.vocabulary import Vocabulary, index_sentence, index_tree
+from edbatch.data.vocabulary import (
+    LabelledVocabulary,
+    Vocabulary,
+    index_sentence,
+    index_tree,
+)
 from edbatch.data.word_lists import WordList, read_word_list
 from edbatch.errors import DataError
 
@@ -73,6 +78,7 @@ __all__ = [
     "Configuration",
     "DataError",
     "Decision",
+    "LabelledVocabulary",
     "LatticeWord",
     "PairVocabulary",
     "ParsedSentence",

@@ -1,7 +1,8 @@
 """The vocabulary: tokens to indices, and trees and sentences of indices."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from edbatch.data.sentences import Sentence
 from edbatch.data.trees import Tree
@@ -107,6 +108,28 @@ class Vocabulary:
 
     def __repr__(self) -> str:
         return f"<Vocabulary of {len(self)} tokens>"
+
+
+@dataclass(frozen=True)
+class LabelledVocabulary:
+    """The vocabulary of words, and one of each kind of label that they have.
+
+    Attributes:
+        words: The words.
+        labels: By kind, such as ``"tags"``, the labels.
+
+    Example:
+        >>> tags = {"tags": Vocabulary(["NOUN", "VERB"])}
+        >>> len(LabelledVocabulary(Vocabulary(["dog"]), tags))
+        2
+    """
+
+    words: Vocabulary
+    labels: Mapping[str, Vocabulary]
+
+    def __len__(self) -> int:
+        """The number of words."""
+        return len(self.words)
 
 
 def index_tree(tree: Tree, vocabulary: Vocabulary) -> Tree:

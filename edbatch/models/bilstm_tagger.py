@@ -16,11 +16,16 @@ import jax.numpy as jnp
 from jax import Array
 
 import edbatch as eb
-from edbatch.data import Sentence, Vocabulary, index_sentence, sample_sentences
+from edbatch.data import (
+    LabelledVocabulary,
+    Sentence,
+    index_sentence,
+    sample_sentences,
+)
 from edbatch.models.shared.gates import lstm_step
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
-from edbatch.models.shared.tagged_text import TAGGED_FORMATS, read_tagged, tag_numbers
+from edbatch.models.shared.tagged_text import TAGGED_FORMATS, read_tagged, tags_of
 from edbatch.models.shared.workload import Workload
 
 NUM_LAYERS = 2
@@ -168,9 +173,11 @@ def workload(vocabulary_size: int = 10_000, num_tags: int = 18) -> Workload:
         The workload.
     """
 
-    def number(sentences: list[Sentence], vocabulary: Vocabulary) -> list[Sentence]:
-        tags = tag_numbers(sentences, num_tags)
-        return [index_sentence(each, vocabulary, tags) for each in sentences]
+    def number(
+        sentences: list[Sentence], vocabulary: LabelledVocabulary
+    ) -> list[Sentence]:
+        words, tags = vocabulary.words, vocabulary.labels["tags"]
+        return [index_sentence(each, words, tags) for each in sentences]
 
     return Workload(
         name="bilstm-tagger",
@@ -184,6 +191,7 @@ def workload(vocabulary_size: int = 10_000, num_tags: int = 18) -> Workload:
         read_text=read_tagged,
         words=lambda sentence: sentence.words,
         number=number,
+        labels=(tags_of(num_tags),),
         sample=partial(
             sample_sentences, vocabulary_size=vocabulary_size, num_tags=num_tags
         ),

@@ -17,16 +17,16 @@ from jax import Array
 
 import edbatch as eb
 from edbatch.data import (
+    LabelledVocabulary,
     Sentence,
     SpelledSentence,
-    Vocabulary,
     sample_spelled_sentences,
     spell_sentence,
 )
 from edbatch.models import bilstm_tagger
 from edbatch.models.bilstm_tagger import direction, embed, run, start, tag_vectors
 from edbatch.models.shared.initial_params import affine, embedding
-from edbatch.models.shared.tagged_text import TAGGED_FORMATS, read_tagged, tag_numbers
+from edbatch.models.shared.tagged_text import TAGGED_FORMATS, read_tagged, tags_of
 from edbatch.models.shared.workload import Workload
 
 DIRECTIONS = ("forward", "backward")
@@ -130,12 +130,10 @@ def workload(
     """
 
     def number(
-        sentences: list[Sentence], vocabulary: Vocabulary
+        sentences: list[Sentence], vocabulary: LabelledVocabulary
     ) -> list[SpelledSentence]:
-        tags = tag_numbers(sentences, num_tags)
-        return [
-            spell_sentence(each, vocabulary, tags, num_characters) for each in sentences
-        ]
+        words, tags = vocabulary.words, vocabulary.labels["tags"]
+        return [spell_sentence(each, words, tags, num_characters) for each in sentences]
 
     sizes: dict[str, Any] = {
         "vocabulary_size": vocabulary_size,
@@ -155,6 +153,7 @@ def workload(
         read_text=read_tagged,
         words=lambda sentence: sentence.words,
         number=number,
+        labels=(tags_of(num_tags),),
         sample=partial(sample_spelled_sentences, **sizes),
         min_count=min_count,
         zoo_data=("wikigold/wikigold.conll.txt",),

@@ -27,7 +27,6 @@ from edbatch.data import (
     sample_programs,
 )
 from edbatch.data.programs import ANSWERS, FUNCTIONS, IMAGE_SHAPE, VALUES
-from edbatch.data.vocabulary import UNKNOWN
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.workload import Workload
 
@@ -211,5 +210,4 @@ def workload(
 
 
 def _values(program: Program) -> Iterable[str | int]:
-    # A vocabulary needs a word, even where no program of a file has a value.
-    return [value for value in program.values if value is not None] or [UNKNOWN]
+    return [value for value in program.values if value is not None]

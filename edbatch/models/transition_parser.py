@@ -24,8 +24,8 @@ from jax import Array
 import edbatch as eb
 from edbatch.data import (
     Configuration,
+    LabelledVocabulary,
     ParsedSentence,
-    Vocabulary,
     index_parsed_sentence,
     oracle,
     read_parsed_sentences,
@@ -36,7 +36,8 @@ from edbatch.data.files import Paths
 from edbatch.models.shared.gates import lstm_step
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
-from edbatch.models.shared.workload import Workload
+from edbatch.models.shared.tagged_text import tags_of
+from edbatch.models.shared.workload import Labels, Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
 Choose = Callable[[Any, Configuration], int]  # (logits [A], where) -> the transition
@@ -241,26 +242,20 @@ def read_projective(path: Paths) -> list[ParsedSentence]:
 
 
 def number_parses(
-    sentences: list[ParsedSentence],
-    words: Vocabulary,
-    num_tags: int = 18,
-    num_relations: int = 60,
+    sentences: list[ParsedSentence], vocabulary: LabelledVocabulary
 ) -> list[ParsedSentence]:
     """Numbers words, tags and relations.
 
     Args:
-        sentences: Sentences of strings, all that are to be numbered alike.
-        words: The vocabulary of the words.
-        num_tags: Number of tags; rarer ones become 0.
-        num_relations: Number of relations; rarer ones become 1.
+        sentences: Sentences of strings.
+        vocabulary: The numbers of words, ``"tags"`` and ``"relations"``. Words and tags
+            that it lacks become 0, relations become 1.
 
     Returns:
         The sentences of numbers.
     """
-    tags = Vocabulary((t for s in sentences for t in s.tags), max_size=num_tags)
-    relations = Vocabulary(
-        (r for s in sentences for r in s.relations), max_size=max(1, num_relations - 1)
-    )
+    words, labels = vocabulary.words, vocabulary.labels
+    tags, relations = labels["tags"], labels["relations"]
     return [index_parsed_sentence(each, words, tags, relations) for each in sentences]
 
 
@@ -291,7 +286,16 @@ def workload(
         init_params=partial(init_params, vocabulary_size=vocabulary_size, **sizes),
         read_text=read_projective,
         words=lambda sentence: sentence.words,
-        number=partial(number_parses, **sizes),
+        number=number_parses,
+        labels=(
+            tags_of(num_tags),
+            Labels(
+                "relations",
+                lambda sentence: sentence.relations,
+                max(1, num_relations - 1),
+                num_relations,
+            ),
+        ),
         sample=partial(
             sample_parsed_sentences, vocabulary_size=vocabulary_size, **sizes
         ),

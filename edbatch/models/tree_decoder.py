@@ -27,8 +27,8 @@ from jax import Array
 
 import edbatch as eb
 from edbatch.data import (
+    LabelledVocabulary,
     Tree,
-    Vocabulary,
     index_tree,
     read_dependency_trees,
     sample_dependency_trees,
@@ -38,7 +38,7 @@ from edbatch.models import tree_lstm_childsum
 from edbatch.models.shared.gates import lstm_step
 from edbatch.models.shared.initial_params import affine, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
-from edbatch.models.shared.workload import Workload
+from edbatch.models.shared.workload import Labels, Workload
 
 State = tuple[Array, Array]  # h and c, each [H]
 Decide = Callable[[list[Any]], Iterable[Decision]]  # outputs of `predict` -> decisions
@@ -197,21 +197,17 @@ def init_params(
     }
 
 
-def number_labels(
-    trees: list[Tree], words: Vocabulary, num_labels: int = 60
-) -> list[Tree]:
+def number_labels(trees: list[Tree], vocabulary: LabelledVocabulary) -> list[Tree]:
     """Replaces words by their numbers, and labels by theirs, as digits.
 
     Args:
-        trees: Trees of strings, all that are to be numbered alike.
-        words: The vocabulary of the words.
-        num_labels: Number of labels; rarer ones become 0.
+        trees: Trees of strings.
+        vocabulary: The numbers of words and ``"labels"``; what it lacks becomes 0.
 
     Returns:
         The trees of numbers.
     """
-    nodes = (node for tree in trees for node in tree.postorder())
-    labels = Vocabulary((str(each.label) for each in nodes), max_size=num_labels)
+    words, labels = vocabulary.words, vocabulary.labels["labels"]
 
     def number(node: Tree, children: list[Tree]) -> Tree:
         return Tree(str(labels.index(str(node.label))), node.word, tuple(children))
@@ -272,7 +268,14 @@ def workload(vocabulary_size: int = 10_000, num_labels: int = 60) -> Workload:
         ),
         read_text=read_dependency_trees,
         words=Tree.words,
-        number=partial(number_labels, num_labels=num_labels),
+        number=number_labels,
+        labels=(
+            Labels(
+                "labels",
+                lambda tree: [str(node.label) for node in tree.postorder()],
+                num_labels,
+            ),
+        ),
         sample=partial(
             sample_labelled, vocabulary_size=vocabulary_size, num_labels=num_labels
         ),

@@ -274,15 +274,22 @@ def test_a_policy_of_another_model_is_refused(assert_fails, policy_file: Path) -
         ("Invalid value for '--search-ms'", ("--policy", "x.json", "--search-ms", -1)),
         ("--plot writes .png, .pdf", ("--policy", "greedy", "--plot", "a.jpg")),
         ("existing folder but no ", ("--policy", "greedy", "--plot", "no/a.png")),
+        *(
+            (f"{option[0]} belongs to the .* but --memory", ("--memory", *option))
+            for option in (("--plot", "a.png"), ("--exact",), ("--search-ms", 20))
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(assert_fails, message, options) -> None:
+    if "--memory" in options:
+        options = (*options, "--policy", "greedy")
     assert_fails(message, "compare", "--workload", "tree-lstm", *options)
 
 
 def test_held_out_instances_of_a_function_of_their_number(
-    edbatch, own_module: str, tmp_path: Path
+    edbatch, assert_fails, own_module: str, tmp_path: Path
 ) -> None:
+    """They are divided as in training, whatever the size of the minibatches is."""
     asked = []
     sys.path.insert(0, str(tmp_path))  # `own_module` restores it
     module = importlib.import_module(own_module)
@@ -295,13 +302,19 @@ def test_held_out_instances_of_a_function_of_their_number(
     module.sampled = counted
     out = tmp_path / "own.json"
     same = ("--model", f"{own_module}:encode", "--params", f"{own_module}:params")
-    same += ("--instances", f"{own_module}:sampled", "--batch-size", 8)
-    same += ("--minibatches", 2)
-    result = edbatch("train-policy", *same, "--train-anyway", "--out", out)
+    same += ("--instances", f"{own_module}:sampled", "--minibatches", 2)
+    options = ("--batch-size", 150, "--trials", 1, "--train-anyway", "--out", out)
+    result = edbatch("train-policy", *same, *options)
     assert result.exit_code == 0, result.output
-    result = edbatch("compare", *same, "--policy", out, "--held-out")
-    assert result.exit_code == 0, result.output
-    assert asked == [500, 500]
+    for size in (150, 4, 200):
+        options = ("--batch-size", size, "--search-ms", 0, "--policy", out)
+        result = edbatch("compare", *same, *options, "--held-out")
+        assert result.exit_code == 0, result.output
+    assert asked == [600] * 4
+    assert_fails(
+        "'greedy' has no record of one",
+        *("compare", *same, "--policy", "greedy", "--held-out"),
+    )
 
 
 def test_json_alone_though_the_model_prints(edbatch, own_module: str) -> None:

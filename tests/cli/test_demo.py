@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,6 +58,25 @@ def test_the_tour_as_json(edbatch, tmp_path: Path) -> None:
     assert found["max_gradient_error"] < 1e-5
     assert found["instances_per_s"] > 0
     assert "1. Count the batches" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("size", "timed"), [(4, [4] * 4), (10, [10, 10]), (24, [24]), (50, [24])]
+)
+def test_throughput_is_that_of_whole_minibatches(size, timed, monkeypatch) -> None:
+    """One takes a millisecond per tree here."""
+    ran = []
+
+    def of_one_ms(function, *arguments):
+        ran.append(len(arguments[1]) if arguments else 8)
+        return None, float(ran[-1])
+
+    monkeypatch.setattr(demo_tour, "timed", of_one_ms)
+    tour = demo_tour.Tour(Path(), None, None, [*range(24)], [], [], size)
+    tour.__dict__["batched"] = SimpleNamespace(compiles=1)
+    found = tour.run()
+    assert ran[-3 - len(timed) :] == [*timed, 8, 8, 8]
+    assert found["instances_per_s"] == found["unbatched_per_s"] == 1000
 
 
 def test_the_folder_is_made(tmp_path: Path) -> None:

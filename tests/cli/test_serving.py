@@ -164,12 +164,30 @@ def test_rates() -> None:
     [
         ("an objective is mean, p99, or", ("train-policy", "--objective", "p90")),
         ("--resume belongs to minibatches", ("train-policy", "--resume")),
+        ("--trials belongs to minibatches", ("train-policy", "--trials", 5)),
+        ("--batch-size belongs to mini", ("train-policy", "--batch-size", 64)),
         ("--exact belongs to minibatches", ("compare", "--policy", "p", "--exact")),
+        ("--search-ms belongs to", ("compare", "--policy", "p", "--search-ms", 20)),
         ("there is no policy file", ("compare", "--policy", "nothing.json")),
     ],
 )
 def test_what_cannot_be_done_is_said(assert_fails, message, options) -> None:
     assert_fails(message, *options, *TREES)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("rate", ("train-policy", "--rate", "banana")),
+        ("objective", ("train-policy", "--objective", "p99")),
+        ("deadline-ms", ("compare", "--policy", "p", "--deadline-ms", 1)),
+        ("costs", ("compare", "--policy", "p", "--costs", "nothing.json")),
+        ("beside", ("compare", "--policy", "p", "--beside", "nothing.json")),
+    ],
+)
+def test_an_option_of_servers_for_minibatches(assert_fails, name, options) -> None:
+    message = f"--{name} belongs to --serving, which was not given; give it too"
+    assert_fails(message, *options, *(each for each in TREES if each != "--serving"))
 
 
 def test_a_policy_for_minibatches_is_refused(assert_fails) -> None:

@@ -11,7 +11,7 @@ from edbatch.data import DataError, ParsedSentence, oracle
 from edbatch.data.arc_standard import SHIFT, left_arc, right_arc
 from edbatch.data.dependencies import find_fault
 from edbatch.models import get_workload
-from edbatch.models.transition_parser import number_parses, parse, score_oracle
+from edbatch.models.transition_parser import parse, score_oracle
 
 WORKLOAD = get_workload("transition-parser", vocabulary_size=20, num_relations=4)
 CONLLU = "1 Dogs dog NOUN NNS _ 2 nsubj _ _\n2 bark bark VERB VB _ 0 root _ _\n"
@@ -145,8 +145,8 @@ def test_sentences_with_crossing_arcs_are_not_read(tmp_path: Path) -> None:
 
 def test_relations_that_are_too_many_are_one():
     sentence = ParsedSentence("abcd", "XXXX", [2, 0, 2, 2], ["d", "root", "e", "d"])
-    words = WORKLOAD.vocabulary([sentence])
-    [found] = number_parses([sentence], words, num_tags=2, num_relations=3)
+    workload = get_workload("transition-parser", num_tags=2, num_relations=3)
+    [found] = workload.number([sentence], workload.vocabulary([sentence]))
     assert found.relations == (2, 0, 1, 2)
     assert found.tags == (1, 1, 1, 1)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from edbatch.data import (
     CharacterLattice,
-    Vocabulary,
+    LabelledVocabulary,
     index_character_lattice,
     read_character_lattices,
     read_word_list,
@@ -19,7 +19,7 @@ from edbatch.data.character_lattices import SUFFIXES
 from edbatch.data.files import PathLike, Paths, expand_paths, read_text
 from edbatch.data.word_lists import is_word_list
 from edbatch.errors import DataError, WorkloadError
-from edbatch.models.shared.tagged_text import tag_numbers
+from edbatch.models.shared.tagged_text import tags_of
 from edbatch.models.shared.workload import Workload
 
 
@@ -56,10 +56,10 @@ def over_character_lattices(
         )
 
     def number(
-        lattices: list[CharacterLattice], vocabulary: Vocabulary
+        lattices: list[CharacterLattice], vocabulary: LabelledVocabulary
     ) -> list[CharacterLattice]:
-        tags = tag_numbers(lattices, num_tags)
-        return [index_character_lattice(each, vocabulary, tags) for each in lattices]
+        words, tags = vocabulary.words, vocabulary.labels["tags"]
+        return [index_character_lattice(each, words, tags) for each in lattices]
 
     sizes: dict[str, Any] = {"vocabulary_size": vocabulary_size, "num_tags": num_tags}
     return Workload(
@@ -75,6 +75,7 @@ def over_character_lattices(
         read_text=partial(read_lattices, words=words),
         words=_characters_and_words,
         number=number,
+        labels=(tags_of(num_tags),),
         sample=partial(sample_character_lattices, **sizes),
         zoo_data=(
             "weibo_ner/weiboNER_2nd_conll.train",

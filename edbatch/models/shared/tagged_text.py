@@ -1,18 +1,12 @@
 """Tagged sentences from whichever of the two formats a file has, and their tags."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
-from edbatch.data import (
-    CharacterLattice,
-    Sentence,
-    Vocabulary,
-    read_columns,
-    read_sentences,
-)
+from edbatch.data import Sentence, read_columns, read_sentences
 from edbatch.data.conllu import SUFFIXES
 from edbatch.data.files import PathLike, Paths
+from edbatch.models.shared.workload import Labels
 
 TAGGED_FORMATS = "CoNLL-U, or columns of tokens and tags"
 
@@ -53,10 +47,6 @@ def _read_one(path: PathLike) -> list[Sentence]:
     return read_columns(path)
 
 
-def tag_numbers(
-    instances: Iterable[Sentence | CharacterLattice], num_tags: int
-) -> Vocabulary:
-    """Numbers the tags of instances by frequency, at most ``num_tags`` of them."""
-    return Vocabulary(
-        (tag for each in instances for tag in each.tags), max_size=num_tags
-    )
+def tags_of(num_tags: int) -> Labels:
+    """Returns the tags of instances, at most so many of them."""
+    return Labels("tags", lambda instance: instance.tags, num_tags)
