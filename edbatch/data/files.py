@@ -89,8 +89,8 @@ def read_sources(paths: Paths, suffixes: Sequence[str]) -> Iterator[SourceText]:
         One `SourceText` per file, in the order given; a folder's files sorted by path.
 
     Raises:
-        DataError: A path is missing, a folder holds no such file, a file is empty,
-            cut short, or not UTF-8.
+        DataError: A path is missing, a folder holds no such file, or one both plain and
+            gzipped, a file is empty, cut short, or not UTF-8.
 
     Example:
         >>> import pathlib, tempfile
@@ -117,7 +117,8 @@ def expand_paths(paths: Paths, suffixes: Sequence[str]) -> list[Path]:
         The files in the order given; a folder's files sorted by path.
 
     Raises:
-        DataError: A path is missing, a folder holds no such file, or no path is given.
+        DataError: A path is missing, a folder holds no such file, or one both plain and
+            gzipped, or no path is given.
 
     Example:
         >>> import pathlib, tempfile
@@ -221,7 +222,22 @@ def _files_in(folder: Path, suffixes: Sequence[str]) -> list[Path]:
             "found none; usually the wrong folder or other file names; name the files "
             "themselves, any name is read then"
         )
+    _check_no_copies(found)
     return sorted(found)
+
+
+def _check_no_copies(found: Iterable[Path]) -> None:
+    """Checks that no file of a folder lies beside itself, gzipped."""
+    plain: dict[Path, Path] = {}
+    for path in sorted(found):
+        unpacked = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+        other = plain.setdefault(unpacked, path)
+        if other is not path:
+            raise DataError(
+                f"{other}: a folder must hold a file once, plain or gzipped; found it "
+                f"beside {path.name!r}; usually one that was unpacked and kept, whose "
+                "instances would be read twice; remove one of the two"
+            )
 
 
 def _missing(path: Path) -> DataError:

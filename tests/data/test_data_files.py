@@ -38,6 +38,21 @@ def test_texts_about_the_data_of_a_folder_are_left_out(tmp_path: Path) -> None:
     assert expand_paths(named, suffixes) == named
 
 
+@pytest.mark.parametrize("name", ["b.ptb.gz", "b.ptb.GZ"])
+def test_a_file_beside_itself_gzipped(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(gzip.compress(b"b.ptb"))
+    with pytest.raises(
+        DataError,
+        match=rf"b\.ptb: a folder must hold a file once, plain or gzipped; found it "
+        rf"beside '{re.escape(name)}'; usually .*; remove one of the two$",
+    ):
+        expand_paths(folder, SUFFIXES)
+    both = [folder / "b.ptb", folder / name]  # whoever names both wants both
+    assert expand_paths(both, SUFFIXES) == both
+    (folder / "b.ptb").rename(folder / "z" / "b.ptb")  # of another folder
+    assert len(expand_paths(folder, SUFFIXES)) == 5
+
+
 def test_a_fault_in_a_folder_says_how_to_leave_the_file_out(folder: Path) -> None:
     hint = "; to leave this file out, name the others"
     (folder / "a.MRG").write_bytes(b"\xff")
