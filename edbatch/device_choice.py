@@ -130,11 +130,12 @@ def choose_devices(
         return DeviceChoice(batched, params, 1, {})
     batched.device_notice.due = False  # the line below tells
     sharded = batched.sharded(mesh)
-    one = jax.device_put(params, mesh.devices.flat[0])
+    first = mesh.devices.flat[0]
+    one = jax.device_put(params, first)
     several = sharded.replicate(params)
     recordings = batched.record_all(instances, params=params)
     runs = [
-        _run_of(function, own, recordings, gradient, batch_size)
+        _run_of(function, own, recordings, gradient, batch_size, first)
         for function, own in ((batched, one), (sharded, several))
     ]
     times = side_by_side(runs, _ROUNDS, _MOST_MS)
@@ -163,14 +164,17 @@ def _run_of(
     recordings: Sequence[Any],
     gradient: bool,
     batch_size: int | None,
+    first: jax.Device,
 ) -> Callable[[], Any]:
     """Runs of the compiled program: of one minibatch, or of all of a loader."""
-    chosen = jax.value_and_grad(loss_of(function)) if gradient else function.apply
+    chosen: Callable[..., Any] = function.apply
+    if gradient:  # by integers among the parameters it is of float0
+        chosen = jax.value_and_grad(loss_of(function), allow_int=True)
     step = partial(jax.jit(chosen), params)
     if batch_size is not None:
         loader = Loader(function, recordings, batch_size)
         return lambda: run_all(step, (each.plan for each in loader))
     plan = function.plan(recordings)
     if isinstance(function, Batched):
-        plan = jax.device_put(plan, next(iter(jax.tree.leaves(params)[0].devices())))
+        plan = jax.device_put(plan, first)
     return partial(step, plan)

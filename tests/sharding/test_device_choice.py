@@ -102,6 +102,33 @@ def test_measured_for_real(batched, params, sample):
     assert 0 < found.milliseconds[1] < 1e5
 
 
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_integers_among_parameters(monkeypatch, batch_size):
+    @eb.cell
+    def shifted(params, x):
+        return params["weight"] * x + params["shift"]
+
+    params = {"weight": np.float32(2), "shift": np.int32(1)}
+    measured = fake_times(monkeypatch, 3.0, 2.0)
+    sample = [1.0, 5.0, 3.0]
+    batched = eb.batch(shifted)
+    found = eb.choose_devices(batched, params, sample, batch_size=batch_size)
+    assert found.function(found.params, sample).tolist() == [3.0, 11.0, 7.0]
+    slopes = [float(run()[1]["weight"]) for run in measured]
+    assert slopes[0] == slopes[1] > 0
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_a_model_without_parameters(monkeypatch, gradient, batch_size):
+    fake_times(monkeypatch, 1.0, 2.0)
+    batched = eb.batch(eb.cell(lambda params, x: 2 * x))
+    found = eb.choose_devices(
+        batched, {}, [1.0, 5.0], gradient=gradient, batch_size=batch_size
+    )
+    assert found.function({}, [1.0, 5.0]).tolist() == [2.0, 10.0]
+
+
 def test_a_tie_goes_to_one_device(monkeypatch, batched, params, sample):
     fake_times(monkeypatch, 1.0, 1.0)
     assert eb.choose_devices(batched, params, sample).devices == 1
