@@ -166,6 +166,9 @@ def beam(
     Returns:
         ``words``: as of `greedy`; ``score``: their log-probability, so divided.
 
+    Raises:
+        EdbatchError: No word is left to go on with, as parameters are not finite.
+
     Example:
         >>> params = init_params(jax.random.key(0), hidden=4, vocabulary_size=9)
         >>> pair = SentencePair([3, 5], [1, 2])

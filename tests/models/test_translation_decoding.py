@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from equations import assert_close, random_like
 
+import edbatch as eb
 from edbatch.data import SentencePair
 from edbatch.models import get_workload
 from edbatch.models.lstm_nmt import beam, greedy, translate
@@ -141,6 +142,32 @@ def test_what_does_not_end_is_cut():
     found, score = beam_search(table_step(table), 0, 1, 2, width=1, max_length=5)
     assert found == [3] * 5
     assert float(score) == pytest.approx(float(jax.nn.log_softmax(table[0, 0])[3]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_logits_that_leave_no_word(bad):
+    table = np.full((4, 4, 4), bad, np.float32)
+    table[0, 1] = [0.0, 0.0, -9.0, 0.0]  # of the first word alone
+    with pytest.raises(
+        eb.EdbatchError,
+        match=r"goes on by words whose log-probability is finite, but after 1 words the"
+        r" logits of every hypothesis leave none; usually .*; check that parameters",
+    ):
+        beam_search(table_step(table), 0, 1, 2, width=2, max_length=5)
+
+
+def test_parameters_that_are_not_finite(params):
+    broken = jax.tree.map(lambda array: array * np.nan, params)
+    pairs = sources(2, seed=3)
+    with pytest.raises(eb.EdbatchError, match=r"after 0 words the logits of every"):
+        eb.batch(beam)(broken, pairs)
+
+
+def test_hypotheses_that_cannot_go_on_leave_those_that_ended():
+    table = np.full((4, 4, 4), np.nan, np.float32)
+    table[0, 1] = [1.0, -9.0, 2.0, -9.0]  # the end, or a word that has no next
+    found, _ = beam_search(table_step(table), 0, 1, 2, width=2, max_length=5)
+    assert found == [2]
 
 
 def test_the_workload_decodes_by_beam_on_request(params):

@@ -85,13 +85,24 @@ def beam_search(
 
     Returns:
         The words behind the start, the end included; their normalised score, a handle.
+
+    Raises:
+        EdbatchError: None has ended, and none can go on: its logits are NaN, or all
+            minus infinity.
     """
     live = [_Hypothesis((start,), state, no_words(width), 0)]
     ended: list[_Hypothesis] = []
-    for _ in range(max_length):
+    for length in range(max_length):
         grown = _grow(step, live, width)[: width - len(ended)]
         live = [each for each in grown if each.words[-1] != end]
         ended += [each for each in grown if each.words[-1] == end]
+        if not live and not ended:
+            raise eb.EdbatchError(
+                "a beam search goes on by words whose log-probability is finite, but"
+                f" after {length} words the logits of every hypothesis leave none;"
+                " usually they are NaN, as parameters are after a training that"
+                " diverged; check that parameters and logits are finite"
+            )
         if not live:
             break
     scores = [
