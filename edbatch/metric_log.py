@@ -62,6 +62,8 @@ class MetricLog:
         resume: bool = False,
         last_step: int | None = None,
     ) -> None:
+        # Before the file is replaced: nothing is lost where this cannot be written.
+        events = None if tensorboard is None else check_tensorboard()
         self.path = Path(path)
         self._began = time.perf_counter()
         self._columns = [*_FIRST]
@@ -71,8 +73,8 @@ class MetricLog:
         self._replace(kept)
         purge = last_step + 1 if resume and last_step is not None else None
         self._events = None
-        if tensorboard is not None:
-            self._events = check_tensorboard()(str(tensorboard), purge_step=purge)
+        if events is not None:
+            self._events = events(str(tensorboard), purge_step=purge)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes a row.

@@ -110,6 +110,16 @@ def test_tensorboard_is_told_where_a_run_goes_on(tmp_path):
     assert starts == [8]  # what it has of later steps is purged
 
 
+def test_without_tensorboardx_the_file_of_an_earlier_run_stays(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.csv"
+    with MetricLog(path) as log:
+        log.write(1, {"loss": 0.5})
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(MissingTensorBoardError, match=r"which is not installed"):
+        MetricLog(path, tmp_path)
+    assert values(path, "loss") == [(1, "0.5")]
+
+
 def test_without_tensorboardx(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(MissingTensorBoardError, match=r"pip install 'edbatch\[tenso"):
