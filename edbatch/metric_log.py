@@ -85,8 +85,16 @@ class MetricLog:
                 in a group of that name in TensorBoard.
 
         Raises:
-            MetricLogError: The file cannot be written any more.
+            MetricLogError: A metric has the name of another column, ``step`` or
+                ``seconds``, or the file cannot be written any more.
         """
+        for name in _FIRST:
+            if name in metrics:
+                raise MetricLogError(
+                    f"metrics stand beside the columns {' and '.join(_FIRST)}, which"
+                    f" every file has, but one is named {name!r}; name it otherwise,"
+                    f" for example 'train/{name}'"
+                )
         new = [name for name in metrics if name not in self._columns]
         if new:
             kept = self._read(None)

@@ -143,6 +143,23 @@ def test_files_of_something_else_are_not_added_to(tmp_path, text):
     assert path.read_text() == text
 
 
+@pytest.mark.parametrize("name", ["step", "seconds"])
+def test_names_of_other_columns_are_refused(tmp_path, name):
+    path = tmp_path / "metrics.csv"
+    with MetricLog(path) as log:
+        log.write(1, {"loss": 0.5})
+        with pytest.raises(
+            MetricLogError,
+            match=rf"beside the columns step and seconds, .* one is named '{name}';"
+            rf" name it otherwise, for example 'train/{name}'$",
+        ):
+            log.write(2, {"loss": 0.25, "more": 1.0, name: 0.125})
+        log.write(3, {"loss": 0.25, f"train/{name}": 0.125})
+    with MetricLog(path, resume=True):
+        assert [*rows(path)[0]] == ["step", "seconds", "loss", f"train/{name}"]
+    assert values(path, "loss") == [(1, "0.5"), (3, "0.25")]
+
+
 def test_a_folder_that_is_missing(tmp_path):
     with pytest.raises(MetricLogError, match="existing, writable folder"):
         MetricLog(tmp_path / "no" / "metrics.csv")
