@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import Abort, TyperException
 
 from edbatch.cli.console import say
+from edbatch.compilation.settings import check_environment
 from edbatch.ctrl_c import EXIT_INTERRUPTED
 from edbatch.errors import EdbatchError, raising_frame, raising_line
 
@@ -77,6 +78,7 @@ def is_debugging() -> bool:
 
 def _exit(run: Callable[[], Any]) -> NoReturn:
     try:
+        check_environment()
         code = run()
     except (EdbatchError, TyperException, OSError) as error:
         if is_debugging():

@@ -30,11 +30,26 @@ class _Settings:
     """Settings of the whole process."""
 
     def __init__(self) -> None:
-        self.tiers = check_tiers(
-            f"the environment variable {TIERS_VARIABLE}",
-            os.environ.get(TIERS_VARIABLE) or "auto",
-        )
+        self._tiers: Tiers | None = None
         self.stance: Stance = "compile"
+
+    @property
+    def tiers(self) -> Tiers:
+        """Which tiers programs have: as it was set, else as the environment says."""
+        return self._tiers or _tiers_of_environment()
+
+    @tiers.setter
+    def tiers(self, tiers: Tiers) -> None:
+        self._tiers = tiers
+
+
+@functools.cache
+def _tiers_of_environment() -> Tiers:
+    """Reads the environment variable; not at import, where no command could tell."""
+    return check_tiers(
+        f"the environment variable {TIERS_VARIABLE}",
+        os.environ.get(TIERS_VARIABLE) or "auto",
+    )
 
 
 class Restoring:
@@ -74,6 +89,18 @@ def check_tiers(what: str, tiers: object) -> Tiers:
     return cast(Tiers, tiers)
 
 
+def check_environment() -> None:
+    """Checks what the environment says about these settings, where it has a say.
+
+    Raises:
+        EdbatchError: A variable has a value that it cannot have.
+
+    Example:
+        >>> check_environment()
+    """
+    _ = SETTINGS.tiers
+
+
 def use_tiers(tiers: Tiers) -> Restoring:
     """Sets which tiers of programs run, for functions that do not say so themselves.
 
@@ -92,7 +119,7 @@ def use_tiers(tiers: Tiers) -> Restoring:
         in all threads, and need not be restored.
 
     Raises:
-        EdbatchError: There are no such tiers.
+        EdbatchError: There are no such tiers, or those of the variable.
 
     Example:
         >>> import edbatch as eb

@@ -87,6 +87,19 @@ def test_scripts() -> None:
     )
 
 
+@pytest.mark.parametrize("function", ["main", "train_policy_main"])
+def test_a_misspelt_environment_variable(
+    monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    monkeypatch.setenv("EDBATCH_TIERS", "corse")
+    done = run_script(function, *(["workloads"] if function == "main" else []))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "Error: the environment variable EDBATCH_TIERS is one of 'auto', 'fine',"
+        " 'coarse' but this is 'corse'; did you mean 'coarse'?\n"
+    )
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     code = "from edbatch.cli.main import main; main()"
     done = subprocess.run(
