@@ -24,6 +24,7 @@ from jax import Array
 import edbatch as eb
 from edbatch.data import (
     Configuration,
+    DataError,
     LabelledVocabulary,
     ParsedSentence,
     index_parsed_sentence,
@@ -236,9 +237,17 @@ def read_projective(path: Paths) -> list[ParsedSentence]:
         The sentences, still strings. Of UD English EWT, 1.4% are left out.
 
     Raises:
-        DataError: A file is missing or malformed.
+        DataError: A file is missing or malformed, or arcs cross in every sentence.
     """
-    return [each for each in read_parsed_sentences(path) if each.is_projective]
+    sentences = read_parsed_sentences(path)
+    projective = [each for each in sentences if each.is_projective]
+    if not projective:
+        raise DataError(
+            "the transition parser reads sentences without crossing arcs, but arcs"
+            f" cross in all {len(sentences)} of the data; usually a file of a few"
+            " sentences; read more"
+        )
+    return projective
 
 
 def number_parses(

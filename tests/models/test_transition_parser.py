@@ -15,6 +15,9 @@ from edbatch.models.transition_parser import parse, score_oracle
 
 WORKLOAD = get_workload("transition-parser", vocabulary_size=20, num_relations=4)
 CONLLU = "1 Dogs dog NOUN NNS _ 2 nsubj _ _\n2 bark bark VERB VB _ 0 root _ _\n"
+CROSSING = "".join(
+    f"{k}\tw\tw\tX\tX\t_\t{head}\tdep\t_\t_\n" for k, head in enumerate([3, 4, 0, 3], 1)
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +138,21 @@ def test_crossing_arcs_are_refused_in_training_only(params):
 
 
 def test_sentences_with_crossing_arcs_are_not_read(tmp_path: Path) -> None:
-    crossing = [(1, 3), (2, 4), (3, 0), (4, 3)]
-    lines = [f"{k}\tw\tw\tX\tX\t_\t{head}\tdep\t_\t_" for k, head in crossing]
     file = tmp_path / "a.conllu"
-    file.write_text(CONLLU.replace(" ", "\t") + "\n" + "\n".join(lines) + "\n")
+    file.write_text(CONLLU.replace(" ", "\t") + "\n" + CROSSING)
     workload = get_workload("transition-parser")
     assert workload.read(file) == [ParsedSentence((1, 2), (1, 2), (2, 0), (2, 0))]
+
+
+def test_data_of_crossing_arcs_alone(tmp_path: Path) -> None:
+    file = tmp_path / "a.conllu"
+    file.write_text(CROSSING + "\n" + CROSSING)
+    with pytest.raises(
+        DataError,
+        match=r"reads sentences without crossing arcs, but arcs cross in all 2 of the"
+        r" data; usually .*; read more$",
+    ):
+        get_workload("transition-parser").read(file)
 
 
 def test_relations_that_are_too_many_are_one():
