@@ -113,7 +113,10 @@ def fill(
     template: Any,
     arrays: dict[str, np.ndarray],
     source: Path,
-    mend: str = "give the options, such as --arity, that the parameters were made for",
+    mend: str = (
+        "give the options, such as --arity, that the parameters were made for; --hidden"
+        " is read from the file"
+    ),
 ) -> Any:
     """Puts arrays into the structure of parameters.
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from edbatch.models import Workload
     from edbatch.models.shared.workload import Vocabularies
 
+# Where a ready workload has its vectors of words, of all that it has.
+_WORDS = ("embedding", "encoder.embedding", "word_embedding")
+
 
 def run(
     workload: Annotated[
@@ -145,7 +148,7 @@ def sizes_of(
     from edbatch.models import WORKLOADS
 
     found: dict[str, int] = {}
-    embedding = arrays.get("embedding", arrays.get("encoder.embedding"))
+    embedding = next((arrays[name] for name in _WORDS if name in arrays), None)
     output = arrays.get("classify.b")
     if embedding is not None and embedding.ndim == 2:
         found["vocabulary_size"], hidden = embedding.shape

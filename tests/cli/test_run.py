@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from edbatch import limits
-from edbatch.models import get_workload
+from edbatch.cli.params_file import fill, read_arrays, save_params
+from edbatch.cli.run import sizes_of
+from edbatch.models import WORKLOADS, get_workload
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -132,13 +134,31 @@ def tree_params(**changes: np.ndarray | None) -> dict[str, np.ndarray]:
     return {name: value for name, value in arrays.items() if value is not None}
 
 
+@pytest.mark.parametrize("hidden", [3, 6])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_parameters_tell_their_sizes(name: str, hidden: int, tmp_path: Path) -> None:
+    file = tmp_path / "params.npz"
+    workload = get_workload(name, vocabulary_size=40)
+    params = workload.init_params(jax.random.key(0), hidden)
+    save_params(file, params, None)
+    arrays, _ = read_arrays(file)
+    sizes, found = sizes_of(name, arrays, hidden=128)
+    assert (sizes["vocabulary_size"], found) == (40, hidden)
+    again = get_workload(name, **sizes)
+    shapes = jax.eval_shape(
+        lambda key: again.init_params(key, found), jax.random.key(0)
+    )
+    jax.tree.map(np.testing.assert_array_equal, fill(shapes, arrays, file), params)
+
+
 @pytest.mark.parametrize(
     ("message", "changes"),
     [
         ("has no array 'leaf.i.b', which the model needs", {"leaf_i_b": None}),
         ("an array 'leaf.i.bias' .* mean 'leaf.i.b'", {"leaf_i_bias": np.zeros(3)}),
         (
-            r"'compose.f.1.b' of shape \[6, 2\] but the model needs \[3\]",
+            r"'compose.f.1.b' of shape \[6, 2\] but the model needs \[3\];"
+            r" give the options, such as --arity, .*; --hidden is read from the file",
             {"compose_f_1_b": np.zeros((6, 2))},
         ),
         ("vectors for 9 words but .* vocabulary has 21", {
