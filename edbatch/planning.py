@@ -239,7 +239,7 @@ def lay_out(
     policy, planner = options.policy, options.planner
     schedule = policy.schedule(graph.structure)
     if needs_check(policy):
-        reject_invalid(schedule, graph.structure, policy)
+        schedule = reject_invalid(schedule, graph.structure, policy)
     if state.hoisted is not None:
         graph, schedule = hoist(graph, schedule, state.hoisted)
     widths = state.widths_on(target)

@@ -206,5 +206,10 @@ def _update(
     params, state = sparse.update(
         optimizer, gradient, learned.optimizer_state, learned.params
     )
-    is_finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(params))
+    parts = [
+        jnp.isfinite(each).all()
+        for each in (value, *jax.tree.leaves(params))
+        if jnp.issubdtype(jnp.result_type(each), jnp.inexact)
+    ]
+    is_finite = jnp.stack(parts).all()
     return Learned(params, state), value, is_finite

@@ -105,7 +105,12 @@ def test_neither_the_name_of_a_module_nor_a_base_class_is_trusted():
 @pytest.mark.parametrize("policy", [Depth(), Agenda(), AgendaRemaining(), Greedy()])
 def test_policies_of_edbatch_are_not_checked(policy, monkeypatch):
     checked = []
-    monkeypatch.setattr("edbatch.planning.reject_invalid", lambda *_: checked.append(1))
+
+    def check(schedule, *_):
+        checked.append(1)
+        return schedule
+
+    monkeypatch.setattr("edbatch.planning.reject_invalid", check)
     types = eb.batch(model, params=jnp.float32(1)).graph([3]).structure.type_keys
     machine = StateMachine(types, "sort")
     for each in (policy, BestOfHeuristics(machine), BeamSearch(policy, width=1)):
@@ -119,3 +124,23 @@ def test_valid_schedules_run():
     policy = Own(lambda found: found)
     batched = eb.batch(model, params=jnp.float32(1), policy=policy)
     eb.verify(batched, jnp.float32(1), [1, 2, 3])
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u4", "u8", ">i4", "i8", "i2"])
+def test_schedules_of_any_whole_numbers_run(dtype):
+    def change(found):
+        names = "order", "batch_start", "batch_type"
+        arrays = {name: getattr(found, name).astype(dtype) for name in names}
+        return replace(found, **arrays)
+
+    batched = eb.batch(model, params=jnp.float32(1), policy=Own(change))
+    np.testing.assert_array_equal(batched(jnp.float32(1), [1, 2, 3]), [2, 3, 4])
+
+
+def test_numbers_that_are_too_large_are_told():
+    def change(found):
+        return replace(found, order=found.order.astype(np.uint64) + 2**63)
+
+    batched = eb.batch(model, params=jnp.float32(1), policy=Own(change))
+    with pytest.raises(eb.PolicyError, match=r"'own' .* order has numbers beyond"):
+        batched.plan([1, 2, 3])

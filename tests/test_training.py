@@ -111,3 +111,21 @@ def test_a_loss_that_counts_padding_is_told(batched, loss):
         for item in padded(batched):
             trainer.step(item)
     assert len(trainer.finish().params) == len(make_params())
+
+
+def test_parameters_in_half_precision_are_finite_though_their_squares_are_not():
+    @eb.cell
+    def product(params, x):
+        return (params @ x).astype(jnp.float32)
+
+    params = jnp.full((600, 600), 0.5, jnp.float16)
+    batched = eb.batch(product, params=params)
+
+    def loss(params, plan, targets):
+        return jnp.mean(batched.apply(params, plan) ** 2)
+
+    trainer = Trainer(loss, optax.sgd(1e-3), params)
+    for item in eb.Loader(batched, np.full((4, 600), 1e-3, np.float16), 2):
+        trainer.step(item)
+    trainer.finish()
+    assert np.isfinite(trainer.losses).all()

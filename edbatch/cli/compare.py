@@ -31,6 +31,7 @@ _OF_MINIBATCHES = (
 @options.spread
 def compare(
     *,
+    context: typer.Context,
     task_options: options.TaskOptions,
     policy: Annotated[
         str,
@@ -152,7 +153,7 @@ def compare(
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy
 
-    serving_options.check_given("compare", serving_, _OF_MINIBATCHES)
+    serving_options.check_given(context, serving_, _OF_MINIBATCHES)
     if serving_:
         compare_for_serving(
             task_options,
@@ -166,7 +167,7 @@ def compare(
         )
         return
     if memory:
-        for option in serving_options.given_options():
+        for option in serving_options.given_options(context):
             if option.name in ("plot", "exact", "search_ms"):
                 raise CommandError(
                     f"{option.opts[0]} belongs to the comparison of batches but"

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click import get_current_context
-from click.core import ParameterSource
 
 from edbatch.cli.one_sentence import CommandError
 
@@ -191,18 +189,21 @@ def parse_rates(text: str) -> list[tuple[float, bool]]:
     return found
 
 
-def check_given(command: str, serving: bool, of_minibatches: Collection[str]) -> None:
+def check_given(
+    context: typer.Context, serving: bool, of_minibatches: Collection[str]
+) -> None:
     """Checks that no option was given that the command would make no use of.
 
     Args:
-        command: The command.
+        context: The call of the command.
         serving: Whether --serving was given.
         of_minibatches: Names of the options that it makes no use of then.
 
     Raises:
         CommandError: One was.
     """
-    for option in given_options():
+    command = context.info_name
+    for option in given_options(context):
         name = option.opts[0]
         if serving and option.name in of_minibatches:
             raise CommandError(
@@ -216,13 +217,11 @@ def check_given(command: str, serving: bool, of_minibatches: Collection[str]) ->
             )
 
 
-def given_options() -> list[Any]:
-    """Returns the options of the running command that stand on its command line."""
-    context: Any = get_current_context(silent=True)
-    if context is None:
-        return []
-    return [
-        each
-        for each in context.command.params
-        if context.get_parameter_source(each.name) == ParameterSource.COMMANDLINE
-    ]
+def given_options(context: typer.Context) -> list[Any]:
+    """Returns the options of a call that stand on the command line."""
+
+    def is_given(option: Any) -> bool:
+        source = context.get_parameter_source(option.name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    return list(filter(is_given, context.command.params))

@@ -33,6 +33,7 @@ _OF_MINIBATCHES = (
 @options.spread
 def train_policy(
     *,
+    context: typer.Context,
     task_options: options.TaskOptions,
     out: Annotated[
         Path | None,
@@ -119,7 +120,7 @@ def train_policy(
     from edbatch.policies import load_costs
     from edbatch.schedule.interrupt import deferred_interrupt
 
-    serving_options.check_given("train-policy", serving_, _OF_MINIBATCHES)
+    serving_options.check_given(context, serving_, _OF_MINIBATCHES)
     check_writable("--out", out)
     logs = LogFiles.of(out, log.metrics, log.tensorboard, resume=resume)
     if serving_:

@@ -67,9 +67,9 @@ def warm_up(calls: Iterable[_Call], block: bool) -> Pending:
 
 
 def _cut(recordings: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Cuts a sample into minibatches; repeats it where it is smaller than one."""
+    """Cuts a sample into minibatches; the last one is filled from the beginning."""
     if not recordings:
         return [recordings]
-    repeated = list(recordings) * -(-size // len(recordings))
-    count = max(1, len(recordings) // size)
+    count = -(-len(recordings) // size)
+    repeated = list(recordings) * -(-count * size // len(recordings))
     return [repeated[k * size : (k + 1) * size] for k in range(count)]

@@ -21,7 +21,7 @@ from jax.nn import sigmoid, softmax
 import edbatch as eb
 from edbatch.data import Tree
 from edbatch.models.shared.constituency import GUM, over_constituency_trees
-from edbatch.models.shared.gates import from_children, from_input
+from edbatch.models.shared.gates import check_children, from_children, from_input
 from edbatch.models.shared.initial_params import affine, child_gate, embedding
 from edbatch.models.shared.initial_params import gates as init_gates
 from edbatch.models.shared.label_classifier import classify
@@ -45,6 +45,7 @@ def compose(params: Any, children: list[Array]) -> Array:
     """
     own = params["compose"]
     count = len(children)
+    check_children(count, len(own["r"]))
     resets = [sigmoid(from_children(each, children)) for each in own["r"][:count]]
     kept = [reset * h for reset, h in zip(resets, children, strict=True)]
     new = jnp.tanh(from_children(own["u"], kept))

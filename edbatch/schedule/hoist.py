@@ -135,7 +135,7 @@ def split_members(graph: DataflowGraph, schedule: Schedule) -> Schedule:
         A schedule in which each batch reads those of one member; nodes of one member
         keep their order. Time O(N log N).
     """
-    if graph.node_member is None:
+    if graph.node_member is None or not schedule.num_batches:
         return schedule
     batch = np.repeat(np.arange(schedule.num_batches), np.diff(schedule.batch_start))
     member = graph.node_member[schedule.order]

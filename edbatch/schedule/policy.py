@@ -1,5 +1,6 @@
 """The protocol of policies, which schedule graphs."""
 
+from dataclasses import replace
 from operator import index
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -232,13 +233,16 @@ def needs_check(policy: Any) -> bool:
 
 def reject_invalid(
     schedule: Schedule, structure: GraphStructure, policy: Policy
-) -> None:
+) -> Schedule:
     """Checks what a policy of somebody else returned.
 
     Args:
         schedule: What it returned.
         structure: For which graph.
         policy: The policy.
+
+    Returns:
+        The schedule, its arrays in contiguous int32, which compiled code reads.
 
     Raises:
         PolicyError: It is no schedule of this graph.
@@ -249,6 +253,7 @@ def reject_invalid(
             f"policy {name!r} returned {type(schedule).__name__}, which is no schedule;"
             " return edbatch.schedule.Schedule(order, batch_start, batch_type, name)"
         )
+    given: dict[str, Any] = {}
     for field in ("order", "batch_start", "batch_type"):
         array = getattr(schedule, field)
         kind = array.dtype.kind if isinstance(array, np.ndarray) else ""
@@ -258,6 +263,15 @@ def reject_invalid(
                 f" of type {type(array).__name__}; it is one row of whole numbers,"
                 " np.array(..., np.int32)"
             )
+        if array.size and not np.iinfo(np.int32).min <= array.min() <= array.max() <= (
+            np.iinfo(np.int32).max
+        ):
+            raise PolicyError(
+                f"policy {name!r} returned a schedule whose {field} has numbers beyond"
+                f" those of np.int32: {shown(array)}; number nodes and types from 0"
+            )
+        given[field] = np.ascontiguousarray(array, np.int32)
+    schedule = replace(schedule, **given)
     try:
         check_schedule(schedule, structure)
     except AssertionError as error:
@@ -266,6 +280,7 @@ def reject_invalid(
             " every node once, in batches of one type, after all that it reads"
             " (FrontierPolicy does)"
         ) from None
+    return schedule
 
 
 __all__ = [

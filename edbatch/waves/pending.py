@@ -206,7 +206,7 @@ class PendingNodes:
         structure = self.structure(chosen)
         found = policy.schedule(structure)
         if needs_check(policy):
-            reject_invalid(found, structure, policy)
+            found = reject_invalid(found, structure, policy)
         if len(chosen) == len(self._front) and not self._in_parts:
             return found
         return replace(found, order=chosen[found.order])

@@ -69,7 +69,9 @@ def find_optimum(
         policy: Its schedule is the first upper bound; its weights, if any, guide the
             search.
         width: States to keep per layer at most.
-        max_ms: Milliseconds for a part; what takes longer counts as too large.
+        max_ms: Milliseconds for a search: a few narrow ones of the minibatch, and a
+            narrow and a wide one of each part, which counts as too large if it takes
+            longer.
 
     Returns:
         The best schedule, and a proven bound.
@@ -86,7 +88,7 @@ def find_optimum(
     search = Search(structure, policy, best.num_batches)
     for variation in range(NUM_VARIATIONS):
         if search.limit > bound and not search.is_proven:
-            search.run(_NARROW, variation)
+            search.run(_NARROW, variation, max_ms=max_ms)
     part = num_instances = len(structure.instance_nodes)
     if search.is_proven:
         bound = int(search.limit)
@@ -130,7 +132,7 @@ def _solve(
 ) -> int | None:
     """Finds the optimum of a part, or None if it is too large."""
     search = Search(structure, policy, structure.num_nodes + 1, instances)
-    search.run(_NARROW)
+    search.run(_NARROW, max_ms=max_ms)
     if not search.is_proven:
         search.run(width, max_ms=max_ms)
     return int(search.limit) if search.is_proven else None

@@ -138,3 +138,23 @@ def _ask(function, how, plan):
         function.warm_up(PARAMS, plan)
     else:
         assert function.warm_up_in_background(PARAMS, plan).wait(60)
+
+
+def test_the_end_of_a_sample_is_warmed_up():
+    """The last minibatch of it is short, and has a type that no other has."""
+
+    @eb.cell
+    def common(params, x):
+        return params * x
+
+    @eb.cell
+    def rare(params, x):
+        return params - x
+
+    def model(params, number):
+        return (rare if number > 8 else common)(params, float(number))
+
+    batched = eb.batch(model, params=2.0)
+    batched.warm_up([1, 2, 3, 4, 9], [2], params=2.0)
+    with eb.set_stance("fail_on_compile"):
+        assert batched(2.0, [9, 1]).tolist() == [-7, 2]

@@ -480,3 +480,26 @@ def test_a_family_that_reads_nothing_of_its_members(layers):
     params = {"layers": own, "shared": shared}
     found = eb.verify(eb.batch(model), params, list(arrays[0, :3]))
     assert found.max_gradient_error is not None
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_minibatch_without_nodes(first):
+    """Of a model whose types share loops by then, or from then on."""
+
+    @eb.cell
+    def layer(params, x):
+        return jnp.tanh(params @ x)
+
+    def stack(params, count):
+        h = np.ones(4, np.float32)
+        for k in range(count):
+            h = layer(params[k], h)
+        return [h] if count else []
+
+    params = [jnp.eye(4) * (0.5 + k / 8) for k in range(8)]
+    batched = eb.batch(stack, sizes=SIZES)
+    if not first:
+        eb.verify(batched, params, [8, 0, 3])
+    nothing = batched(params, [0, 0])
+    assert nothing.lengths.tolist() == [0, 0]
+    eb.verify(batched, params, [0, 8])

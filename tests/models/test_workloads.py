@@ -13,7 +13,14 @@ import pytest
 
 import edbatch as eb
 from edbatch import models
-from edbatch.data import DataError, Sentence, SpelledSentence, Vocabulary
+from edbatch.data import (
+    DataError,
+    Sentence,
+    SpelledSentence,
+    Vocabulary,
+    index_tree,
+    parse_trees,
+)
 from edbatch.data.programs import pseudo_features
 from edbatch.models import WORKLOADS, WorkloadError, get_workload
 from edbatch.models.tree_lstm_2type import composition
@@ -259,3 +266,14 @@ def test_a_lookup_of_what_is_no_workload() -> None:
     assert "tree_lstm" not in WORKLOADS
     with pytest.raises(KeyError):
         WORKLOADS["shared"]
+
+
+@pytest.mark.parametrize("name", ["tree-lstm", "tree-lstm-2type", "tree-gru"])
+def test_more_children_than_the_parameters_are_for(name) -> None:
+    """They were dropped without a word."""
+    workload = get_workload(name, vocabulary_size=10)
+    params = workload.init_params(jax.random.key(0), 4)
+    [tree] = parse_trees("(S (A a) (B b) (C c))")
+    tree = index_tree(tree, Vocabulary(["a", "b", "c"]))
+    with pytest.raises(DataError, match=r"of at most 2 children but one has 3; .*ty=3"):
+        eb.batch(workload.model).plan([tree], params=params)

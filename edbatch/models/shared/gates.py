@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.nn import sigmoid
 
+from edbatch.errors import DataError
+
 State = tuple[Array, Array]  # h and c, ``[H]`` each
 
 
@@ -87,5 +89,27 @@ def from_children(gate: Any, states: Sequence[Array]) -> Array:
 
     Returns:
         The sum over the children of ``h_k U_k``, and ``b``; ``[H]``.
+
+    Raises:
+        DataError: There are more states.
     """
+    check_children(len(states), len(gate["U"]))
     return sum((h @ U for h, U in zip(states, gate["U"], strict=False)), gate["b"])
+
+
+def check_children(count: int, places: int) -> None:
+    """Checks that a node's children have a place each.
+
+    Args:
+        count: How many children it has.
+        places: How many places the parameters have.
+
+    Raises:
+        DataError: There are more children.
+    """
+    if count > places:
+        raise DataError(
+            f"the parameters are for nodes of at most {places} children but one has"
+            f" {count}; binarize the tree (edbatch.data.binarize), or make the workload"
+            f" and its parameters with arity={count}"
+        )
