@@ -16,6 +16,7 @@ from edbatch.policies.cost.model import CostModel, require_costs
 from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
 from edbatch.policies.search.beam_search import BeamSearch
+from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.policy import Policy, require_policy, schedules_are_valid
 from edbatch.schedule.schedule import Schedule
@@ -59,6 +60,7 @@ class BestOfHeuristics:
         """The policy's name."""
         return self.policy.name
 
+    @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph.
 

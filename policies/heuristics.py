@@ -109,6 +109,7 @@ class AgendaRemaining:
         """Says what it is in one line."""
         return f"{type(self).__name__}()"
 
+    @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph by mean depth of what remains.
 

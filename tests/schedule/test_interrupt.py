@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from edbatch.policies import BeamSearch, Greedy
+from edbatch.policies import AgendaRemaining, BeamSearch, BestOfHeuristics, Greedy
 from edbatch.policies.files import whole_file
 from edbatch.policies.files.whole_file import write_whole
 from edbatch.schedule.examples import tree
@@ -154,10 +154,18 @@ def test_other_system_errors_stay() -> None:
         raise SystemError("broken")
 
 
-@pytest.mark.parametrize("policy", [Greedy(), BeamSearch(Greedy(), width=4)])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Greedy(),
+        AgendaRemaining(),
+        BestOfHeuristics(Greedy()),
+        BeamSearch(Greedy(), width=4),
+    ],
+)
 def test_ctrl_c_in_compiled_code_is_a_keyboard_interrupt(policy) -> None:
     # Without care most of these are a SystemError of Numba.
-    graph = tree("((ab)cb)c")
+    graph = tree("(((a)b)c((a)c)b)d")  # no schedule of it meets the bound
     policy.schedule(graph)  # compiles
     gc.disable()  # callbacks of the collector would swallow the exception
     before = signal.signal(signal.SIGALRM, lambda *_: press_ctrl_c())
