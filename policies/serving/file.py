@@ -105,10 +105,12 @@ def _build_machine(
     content: dict[str, Any], entries: list[Any], common: dict[str, Any]
 ) -> ServingMachine:
     types = read_types(entries)
-    states = dict(
-        _state(each, f"state {k}")
-        for k, each in enumerate(read_entry(content, "the file", "states", list))
-    )
+    states: dict[MachineState, int] = {}
+    for k, each in enumerate(read_entry(content, "the file", "states", list)):
+        state, decision = _state(each, f"state {k}")
+        if state in states:
+            raise ValueError(f"state {k} repeats another")
+        states[state] = decision
     return ServingMachine(
         types=types,
         encoding=read_entry(content, "the file", "encoding", str),

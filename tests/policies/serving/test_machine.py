@@ -1,5 +1,6 @@
 """State machines for serving: what they see, their files, and their training."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -109,6 +110,14 @@ def test_a_file_holds_a_machine(tmp_path):
     path = own.save(tmp_path / "machine.json")
     assert parse_serving_policy(path.read_text()) == own
     assert sum('"decides"' in line for line in path.read_text().splitlines()) == 2
+
+
+def test_a_file_decides_once_for_a_state(tmp_path):
+    path = machine({LEADERS: WAIT}).save(tmp_path / "machine.json")
+    content = json.loads(path.read_text())
+    content["states"] += [content["states"][0] | {"decides": 1}]
+    with pytest.raises(PolicyError, match=r"in p state 1 repeats another; train the"):
+        parse_serving_policy(json.dumps(content), "p")
 
 
 @pytest.mark.parametrize(
