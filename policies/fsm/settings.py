@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
-from edbatch.arguments import check_type, is_real
+from edbatch.arguments import check_type, is_number, is_real
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
@@ -74,6 +74,11 @@ class Settings:
                 raise PolicyError(
                     f"{name!r} is a whole number but is {value!r}; leave it out for the"
                     " default"
+                )
+            if name not in _WHOLE and not is_number(value):
+                raise PolicyError(
+                    f"{name!r} is a finite number but is {shown(value)}; leave it out"
+                    " for the default"
                 )
 
 

@@ -49,6 +49,8 @@ def test_graphs_of_different_models():
         ({"trials": 0}, "'trials' is between 1 and inf but is 0; leave it out"),
         ({"n_step": 0}, "'n_step' is between 1 and inf but is 0"),
         ({"alpha": -0.1}, "'alpha' is between 0 and inf but is -0.1"),
+        ({"alpha": float("inf")}, "'alpha' is a finite number but is inf; leave it"),
+        ({"alpha": 10**400}, "'alpha' is a finite number but is 1000000"),
         ({"learning_rate": 1.5}, "'learning_rate' is between 0 and 1 but is 1.5"),
         ({"epsilon": float("nan")}, "'epsilon' is between 0 and 1 but is nan"),
         ({"generations": -1}, "'generations' is between 0 and inf but is -1"),
