@@ -250,7 +250,7 @@ def learn(
     for s in range(steps):
         paid[s + 1] = paid[s] + episode.reward[s] + episode.gain[s]
     for s in range(steps - 1, -1, -1):
-        end = min(s + n_step, steps)
+        end = steps if n_step >= steps - s else s + n_step  # the sum may overflow
         target = paid[end] - paid[s]
         if end < steps:
             number = episode.state[end]

@@ -1,6 +1,7 @@
 """One training: tuning, episodes and evaluations, and the policy that they make."""
 
 import functools
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -165,7 +166,7 @@ class TrainingRun:
             *self._weights.arrays(type_of, num_types),
             0.0 if self._kind == FALL else float(settings.alpha),
             epsilon,
-            int(settings.n_step),
+            min(int(settings.n_step), sys.maxsize),
             float(settings.learning_rate),
             np.ones(num_types) if self._cost is None else self._cost,
         )

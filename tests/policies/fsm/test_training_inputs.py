@@ -1,5 +1,6 @@
 """Training of state machines: its graphs and arguments, also odd ones."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from edbatch.policies import (
 )
 from edbatch.policies.fsm.settings import common_types
 from edbatch.schedule import check_schedule
-from edbatch.schedule.examples import chain
+from edbatch.schedule.examples import chain, tree
 
 # ---- types ----
 
@@ -72,6 +73,17 @@ def test_whole_numbers_serve_as_fractions():
     graph = chain("ab")
     policy = train_policy([graph], [graph], alpha=1, learning_rate=1, epsilon=1)
     assert policy.training.stopped == "lower bound"
+
+
+@pytest.mark.parametrize("n_step", [2**63, sys.maxsize, sys.maxsize - 3])
+def test_more_steps_than_there_are_may_be_any_number(n_step):
+    graph = tree("(((a)b)c((a)c)b)d")  # no schedule of it meets the bound
+    ours, theirs = (
+        train_policy([graph], [graph], encoding="sort", trials=20, n_step=each)
+        for each in (n_step, 100)
+    )
+    assert ours.states == theirs.states
+    assert ours.training.n_step == n_step
 
 
 def test_no_node_and_one_node():
