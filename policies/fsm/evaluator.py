@@ -14,6 +14,9 @@ from edbatch.policies.smooth_bound.weights import BoundWeights
 from edbatch.schedule.lower_bound import longest_chains
 from edbatch.schedule.policy import Policy
 
+# Sums of costs are equal if they differ by less than rounding might make of equal ones.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, eq=False)
 class EvalResult:
@@ -78,10 +81,15 @@ class Evaluator:
             batches=mean(batches),
             unseen=unseen,
             trial=trial,
-            meets_bounds=bool(np.allclose(batches, self._bounds)),
+            meets_bounds=all(map(self._meets, batches, self._bounds)),
             states=machine_states(table, action),
             weights=weights,
         )
+
+    def _meets(self, batches: float, bound: float) -> bool:
+        if self._cost is None:
+            return batches == bound
+        return batches <= bound + _ROUNDING * max(1.0, bound)
 
     def heuristic(self, policy: Policy) -> float:
         """Mean batches of a policy on the held-out minibatches."""
