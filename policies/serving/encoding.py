@@ -162,7 +162,10 @@ def renumber(
     """
     kind = ENCODINGS.index(encoding)
     if kind == LEADERS:
-        if any(each >= len(moved) or moved[each] < 0 for each in state.sees):
+        # The number after the last that is told apart stands for all types beyond.
+        seen = moved[: MOST_TYPES[kind]]
+        places = range(MOST_TYPES[kind])
+        if any(each >= len(seen) or seen[each] not in places for each in state.sees):
             return None
         return state._replace(sees=tuple(moved[each] for each in state.sees))
     first = 1 if kind == SETS else 0

@@ -105,6 +105,29 @@ def test_a_machine_for_a_model_with_other_types():
     assert widths.for_types(KEYS[::-1]).states == {MachineState(3, 0, (2, 0, 1)): 0}
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_machine_for_a_model_with_more_types_than_it_sees(encoding):
+    kind = ENCODINGS.index(encoding)
+    most = MOST_TYPES[kind]
+    keys = tuple(TypeKey("x", "", k) for k in range(most + 2))
+    sees = {"leaders": (0, 0, 0), "widths": (1, 0, 0), "sets": (2, 1, 0, 0)}
+    state = MachineState(3, 0, sees[encoding])
+    for place in (0, most - 1, most, most + 1):
+        moved = (*keys[:place], KEYS[0], *keys[place:])
+        found = machine({state: 0}, encoding).for_types(moved)
+        assert [*found.states.values()] == ([place] if place < most else [])
+        assert found.for_types(KEYS).states == ({state: 0} if place < most else {})
+    # What stands for all types beyond is no type in particular.
+    if encoding == "leaders":
+        beyond = replace(
+            machine({}),
+            types=keys,
+            depths=(1.0,) * len(keys),
+            states={MachineState(3, 0, (most, 0, 0)): 0},
+        )
+        assert beyond.for_types(keys).states == {}
+
+
 def test_a_file_holds_a_machine(tmp_path):
     own = machine({LEADERS: WAIT, LEADERS._replace(load=2): 1})
     path = own.save(tmp_path / "machine.json")
