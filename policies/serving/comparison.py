@@ -124,6 +124,9 @@ def capacity(
     Returns:
         Requests per second.
 
+    Raises:
+        PolicyError: As for `serve`.
+
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
         >>> from edbatch.schedule.examples import chain
@@ -162,6 +165,9 @@ def compare_serving(
 
     Returns:
         One row per rate and policy, in their order.
+
+    Raises:
+        PolicyError: As for `serve`.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics

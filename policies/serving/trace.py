@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from edbatch.errors import PolicyError
 from edbatch.policies.serving.choices import GREEDY, MACHINE, RULE
 from edbatch.policies.serving.compiled_run import serve_all
 from edbatch.policies.serving.deciding import UNLIMITED, Choice
@@ -117,6 +118,10 @@ def serve(
     Returns:
         What became of them.
 
+    Raises:
+        PolicyError: The policy is for other types than the library's, or for these in
+            another order.
+
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
         >>> from edbatch.schedule.examples import chain
@@ -129,6 +134,7 @@ def serve(
         >>> len(served.latency_ms), bool((served.latency_ms > 0).all())
         (20, True)
     """
+    _check_types(policy, library)
     kind, weights, scale_ms, wave = policy.choice
     simulation = Simulation(
         library,
@@ -146,3 +152,21 @@ def serve(
             *simulation.compiled, view, kind, weights, scale_ms, wave, most, give_up
         )
     return simulation.served()
+
+
+def _check_types(policy: CompiledPolicy, library: InstanceLibrary) -> None:
+    """Checks a policy's types; of a heuristic, which names none, their number."""
+    types = getattr(policy, "types", None)
+    if types is None:
+        ours = getattr(policy, "num_types", library.num_types)
+        is_right = ours == library.num_types
+    else:
+        ours = len(types)
+        is_right = tuple(types) == library.type_keys
+    if not is_right:
+        which = "others" if ours == library.num_types else str(ours)
+        raise PolicyError(
+            f"a serving policy serves the types that it is for but {policy.name!r} is"
+            f" for {which} and the library has {library.num_types}; call"
+            " policy.for_types(library.type_keys) and serve by what it returns"
+        )

@@ -12,7 +12,11 @@ from edbatch.errors import PolicyError
 from edbatch.graph import TypeKey
 from edbatch.policies.serving import (
     ServingHeuristic,
+    ServingMachine,
     ServingRule,
+    affine_costs,
+    capacity,
+    compare_serving,
     draw_trace,
     serve,
     serving_heuristics,
@@ -200,6 +204,33 @@ def test_greedy_needs_heads():
 def test_a_policy_for_other_types():
     with pytest.raises(PolicyError, match="is for 1 and the state has 3; call policy"):
         ServingHeuristic("largest", LARGEST, num_types=1).decide(STATE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "which"),
+    [
+        (serving_heuristics(InstanceLibrary.of([chain("ab")]))[0], "2"),
+        (ServingRule(KEYS[:2], ((0.0,) * 8,) * 2, (-9.0, 0, 3, 0), 10.0), "2"),
+        (ServingRule(KEYS, ((0.0,) * 8,) * 3, (-9.0, 0, 3, 0), 10.0), "others"),
+        (ServingMachine(KEYS[:1], "leaders", {}, "agenda", 8, (1.0,), 10.0), "1"),
+    ],
+)
+def test_only_a_policy_for_the_types_of_a_library_serves_it(policy, which):
+    library = InstanceLibrary.of([chain("xyz")])
+    config = ServingConfig(affine_costs(3))
+    trace = draw_trace(library, Arrivals(100), 10, 0)
+    message = (
+        rf"'{policy.name}' is for {which} and the library has 3; call"
+        r" policy\.for_types\(library\.type_keys\) and serve by what it returns"
+    )
+    with pytest.raises(PolicyError, match=message):
+        serve(policy, library, config, trace)
+    with pytest.raises(PolicyError, match=message):
+        capacity(policy, library, config, 10)
+    with pytest.raises(PolicyError, match=message):
+        compare_serving([policy], library, config, [Arrivals(100)], requests=10)
+    bound = policy.for_types(library.type_keys)
+    assert np.isfinite(serve(bound, library, config, trace).finish_ms).all()
 
 
 @pytest.mark.parametrize(
