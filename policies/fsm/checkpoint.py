@@ -122,9 +122,17 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: str | PathLike[str], settings: dict[str, Any]
+    path: str | PathLike[str], settings: dict[str, Any], num_types: int
 ) -> TrainingState:
     """Reads a checkpoint.
+
+    Args:
+        path: The file.
+        settings: JSON values that must agree with those it was saved with.
+        num_types: Number of types of the model.
+
+    Returns:
+        What was saved.
 
     Raises:
         PolicyError: There is no such file, it is damaged, or it belongs to a training
@@ -148,10 +156,7 @@ def load_checkpoint(
             " --resume"
         ) from None
     except Exception as error:  # a damaged archive may raise about anything
-        raise PolicyError(
-            f"training resumes from a checkpoint but {path} is not one, or damaged"
-            f" ({_short(error)}); start again without --resume"
-        ) from None
+        raise _damaged(path, error) from None
     for name, value in settings.items():
         if theirs.get(name) == value:
             continue
@@ -166,7 +171,18 @@ def load_checkpoint(
             f" {value!r} now and was {shown(theirs.get(name))}; give the same, or start"
             " again without --resume"
         )
+    try:
+        _check_model(state, settings["trials"], num_types)
+    except ValueError as error:
+        raise _damaged(path, error) from None
     return state
+
+
+def _damaged(path: Path, error: Exception) -> PolicyError:
+    return PolicyError(
+        f"training resumes from a checkpoint but {path} is not one, or damaged"
+        f" ({_short(error)}); start again without --resume"
+    )
 
 
 def _state(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> TrainingState:
@@ -221,6 +237,47 @@ def _check(state: TrainingState) -> None:
     numbers = (type(state.trial) is int, is_number(state.elapsed_s))
     if not (all(numbers) and all(is_number(each) for p in state.curve for each in p)):
         raise ValueError("'trial', 'elapsed_s' or 'curve' are no numbers")
+
+
+def _check_model(state: TrainingState, trials: int, num_types: int) -> None:
+    """Checks that a state is one of training a model; raises `ValueError`."""
+    theirs = state.table.trie.child.shape[1]
+    if theirs != num_types:
+        raise ValueError(
+            f"its table is for {theirs} types and the model has {num_types}"
+        )
+    if not 0 <= state.trial <= trials:
+        raise ValueError("'trial' is none of this training")
+    tuning, best = state.tuning, state.best
+    if tuning is not None and not (
+        type(tuning.generation) is int
+        and tuning.generation >= 0
+        and is_number(tuning.best_batches)
+        and all(np.isfinite(each).all() for each in (tuning.mean, tuning.spread))
+        and np.isfinite(tuning.best).all()
+    ):
+        raise ValueError("'tuning' is out of range")
+    if best is not None and not _is_result(best, num_types):
+        raise ValueError("'best' is no result of a model of these types")
+
+
+def _is_result(result: EvalResult, num_types: int) -> bool:
+    return (
+        is_number(result.batches)
+        and type(result.unseen) is type(result.trial) is int
+        and type(result.meets_bounds) is bool
+        and len(result.weights.types) in (0, num_types)
+        and type(result.weights.power) is int
+        and all(
+            all(
+                type(symbol) is int and 0 <= symbol < num_types
+                for symbol in (*each.frontier, each.action)
+            )
+            and type(each.visits) is int
+            and is_number(each.value)
+            for each in result.states
+        )
+    )
 
 
 def _all_in(array: np.ndarray, least: int, end: int) -> bool:

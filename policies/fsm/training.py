@@ -135,7 +135,7 @@ def train_policy(
                 "training resumes from a checkpoint but 'checkpoint' is None; name the"
                 " file that the interrupted training wrote"
             )
-        run.state = load_checkpoint(checkpoint, run.identity)
+        run.state = load_checkpoint(checkpoint, run.identity, run.num_types)
     with keyboard_interrupts():
         stopped = run.finish()
         return run.machine(stopped, workload)

@@ -64,6 +64,11 @@ class TrainingRun:
         return [Episode(each, len(self._types)) for each in self._graphs]
 
     @property
+    def num_types(self) -> int:
+        """How many types the model has."""
+        return len(self._types)
+
+    @property
     def identity(self) -> dict[str, Any]:
         """Settings and minibatches, which a checkpoint must agree with."""
         # NumPy's numbers are Python's in JSON.

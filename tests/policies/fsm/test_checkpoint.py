@@ -15,6 +15,7 @@ from edbatch.graph import TypeKey
 from edbatch.policies import ENCODINGS, train_policy
 from edbatch.policies.fsm import episode, training_run
 from edbatch.policies.fsm.checkpoint import digest, load_checkpoint, save_checkpoint
+from edbatch.policies.fsm.q_learning import new_table
 from edbatch.schedule.examples import chain
 
 
@@ -24,6 +25,7 @@ def lattices(seed, count):
 
 
 TRAIN, HELD_OUT = lattices(0, 3), lattices(1, 2)
+NUM_TYPES = TRAIN[0].num_types
 
 
 def train(path=None, **others):
@@ -312,6 +314,69 @@ def test_damaged_arrays(name, how, path, tmp_path):
     assert len(str(caught.value).replace(str(tmp_path), "")) <= 300
 
 
+@pytest.mark.parametrize("num_types", [1, NUM_TYPES - 1, NUM_TYPES + 1])
+def test_arrays_for_another_number_of_types(num_types, path, tmp_path):
+    """As of a file by hand: that of another model has other minibatches, too."""
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    empty = new_table(num_types)
+    arrays |= dict(zip(("child", "number", "used"), empty.trie, strict=True))
+    arrays |= {"value": empty.value, "visits": empty.visits}
+    arrays |= {name: np.zeros(num_types + 1) for name in ("mean", "spread", "tuned")}
+    np.savez(tmp_path / "b.npz", **arrays)
+    message = rf"damaged \(its table is for {num_types} types and the model"
+    with pytest.raises(PolicyError, match=message):
+        train(tmp_path / "b.npz", resume=True)
+
+
+@pytest.mark.parametrize("trial", [-1, 25])
+def test_a_trial_that_is_not_of_this_training(trial, path, tmp_path):
+    changed(path, tmp_path / "b.npz", trial=trial)
+    with pytest.raises(
+        PolicyError, match=r"damaged \('trial' is none of this training"
+    ):
+        train(tmp_path / "b.npz", resume=True)
+
+
+@pytest.mark.parametrize("tuning", [[-1, 9.0], [0.5, 9.0], [2, "9"], [2, None]])
+def test_tuning_out_of_range(tuning, path, tmp_path):
+    changed(path, tmp_path / "b.npz", tuning=tuning)
+    with pytest.raises(PolicyError, match=r"damaged \('tuning' is out of range"):
+        train(tmp_path / "b.npz", resume=True)
+
+
+@pytest.mark.parametrize("name", ["mean", "spread", "tuned"])
+def test_tuning_to_no_number(name, path, tmp_path):
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    np.savez(tmp_path / "b.npz", **spoil(arrays, name, np.nan))
+    with pytest.raises(PolicyError, match=r"damaged \('tuning' is out of range"):
+        train(tmp_path / "b.npz", resume=True)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"states": [[[0, NUM_TYPES], 0, 1, 0.0]]},
+        {"states": [[[0], -1, 1, 0.0]]},
+        {"states": [[["0"], 0, 1, 0.0]]},
+        {"states": [[[0], 0, 1, None]]},
+        {"states": [[[0], 0, 0.5, 0.0]]},
+        {"weights": [[1.0], 1.0, 8]},
+        {"weights": [[], 1.0, 8.0]},
+        {"batches": "9"},
+        {"unseen": None},
+        {"trial": 0.5},
+        {"meets_bounds": 1},
+    ],
+)
+def test_a_best_result_that_cannot_be(entries, path, tmp_path):
+    best = json.loads(str(np.load(path)["rest"]))["best"]
+    changed(path, tmp_path / "b.npz", best=best | entries)
+    with pytest.raises(PolicyError, match=r"damaged \('best' is no result of a model"):
+        train(tmp_path / "b.npz", resume=True)
+
+
 @pytest.mark.parametrize(
     "entries",
     [{"trial": "x" * 10**6}, {"curve": [[1, "x" * 10**6]]}, {"elapsed_s": None}],
@@ -327,17 +392,17 @@ def test_entries_of_other_types(entries, path, tmp_path):
 def test_truncated_and_flipped_bytes(path):
     content = path.read_bytes()
     settings = json.loads(str(np.load(path)["rest"]))["settings"]
-    state = load_checkpoint(path, settings)
+    state = load_checkpoint(path, settings, NUM_TYPES)
     for length in range(0, len(content), len(content) // 50):
         path.write_bytes(content[:length])
         with pytest.raises(PolicyError, match=DAMAGED):
-            load_checkpoint(path, settings)
+            load_checkpoint(path, settings, NUM_TYPES)
     for place in range(0, len(content), len(content) // 300):
         flipped = bytearray(content)
         flipped[place] ^= 0x55
         path.write_bytes(flipped)
         try:
-            found = load_checkpoint(path, settings)
+            found = load_checkpoint(path, settings, NUM_TYPES)
         except PolicyError:
             continue
         # Some bytes of an archive mean nothing, such as times.
@@ -347,9 +412,9 @@ def test_truncated_and_flipped_bytes(path):
 
 def test_what_is_saved_is_loaded(path, tmp_path):
     settings = json.loads(str(np.load(path)["rest"]))["settings"]
-    state = load_checkpoint(path, settings)
+    state = load_checkpoint(path, settings, NUM_TYPES)
     save_checkpoint(tmp_path / "b.npz", state, settings)
-    again = load_checkpoint(tmp_path / "b.npz", settings)
+    again = load_checkpoint(tmp_path / "b.npz", settings, NUM_TYPES)
     assert (again.best, again.curve) == (state.best, state.curve) or (
         vars(again.best) == vars(state.best)
     )
@@ -399,7 +464,7 @@ def test_digests_differ_where_minibatches_do():
 def test_two_trainings_may_save_at_the_same_time(path, tmp_path, monkeypatch):
     """Another one saves while this one is about to put its file in place."""
     settings = json.loads(str(np.load(path)["rest"]))["settings"]
-    state = load_checkpoint(path, settings)
+    state = load_checkpoint(path, settings, NUM_TYPES)
     own, replace_file = tmp_path / "own.npz", os.replace
 
     def late(source, target):
@@ -409,5 +474,5 @@ def test_two_trainings_may_save_at_the_same_time(path, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", late)
     save_checkpoint(own, state, settings)
-    assert load_checkpoint(own, settings).trial == state.trial
+    assert load_checkpoint(own, settings, NUM_TYPES).trial == state.trial
     assert not [*tmp_path.glob("*.tmp*")]
