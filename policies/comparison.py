@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
+from edbatch.arguments import check_number
 from edbatch.errors import PolicyError
 from edbatch.graph.structure import GraphStructure
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.lower_bound import lower_bound
-from edbatch.schedule.policy import Policy
+from edbatch.schedule.policy import Policy, needs_check, reject_invalid
+from edbatch.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,9 @@ def meets_bounds(policy: Policy, structures: Sequence[GraphStructure]) -> bool:
     Returns:
         Whether each of its schedules meets the lower bound.
 
+    Raises:
+        PolicyError: A policy of one's own returned what is no schedule of a minibatch.
+
     Example:
         >>> from edbatch.policies import Greedy
         >>> from edbatch.schedule.examples import tree
@@ -65,7 +70,7 @@ def meets_bounds(policy: Policy, structures: Sequence[GraphStructure]) -> bool:
         False
     """
     return all(
-        policy.schedule(each).num_batches == lower_bound(each) for each in structures
+        _schedule(policy, each).num_batches == lower_bound(each) for each in structures
     )
 
 
@@ -83,7 +88,8 @@ def compare(
         One row per policy, in their order.
 
     Raises:
-        PolicyError: There is no minibatch, or one without nodes.
+        PolicyError: There is no minibatch, or one without nodes; nothing is timed; or a
+            policy of one's own returned what is no schedule of a minibatch.
 
     Example:
         >>> from edbatch.policies import Agenda, Depth
@@ -97,6 +103,7 @@ def compare(
             "a comparison needs minibatches with nodes but there are none, or an empty"
             " one; leave that out"
         )
+    check_number(PolicyError, "repeats of a comparison", repeats, 1, whole=True)
     with keyboard_interrupts():
         bounds = [lower_bound(each) for each in structures]
         return [_row(policy, structures, bounds, repeats) for policy in policies]
@@ -110,7 +117,7 @@ def _row(
 ) -> Comparison:
     for each in structures:
         policy.schedule(each)  # compiles, which takes more time than a search has
-    schedules = [policy.schedule(each) for each in structures]
+    schedules = [_schedule(policy, each) for each in structures]
     batches = [each.num_batches for each in schedules]
     ratios = [b / low for b, low in zip(batches, bounds, strict=True)]
     times = []
@@ -129,3 +136,10 @@ def _row(
         unseen_states=sum(each.unseen_states for each in schedules),
         schedule_us_per_node=median(times),
     )
+
+
+def _schedule(policy: Policy, structure: GraphStructure) -> Schedule:
+    found = policy.schedule(structure)
+    if needs_check(policy):
+        reject_invalid(found, structure, policy)
+    return found

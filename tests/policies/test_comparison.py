@@ -1,11 +1,23 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from random_graphs import build
 
 from edbatch.envs import sample_tree_structure
 from edbatch.errors import PolicyError
-from edbatch.policies import Agenda, Depth, Greedy, MachineState, StateMachine, compare
+from edbatch.policies import (
+    Agenda,
+    BestOfHeuristics,
+    Depth,
+    Greedy,
+    MachineState,
+    StateMachine,
+    compare,
+    meets_bounds,
+)
 from edbatch.schedule import lower_bound
+from edbatch.schedule.examples import tree
 
 
 def test_rows_say_what_the_schedules_are():
@@ -52,3 +64,36 @@ def test_a_search_is_not_charged_for_compiles():
 def test_nothing_to_compare_on(structures):
     with pytest.raises(PolicyError, match="needs minibatches with nodes but there are"):
         compare([Greedy()], structures)
+
+
+@pytest.mark.parametrize("repeats", [0, -1, 1.5])
+def test_schedules_are_timed_once_at_least(repeats):
+    message = r"repeats of a comparison is a whole number, 1 or more, but this is"
+    with pytest.raises(PolicyError, match=message):
+        compare([Greedy()], [build([0], [[]], 1)], repeats=repeats)
+
+
+class Cheating:
+    """Leaves the last batch out."""
+
+    name = "cheating"
+
+    def schedule(self, structure):
+        found = Depth().schedule(structure)
+        last = found.batch_start[-2]
+        return replace(
+            found,
+            order=found.order[:last],
+            batch_start=found.batch_start[:-1],
+            batch_type=found.batch_type[:-1],
+        )
+
+
+@pytest.mark.parametrize("policy", [Cheating(), BestOfHeuristics(Cheating())])
+def test_a_schedule_that_leaves_nodes_out_is_not_compared(policy):
+    structures = [tree("((ab)cb)c"), tree("(((a)b)c((a)c)b)d")]
+    message = r"policy 'cheating' returned a schedule that breaks a rule"
+    with pytest.raises(PolicyError, match=message):
+        compare([Depth(), policy], structures)
+    with pytest.raises(PolicyError, match=message):
+        meets_bounds(policy, structures)
