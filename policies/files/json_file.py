@@ -191,11 +191,16 @@ class JsonFormat:
         if not folder.is_dir():
             hint = f"there is no folder {folder} either"
         else:
-            files = [each.name for each in folder.iterdir() if each.suffix == ".json"]
-            hint = (
-                nearest(path.name, files) if files else "its folder has no .json file"
-            )
+            hint = _names_beside(path)
         return f"there is no {self.what} file {path}: {hint}"
+
+
+def _names_beside(path: Path) -> str:
+    try:
+        files = [each.name for each in path.parent.iterdir() if each.suffix == ".json"]
+    except OSError:
+        return "its folder cannot be listed"
+    return nearest(path.name, files) if files else "its folder has no .json file"
 
 
 def _refuse_constant(name: str) -> None:

@@ -1,11 +1,14 @@
 """Writing a file so that a reader sees the old one or the new one, never a part."""
 
+import errno
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 
 from edbatch.schedule.interrupt import deferred_interrupt
+
+_LONGEST_SUFFIX = 16  # of those that name a format
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -14,7 +17,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Args:
         path: The file; replaced if it exists. Of a link the target is replaced. What is
             no file but a device or a pipe is written to.
-        write: Writes to the path that it is given, whose name ends like that of `path`.
+        write: Writes to the path that it is given, whose suffix is that of `path`.
 
     Raises:
         OSError: It cannot be written; nothing has changed then.
@@ -23,7 +26,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     if target.is_char_device() or target.is_fifo():
         write(target)
         return
-    beside = target.with_name(f".{secrets.token_hex(4)}.tmp.{target.name}")
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    # As short as the longest name of a file allows, whatever that of the target.
+    suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
+    beside = target.with_name(f".{secrets.token_hex(4)}.tmp{suffix}")
     with deferred_interrupt(short=True):
         try:
             write(beside)

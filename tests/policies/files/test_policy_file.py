@@ -2,6 +2,7 @@ import json
 import os
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,6 +170,30 @@ def test_a_missing_file_in_a_folder_without_policies(tmp_path):
         load_policy(tmp_path / "a.json")
     with pytest.raises(PolicyError, match=r"there is no folder .*nowhere either"):
         load_policy(tmp_path / "nowhere" / "a.json")
+
+
+def test_a_missing_file_in_a_folder_that_cannot_be_listed(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # root may list all
+    with pytest.raises(PolicyError, match=r"a\.json: its folder cannot be listed"):
+        load_policy(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("length", [200, 250, 255])
+@pytest.mark.parametrize("suffix", [".json", "", "." + "x" * 100])
+def test_names_may_be_as_long_as_the_system_takes(length, suffix, tmp_path):
+    path = tmp_path / ("a" * (length - len(suffix)) + suffix)
+    assert load_policy(POLICY.save(path)) == POLICY
+    assert [*tmp_path.iterdir()] == [path]
+    with pytest.raises(PolicyError, match=r"cannot be written \(File name too long\)"):
+        POLICY.save(path.with_name("a" * 56 + path.name))
+
+
+def test_the_root_is_no_file():
+    with pytest.raises(PolicyError, match=r"/ cannot be written \(Is a directory\)"):
+        POLICY.save("/")
 
 
 def test_a_folder_is_no_file(tmp_path):
