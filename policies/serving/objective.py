@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edbatch.arguments import check_word, is_number, is_positive
 from edbatch.errors import PolicyError, nearest, shown
 from edbatch.schedule.serving.simulation import Served
 
@@ -18,6 +19,10 @@ class Objective:
         kind: `"mean"`, `"p99"` or `"deadline"`.
         deadline_ms: Time from arrival to deadline, for `"deadline"`.
 
+    Raises:
+        PolicyError: There is no such kind, a deadline has no time above 0, or another
+            kind has one.
+
     Example:
         >>> Objective.parse("deadline:50")
         Objective(kind='deadline', deadline_ms=50.0)
@@ -27,6 +32,21 @@ class Objective:
 
     kind: str
     deadline_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        check_word(PolicyError, "the kind of an objective", self.kind, _WORDS)
+        if self.kind != "deadline":
+            if self.deadline_ms is not None:
+                raise PolicyError(
+                    "only the objective 'deadline' has a deadline_ms but this is"
+                    f" {self.kind!r} with {shown(self.deadline_ms)}; leave it out"
+                )
+        elif not (is_number(self.deadline_ms) and is_positive(self.deadline_ms)):
+            raise PolicyError(
+                "deadline_ms of the objective 'deadline' is a finite number above 0 but"
+                f" is {shown(self.deadline_ms)}; give one, as"
+                " Objective('deadline', 50.0)"
+            )
 
     @classmethod
     def parse(cls, text: str) -> "Objective":

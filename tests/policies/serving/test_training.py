@@ -129,6 +129,23 @@ def test_settings_that_cannot_be(arguments, message):
         trained(**arguments)
 
 
+def test_numbers_of_numpy_are_settings_too(tmp_path):
+    numbers = {"seed": np.int64(3), "generations": np.int32(1), "requests": 20}
+    own = trained(**numbers, population=2)
+    assert load_serving_policy(own.save(tmp_path / "rule.json")) == own
+
+
+@pytest.mark.parametrize(
+    "objective", [Objective("mean"), Objective("p99"), Objective("deadline", 1e-7)]
+)
+def test_times_far_below_a_microsecond(objective):
+    config = ServingConfig(1e-7 * COSTS, 0.0)
+    rule = train_serving_policy(
+        LATTICES, config, RATE, objective, generations=1, population=2, requests=20
+    )
+    assert 1e-9 < rule.scale_ms < 1e-5
+
+
 def test_training_at_no_rate():
     with pytest.raises(PolicyError, match="at one rate or more but there is none"):
         train_serving_policy(LATTICES, CONFIG, [], Objective("mean"))
