@@ -26,6 +26,8 @@ _FEW = 2  # heuristics that are kept per trace
 _VALIDATION_SEEDS = (1_000_001, 1_000_002, 1_000_003)
 _PATIENCE = 1.0  # time for what is left after the last arrival, in that of the arrivals
 
+_SHORT_MS = 1e-4  # of which nanoseconds keep too few digits
+
 Progress = Callable[[int, int, float], None]
 
 
@@ -153,14 +155,24 @@ class Validation:
             burst=float(rates[0].burst),
             overhead_ms=float(task.config.overhead_ms),
             costs=costs,
-            seed=seed,
-            generations=generations,
+            seed=int(seed),
+            generations=int(generations),
             validation=tuple(round(float(each), 4) for each in means),
             best_heuristics=tuple(self._names[: len(rates)]),
             elapsed_s=round(time.perf_counter() - self._began, 2),
             versions=package_versions(),
             interrupted=interrupted,
         )
+
+
+def rounded_ms(scale_ms: float) -> float:
+    """Rounds a unit of time for files, to nanoseconds; shorter ones to six digits.
+
+    Example:
+        >>> rounded_ms(1.23456789), rounded_ms(1.23456789e-8)
+        (1.234568, 1.23457e-08)
+    """
+    return round(scale_ms, 6) if scale_ms >= _SHORT_MS else float(f"{scale_ms:.6g}")
 
 
 def checked_rates(arrivals: Sequence[Arrivals]) -> tuple[Arrivals, ...]:

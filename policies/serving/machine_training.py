@@ -29,6 +29,7 @@ from edbatch.policies.serving.evaluation import (
     Validation,
     best_of,
     checked_rates,
+    rounded_ms,
 )
 from edbatch.policies.serving.heuristics import ServingHeuristic
 from edbatch.policies.serving.machine import HEURISTICS, ServingMachine
@@ -114,6 +115,7 @@ def train_serving_machine(
     rates = checked_rates(arrivals)
     check_number(PolicyError, "episodes", episodes, 1, whole=True)
     check_number(PolicyError, "requests", requests, 1, whole=True)
+    check_number(PolicyError, "seed", seed, 0, whole=True)
     task = Task(library, config, rates, objective, requests)
     validation = Validation(task)
     heuristic = _start(validation)
@@ -166,7 +168,7 @@ def _lesson(
     depths = np.array([validation.task.library.mean_depth])
     return Learning(
         encoding=encoding,
-        scale_ms=round(scale_ms, 6),
+        scale_ms=rounded_ms(scale_ms),
         heuristic=heuristic.kind,
         depths=depths,
         wave=heuristic.wave,
@@ -265,5 +267,5 @@ def _machine(
         heuristic=names[heuristic.kind],
         wave=min(heuristic.wave, UNLIMITED),
         depths=tuple(task.library.mean_depth.tolist()),
-        scale_ms=round(scale_ms, 6),
+        scale_ms=rounded_ms(scale_ms),
     )

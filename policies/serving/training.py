@@ -31,6 +31,7 @@ from edbatch.policies.serving.evaluation import (
     best_of,
     best_values,
     checked_rates,
+    rounded_ms,
 )
 from edbatch.policies.serving.heuristics import WAVES, ServingHeuristic
 from edbatch.policies.serving.objective import Objective
@@ -116,6 +117,7 @@ def train_serving_policy(
     check_number(PolicyError, "generations", generations, 1, whole=True)
     check_number(PolicyError, "population", population, 2, whole=True)
     check_number(PolicyError, "requests", requests, 1, whole=True)
+    check_number(PolicyError, "seed", seed, 0, whole=True)
     task = Task(library, config, rates, objective, requests)
     validation = Validation(task)
     rng = np.random.default_rng(seed)
@@ -226,5 +228,5 @@ def _rule(
         types=library.type_keys,
         weights=tuple(tuple(round(float(w), 6) for w in row) for row in rows),
         waiting=tuple(round(float(w), 6) for w in flat[-len(WAITING) :]),
-        scale_ms=round(scale_ms, 6),
+        scale_ms=rounded_ms(scale_ms),
     )

@@ -196,6 +196,12 @@ def trained(seed=0):
     )
 
 
+@pytest.mark.parametrize("seed", [-5, 1.5, None])
+def test_seeds_that_cannot_be(seed):
+    with pytest.raises(PolicyError, match=r"seed is a whole number, 0 or more, but"):
+        trained(seed=seed)
+
+
 def test_training_is_no_worse_than_its_heuristic_and_follows_the_seed():
     own = trained()
     record = own.training

@@ -122,6 +122,11 @@ def test_training_starts_from_the_heuristic(heuristic):
         ({"generations": 0}, "generations is a whole number, 1 or more, but this is 0"),
         ({"population": 1}, "population is a whole number, 2 or more"),
         ({"requests": 0}, "requests is a whole number, 1 or more"),
+        (
+            {"seed": -5},
+            "seed is a whole number, 0 or more, but this is -5; give another",
+        ),
+        ({"seed": 1.5}, "seed is a whole number, 0 or more, but this is 1.5, of type"),
     ],
 )
 def test_settings_that_cannot_be(arguments, message):
@@ -249,6 +254,26 @@ def test_objectives_against_the_definition():
     assert Objective("deadline", 4.0).value(served) == pytest.approx(
         0.5 + 1e-3 * 6.5 / 4
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("p98",), r"the kind of an objective is one of .* 'p98'; did you mean 'p99'"),
+        ((3,), r"the kind of an objective is one of 'mean', 'p99', 'deadline' but"),
+        (("deadline",), r"a finite number above 0 but is None; give one, as Objective"),
+        (("deadline", 0), r"deadline_ms of the objective 'deadline' is .* but is 0;"),
+        (("deadline", np.inf), r"a finite number above 0 but is inf"),
+        (("deadline", "50"), r"a finite number above 0 but is '50'"),
+        (
+            ("mean", 50.0),
+            r"only the objective 'deadline' has a .* 'mean' with 50.0; le",
+        ),
+    ],
+)
+def test_kinds_and_deadlines_that_cannot_be(arguments, message):
+    with pytest.raises(PolicyError, match=message):
+        Objective(*arguments)
 
 
 @pytest.mark.parametrize("text", ["p98", "deadline", "deadline:0", "mean:3", ""])
