@@ -141,5 +141,5 @@ def _row(
 def _schedule(policy: Policy, structure: GraphStructure) -> Schedule:
     found = policy.schedule(structure)
     if needs_check(policy):
-        reject_invalid(found, structure, policy)
+        found = reject_invalid(found, structure, policy)
     return found

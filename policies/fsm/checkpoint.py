@@ -262,12 +262,16 @@ def _check_model(state: TrainingState, trials: int, num_types: int) -> None:
 
 
 def _is_result(result: EvalResult, num_types: int) -> bool:
+    kinds: tuple[tuple[Any, type], ...] = (
+        (result.unseen, int),
+        (result.trial, int),
+        (result.meets_bounds, bool),
+        (result.weights.power, int),
+    )
     return (
         is_number(result.batches)
-        and type(result.unseen) is type(result.trial) is int
-        and type(result.meets_bounds) is bool
+        and all(type(value) is kind for value, kind in kinds)
         and len(result.weights.types) in (0, num_types)
-        and type(result.weights.power) is int
         and all(
             all(
                 type(symbol) is int and 0 <= symbol < num_types
