@@ -46,6 +46,9 @@ class RequestFuture(Future[Any]):
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Calls a function once the request has ended; what it raises is logged.
 
+        It runs in the server's thread, so it must not wait for another request of that
+        server, which would not run meanwhile.
+
         Args:
             fn: The function of the future.
         """

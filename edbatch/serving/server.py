@@ -186,7 +186,8 @@ class Server:
             A future of what the model returns, with arrays of NumPy in place of what
             cells computed; or of what it raises, `edbatch.errors.DeadlineError` or
             `edbatch.errors.ServerClosedError`. A request whose future is cancelled
-            ends, and its rows are free.
+            ends, and its rows are free. Its callbacks run in the server's thread, and
+            must not wait for another request.
 
         Raises:
             ServerFullError: `max_waiting` requests wait.
