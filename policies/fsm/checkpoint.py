@@ -22,8 +22,9 @@ from edbatch.policies.files.whole_file import write_whole
 from edbatch.policies.fsm.evaluator import EvalResult
 from edbatch.policies.fsm.machine_state import MachineState
 from edbatch.policies.fsm.q_learning import QTable
+from edbatch.policies.fsm.state_index import NO_STATE
 from edbatch.policies.fsm.training_record import is_number
-from edbatch.policies.fsm.trie import NO_STATE, Trie
+from edbatch.policies.fsm.trie import Trie
 from edbatch.policies.fsm.tuning import Tuning
 from edbatch.policies.smooth_bound.weights import BoundWeights
 

@@ -11,8 +11,8 @@ An encoding is a sequence of types (ED-Batch, Chen et al., ICML 2023, section 2.
   runner-up. The first is a good choice by itself; a machine learns where to take the
   second.
 
-Sequences are looked up exactly, in a trie (`edbatch.policies.fsm.trie`): two states are
-the same only if their sequences are. Time O(T) for `base` and `max`; O(T + F²) for
+Sequences are looked up exactly (`edbatch.policies.fsm.state_index`): two states are the
+same only if their sequences are. Time O(T) for `base` and `max`; O(T + F²) for
 `sort`, F types being on the frontier; O(T) for `fall`. No allocation.
 
 A policy numbers types by itself, and its numbers, here called *symbols*, decide ties.

@@ -8,6 +8,7 @@ import numpy as np
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.fsm.machine_state import MachineState
 from edbatch.policies.fsm.q_learning import QTable, best_actions
+from edbatch.policies.fsm.state_index import index_of
 from edbatch.policies.fsm.table_run import Binding, run_table
 from edbatch.policies.fsm.trie import sequences
 from edbatch.policies.smooth_bound.weights import BoundWeights
@@ -69,11 +70,13 @@ class Evaluator:
         action = best_actions(table)
         num_types = len(self._type_of)
         binding = Binding(self._type_of, *weights.arrays(self._type_of, num_types))
+        start, flat = sequences(table.trie)
+        index = index_of(start, flat)
         batches = []
         unseen = 0
         for each in self._graphs:
             *_, batch_type, strange = run_table(
-                each, self._kind, binding, table.trie, action
+                each, self._kind, binding, index, action
             )
             batches.append(cost_of(batch_type, self._cost))
             unseen += strange

@@ -32,7 +32,7 @@ import numpy as np
 from edbatch.kernel import kernel
 from edbatch.policies.fsm.encoding import FALL, encode
 from edbatch.policies.fsm.random_stream import next_uniform
-from edbatch.policies.fsm.trie import Trie, insert, trie_of
+from edbatch.policies.fsm.trie import Trie, empty_trie, insert
 from edbatch.policies.smooth_bound.bound import (
     advance,
     new_smoothed_bound,
@@ -107,9 +107,8 @@ class Episode(NamedTuple):
 
 def new_table(num_types: int) -> QTable:
     """Makes a table without states."""
-    trie, _ = trie_of((), num_types, 64)
     return QTable(
-        trie,
+        empty_trie(num_types),
         np.zeros((64, num_types)),
         np.zeros((64, num_types), np.int64),
     )

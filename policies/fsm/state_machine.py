@@ -24,9 +24,9 @@ from edbatch.graph.structure import GraphStructure
 from edbatch.policies.files.json_file import POLICIES, type_entry
 from edbatch.policies.fsm.encoding import encoding_id
 from edbatch.policies.fsm.machine_state import MachineState, type_labels
+from edbatch.policies.fsm.state_index import StateIndex, index_sequences
 from edbatch.policies.fsm.table_run import NO_TYPE, Binding, run_table
 from edbatch.policies.fsm.training_record import TrainingRecord
-from edbatch.policies.fsm.trie import Trie, trie_of
 from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, BoundWeights
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import schedules_are_valid
@@ -203,13 +203,13 @@ class StateMachine:
         return np.array([*bound, *place.values()], np.int32)
 
     @cached_property
-    def _table(self) -> tuple[Trie, np.ndarray]:
-        """The trie of encodings and, by their numbers, the actions; [S] int32."""
+    def _table(self) -> tuple[StateIndex, np.ndarray]:
+        """The index of encodings and, by their numbers, the actions; [S] int32."""
         frontiers = [each.frontier for each in self.states]
-        trie, number = trie_of(frontiers, len(self.types))
+        index, number = index_sequences(frontiers)
         action = np.full(len(number), NO_TYPE, np.int32)
         action[number] = [each.action for each in self.states]
-        return trie, action
+        return index, action
 
 
 def _name(key: TypeKey) -> str:

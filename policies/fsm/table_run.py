@@ -12,7 +12,7 @@ import numpy as np
 from edbatch.graph.structure import GraphStructure
 from edbatch.kernel import kernel
 from edbatch.policies.fsm.encoding import FALL, best_two, encode
-from edbatch.policies.fsm.trie import NO_STATE, Trie, find
+from edbatch.policies.fsm.state_index import NO_STATE, StateIndex, find
 from edbatch.policies.smooth_bound.bound import (
     advance,
     new_smoothed_bound,
@@ -48,7 +48,7 @@ def run_table(
     structure: GraphStructure,
     kind: int,
     binding: Binding,
-    trie: Trie,
+    index: StateIndex,
     action: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Runs a whole schedule by a table.
@@ -57,7 +57,7 @@ def run_table(
         structure: The graph.
         kind: `encoding_id` of the encoding.
         binding: The graph's type of each symbol, and the weights of the smoothed bound.
-        trie: The encodings of the known states.
+        index: The encodings of the known states.
         action: The symbol to run in each of them.
 
     Returns:
@@ -70,36 +70,36 @@ def run_table(
     num_types = len(binding.weight) - 1
     if kind == FALL:
         own = (*graph, structure.instance_nodes)
-        return _run_by_gains(own, num_types, tuple(binding), (*trie, action))
-    return _run_by_sizes(graph, num_types, kind, binding.type_of, (*trie, action))
+        return _run_by_gains(own, num_types, tuple(binding), (*index, action))
+    return _run_by_sizes(graph, num_types, kind, binding.type_of, (*index, action))
 
 
 @kernel
 def _run_by_gains(graph, num_types, binding, table):
     node_type, operand_start, operand_node, instance_nodes = graph
     type_of, weight, log2_p = binding
-    child, number, used, action = table
+    first, flat, slot, action = table
     state = compiled_frontier(node_type, operand_start, operand_node, num_types)
     smooth = new_smoothed_bound(state, instance_nodes, weight, log2_p)
-    trie = Trie(child, number, used)
+    index = StateIndex(first, flat, slot)
     sequence = np.empty(len(type_of) + 1, np.int32)
     batches = np.empty((len(node_type), 3), np.int32)
     num_batches, unseen = _take_best(
-        state, smooth, type_of, trie, action, sequence, batches
+        state, smooth, type_of, index, action, sequence, batches
     )
     order, start, batch_type = collect(state, batches, num_batches)
     return order, start, batch_type, unseen
 
 
 @kernel(counting=False)
-def _take_best(state, smooth, type_of, trie, action, sequence, batches):
+def _take_best(state, smooth, type_of, index, action, sequence, batches):
     """Fills ``batches``; returns their number and that of steps in unknown states."""
     unseen = 0
     num_batches = 0
     done = 0
     while done < len(state.node_type):
         length = best_two(state, smooth, type_of, sequence)
-        chosen = _known_choice(state, trie, action, type_of, sequence, length)
+        chosen = _known_choice(state, index, action, type_of, sequence, length)
         if chosen < 0:
             unseen += 1
             chosen = type_of[sequence[0]]
@@ -115,9 +115,9 @@ def _take_best(state, smooth, type_of, trie, action, sequence, batches):
 @kernel
 def _run_by_sizes(graph, num_types, kind, type_of, table):
     node_type, operand_start, operand_node = graph
-    child, number, used, action = table
+    first, flat, slot, action = table
     state = compiled_frontier(node_type, operand_start, operand_node, num_types)
-    trie = Trie(child, number, used)
+    index = StateIndex(first, flat, slot)
     n = len(node_type)
     smooth = no_smoothed_bound()
     sequence = np.empty(len(type_of) + 1, np.int32)
@@ -131,7 +131,7 @@ def _run_by_sizes(graph, num_types, kind, type_of, table):
     done = 0
     while done < n:
         length = encode(kind, state, smooth, type_of, sequence)
-        chosen = _known_choice(state, trie, action, type_of, sequence, length)
+        chosen = _known_choice(state, index, action, type_of, sequence, length)
         if chosen < 0:
             unseen += 1
             if not has_heads:
@@ -151,9 +151,9 @@ def _run_by_sizes(graph, num_types, kind, type_of, table):
 
 
 @kernel(counting=False)
-def _known_choice(state, trie, action, type_of, sequence, length):
+def _known_choice(state, index, action, type_of, sequence, length):
     """The type to run on the frontier encoded by a sequence, or `NO_TYPE`."""
-    found = find(trie, sequence, length)
+    found = find(index, sequence, length)
     chosen = NO_TYPE
     if found != NO_STATE and 0 <= action[found] < len(type_of):
         chosen = type_of[action[found]]

@@ -2,17 +2,18 @@
 
 Children are held in one dense array ``child[trie node, symbol]``, so that a look-up
 reads one number per symbol and compares sequences exactly. The arrays double when they
-are full. Space O(K P) for K trie nodes and P symbols.
+are full. Space O(K P) for K trie nodes and P symbols: so training learns, and policies,
+whose states no longer change, are looked up in `edbatch.policies.fsm.state_index`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from edbatch.kernel import kernel
+from edbatch.policies.fsm.state_index import NO_STATE
 
-NO_STATE = -1
 _NO_CHILD = 0  # the root is no child
 
 
@@ -43,25 +44,6 @@ def new_trie(num_symbols: int, capacity: int = 64) -> Trie:
         np.full(capacity, NO_STATE, np.int32),
         np.array([1, 0]),
     )
-
-
-@kernel(counting=False)
-def find(trie: Trie, sequence: np.ndarray, length: int) -> int:
-    """Looks a sequence up.
-
-    Args:
-        trie: The `Trie`.
-        sequence: The symbols; unknown ones (P and above) are allowed.
-        length: How many of them count.
-    """
-    node = 0
-    for k in range(length):
-        if sequence[k] >= trie.child.shape[1]:
-            return NO_STATE
-        node = trie.child[node, sequence[k]]
-        if node == _NO_CHILD:
-            return NO_STATE
-    return trie.number[node]
 
 
 @kernel
@@ -104,25 +86,14 @@ def _grown(trie, capacity):
     return Trie(child, number, trie.used)
 
 
-def trie_of(
-    sequences: Sequence[Sequence[int]], num_symbols: int, capacity: int = 1
-) -> tuple[Trie, list[int]]:
-    """Makes a trie of some sequences; for callers in Python.
+def empty_trie(num_symbols: int, capacity: int = 64) -> Trie:
+    """Makes an empty trie, interpreted: that takes less time than to compile it.
 
     Args:
-        sequences: The sequences.
-        num_symbols: How many symbols there are.
-        capacity: For how many trie nodes there is room at least.
-
-    Returns:
-        The `Trie`, and the number of each sequence in it.
+        num_symbols: As for `new_trie`.
+        capacity: As for `new_trie`.
     """
-    # Interpreted: it takes less time than compiling it for one table.
-    room = max(capacity, 1 + sum(map(len, sequences)))
-    trie = _interpreted(new_trie)(num_symbols, room)
-    arrays = [np.array(each, np.int32) for each in sequences]
-    number = [_interpreted(insert)(trie, each, len(each))[1] for each in arrays]
-    return trie, [int(each) for each in number]
+    return _interpreted(new_trie)(num_symbols, capacity)
 
 
 def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,8 +23,8 @@ import numpy as np
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.fsm.encoding import FALL
 from edbatch.policies.fsm.evaluator import cost_of
+from edbatch.policies.fsm.state_index import index_sequences
 from edbatch.policies.fsm.table_run import Binding, run_table
-from edbatch.policies.fsm.trie import trie_of
 from edbatch.policies.smooth_bound.weights import BoundWeights
 
 POPULATION = 32
@@ -140,10 +140,10 @@ def _play(
     num_types = len(logarithms) - 1
     type_of = np.arange(num_types, dtype=np.int32)
     binding = Binding(type_of, *as_weights(logarithms).arrays(type_of, num_types))
-    trie, _ = trie_of((), num_types)
+    index, _ = index_sequences(())
     action = np.empty(0, np.int32)
     batches = 0.0
     for each in structures:
-        *_, batch_type, _ = run_table(each, FALL, binding, trie, action)
+        *_, batch_type, _ = run_table(each, FALL, binding, index, action)
         batches += cost_of(batch_type, cost)
     return batches / len(structures)
