@@ -153,8 +153,8 @@ MUTATIONS = (
     Mutation(
         "one-step-late",
         "policies/fsm/q_learning.py",
-        "end = min(s + n_step, steps)",
-        "end = min(s + n_step + 1, steps)",
+        "end = steps if n_step >= steps - s else s + n_step",
+        "end = steps if n_step >= steps - s else s + n_step + 1",
         "tests/policies/fsm/test_q_learning.py",
     ),
     kernel(
