@@ -119,7 +119,8 @@ def facts_of(node_type: NodeType, types: TypeTable) -> Facts:
 def _arguments(node_type: NodeType, tree: Any) -> Iterator[tuple[str, Any]]:
     """The arguments of a call by name, positions of leaves in place of arrays."""
     args, kwargs = tree
-    names = list(node_type.cell.positions)
+    cell = node_type.cell
+    names = [*cell.positions, *filter(None, [cell.variadic])]
     for k, part in enumerate(args):
         yield names[k] if k < len(names) else f"argument {k}", part
     yield from kwargs.items()

@@ -1,6 +1,8 @@
 """A linen module as the function of a cell."""
 
+import math
 from collections.abc import Mapping
+from inspect import Parameter
 from typing import Any
 
 from flax import errors, linen
@@ -38,10 +40,13 @@ class LinenFunction:
         self._module = module
         self._method = method
         self._streams = streams
-        names = list(self.__signature__.parameters)
+        parameters = self.__signature__.parameters
         is_open = getattr(module, _FLAG, None) is None  # the module says nothing itself
         # Position of the flag behind the variables, if it is to be filled in.
-        self._flag = names.index(_FLAG) - 1 if is_open and _FLAG in names else None
+        self._flag: float | None = None
+        if is_open and _FLAG in parameters:
+            by_name = parameters[_FLAG].kind is Parameter.KEYWORD_ONLY
+            self._flag = math.inf if by_name else [*parameters].index(_FLAG) - 1
 
     def __call__(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs the method for one instance."""

@@ -93,6 +93,15 @@ class CallAnalysis:
         if isinstance(value, ParameterPath):
             return _Leaf(("parameter", value))
         if isinstance(value, str) or callable(value):
+            try:
+                hash(value)
+            except TypeError:
+                raise CellError(
+                    f"cell {self.cell.name!r} received {type(value).__name__} as an"
+                    f" argument ({user_line()}), a function that has no hash, by which"
+                    " functions are told apart; give its class one, for a dataclass"
+                    " @dataclass(frozen=True)"
+                ) from None
             return _Leaf(("static", value))
         if value is NODE_KEY:
             return self._node_key()
@@ -154,6 +163,12 @@ class CallAnalysis:
                 f"cell {self.cell.name!r} received a padded list {name!r} whose"
                 f" elements differ in structure ({user_line()}); all elements of one"
                 " list must be alike"
+            )
+        if not structure.num_leaves:
+            raise CellError(
+                f"cell {self.cell.name!r} received a padded list {name!r} whose"
+                f" elements hold no array ({user_line()}); pass their number as an"
+                " argument"
             )
         length = self.cell.padded_length(len(elements))
         stacks = [

@@ -74,6 +74,14 @@ class Cell(CellCall, Generic[P, R]):
                 f" {shown(function)}, of type {type(function).__name__}; write @eb.cell"
                 " above the function, and options by name, @eb.cell(static=('n',))"
             )
+        try:
+            hash(function)
+        except TypeError:
+            raise CellError(
+                f"eb.cell received {type(function).__name__}, a function that has no"
+                " hash, by which functions are told apart; give its class one, for a"
+                " dataclass @dataclass(frozen=True)"
+            ) from None
         if name is not None:
             check_type(CellError, "the name of a cell", name, str, "text")
         one = "an argument's name"
@@ -87,7 +95,17 @@ class Cell(CellCall, Generic[P, R]):
         self.name: str = name if name else getattr(function, "__name__", "cell")
         self._lengths = _checked_lengths(lengths)
         parameters = inspect.signature(function).parameters
-        self.positions = {each: k for k, each in enumerate(parameters)}
+        self.names = tuple(parameters)
+        by_position = (
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        )
+        # Of what stands before ``*args``; what stands behind it has a name alone.
+        self.positions = {
+            each: k
+            for k, (each, own) in enumerate(parameters.items())
+            if own.kind in by_position
+        }
         self.variadic = next(
             (name for name, p in parameters.items() if p.kind is p.VAR_POSITIONAL), None
         )
@@ -104,8 +122,12 @@ class Cell(CellCall, Generic[P, R]):
         self.takes_rng = RNG in parameters and RNG not in self.padded + self.static
         if self.takes_rng:
             self._check_rng(parameters)
-        self.special = {self.positions[each] for each in self.padded + self.static}
-        self.static_positions = {self.positions[each]: each for each in self.static}
+        self.static_positions = {
+            self.positions[each]: each for each in self.static if each in self.positions
+        }
+        self.special = {*self.static_positions} | {
+            self.positions[each] for each in self.padded if each in self.positions
+        }
         self.plain = not self.special
         self._made_in = user_module()
         functools.update_wrapper(self, function, updated=())
@@ -135,7 +157,7 @@ class Cell(CellCall, Generic[P, R]):
         own = parameters[RNG]
         self._has_default_rng = own.default is not own.empty
         self._rng_by_name = own.kind is own.KEYWORD_ONLY
-        later = list(parameters.values())[self.positions[RNG] + 1 :]
+        later = list(parameters.values())[self.names.index(RNG) + 1 :]
         filled = self.masks.values()
         for each in later:
             if each.kind is each.POSITIONAL_OR_KEYWORD and each.name not in filled:
@@ -204,7 +226,7 @@ class Cell(CellCall, Generic[P, R]):
     def _options(self) -> tuple[Any, ...]:
         """Tells the cell from others of its name."""
         lengths = tuple(self._lengths) if self.padded else ()
-        return self.name, self.padded, self.static, lengths, tuple(self.positions)
+        return self.name, self.padded, self.static, lengths, self.names
 
     def _next_key(self) -> dict[str, Any]:
         if context.inside:
@@ -229,17 +251,17 @@ class Cell(CellCall, Generic[P, R]):
         bound = list(args)
         named = dict(kwargs)
         for name, mask in self.masks.items():
-            position = self.positions[name]
-            holder: Any = named if name in named else bound
-            place = name if name in named else position
-            holder[place], named[mask] = self._stack(holder[place], name)
-        for name, position in self.positions.items():
-            if name in self.static:
-                continue
-            if position < len(bound):
-                bound[position] = jax.tree.map(_as_array, bound[position])
-            elif name in named:
-                named[name] = jax.tree.map(_as_array, named[name])
+            position = self.positions.get(name, len(bound))
+            if name in named:
+                named[name], named[mask] = self._stack(named[name], name)
+            elif position < len(bound):  # else the function says what is missing
+                bound[position], named[mask] = self._stack(bound[position], name)
+        for position, value in enumerate(bound):
+            if position not in self.static_positions:
+                bound[position] = jax.tree.map(_as_array, value)
+        for name, value in named.items():
+            if name not in self.static:
+                named[name] = jax.tree.map(_as_array, value)
         function = self._function_now()
         return jax.tree.map(_strong, function(*bound, **named))
 

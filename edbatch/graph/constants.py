@@ -6,8 +6,10 @@ something else for each; and NaN, which equals nothing, is one constant.
 
 import dataclasses
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any
 
+import jax
 import numpy as np
 
 PYTHON_NUMBERS = (bool, int, float, complex)
@@ -57,3 +59,33 @@ def constant_key(value: Any) -> Hashable:
     if isinstance(value, _INEXACT):
         return kind, repr(value)
     return kind, value
+
+
+def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
+    """Hash key of a structure that distinguishes 2, 2.0 and True in static fields.
+
+    Args:
+        treedef: The structure of a pytree.
+
+    Returns:
+        The structure itself where it has no such field.
+
+    Example:
+        >>> treedef = jax.tree.structure((1, [2]))
+        >>> structure_key(treedef) is treedef
+        True
+    """
+    fields = []
+    waiting = [treedef]
+    while waiting:
+        each = waiting.pop()
+        found = each.node_data()
+        if found is None:
+            continue
+        if found[1] is not None and found[0] is not dict:
+            with suppress(TypeError):  # without a hash: compared by ==, as JAX does
+                key = constant_key(found[1])
+                hash(key)
+                fields.append(key)
+        waiting.extend(each.children())
+    return (treedef, *fields) if fields else treedef

@@ -17,7 +17,10 @@ from edbatch.graph.node_type import Aval
 ABSENT: Any = object()  # an external input that a padded list lacks
 # Numbers that recording takes as they are.
 NUMBERS = frozenset(
-    (bool, int, float, complex, np.int32, np.int64, np.float32, np.float64, np.bool_)
+    (
+        *(bool, int, float, complex, np.bool_, np.float16, np.float32, np.float64),
+        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32),
+    )  # NumPy drops high bits of np.uint64
 )
 
 _HINTS = {
@@ -138,6 +141,8 @@ def stack_inputs(rows: Sequence[Any], aval: Aval) -> np.ndarray:
     if dtype.kind not in "iu" or NUMBERS.issuperset(map(type, rows)):
         return np.array(rows, dtype).reshape(shape)  # Python's numbers are checked
     pool = np.array(rows)  # as wide as the widest row
+    if pool.dtype.kind not in "iub":  # floats, for integers of both signs beyond int64
+        pool = np.array([np.asarray(each, object) for each in rows], object)
     if pool.dtype != dtype and pool.size:
         limits = np.iinfo(dtype)
         if pool.min() < limits.min or pool.max() > limits.max:

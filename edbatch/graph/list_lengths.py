@@ -47,14 +47,14 @@ def _lists(cell: Cell, treedef: Any) -> dict[str, int]:
     that a function takes as ``*more`` are a list of that name.
     """
     args, kwargs = jax.tree.unflatten(treedef, range(treedef.num_leaves))
-    fixed = [name for name in cell.positions if name != cell.variadic]
+    fixed = list(cell.positions)
     named = dict(zip(fixed, args, strict=False)) | kwargs
     found: dict[str, int] = {}
     for name, value in named.items():
         if name not in cell.padded:
             _add_lists(found, name, value)
     if cell.variadic is not None:
-        found[f"*{cell.variadic}"] = len(args[cell.positions[cell.variadic] :])
+        found[f"*{cell.variadic}"] = len(args[len(cell.positions) :])
     return found
 
 

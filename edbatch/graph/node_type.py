@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from edbatch.graph.cell import Cell
-from edbatch.graph.constants import constant_key
+from edbatch.graph.constants import constant_key, structure_key
 from edbatch.graph.context import inside_cell
 from edbatch.graph.family import Family
 from edbatch.graph.parameters import ParameterPath, path_name, resolve
@@ -138,12 +138,15 @@ class CallTemplate:
     paddings: tuple[Padding, ...] = ()
 
     def with_exact_constants(self) -> "CallTemplate":
-        """Returns a key of the call: `constant_key` in place of each constant."""
+        """Returns a key of the call: `constant_key` in place of each constant.
+
+        Those in static fields of the arguments, of modules say, are constants, too.
+        """
         leaves = tuple(
             (kind, constant_key(content) if kind == "static" else content)
             for kind, content in self.leaves
         )
-        return replace(self, leaves=leaves)
+        return replace(self, leaves=leaves, treedef=structure_key(self.treedef))
 
     def call(
         self,

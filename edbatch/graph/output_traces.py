@@ -10,6 +10,7 @@ from edbatch.errors import CellError
 from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.graph.cell import Cell
 from edbatch.graph.cell_outputs import infer_outputs
+from edbatch.graph.constants import constant_key
 from edbatch.graph.node_type import CallTemplate, input_specs
 from edbatch.graph.part_structure import PartStructures
 
@@ -117,4 +118,4 @@ def call_identity(
 ) -> Hashable:
     """Returns what two calls have in common if they are of one type."""
     exact = template.with_exact_constants()
-    return cell.function, exact, operand_kinds, external_kinds
+    return constant_key(cell.function), exact, operand_kinds, external_kinds

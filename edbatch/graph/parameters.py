@@ -46,6 +46,10 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
+class _NoAttributeError(RecordingError, AttributeError):
+    """Parameters lack an attribute; `getattr` with a default and `hasattr` work."""
+
+
 @stand_in
 class ParameterPath:
     """A part of the parameters, named by the path that leads to it.
@@ -106,8 +110,9 @@ class ParameterPath:
         try:
             spec = getattr(self._spec, name)
         except AttributeError:
-            known = [each for each in dir(self._spec) if not each.startswith("_")]
-            raise RecordingError(_unknown(self._steps, name, known)) from None
+            is_dict = isinstance(self._spec, Mapping)
+            known = map(str, self._spec) if is_dict else _public(self._spec)
+            raise _NoAttributeError(_unknown(self._steps, name, known)) from None
         return self._child(step, spec)
 
     def _get(self, key: Any, default: Any = None) -> Any:
@@ -197,6 +202,18 @@ class ParameterPath:
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._reject("conversion of a parameter to an array")
+
+    def __eq__(self, other: object) -> bool:
+        """Compares paths, of which each part has one; a value there is none."""
+        if isinstance(other, ParameterPath):
+            return self is other
+        self._reject("a comparison (==, !=, in)")
+
+    __hash__ = object.__hash__
+
+
+def _public(spec: Any) -> list[str]:
+    return [each for each in dir(spec) if not each.startswith("_")]
 
 
 def is_sequence(value: Any) -> bool:

@@ -153,6 +153,8 @@ def record(
                 if reason is error:
                     raise
                 raise reason from error
+            finally:
+                recorder.parameter_handles.clear()  # which hold it in turn
             num_nodes.append(len(tape.node_type) - before)
     finally:
         context.recorder = outer

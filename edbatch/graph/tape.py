@@ -15,6 +15,7 @@ from edbatch.graph.recording_bases import TapeColumns, TapeWriter
 from edbatch.graph.type_table import TypeTable
 
 _NOT_SHARED = (None, MISSING, MISSING)
+_LARGE_BYTES = 4096  # of an array that is compared without a copy
 
 
 class TapeMark(NamedTuple):
@@ -220,7 +221,7 @@ class InstanceTape(TapeWriter):
         if (
             known is value
             and its_kind == kind
-            and (not _may_change(value) or rows[row].tobytes() == value.tobytes())
+            and (not _may_change(value) or _same_bytes(rows[row], value))
         ):
             return row
         # Keeping the array alive keeps its id its own.
@@ -235,4 +236,18 @@ def _may_change(value: Any) -> bool:
         if value.flags.writeable:
             return True
         value = value.base
-    return False
+    if isinstance(value, memoryview):  # which may be read-only, of memory that is not
+        value = value.obj
+        return not isinstance(value, bytes)
+    return isinstance(value, bytearray)
+
+
+def _same_bytes(copy: np.ndarray, array: np.ndarray) -> bool:
+    """Whether an array is what its contiguous copy is, of the same shape and dtype."""
+    if array.nbytes < _LARGE_BYTES or not array.flags.c_contiguous:
+        return copy.tobytes() == array.tobytes()
+    one, other = (each.reshape(-1).view(np.uint8) for each in (copy, array))
+    whole = one.size - one.size % 8
+    return np.array_equal(one[whole:], other[whole:]) and np.array_equal(
+        one[:whole].view(np.uint64), other[:whole].view(np.uint64)
+    )

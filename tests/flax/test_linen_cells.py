@@ -200,3 +200,25 @@ def test_edbatch_does_not_import_it():
     code = "import sys, edbatch; sys.exit('edbatch.flax' in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", code]).returncode == 0
     assert flax_trees.nn is nn  # edbatch.flax does not hide Flax
+
+
+def test_a_flag_by_name_alone_behind_several_inputs():
+    """The second input was taken for it."""
+
+    class Sum(nn.Module):
+        @nn.compact
+        def __call__(self, *xs, deterministic: bool = True):
+            return nn.Dropout(0.5)(sum(xs), deterministic=deterministic)
+
+    cell = eb.flax.cell(Sum(), rngs="dropout")
+
+    def model(params, x):
+        return cell(params, x, 2 * x), cell(params, x, x, x, deterministic=True)
+
+    batched = eb.batch(model, params={})
+    xs = [np.ones(64, np.float32), np.full(64, 2, np.float32)]
+    dropped, whole = batched({}, xs, rng=jax.random.key(0))
+    np.testing.assert_array_equal(whole, [3 * x for x in xs])
+    for own, x in zip(dropped, xs, strict=True):
+        assert {*np.unique(own)} == {0.0, float(6 * x[0])}
+    np.testing.assert_array_equal(batched({}, xs)[0], [3 * x for x in xs])
