@@ -95,6 +95,18 @@ def test_exit_while_a_program_of_the_cache_is_read(tmp_path):
     assert (done.returncode, done.stderr, before) == (0, "", "busy")
 
 
+def output_of(program):
+    """Runs a program, which ends in peace; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 STUCK = """
 import threading
 from edbatch.compilation.worker import WORKER
@@ -112,13 +124,7 @@ assert reads.wait(60)
 
 
 def test_exit_waits_no_longer_for_a_read_that_does_not_end():
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", STUCK],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert output_of(STUCK) == ""
 
 
 @pytest.mark.slow
@@ -163,11 +169,4 @@ assert begun.wait(60)
 
 
 def test_who_waits_at_exit_is_told_that_nothing_is_compiled_any_more():
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", WAITING],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == 3 * ["this process is ending"] + ["True"]
+    assert output_of(WAITING).splitlines() == 3 * ["this process is ending"] + ["True"]
