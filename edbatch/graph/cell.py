@@ -19,7 +19,12 @@ from edbatch.errors import (
     user_module,
 )
 from edbatch.graph.compute_dtype import computing
-from edbatch.graph.constants import PYTHON_NUMBERS, as_number, constant_key
+from edbatch.graph.constants import (
+    PYTHON_NUMBERS,
+    as_number,
+    constant_key,
+    does_not_fit,
+)
 from edbatch.graph.context import context
 from edbatch.graph.recording_bases import CellCall
 from edbatch.graph.reference import find, full_name, reference
@@ -42,8 +47,9 @@ class Cell(CellCall, Generic[P, R]):
     """A function of one instance, recorded as a node while a model is recorded.
 
     Called with arrays it runs at once, as the specification of what the batched
-    program computes; so it does where another cell calls it. Python numbers become
-    arrays of JAX's default dtypes, in both ways of running.
+    program computes; so it does where another cell calls it. Numbers and arrays of
+    NumPy become arrays of JAX, in both ways of running: dtypes, divisions by zero and
+    indices beyond the end are JAX's.
 
     Attributes:
         name: Name in messages, tables and policy files.
@@ -256,14 +262,22 @@ class Cell(CellCall, Generic[P, R]):
                 named[name], named[mask] = self._stack(named[name], name)
             elif position < len(bound):  # else the function says what is missing
                 bound[position], named[mask] = self._stack(bound[position], name)
+        # In a cell that a cell calls, constants are NumPy's where it runs batched, too.
+        inside = context.inside
+        as_array = _as_array if inside or context.jit else _as_jax_array
         for position, value in enumerate(bound):
             if position not in self.static_positions:
-                bound[position] = jax.tree.map(_as_array, value)
+                bound[position] = jax.tree.map(as_array, value)
         for name, value in named.items():
             if name not in self.static:
-                named[name] = jax.tree.map(_as_array, value)
+                named[name] = jax.tree.map(as_array, value)
         function = self._function_now()
-        return jax.tree.map(_strong, function(*bound, **named))
+        context.inside = True
+        try:
+            found = function(*bound, **named)
+        finally:
+            context.inside = inside
+        return jax.tree.map(_strong if inside else _as_output, found)
 
     def _function_now(self) -> Callable[..., Any]:
         """The function as it runs in this context: compiled, or in another dtype."""
@@ -422,10 +436,38 @@ def _as_array(leaf: Any) -> Any:
         )
     if isinstance(leaf, PYTHON_NUMBERS):
         number = as_number(leaf)
-        return np.asarray(number, jax.dtypes.canonicalize_dtype(type(number)))
+        dtype = jax.dtypes.canonicalize_dtype(type(number))
+        try:
+            return np.asarray(number, dtype)
+        except OverflowError:
+            raise RecordingError(_too_wide(number, dtype)) from None
     if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
         return leaf.astype(leaf.dtype.newbyteorder("="))  # JAX takes no other
     return _strong(leaf)
+
+
+def _as_jax_array(leaf: Any) -> Any:
+    """Makes an array of JAX: batched, a cell computes by the rules of JAX alone."""
+    array = _as_array(leaf)
+    if not isinstance(array, np.ndarray | np.generic):
+        return array
+    found = jnp.asarray(array)
+    if found.dtype.kind in "iu" and found.dtype != array.dtype and array.size:
+        limits = np.iinfo(found.dtype)
+        for each in (array.min(), array.max()):
+            if not limits.min <= each <= limits.max:
+                raise RecordingError(_too_wide(each, found.dtype))
+    return found
+
+
+def _too_wide(value: Any, dtype: np.dtype) -> str:
+    what = f"a cell, called at {user_line()}, received"
+    return does_not_fit(what, int(value), dtype)
+
+
+def _as_output(leaf: Any) -> Any:
+    is_numpy = isinstance(leaf, (np.ndarray, np.generic, *PYTHON_NUMBERS))
+    return _strong(jnp.asarray(leaf) if is_numpy else leaf)
 
 
 def _strong(leaf: Any) -> Any:

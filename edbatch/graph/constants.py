@@ -34,6 +34,30 @@ def as_number(value: Any) -> Any:
     return value if type(value) is base else base(value)
 
 
+def does_not_fit(what: str, value: int, dtype: np.dtype) -> str:
+    """Says that JAX has no integers for a number, with the fix.
+
+    Args:
+        what: What has the number: "cell 'embed' received".
+        value: The number.
+        dtype: The integers that JAX makes of it.
+
+    Returns:
+        The sentence.
+    """
+    bits = 8 * dtype.itemsize
+    fix = "; pass a float, or the number in several parts"
+    if bits < 64:
+        fix = (
+            " here; enable jax_enable_x64, or make the numbers smaller outside of cells"
+            " (hashes by %, ids by numbering what there is)"
+        )
+    return (
+        f"{what} {value}, which does not fit {dtype}: JAX has integers of {bits} bits"
+        f" at most{fix}"
+    )
+
+
 def constant_key(value: Any) -> Hashable:
     """Hash key that distinguishes 2, 2.0 and True, and treats NaN as equal to itself.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from edbatch.errors import RecordingError
+from edbatch.graph.constants import does_not_fit
 from edbatch.graph.dataflow_graph import MISSING
 from edbatch.graph.external_input import ABSENT, NUMBERS, stack_inputs, too_wide
 from edbatch.graph.node_keys import NODE_KEY
@@ -134,17 +135,8 @@ class Tape(TapeColumns):
             return stack_inputs(rows, aval)
         except OverflowError:
             row, value = too_wide(rows, aval.dtype)
-        bits = 8 * aval.dtype.itemsize
-        raise RecordingError(
-            f"{self._reader(kind, row)} {value}, which does not fit {aval.dtype}:"
-            f" JAX has integers of {bits} bits at most"
-            + (
-                " here; enable jax_enable_x64, or make the numbers smaller outside of"
-                " cells (hashes by %, ids by numbering what there is)"
-                if bits < 64
-                else "; pass a float, or the number in several parts"
-            )
-        )
+        what = self._reader(kind, row)
+        raise RecordingError(does_not_fit(what, value, aval.dtype))
 
     def _reader(self, kind: int, row: int) -> str:
         """Names the first call that reads a row of a pool; for messages."""

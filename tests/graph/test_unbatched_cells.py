@@ -1,0 +1,146 @@
+"""A cell that runs unbatched computes as it does batched, whatever it is given."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import edbatch as eb
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+@eb.cell
+def floor_divide(params, x, by):
+    return x // by
+
+
+@eb.cell
+def divide(params, x, by):
+    return x / by
+
+
+@eb.cell
+def scaled_sum(params, x):
+    return (x * x).sum()
+
+
+@eb.cell
+def row(params, index):
+    return params[index]
+
+
+@eb.cell
+def shift(params, x):
+    return (x << 9) + x
+
+
+@eb.cell(padded=("items",))
+def average(params, items, mask):
+    return jnp.where(mask, items, 0).sum() // mask.sum()
+
+
+CALLS = {
+    "integers": (floor_divide, (7, 0)),
+    "scalars of NumPy": (floor_divide, (np.int32(-7), np.int32(0))),
+    "float by zero": (divide, (1.0, 0.0)),
+    "float64": (scaled_sum, (np.full(4, 0.1, np.float64),)),
+    "promotion of floats": (divide, (np.float16(1), np.int32(3))),
+    "promotion of integers": (floor_divide, (np.uint32(7), np.int32(2))),
+    "float16": (scaled_sum, (np.full(70_000, 1.0, np.float16),)),
+    "beyond the end": (row, (7,)),
+    "below zero": (row, (-6,)),
+    "small integers": (shift, (np.uint8(3),)),
+    "booleans": (scaled_sum, (np.array([True, True]),)),
+    "a padded list": (average, ([7, 8, 9],)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("params", [TABLE, jnp.asarray(TABLE)], ids=["numpy", "jax"])
+def test_numbers_and_arrays_of_numpy_follow_the_rules_of_jax(name, params):
+    cell, args = CALLS[name]
+    model = lambda params, args: cell(params, *args)  # noqa: E731
+    [batched] = eb.batch(model)(params, [args])
+    alone = cell(params, *args)
+    assert isinstance(alone, jax.Array)
+    assert (alone.dtype, alone.shape) == (batched.dtype, batched.shape)
+    np.testing.assert_allclose(alone, batched, rtol=1e-6)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("number", [2**40, np.int64(-(2**40)), np.array([1, 2**31])])
+def test_integers_that_jax_has_not_are_refused_in_both_ways(number, by_name):
+    model = lambda params, x: row(params, index=x) if by_name else row(params, x)  # noqa: E731
+    for run in (lambda: model(TABLE, number), lambda: eb.batch(model)(TABLE, [number])):
+        with pytest.raises(eb.RecordingError, match="does not fit int32: JAX has"):
+            run()
+
+
+def test_integers_as_wide_as_the_dtype_are_kept():
+    limits = np.array([-(2**31), 2**31 - 1], np.int64)
+    assert floor_divide(None, limits, 1).tolist() == limits.tolist()
+
+
+@eb.cell
+def constants(params):
+    return {"wide": np.full(2, 0.1), "whole": 3, "real": 0.1, "flag": True}
+
+
+def test_constants_that_a_cell_returns_have_the_dtypes_of_jax():
+    alone = constants(None)
+    batched = eb.batch(lambda params, x: constants(params))(None, [1])
+    for name, value in alone.items():
+        [expected] = batched[name]
+        assert isinstance(value, jax.Array) and not value.weak_type
+        assert value.dtype == expected.dtype
+        np.testing.assert_array_equal(value, expected)
+
+
+@eb.cell
+def draws(params, x, rng=None):
+    return x if rng is None else x + jax.random.normal(rng)
+
+
+@eb.cell
+def calls_drawing(params, x):
+    return draws(params, x)
+
+
+@eb.cell
+def looks(params, x):
+    return x + eb.value(x)
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [(calls_drawing, "another cell calls it"), (looks, "called inside a cell")],
+)
+def test_what_cells_may_not_do_they_may_not_unbatched(cell, message):
+    model = lambda params, x: cell(params, x)  # noqa: E731
+    for run in (lambda: model(None, 1.0), lambda: eb.batch(model)(None, [1.0])):
+        with pytest.raises(eb.CellError, match=message):
+            run()
+    assert draws(None, 1.0) == 1, "a cell that raised leaves nothing behind"
+    assert eb.value(draws(None, 1.0)) == 1
+
+
+@eb.cell(static=("steps",))
+def constant_loop(params, x, steps):
+    return inner_loop(params, x, steps)
+
+
+@eb.cell
+def inner_loop(params, x, steps):
+    for _ in range(steps):  # a constant where a cell calls it, as in any function
+        x = x * 2
+    return x
+
+
+def test_constants_of_a_cell_in_a_cell_stay_constants():
+    model = lambda params, x: constant_loop(params, x, 3)  # noqa: E731
+    [batched] = eb.batch(model)(None, [1.0])
+    assert batched == model(None, 1.0) == 8
+    assert jax.jit(model)(None, 1.0) == 8
