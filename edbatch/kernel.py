@@ -51,7 +51,13 @@ def kernel(
     Returns:
         The compiled function; or the decorator.
     """
-    options: dict[str, Any] = {"cache": True, "nogil": nogil, "inline": inline}
+    # No function is called from C by its address, for which Numba compiles another one.
+    options: dict[str, Any] = {
+        "cache": True,
+        "nogil": nogil,
+        "inline": inline,
+        "no_cfunc_wrapper": True,
+    }
 
     def decorate(function: Callable[..., Any]) -> Any:
         uncounted: dict[str, Any] = {} if counting else {"_nrt": False}
