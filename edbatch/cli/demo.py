@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edbatch.cli import options
-from edbatch.cli.console import print_json, print_out, say
+from edbatch.cli.console import print_json, print_out, say, stage
 
 if TYPE_CHECKING:
     from edbatch.cli.demo_tour import Tour
@@ -16,6 +16,7 @@ Tell = Callable[[str], None]
 
 
 def demo(
+    context: typer.Context,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -41,8 +42,10 @@ def demo(
     the model itself.
     """
     from edbatch.cli.demo_tour import Tour
+    from edbatch.cli.kernel_process import planning_compiled_beside
     from edbatch.cli.rows import print_rows
 
+    planning = context.with_resource(planning_compiled_beside())
     tell: Tell = say if json else print_out
     tour = Tour.start(out, hidden, batch_size, seed)
     tell(
@@ -61,6 +64,9 @@ def demo(
     if not json:
         print_rows(rows, f"Batches per minibatch of {batch_size} trees")
     found = {"policy": str(tour.path), "one_composition": plain, "rows": rows}
+    if planning is not None:
+        with stage("Compiling the loops of planning (once per installation, by Numba)"):
+            planning.wait()
     found |= _run(tour, hidden, tell)
     tell(
         "Next: train-policy --workload tree-lstm-2type --data YOUR_TREEBANK --out"

@@ -1,0 +1,74 @@
+"""A process that compiles the loops of planning, beside what a command does first.
+
+Numba compiles one function at a time in a process, and keeps what it compiled for the
+others. Planning the first minibatch after an installation waits for 50 seconds; where
+a command trains a policy before, that time passes meanwhile, on another core.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from edbatch.memory_planner.alignment_search import best_alignment
+
+_CODE = "from edbatch.cli.kernel_process import plan_once; plan_once()"
+
+
+@contextmanager
+def planning_compiled_beside() -> Iterator["subprocess.Popen[bytes] | None"]:
+    """Compiles the loops of planning in another process while this context lasts.
+
+    Yields:
+        The process, or None where the loops are compiled already, or none can be
+        started. Whoever plans waits for its end; where it fails, planning compiles.
+    """
+    process = None if _is_compiled() else _start()
+    try:
+        yield process
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def plan_once() -> None:
+    """Plans a minibatch, and runs nothing. What the process does."""
+    import jax
+    import numpy as np
+
+    import edbatch as eb
+    from edbatch.models import get_workload
+
+    workload = get_workload("tree-lstm-2type", vocabulary_size=10)
+    params = jax.eval_shape(lambda: workload.init_params(jax.random.key(0), 4))
+    trees = workload.sample(np.random.default_rng(0), 4)
+    eb.batch(workload.model, params=params).plan(trees)
+
+
+def _is_compiled() -> bool:
+    """Whether Numba has kept the largest of these loops, or compiles nothing."""
+    function = getattr(best_alignment, "py_func", None)
+    if function is None:  # NUMBA_DISABLE_JIT
+        return True
+    kept = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-*.nbi"
+    folder = best_alignment.stats.cache_path
+    return folder is not None and any(Path(folder).glob(kept))
+
+
+def _start() -> "subprocess.Popen[bytes] | None":
+    if not sys.executable:  # embedded in another program
+        return None
+    none = subprocess.DEVNULL
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    with suppress(OSError):
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _CODE],
+            env=environment,
+            stdin=none,
+            stdout=none,
+            stderr=none,
+        )
+    return None

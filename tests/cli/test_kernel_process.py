@@ -1,0 +1,56 @@
+"""The process that compiles the loops of planning beside a command."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from edbatch.cli import kernel_process
+from edbatch.cli.kernel_process import plan_once, planning_compiled_beside
+
+PRINTS_WHETHER_COMPILED = """
+from edbatch.cli import kernel_process
+print(kernel_process._is_compiled())
+"""
+
+
+def test_no_process_is_started_where_the_loops_are_compiled():
+    plan_once()
+    with planning_compiled_beside() as process:
+        assert process is None
+
+
+@pytest.mark.parametrize(("off", "compiled"), [("0", "False"), ("1", "True")])
+def test_an_empty_cache_has_no_loops(tmp_path, off, compiled):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", PRINTS_WHETHER_COMPILED],
+        env=environment | {"NUMBA_DISABLE_JIT": off},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == compiled
+
+
+def test_the_process_ends_with_the_command(monkeypatch):
+    monkeypatch.setattr(kernel_process, "_is_compiled", lambda: False)
+    monkeypatch.setattr(kernel_process, "_CODE", "import time; time.sleep(600)")
+    with pytest.raises(KeyboardInterrupt), planning_compiled_beside() as process:
+        assert process.poll() is None
+        raise KeyboardInterrupt
+    assert process.returncode is not None
+
+
+def test_without_another_process_planning_compiles(monkeypatch):
+    monkeypatch.setattr(kernel_process, "_is_compiled", lambda: False)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with planning_compiled_beside() as process:
+        assert process is None
+
+
+def test_the_process_plans(monkeypatch):
+    monkeypatch.setattr(kernel_process, "_is_compiled", lambda: False)
+    with planning_compiled_beside() as process:
+        assert process.wait(timeout=300) == 0
