@@ -21,9 +21,11 @@ from edbatch.errors import (
 from edbatch.graph.compute_dtype import computing
 from edbatch.graph.constants import (
     PYTHON_NUMBERS,
+    Constant,
     as_number,
     constant_key,
     does_not_fit,
+    with_constants,
 )
 from edbatch.graph.context import context
 from edbatch.graph.recording_bases import CellCall
@@ -266,11 +268,16 @@ class Cell(CellCall, Generic[P, R]):
         inside = context.inside
         as_array = _as_array if inside or context.jit else _as_jax_array
         for position, value in enumerate(bound):
-            if position not in self.static_positions:
+            static = self.static_positions.get(position)
+            if static is None:
                 bound[position] = jax.tree.map(as_array, value)
+            elif context.jit:
+                bound[position] = Constant(value, self.constant(value, static))
         for name, value in named.items():
             if name not in self.static:
                 named[name] = jax.tree.map(as_array, value)
+            elif context.jit:
+                named[name] = Constant(value, self.constant(value, name))
         function = self._function_now()
         context.inside = True
         try:
@@ -288,6 +295,7 @@ class Cell(CellCall, Generic[P, R]):
         if known is None:
             known = self.function_in(dtype)
             if context.jit:
+                known = with_constants(known) if self.static else known
                 known = jax.jit(known, static_argnames=self.static or None)
             self._functions[dtype, context.jit] = known
         return known

@@ -1,5 +1,6 @@
 """The structure, shapes and dtypes of what a cell returns, found by tracing it."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,7 @@ def infer_outputs(
     except Exception as error:
         if isinstance(error, EdbatchError) and not is_about_stand_in(error):
             raise
-        raise CellError(_explain(name, inputs, error)) from error
+        raise CellError(_explain(name, function, inputs, error)) from error
     leaves, tree = jax.tree.flatten(output)
     if not leaves:
         raise CellError(
@@ -58,7 +59,9 @@ def infer_outputs(
     return leaves, tree
 
 
-def _explain(name: str, inputs: tuple[Any, ...], error: Exception) -> str:
+def _explain(
+    name: str, function: Callable[..., Any], inputs: tuple[Any, ...], error: Exception
+) -> str:
     if is_about_stand_in(error):
         where = raising_line(error) or user_line()
         return (
@@ -72,10 +75,19 @@ def _explain(name: str, inputs: tuple[Any, ...], error: Exception) -> str:
     if isinstance(error, TypeError) and not raising_line(error):  # it did not begin
         return (
             f"cell {name!r} cannot be called on inputs ({shapes}) ({user_line()}):"
-            f" {describe_fault(error)}; pass the arguments that its function takes"
+            f" {describe_fault(error)}; {_fix_of_call(function)}"
         )
     return (
         f"cell {name!r} cannot be traced on inputs ({shapes}): {describe_fault(error)};"
         " a cell must be a JAX function of one instance whose output shapes do not"
         " depend on values"
+    )
+
+
+def _fix_of_call(function: Callable[..., Any]) -> str:
+    if next(iter(inspect.signature(function).parameters), None) != "self":
+        return "pass the arguments that its function takes"
+    return (
+        "a cell is no method, and no object is passed as 'self': define it outside of"
+        " the class, with what it needs of the object as arguments"
     )

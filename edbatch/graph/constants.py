@@ -5,7 +5,8 @@ something else for each; and NaN, which equals nothing, is one constant.
 """
 
 import dataclasses
-from collections.abc import Hashable
+import functools
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any
 
@@ -83,6 +84,46 @@ def constant_key(value: Any) -> Hashable:
     if isinstance(value, _INEXACT):
         return kind, repr(value)
     return kind, value
+
+
+class Constant:
+    """A static argument that equals another one where `constant_key` is the same.
+
+    Args:
+        value: The argument's value.
+        key: Its key.
+    """
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, value: Any, key: Hashable) -> None:
+        self.value = value
+        self.key = key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def with_constants(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that takes `Constant` objects in place of their values.
+
+    Args:
+        function: The function.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        named = {name: _value_of(each) for name, each in kwargs.items()}
+        return function(*map(_value_of, args), **named)
+
+    return call
+
+
+def _value_of(argument: Any) -> Any:
+    return argument.value if isinstance(argument, Constant) else argument
 
 
 def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:

@@ -125,7 +125,7 @@ def capacity(
         Requests per second.
 
     Raises:
-        PolicyError: As for `serve`.
+        PolicyError: As for `serve` and `draw_trace`.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
@@ -167,7 +167,7 @@ def compare_serving(
         One row per rate and policy, in their order.
 
     Raises:
-        PolicyError: As for `serve`.
+        PolicyError: As for `serve` and `draw_trace`.
 
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics

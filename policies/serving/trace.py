@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from edbatch.arguments import check_number
 from edbatch.errors import PolicyError
 from edbatch.policies.serving.choices import GREEDY, MACHINE, RULE
 from edbatch.policies.serving.compiled_run import serve_all
@@ -60,6 +61,9 @@ def draw_trace(
     Returns:
         The trace.
 
+    Raises:
+        PolicyError: There are no requests, or the seed is no whole number from 0 on.
+
     Example:
         >>> from edbatch.policies.serving import affine_costs, serving_heuristics
         >>> from edbatch.schedule.examples import chain
@@ -70,6 +74,8 @@ def draw_trace(
         >>> draw_trace(library, Arrivals(rate=100), 3, 0).instance.tolist()
         [0, 0, 0]
     """
+    check_number(PolicyError, "requests", requests, 1, whole=True)
+    check_number(PolicyError, "seed", seed, 0, whole=True)
     rng = np.random.default_rng(seed)
     instance = rng.integers(library.num_instances, size=requests).astype(np.int32)
     if arrivals is None:

@@ -10,6 +10,7 @@ import pytest
 
 import edbatch as eb
 from edbatch.graph.constants import constant_key
+from edbatch.graph.context import jitted_cells
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,28 @@ def test_each_constant_computes_its_own(pair):
     batched = eb.batch(model, params=params)
     expected = [model(params, each) for each in instances]
     np.testing.assert_allclose(batched(params, instances), expected, rtol=1e-6)
+    with jitted_cells():
+        compiled = [model(params, each) for each in instances]
+    np.testing.assert_allclose(compiled, expected, rtol=1e-6)
+
+
+def test_where_cells_are_compiled_constants_need_a_hash_too():
+    with jitted_cells(), pytest.raises(eb.CellError, match="pass a tuple in place of"):
+        divide({"w": jnp.float32(3)}, np.float32(1), by=[2])
+
+
+def test_not_a_number_is_compiled_once():
+    traced = []
+
+    @eb.cell(static=("by",))
+    def shift(x, by):
+        traced.append(by)
+        return x + by
+
+    with jitted_cells():
+        for by in (math.nan, float("nan"), np.float64("nan")):
+            assert math.isnan(shift(jnp.float32(1), by))
+    assert len(traced) == 2, "a float, and a scalar of NumPy"
 
 
 def test_not_a_number_is_one_constant():

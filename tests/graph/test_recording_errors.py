@@ -331,3 +331,19 @@ def test_a_batched_function_inside_a_model_is_an_error():
     calls = "a model calls one while it is recorded; call the function that was given"
     with pytest.raises(eb.PlanError, match=calls):
         outer(PARAMS, [0, 1])
+
+
+class Scaler:
+    """Its cell is an attribute of the class, as a method is."""
+
+    @eb.cell
+    def scaled(self, x):
+        return 2 * x
+
+    def __call__(self, params, x):
+        return self.scaled(x)
+
+
+def test_a_cell_is_no_method():
+    with pytest.raises(eb.CellError, match="no object is passed as 'self': define it"):
+        eb.batch(Scaler())(None, [1.0])

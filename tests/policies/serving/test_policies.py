@@ -246,3 +246,26 @@ def test_only_a_policy_for_the_types_of_a_library_serves_it(policy, which):
 def test_rules_that_cannot_be(changed, message):
     with pytest.raises(PolicyError, match=message):
         replace(rule(), **changed)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"requests": 0}, "requests is a whole number, 1 or more, but this is 0"),
+        (
+            {"requests": 3, "seed": -1},
+            "seed is a whole number, 0 or more, but this is -1",
+        ),
+        (
+            {"requests": 3, "seed": 0.5},
+            "seed is a whole number, 0 or more, but this is 0.5",
+        ),
+    ],
+)
+def test_what_draws_requests_is_checked(given, message):
+    library = InstanceLibrary.of([chain("ab")])
+    with pytest.raises(PolicyError, match=message):
+        draw_trace(library, None, **{"seed": 0} | given)
+    policy, config = serving_heuristics(library)[0], ServingConfig(affine_costs(2))
+    with pytest.raises(PolicyError, match=message):
+        capacity(policy, library, config, **given)
