@@ -42,6 +42,7 @@ else:
 
     P, R = ParamSpec("P"), TypeVar("R")
 
+_NOT_JAX = (np.ndarray, np.generic, *PYTHON_NUMBERS)
 RNG = "rng"  # the argument by which a cell asks for a key
 
 
@@ -474,8 +475,7 @@ def _too_wide(value: Any, dtype: np.dtype) -> str:
 
 
 def _as_output(leaf: Any) -> Any:
-    is_numpy = isinstance(leaf, (np.ndarray, np.generic, *PYTHON_NUMBERS))
-    return _strong(jnp.asarray(leaf) if is_numpy else leaf)
+    return _strong(jnp.asarray(leaf) if isinstance(leaf, _NOT_JAX) else leaf)
 
 
 def _strong(leaf: Any) -> Any:
