@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 PYTHON_NUMBERS = (bool, int, float, complex)
+_LONG = 10**40  # Python writes no integers of thousands of digits
 _INEXACT = (float, complex, np.inexact)
 
 
@@ -53,8 +54,9 @@ def does_not_fit(what: str, value: int, dtype: np.dtype) -> str:
             " here; enable jax_enable_x64, or make the numbers smaller outside of cells"
             " (hashes by %, ids by numbering what there is)"
         )
+    shown = f"{value}" if -_LONG < value < _LONG else "an integer of very many digits"
     return (
-        f"{what} {value}, which does not fit {dtype}: JAX has integers of {bits} bits"
+        f"{what} {shown}, which does not fit {dtype}: JAX has integers of {bits} bits"
         f" at most{fix}"
     )
 

@@ -79,6 +79,8 @@ def create_app(
         exception_handlers={HTTPException: _refuse},
         lifespan=lifespan,
     )
+    # A redirection would go to what the client gives as the host, and by http.
+    found.router.redirect_slashes = False
     found.state.endpoints = endpoints
     return found
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from edbatch.errors import EdbatchError, ServiceError
+from edbatch.http.first_error import first_error_validator
 from edbatch.http.json_limits import check_json_text
 from edbatch.http.model_error import InputError, first_line
 from edbatch.http.refusal import Refusal
@@ -23,6 +24,7 @@ from edbatch.http.service import Service
 from edbatch.schedule.interrupt import is_ctrl_c
 
 _LONGEST_PLACE = 100
+_MOST_ERRORS = 1000  # of a request; Pydantic describes all, a kilobyte each, or none
 _DEADLINE = Annotated[float, Field(ge=0, le=86_400_000)]
 _PRIORITY = Annotated[float, Field(ge=-1e9, le=1e9)]
 
@@ -57,11 +59,12 @@ class Contract:
         self._decode: Callable[[Any], Any] = service.decode
         self._encode: Callable[[Any], Any] = service.encode
         self._max_depth = max_depth
-        self._request = _request_type(service)
+        request = _request_type(service)
+        self._validator = first_error_validator(request)
         self.examples = list(
             service.examples() if callable(service.examples) else service.examples
         )
-        self.schema = _schema(service, self._request, self.examples)
+        self.schema = _schema(service, request, self.examples)
 
     def read(self, body: bytes) -> Call:
         """Reads the body of a request.
@@ -72,7 +75,7 @@ class Contract:
         """
         check_json_text(body, self._max_depth)
         try:
-            found = cast(Any, self._request.model_validate_json(body, strict=True))
+            found = self._validator.validate_json(body, strict=True)
         except ValidationError as error:
             raise _refusal(error) from None
         try:
@@ -205,6 +208,14 @@ def _no_type(field: str, error: PydanticUserError) -> ServiceError:
 
 def _refusal(error: ValidationError) -> Refusal:
     """One sentence about the first of the errors."""
+    count = error.error_count()
+    if count > _MOST_ERRORS:
+        return Refusal(
+            422,
+            "schema_mismatch",
+            f"the body does not fit the schema in {count:,} places, too many to tell"
+            " the first; GET /schema says what fits",
+        )
     first, *others = error.errors(
         include_url=False, include_input=False, include_context=False
     )

@@ -11,7 +11,8 @@ from edbatch.http.refusal import Refusal
 # A string that is not closed ends with the text, so no character is read twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_FINITE = re.compile(rb"NaN|Infinity")
-_MAYBE_HUGE = re.compile(rb"[eE]\+?[0-9]{2}|[0-9]{300}")
+# Tried where digits begin, and not at each of them.
+_MAYBE_HUGE = re.compile(rb"[eE]\+?[0-9]{2}|(?<![0-9])[0-9]{300}")
 _BRACKETS = np.zeros(256, np.int8)
 _BRACKETS[list(b"[{")] = 1
 _BRACKETS[list(b"]}")] = -1

@@ -15,17 +15,20 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
 from edbatch.errors import ServiceError
+from edbatch.http.connections import close_idle, connection_class, most_connections
 from edbatch.http.daemon_thread import in_daemon_thread
 from edbatch.http.endpoints import Endpoints
 from edbatch.http.request_log import say
 
 _BACKLOG = 1024
 _CLOSE_S = 2  # for the last answers to reach their clients
+_FULL_S = 10.0  # between lines about the same trouble
 _KEEP_ALIVE_S = 30
 # The event loop parses requests beside the thread that runs waves, which gives up
 # Python's lock in each of them, and would wait 5 ms to have it back.
@@ -113,11 +116,14 @@ class Process:
             lifespan="on",
             server_header=False,
             ws="none",
+            http=connection_class(most_connections()),
+            backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_CLOSE_S,
         )
         self._uvicorn = _Uvicorn(config)
         self._signals = self._code = 0
+        self._full_until = 0.0
         self.error: Exception | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -145,9 +151,24 @@ class Process:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(each, self._on_signal, each)
+        loop.set_exception_handler(self._on_problem)
         host, port = self._socket.getsockname()[:2]
         say("listening", host=host, port=port, model=self._endpoints.name)
-        await self._uvicorn.serve(sockets=[self._socket])
+        closing = loop.create_task(close_idle(self._uvicorn.server_state.connections))
+        try:
+            await self._uvicorn.serve(sockets=[self._socket])
+        finally:
+            closing.cancel()
+
+    def _on_problem(
+        self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+    ) -> None:
+        """Writes one line while no file is left, where asyncio writes thousands."""
+        if not str(context.get("message")).startswith("socket.accept() out of"):
+            loop.default_exception_handler(context)
+        elif loop.time() > self._full_until:
+            self._full_until = loop.time() + _FULL_S
+            say("no file is left for more connections", logging.WARNING)
 
     def _on_signal(self, number: int) -> None:
         self._signals += 1

@@ -54,14 +54,15 @@ def log_as_json(level: str) -> None:
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
+    others = max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
+    root.setLevel(others)
     for name in ("edbatch", "uvicorn"):
         own = logging.getLogger(name)
         own.handlers.clear()
         own.propagate = True
         own.setLevel(level.upper())
     # What it says at this level, the lines about the server say, too.
-    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("uvicorn.error").setLevel(others)
     logging.captureWarnings(True)
 
 

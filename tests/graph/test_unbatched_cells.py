@@ -79,6 +79,14 @@ def test_integers_that_jax_has_not_are_refused_in_both_ways(number, by_name):
             run()
 
 
+def test_an_integer_of_thousands_of_digits_is_refused_with_the_same_sentence():
+    model = lambda params, x: row(params, x)  # noqa: E731
+    message = "received an integer of very many digits, which does not fit int32"
+    for run in (model, lambda params, x: eb.batch(model)(params, [x])):
+        with pytest.raises(eb.RecordingError, match=message):
+            run(TABLE, -(10**5000))
+
+
 def test_integers_as_wide_as_the_dtype_are_kept():
     limits = np.array([-(2**31), 2**31 - 1], np.int64)
     assert floor_divide(None, limits, 1).tolist() == limits.tolist()

@@ -3,11 +3,14 @@
 import asyncio
 import json
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Annotated
 
 import pytest
 from asking_models import embed, make_params
+from pydantic import Field
 from served_jobs import cold, model, service
 
 import edbatch as eb
@@ -288,14 +291,18 @@ def test_work_in_a_daemon_thread(error, told):
         ("application/json; version=1", 200),
         ('Application/JSON; v=1; charset="UTF-8";', 200),
         ("application/json; charset=latin-1", 415),
+        ("application/json; charset=utf_8", 200),
         ("text/plain; charset=utf-8", 415),
         ("", 415),
+        # The email package takes three seconds for one, and raises for the other.
+        ('application/json; x="' + ";" * 60_000, 415),
+        ("application/json; charset*" + "9" * 5000 + "=x", 415),
     ],
 )
 def test_content_types(kind, status):
     async def main(app):
         async with app.router.lifespan_context(app):
-            headers = [(b"content-type", kind.encode())]
+            headers = [(b"content-type", kind.encode()), (b"content-encoding", b"")]
             job = json.dumps({"input": {"words": [1]}}).encode()
             while (await ask(app, "GET", "/readyz"))[0] != 200:
                 await asyncio.sleep(0.01)
@@ -304,6 +311,55 @@ def test_content_types(kind, status):
     with eb.Server(guarded_batch(model, None), make_params()) as server:
         found, _ = asyncio.run(main(create_app(server, cold)))
     assert found == status
+
+
+def test_no_path_is_redirected_to_the_host_that_a_client_names():
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        app = create_app(server, cold)
+        status, answer = asyncio.run(ask(app, "POST", "/v1/run/"))
+    assert status == 404 and "POST /v1/run" in answer["error"]["message"]
+
+
+Wrong = Annotated[Sequence[int | float], Field(min_length=1)]
+
+
+@dataclass
+class Branch:
+    numbers: Wrong = (1, 2)
+    below: "list[Branch]" = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (list[int | float], b"[%b]"),
+        (tuple[int | float, ...], b"[%b]"),
+        (set[int | float], b"[%b]"),
+        (Wrong, b"[%b]"),
+        (Branch, b'{"below": [{"numbers": [%b]}]}'),
+        (dict[str, list[int | float]], b'{"a": [%b]}'),
+    ],
+)
+def test_a_list_is_read_to_its_first_wrong_element(kind, text):
+    contract = Contract(Service(model, input=kind), 9)
+    wrong = text % b",".join([b"1", *[b"{}"] * 100_000])
+    with pytest.raises(
+        Refusal, match=r"input.*\.1\.int: .*\(1 more like it\); GET /sc"
+    ):
+        contract.read(b'{"input": %b}' % wrong)
+    found = contract.read(b'{"input": %b, "priority": 2}' % (text % b"1, 2.5"))
+    assert found.priority == 2
+    if kind is Branch:
+        assert found.instance == Branch(below=[Branch(numbers=[1, 2.5])])
+    elif kind is Wrong:
+        assert list(found.instance) == [1, 2.5]
+
+
+def test_very_many_errors_are_counted_and_not_described():
+    contract = Contract(Service(model, input=dict[str, int]), 9)
+    wrong = b",".join([b'"%d": []' % k for k in range(100_000)])
+    with pytest.raises(Refusal, match=r"schema in 100,000 places, too many to tell"):
+        contract.read(b'{"input": {%b}}' % wrong)
 
 
 def test_a_schema_that_is_no_json():

@@ -90,3 +90,14 @@ def test_time_is_linear_in_the_length(body):
 def test_limits_are_checked(limits, text):
     with pytest.raises(ValueError, match=text):
         Limits(**limits)
+
+
+def test_many_numbers_of_many_digits_are_read_once():
+    """299 digits each: trying 300 from each digit on would take two seconds."""
+    digits = b",".join([b"1" * 299] * 10_000)
+    began = time.process_time()
+    check_json_text(b"[%b]" % digits, 5)
+    assert time.process_time() - began < 1, "20 ms on a quiet machine"
+    for text in (b"[%b]" % (b"1" * 301), b"[1,%b.5]" % (b"9" * 400)):
+        with pytest.raises(Refusal, match="not finite"):
+            check_json_text(text, 5)
