@@ -28,6 +28,7 @@ from edbatch.models import get_workload
 
 from arguments import option, parse_arguments
 
+PASSES = ("forward", "gradient")
 ROW = "{:22} {:8} {:6} {:>6} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8}"
 HEAD = ROW.format(
     "model", "pass", "tier", "loops", "all", "distinct", "kbytes", "trace s", "lower s",
@@ -154,6 +155,9 @@ def measure(name: str, way: str, tier: str, arguments: Arguments) -> str:
 
 
 def main(arguments: Arguments) -> None:
+    for way in arguments.passes.split(","):
+        if way not in PASSES:
+            raise SystemExit(f"--passes: {' or '.join(PASSES)}, but this is {way!r}")
     if not arguments.inside:
         print(HEAD, flush=True)
     for name in arguments.models.split(","):

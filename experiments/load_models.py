@@ -130,7 +130,8 @@ def load_model(
     path = None if data is None else data / DATA[name]
     if path is not None and path.exists():
         found = workload.read(path)
-        chosen = rng.permutation(len(found))[:count]
+        # Where there are fewer, several requests ask the same.
+        chosen = np.resize(rng.permutation(len(found)), count)
         instances, where = [found[k] for k in chosen], DATA[name]
     else:
         instances, where = workload.sample(rng, count), "sampled"

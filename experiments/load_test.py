@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from load_bench import Bench, Point
+from load_models import MODELS
 from load_report import draw, write_tables
 from load_server import CONTINUOUS, ONE_BY_ONE, SERVERS, ServerSettings
 
@@ -177,9 +178,16 @@ class Test:
 def _policy_of(policies: str, workload: str) -> Path | None:
     """Returns the file that is named for a workload, or that a folder has for it."""
     if policies and "=" not in policies:
+        if not Path(policies).is_dir():
+            raise SystemExit(f"--policies names a folder but there is no {policies}")
         path = Path(policies) / f"{workload}.json"
         return path if path.exists() else None
     named = dict(each.split("=", 1) for each in policies.split(",") if each)
+    if unknown := sorted(named.keys() - MODELS.keys()):
+        raise SystemExit(
+            f"--policies names {', '.join(unknown)}, but models that can be served are"
+            f" {', '.join(MODELS)}"
+        )
     return Path(named[workload]) if workload in named else None
 
 

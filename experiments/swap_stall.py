@@ -77,10 +77,10 @@ def _now(earlier: int) -> str:
     found = [each for each in own if each.background]
     if not found:
         return BEFORE
-    [record] = found
-    if record.state == "finished":
+    running = [each for each in found if each.state != "finished"]
+    if not running:
         return AFTER
-    return COMPILING if record.lower_s > 0 else TRACING
+    return COMPILING if running[0].lower_s > 0 else TRACING
 
 
 def measure(name: str, arguments: Arguments) -> list[str]:

@@ -46,7 +46,7 @@ class TrainingArguments:
     group_by_size: bool = option(False, "Whether minibatches are of similar size.")
     seed: int = option(0, "Seed of the parameters and of the order of the data.")
     checkpoint_steps: int = option(0, "Steps between checkpoints; 0 for one per epoch.")
-    progress_steps: int = option(50, "Steps between lines of progress.")
+    progress_steps: int = option(50, "Steps between lines of progress; 0 for none.")
     tensorboard: bool = option(False, "Whether to write event files for TensorBoard.")
 
 
@@ -141,7 +141,7 @@ def _train(run: "_Run", arguments: TrainingArguments, log: MetricLog) -> None:
                 run.save(done)
             elif arguments.checkpoint_steps and done % arguments.checkpoint_steps == 0:
                 run.save(done)
-            if done % arguments.progress_steps == 0:
+            if arguments.progress_steps and done % arguments.progress_steps == 0:
                 run.show_progress(item)
             logged = log_losses(log, run.history.losses, logged)
     finally:

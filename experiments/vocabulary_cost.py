@@ -11,6 +11,7 @@ what is left of the difference is what batching adds. In a clone:
 Takes a minute on two cores, most of it to compile. Keep the machine otherwise idle.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +21,7 @@ import numpy as np
 from jax import Array
 
 import edbatch as eb
+from edbatch.data import Tree
 from edbatch.measuring import loss_of, side_by_side
 from edbatch.models import get_workload
 
@@ -35,6 +37,21 @@ class Arguments:
     minibatches: int = option(3, "Minibatches.")
     rounds: int = option(15, "How often everything is timed.")
     seed: int = option(0, "Seed of inputs and parameters.")
+
+
+def spread(tree: Tree, factor: int) -> Tree:
+    """The same tree with words that are spread over a larger table."""
+
+    def scaled(node: Tree, children: Sequence[Tree] = ()) -> Tree:
+        word = node.word
+        return Tree(
+            node.label,
+            word * factor if isinstance(word, int) else word,
+            tuple(children),
+        )
+
+    found: Tree = tree.fold(scaled, scaled)
+    return found
 
 
 @jax.jit
@@ -63,13 +80,16 @@ def measure(arguments: Arguments) -> np.ndarray:
     times = []
     for _ in range(arguments.minibatches):
         trees = workload.sample(rng, arguments.batch_size)
-        words = jnp.array([word for tree in trees for word in tree.words()])
         # Words of the large table are spread over it.
-        words = [words, words * (arguments.large // arguments.small)]
+        factor = arguments.large // arguments.small
+        both = [trees, [spread(each, factor) for each in trees]]
+        words = [
+            jnp.array([word for tree in own for word in tree.words()]) for own in both
+        ]
         rows = jnp.ones((len(words[0]), arguments.hidden))
         calls = [
-            partial(step, own, way.plan(trees))
-            for step, own, way in zip(steps, params, ways, strict=True)
+            partial(step, own, way.plan(of))
+            for step, own, way, of in zip(steps, params, ways, both, strict=True)
         ]
         calls += [
             partial(dense_gradient, own["embedding"], some, rows)

@@ -8,6 +8,7 @@ import typer
 from edbatch.cli import options
 from edbatch.cli.console import print_out, stage
 from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.serving_options import given_options
 from edbatch.errors import nearest
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _RUN = "How to run"
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Option(
@@ -213,6 +215,7 @@ def serve(
             f"--log-level is one of {', '.join(LEVELS)} but this is {log_level!r};"
             f" {nearest(log_level, LEVELS)}"
         )
+    _check_given(context, model is not None, params is not None)
     _require_extra()
 
     import jax
@@ -276,6 +279,20 @@ def _require_extra() -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise MissingServeExtraError(name) from error
+
+
+def _check_given(context: typer.Context, own: bool, has_params: bool) -> None:
+    """Checks that no option is given of parameters that are not drawn."""
+    given = {each.name for each in given_options(context)}
+    for name, idle, why in (
+        ("hidden", own, "the service of --model decides it"),
+        ("hidden", has_params, "those of --params have one"),
+        ("seed", has_params, "those of --params are not drawn"),
+    ):
+        if idle and name in given:
+            raise CommandError(
+                f"--{name} is of random parameters, but {why}; leave it out"
+            )
 
 
 def _load(

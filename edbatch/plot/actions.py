@@ -13,6 +13,7 @@ from edbatch.plot.figure import (
     counted,
     legend_below,
     new_figure,
+    plain_text,
     set_counts,
 )
 from edbatch.plot.policy_style import policy_styles
@@ -192,7 +193,8 @@ def _draw_grid(
         )
     for k, row in enumerate(rows):
         _number(axes, k, row, styles, encoding)
-    axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
+    shown = [*map(plain_text, names)]
+    axes.set_xticks(range(len(names)), shown, rotation=60, ha="right")
     axes.tick_params(axis="x", labelsize="small")
     numbers = [str(row.number) for row in rows]
     axes.set_yticks(range(len(rows)), numbers, fontsize="small")

@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edbatch.errors import PlotError
-from edbatch.plot.figure import legend_below, new_figure, set_counts
+from edbatch.plot.figure import (
+    check_names,
+    legend_below,
+    new_figure,
+    plain_text,
+    set_counts,
+)
 from edbatch.plot.policy_style import policy_styles
 from edbatch.policies import Comparison
 
@@ -73,7 +79,7 @@ def plot_comparison(
     is_wide = max(counts) > _LINEAR_TO * min(counts)
     _draw_axes(ratios, batches, [*rows], is_wide)
     if title:
-        figure.suptitle(title)
+        figure.suptitle(plain_text(title))
     legend_below(figure, {**handles, "lower bound": line})
     return figure
 
@@ -90,12 +96,13 @@ def _check(rows: Mapping[str, Sequence[Comparison]]) -> None:
                 f"every workload of a comparison has rows but {workload!r} has none;"
                 " leave it out, or compare at least one policy on it"
             )
+        check_names([row.policy for row in each], f"workload {workload!r}")
 
 
 def _draw_axes(
     ratios: "Axes", batches: "Axes", workloads: list[str], is_wide: bool
 ) -> None:
-    ratios.set_yticks(range(len(workloads)), workloads)
+    ratios.set_yticks(range(len(workloads)), [*map(plain_text, workloads)])
     ratios.set_ylim(len(workloads) - 0.5, -0.5)
     ratios.set_xlim(left=min(0.95, ratios.get_xlim()[0]))
     ratios.set_xlabel("batches / lower bound")

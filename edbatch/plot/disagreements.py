@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edbatch.graph import GraphStructure
-from edbatch.plot.figure import check_max_states, legend_below, new_figure, set_counts
+from edbatch.plot.figure import (
+    check_max_states,
+    legend_below,
+    new_figure,
+    plain_text,
+    set_counts,
+)
 from edbatch.plot.frontier_label import READING, frontier_label
 from edbatch.plot.policy_style import policy_styles
 from edbatch.plot.type_style import short_names
@@ -90,7 +96,7 @@ def _draw_axes(
         f"{frontier_label(encoding, trace.frontiers[k], names)}  {k + 1}"
         for k in range(count)
     ]
-    shares.set_yticks(range(count), labels, fontsize="small")
+    shares.set_yticks(range(count), [*map(plain_text, labels)], fontsize="small")
     shares.set_ylim(count - 0.4, -0.6)
     shares.set_xlim(0, 100)
     shares.set_xlabel("steps in the state that differ (%)")

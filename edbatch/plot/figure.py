@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from edbatch.arguments import is_whole
 from edbatch.errors import MissingMatplotlibError, PlotError
 
 if TYPE_CHECKING:
@@ -75,6 +76,35 @@ def new_panels(count: int) -> "tuple[Figure, list[Axes]]":
     return figure, [*axes[:count]]
 
 
+def plain_text(text: str) -> str:
+    r"""Returns a text that matplotlib writes as it is, and not as a formula.
+
+    Example:
+        >>> print(plain_text("from $5 to $10"))
+        from \$5 to \$10
+    """
+    return text.replace("$", r"\$")
+
+
+def check_names(policies: Sequence[str], where: str) -> None:
+    """Checks that policies, which pictures tell apart by names, have different ones.
+
+    Args:
+        policies: Their names.
+        where: What they are compared on, for the message.
+
+    Raises:
+        PlotError: Two have the same.
+    """
+    for each in policies:
+        if policies.count(each) > 1:
+            raise PlotError(
+                f"a picture tells policies apart by their names but {where} has several"
+                f" rows of {each!r}; give one another name, with"
+                " dataclasses.replace(row, policy=...)"
+            )
+
+
 def set_panel_title(axes: "Axes", title: str) -> None:
     """Sets the title of a panel, in lines no longer than it is wide.
 
@@ -89,7 +119,8 @@ def set_panel_title(axes: "Axes", title: str) -> None:
     figure = axes.get_figure(root=True)
     assert figure is not None, "new_panels puts its panels into a figure"
     width = int(figure.get_size_inches()[0] / columns / _TITLE_CHARACTER_IN)
-    axes.set_title(textwrap.fill(title, width), fontsize="medium")
+    lines = textwrap.fill(title, width)
+    axes.set_title(plain_text(lines), fontsize="medium")
 
 
 def legend_below(figure: "Figure", entries: Mapping[str, Any], title: str = "") -> None:
@@ -105,11 +136,14 @@ def legend_below(figure: "Figure", entries: Mapping[str, Any], title: str = "") 
     lines = -(-len(entries) // columns) + bool(title)
     figure.set_size_inches(width, height + _LINE_IN * lines)
     # Matplotlib leaves out labels that begin with an underscore, as cells may.
-    labels = [f"\N{WORD JOINER}{each}" if each[0] == "_" else each for each in entries]
+    labels = [
+        f"\N{WORD JOINER}{each}" if each.startswith("_") else each
+        for each in map(plain_text, entries)
+    ]
     figure.legend(
         [*entries.values()],
         labels,
-        title=title or None,
+        title=plain_text(title) or None,
         loc="outside lower center",
         ncols=columns,
         frameon=False,
@@ -189,10 +223,10 @@ def check_max_states(max_states: int) -> None:
     """Checks how many states a picture shall show.
 
     Raises:
-        PlotError: It is not positive.
+        PlotError: It is no whole number from 1 on.
     """
-    if max_states < 1:
+    if not is_whole(max_states) or max_states < 1:
         raise PlotError(
-            f"a picture shows 1 state or more but max_states is {max_states}; leave it"
-            " out for the default"
+            f"a picture shows 1 state or more but max_states is {max_states!r}; leave"
+            " it out for the default"
         )

@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from edbatch.errors import PlotError
-from edbatch.plot.figure import legend_below, new_panels, set_panel_title
+from edbatch.plot.figure import (
+    check_names,
+    legend_below,
+    new_panels,
+    set_panel_title,
+)
 from edbatch.plot.policy_style import policy_styles
 from edbatch.policies import Comparison
 
@@ -100,6 +105,7 @@ def _check(tables: Mapping[str, Table]) -> None:
                     f"every batch size has rows but {size} has none; leave it out, or"
                     " compare at least one policy at it"
                 )
+            check_names([row.policy for row in rows], f"batch size {size}")
 
 
 def _draw_axes(axes: "Axes", workload: str, sizes: list[int]) -> None:

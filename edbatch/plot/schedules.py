@@ -7,7 +7,13 @@ import numpy as np
 
 from edbatch.errors import PlotError
 from edbatch.graph import GraphStructure, TypeKey
-from edbatch.plot.figure import counted, legend_below, new_figure, set_counts
+from edbatch.plot.figure import (
+    counted,
+    legend_below,
+    new_figure,
+    plain_text,
+    set_counts,
+)
 from edbatch.plot.type_style import PALETTE, TypeStyle, short_names, type_styles
 from edbatch.schedule import Schedule, lower_bound
 
@@ -71,7 +77,8 @@ def plot_schedules(
         line = axes.axvline(bound + 0.5, color="black", linestyle="--", linewidth=1.2)
         times = f", {schedule.num_batches / bound:.2f} × lower bound" if bound else ""
         count = counted(schedule.num_batches, "batch", "batches")
-        axes.set_title(f"{label}: {count}{times}", loc="left", fontsize="medium")
+        title = plain_text(f"{label}: {count}{times}")
+        axes.set_title(title, loc="left", fontsize="medium")
     _draw_axes(rows, max(each.num_batches for _, each in named), bound)
     figure.supylabel("nodes in the batch", fontsize="medium")
     names = short_names(structure.type_keys)

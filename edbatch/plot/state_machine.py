@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edbatch.graph import GraphStructure, TypeKey
-from edbatch.plot.figure import check_max_states, counted, legend_below, new_figure
+from edbatch.plot.figure import (
+    check_max_states,
+    counted,
+    legend_below,
+    new_figure,
+    plain_text,
+)
 from edbatch.plot.frontier_label import frontier_types
 from edbatch.plot.state_groups import MANY_TYPES, StateGroups, group_states
 from edbatch.plot.state_layout import StateLayout, lay_out_states
@@ -223,6 +229,7 @@ def _label(
     number.set_path_effects([withStroke(linewidth=2, foreground="white")])
     look["bbox"] = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.6}
     below = (0, -diameter / 2 - 3)
+    text = plain_text(text)
     axes.annotate(text, place, below, ha="center", va="top", fontsize=7, **look)
     if layout.stays[state]:
         beside = (0.36 * diameter + 2, 0.36 * diameter + 1)

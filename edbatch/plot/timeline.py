@@ -7,7 +7,13 @@ import numpy as np
 
 from edbatch.errors import PlotError
 from edbatch.explain import Explanation
-from edbatch.plot.figure import counted, legend_below, new_figure, set_counts
+from edbatch.plot.figure import (
+    counted,
+    legend_below,
+    new_figure,
+    plain_text,
+    set_counts,
+)
 from edbatch.plot.type_style import TypeStyle, short_names, type_styles
 
 if TYPE_CHECKING:
@@ -113,7 +119,7 @@ def _label(report: Explanation, top: "Axes", bottom: "Axes", total_ms: float) ->
     if hoisted:
         count = f"{count} and {hoisted} hoisted"
     top.set_title(
-        f"{report.model}: {counted(report.plan.nodes, 'node')} in {count},"
+        f"{plain_text(report.model)}: {counted(report.plan.nodes, 'node')} in {count},"
         f" {total_ms:,.2f} ms {report.time_source}",
         loc="left",
         fontsize="medium",

@@ -173,6 +173,12 @@ def test_options_that_do_not_fit(assert_fails, tmp_path, monkeypatch):
     free = ("--port", "0")
     assert_fails("takes one of --model", "serve", *free)
     assert_fails("takes one of --model", *tree, "--model", "a:b", *free)
+    for own, text in (
+        ((*tree, "--params", "a.npz", "--hidden", 4), "those of --params have one"),
+        ((*tree, "--params", "a.npz", "--seed", 4), "those of --params are not drawn"),
+        (("serve", "--model", "a:b", "--hidden", 4), "service of --model decides it"),
+    ):
+        assert_fails(f"is of random parameters, but .*{text}", *own, *free)
     assert_fails("did you mean 'debug'", *tree, "--log-level", "debugg")
     assert_fails("max_depth|max-depth", *tree, "--max-depth", 1000)
     assert_fails("did you mean 'tree-lstm'", "serve", "--workload", "tree-lstn", *free)

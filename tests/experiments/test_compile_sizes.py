@@ -10,3 +10,8 @@ def test_a_tiny_run_prints_a_line(experiment, parse, capsys, model):
     assert (name, way, tier) == (model, "forward", "coarse")
     loops, equations, distinct, *_ = map(float, numbers)
     assert loops >= 1 and equations >= distinct > 10
+
+
+def test_passes_are_two(experiment, parse):
+    with pytest.raises(SystemExit, match="forward or gradient, but this is 'forwrd'"):
+        experiment.main(parse(["--inside", "--passes", "forwrd"]))

@@ -402,3 +402,25 @@ def test_stored_policies_know_the_types_that_are_served(experiment):
 
 def types_of(batched):
     return [(each.key.cell, each.key.path) for each in batched.types]
+
+
+def test_where_the_data_holds_fewer_instances_requests_repeat_them(
+    experiment, tmp_path
+):
+    from load_models import DATA, load_model
+
+    path = tmp_path / DATA["tree-lstm"]
+    path.mkdir(parents=True)
+    (path / "a.ptb").write_text("(S (NP (DT the) (NN dog)) (VP barks))\n(S a b)\n")
+    served = load_model("tree-lstm", 4, 7, data=tmp_path)
+    assert len(served.instances) == 7 and served.data == DATA["tree-lstm"]
+    assert len(set(served.instances)) == 2
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [("no/such/folder", "no such|there is no"), ("tree-lsmt=a.json", "tree-lsmt, but")],
+)
+def test_policies_of_no_model_are_refused(experiment, policies, message):
+    with pytest.raises(SystemExit, match=message):
+        experiment._policy_of(policies, "tree-lstm")

@@ -3,6 +3,7 @@ from comparison_rows import row
 from figures import legend_labels, overlapping, rendered
 
 from edbatch.plot import PlotError, plot_comparison
+from edbatch.plot.figure import plain_text
 
 ROWS = {
     "trees": [row("learned", 20, 20, 1.0), row("agenda", 30, 20, 2.0)],
@@ -66,6 +67,15 @@ def test_workloads_of_very_different_size(most, scale):
     assert not overlapping(ticks, figure)
 
 
+@pytest.mark.parametrize("name", ["data/$HOME_$", "$^$", r"$\x$", "from $5 to $6", ""])
+def test_names_are_not_formulas(name):
+    rows = {name: [row(name, 4, 4, 1)]}
+    figure = rendered(plot_comparison(rows, title=name))
+    assert figure.get_suptitle() == plain_text(name)
+    (label, _) = legend_labels(figure)
+    assert label == plain_text(name)
+
+
 def test_eleven_workloads():
     rows = {
         f"a-workload-of-a-long-name-{k}": [
@@ -86,6 +96,10 @@ def test_eleven_workloads():
     [
         ({}, "needs workloads but there is none; give {name: edbatch.policies.compare"),
         ({"trees": []}, "every workload of a comparison has rows but 'trees' has none"),
+        (
+            {"trees": [row("fsm-sort", 4, 4, 1), row("fsm-sort", 5, 4, 1)]},
+            r"workload 'trees' has several rows of 'fsm-sort'; .* dataclasses.replace",
+        ),
     ],
 )
 def test_what_cannot_be_drawn(rows, message):

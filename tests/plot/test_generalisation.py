@@ -63,6 +63,7 @@ def test_panels(panels):
         ({}, "needs rows at batch sizes but there is no batch size"),
         ({"trees": {}}, "there is no batch size; give {8: compare"),
         ({8: []}, "every batch size has rows but 8 has none"),
+        ({8: TABLE[8] + TABLE[8]}, "batch size 8 has several rows of '"),
         ({"trees": {8: []}}, "every batch size has rows but 8 has none"),
     ],
 )

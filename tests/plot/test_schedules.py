@@ -11,7 +11,7 @@ from edbatch.plot import PlotError, plot_schedules
 from edbatch.plot.type_style import type_style
 from edbatch.policies import Agenda, Depth, Greedy
 from edbatch.schedule import lower_bound
-from edbatch.schedule.examples import chain, from_operands
+from edbatch.schedule.examples import chain, from_operands, tree
 
 TREES = [sample_tree_structure(np.random.default_rng(k)) for k in range(3)]
 
@@ -84,6 +84,12 @@ def test_schedules_without_a_policy_have_a_title_too():
     figure = plot_schedules([schedule], graph)
     title = figure.axes[0].get_title(loc="left")
     assert title == "schedule: 1 batch, 1.00 × lower bound"
+
+
+def test_names_of_schedules_are_not_formulas():
+    graph = tree("((ab)cb)c")
+    figure = rendered(plot_schedules({r"$\x$": Depth().schedule(graph)}, graph))
+    assert figure.axes[0].get_title(loc="left").startswith(r"\$\x\$: ")
 
 
 def test_five_hundred_batches_touch():
