@@ -67,7 +67,7 @@ class Trainer:
         losses: The loss of each step that was checked.
 
     Raises:
-        TrainingError: The loss or the optimizer is none.
+        TrainingError: The loss, the optimizer or the targets are none.
 
     Example:
         >>> import edbatch as eb
@@ -115,6 +115,12 @@ class Trainer:
             optax.GradientTransformation,
             "a GradientTransformation of Optax",
         )
+        if targets is not None and not isinstance(targets, np.ndarray | Array):
+            raise TrainingError(
+                "targets of a Trainer are an array with a row for each instance but"
+                f" this is a {type(targets).__name__}; make an array of it with"
+                " np.asarray, or let instances hold their targets"
+            )
         self.learned = Learned(params, optimizer.init(params))
         self.losses: list[float] = []
         value_and_grad = (
@@ -136,11 +142,17 @@ class Trainer:
         Raises:
             TrainingError: The step before left a loss or parameters that are not
                 finite; `learned` is what it left. Or the loss depends on rows of
-                padding.
+                padding, or an instance has no target.
         """
         targets = self._targets
         if targets is not None:
-            targets = targets[minibatch.padded_index]
+            index = minibatch.padded_index
+            if index.max() >= len(targets):  # JAX would take the last row
+                raise TrainingError(
+                    f"targets of a Trainer have {len(targets)} rows but the loader has"
+                    f" an instance {index.max()}; give one row for each instance"
+                )
+            targets = targets[index]
         if not self._checked_padding and not np.all(minibatch.mask):
             self._check_padding(minibatch.plan, targets)
         learned, loss, is_finite = self._update(self.learned, minibatch.plan, targets)

@@ -103,3 +103,13 @@ class Opened:
 
     def __setstate__(self, state):
         raise FileNotFoundError("no such file as this instance opens")
+
+
+class EndsAtFive:
+    """Data whose reader calls `next` on an empty file."""
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, number):
+        return sample_trees(0, 9)[number] if number != 5 else next(iter(()))

@@ -129,3 +129,18 @@ def test_parameters_in_half_precision_are_finite_though_their_squares_are_not():
         trainer.step(item)
     trainer.finish()
     assert np.isfinite(trainer.losses).all()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_an_instance_without_a_target_is_told_about(batched, loss, kind):
+    """JAX would take the last target for all that are beyond."""
+    trainer = Trainer(loss, optax.adam(0.03), make_params(), kind(TARGETS[:4]))
+    with pytest.raises(TrainingError, match="have 4 rows but the loader has an inst"):
+        for item in minibatches(batched, 1):
+            trainer.step(item)
+
+
+@pytest.mark.parametrize("targets", [[1.0] * 9, {"score": TARGETS}, tuple(TARGETS)])
+def test_targets_are_an_array(loss, targets):
+    with pytest.raises(TrainingError, match=r"array of it with np\.asarray, or"):
+        Trainer(loss, optax.adam(0.03), make_params(), targets)

@@ -6,6 +6,7 @@ table of types of its own, and what it returns travels with the definitions of i
 numbers types in that order: plans are the same whoever recorded.
 """
 
+import inspect
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from edbatch.batched_function import BatchedFunction
 from edbatch.compilation.signature import name_of
 from edbatch.errors import LoaderError, PickleError, shown
 from edbatch.graph.portable_graph import GraphPacker, GraphUnpacker, PackedGraph
+from edbatch.graph.reference import full_name
 from edbatch.graph.type_table import TypeTable, x64_enabled
 from edbatch.loader.fresh import InstanceRecorder
 from edbatch.loader.worker import SETTINGS
@@ -32,6 +34,8 @@ class RecordedBatch:
         instances: How many there are.
         pad_to: Rows of the result; None for as many as instances.
         rest: What `RecordBatch` was told to make of the rest of the elements.
+        model: The model; None after it travelled between processes.
+        model_name: Its name.
 
     Example:
         >>> import jax
@@ -48,12 +52,23 @@ class RecordedBatch:
     """
 
     def __init__(
-        self, graphs: list[PackedGraph], instances: int, pad_to: int | None, rest: Any
+        self,
+        graphs: list[PackedGraph],
+        instances: int,
+        pad_to: int | None,
+        rest: Any,
+        model: Callable[..., Any],
     ) -> None:
         self.graphs = graphs
         self.instances = instances
         self.pad_to = pad_to
         self.rest = rest
+        self.model: Callable[..., Any] | None = model
+        self.model_name = full_name(model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the model, which may be large."""
+        return vars(self) | {"model": None}
 
     def __repr__(self) -> str:
         """Says what it is in one line."""
@@ -223,7 +238,7 @@ class RecordBatch:
         if self._rest is not None:
             padding = max((self.pad_to or 0) - len(elements), 0)
             rest = self._rest([*elements, *elements[:1] * padding])
-        return RecordedBatch(packed, len(elements), self.pad_to, rest)
+        return RecordedBatch(packed, len(elements), self.pad_to, rest, self._model)
 
     def _tools_here(self) -> tuple[InstanceRecorder, GraphPacker]:
         if self._tools is None:
@@ -281,8 +296,8 @@ class PlanBatch:
             The plan, with what came with the recording.
 
         Raises:
-            LoaderError: It is no recording of a batch, or has more instances than rows
-                to pad to.
+            LoaderError: It is no recording of a batch, or of another model, or has more
+                instances than rows to pad to.
             EdbatchError: As for `edbatch.Batched.plan`.
         """
         if not isinstance(recorded, RecordedBatch):
@@ -291,6 +306,7 @@ class PlanBatch:
                 f" {shown(recorded)}, of type {type(recorded).__name__}; write"
                 " .batch(n, batch_fn=eb.grain.RecordBatch(batched)) before"
             )
+        self._check_model(recorded)
         count, pad_to = recorded.instances, recorded.pad_to
         if pad_to is not None and count > pad_to:
             raise LoaderError(
@@ -301,6 +317,21 @@ class PlanBatch:
             graphs = [self._unpacker.unpack(each) for each in recorded.graphs]
         plan = self._batched.plan(graphs, pad_to=pad_to)
         return PlannedBatch(plan, count, recorded.rest)
+
+    def _check_model(self, recorded: RecordedBatch) -> None:
+        """Checks by which model a batch was recorded, before its types are taken."""
+        own = self._batched.model
+        if recorded.model is own:
+            return
+        # Another process has another object for it, and so has a copy of one.
+        may_differ = recorded.model is None or not inspect.isfunction(own)
+        if may_differ and recorded.model_name == full_name(own):
+            return
+        raise LoaderError(
+            f"a batch was recorded by another model, {recorded.model_name}, than the"
+            f" one of this PlanBatch, {full_name(own)}; give RecordBatch and PlanBatch"
+            " the same batched function"
+        )
 
     def __reduce__(self) -> NoReturn:
         """Raises: plans are made in the process that runs them."""

@@ -96,10 +96,15 @@ class KeptInstances:
 
 def _read(instances: Any, number: int) -> Any:
     """Reads an instance of a data set; what is raised names it."""
+    note = f"while reading instance {number} of the data set"
     try:
         return instances[number]
+    except StopIteration as error:  # would end what iterates over the data
+        found = RuntimeError("reading a data set raised StopIteration")
+        found.add_note(note)
+        raise found from error
     except Exception as error:
-        error.add_note(f"while reading instance {number} of the data set")
+        error.add_note(note)
         raise
 
 

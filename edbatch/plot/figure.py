@@ -6,9 +6,9 @@ Matplotlib is imported when the first figure is made.
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
-from edbatch.arguments import is_whole
 from edbatch.errors import MissingMatplotlibError, PlotError
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def check_max_states(max_states: int) -> None:
     Raises:
         PlotError: It is no whole number from 1 on.
     """
-    if not is_whole(max_states) or max_states < 1:
+    if not isinstance(max_states, Integral) or max_states < 1:
         raise PlotError(
             f"a picture shows 1 state or more but max_states is {max_states!r}; leave"
             " it out for the default"

@@ -11,6 +11,7 @@ thread; requests may come from any thread or event loop.
 
 import asyncio
 import atexit
+import math
 import os
 import threading
 import time
@@ -346,11 +347,15 @@ class Server:
         """Takes no more requests, and waits until all are answered.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Seconds to wait at most; None or infinity for as long as it takes.
 
         Returns:
             Whether all are answered; else they go on.
+
+        Raises:
+            EdbatchError: The timeout is no number, or below zero.
         """
+        timeout = _checked_timeout("drain", timeout)
         self._queue.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
@@ -363,11 +368,15 @@ class Server:
         cannot be stopped in it.
 
         Args:
-            timeout: Seconds to wait at most.
+            timeout: Seconds to wait at most, as of `drain`.
 
         Returns:
             Whether the server has ended; else it does as soon as its model lets it.
+
+        Raises:
+            EdbatchError: As for `drain`.
         """
+        timeout = _checked_timeout("close", timeout)
         self._loop.stopped = True
         return self.drain(timeout)
 
@@ -444,3 +453,10 @@ def _close_servers() -> None:
         each.close(0)  # so that all end at the same time
     for each in servers:
         each.close(max(0.0, until - time.monotonic()))
+
+
+def _checked_timeout(name: str, timeout: float | None) -> float | None:
+    if timeout is None or timeout == math.inf:
+        return None
+    check_number(EdbatchError, f"the timeout of {name} of eb.Server", timeout, 0)
+    return min(timeout, threading.TIMEOUT_MAX)

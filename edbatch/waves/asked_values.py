@@ -1,6 +1,7 @@
 """Values that instances have asked for, and where each of them will stand."""
 
 import gc
+import inspect
 from collections.abc import Iterator, Sequence
 from numbers import Number
 from types import FrameType, FunctionType, ModuleType, TracebackType
@@ -92,6 +93,13 @@ def _check_opaque(leaf: Any) -> None:
         raise RecordingError(
             f"the model returns an iterator, of type {name}, which would run after the"
             " model has ended; return a list"
+        )
+    if inspect.isawaitable(leaf):
+        if inspect.iscoroutine(leaf):
+            leaf.close()  # else Python warns that nobody waited for it
+        raise RecordingError(
+            f"the model returns a {name}, which nobody would wait for; write the model"
+            " with def, not async def"
         )
     seen: set[int] = set()
     waiting = [leaf]

@@ -46,6 +46,35 @@ def arrays(batch):
     return [np.asarray(each).tolist() for each in jax.tree.leaves(batch.plan)]
 
 
+def decode(params, tree):
+    return encode(params, tree)
+
+
+@pytest.mark.parametrize("travels", [False, True])
+def test_a_batch_of_another_model_is_refused_and_leaves_nothing(params, travels):
+    batched = new_batched(params)
+    other = eb.batch(decode, params=params, sizes=SIZES)
+    recorded = eb.grain.RecordBatch(other)(sample_trees(0, 3))
+    if travels:
+        recorded = pickle.loads(pickle.dumps(recorded))
+        assert recorded.model is None
+    plan = eb.grain.PlanBatch(batched)
+    with pytest.raises(eb.LoaderError, match=r"another model, .*decode, than .*encode"):
+        plan(recorded)
+    assert not batched.types.types
+    assert eb.grain.PlanBatch(other)(recorded).instances == 3
+
+
+def test_functions_are_told_apart_in_one_process_whatever_their_names(params):
+    def named_alike(scale):
+        return lambda params, tree: [encode(params, tree) for _ in range(scale)]
+
+    one, two = (eb.batch(named_alike(k), params=params) for k in (1, 2))
+    recorded = eb.grain.RecordBatch(one)(sample_trees(0, 2))
+    with pytest.raises(eb.LoaderError, match="recorded by another model"):
+        eb.grain.PlanBatch(two)(recorded)
+
+
 def test_results_are_those_of_the_model_in_the_order_of_grain(params):
     batched = new_batched(params)
     order = list(grain.MapDataset.source(range(11)).seed(3).shuffle())

@@ -10,6 +10,7 @@ from itertools import islice, pairwise
 import jax
 import numpy as np
 import pytest
+from loaded_data import EndsAtFive
 from trees import all_states, encode, make_params, sample_trees
 
 import edbatch as eb
@@ -388,3 +389,12 @@ def test_a_loader_without_fit_freezes_nothing(params):
     batched = eb.batch(encode, params=params)
     list(batched.loader(sample_trees(0, 3), 2))
     assert batched.decisions.sample is None
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": False}, {"workers": 1}])
+def test_data_that_stops_an_iteration_is_not_cut(batched, options):
+    with pytest.raises(RuntimeError) as caught:
+        for _ in eb.Loader(batched, EndsAtFive(), 4, shuffle=False, **options):
+            pass
+    notes = " ".join(getattr(caught.value, "__notes__", []))
+    assert "instance 5" in notes + str(caught.value)

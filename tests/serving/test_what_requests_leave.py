@@ -159,6 +159,11 @@ class Slots:
         self.states = states
 
 
+async def later(state):
+    return state
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'later' was never awaited")
 @pytest.mark.filterwarnings("ignore:Python iterable type")  # of JAX
 @pytest.mark.parametrize(
     ("result", "message"),
@@ -168,9 +173,10 @@ class Slots:
         (lambda state: {state}, "an object of type set"),
         (lambda state: (state for _ in range(2)), "an iterator, of type generator"),
         (lambda state: map(str, [state]), "an iterator, of type map"),
+        (later, "returns a coroutine, which nobody would wait for; write the model"),
         (lambda state: {1: state, "a": state}, "the keys of a dict one type"),
     ],
-    ids=["data class", "slots", "set", "generator", "map", "keys"],
+    ids=["data class", "slots", "set", "generator", "map", "coroutine", "keys"],
 )
 def test_results_in_which_nobody_would_find_handles(result, message):
     def model(params, word):
@@ -225,3 +231,15 @@ def test_parameters_that_were_swapped_out_of_an_idle_server():
         assert all(is_gone(each) for each in old)
         found = server.submit_nowait(1).result()
         np.testing.assert_allclose(found, points(params, 1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["drain", "close"])
+def test_timeouts_are_checked_before_anything_ends(name):
+    params = make_params()
+    message = f"the timeout of {name} of eb.Server is"
+    with eb.Server(eb.batch(embed), params) as server:
+        for timeout in (float("nan"), -1, "x", True):
+            with pytest.raises(eb.EdbatchError, match=message):
+                getattr(server, name)(timeout)
+        server.submit_nowait(1).result(60)
+        assert getattr(server, name)(float("inf"))
