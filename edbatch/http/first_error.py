@@ -49,9 +49,11 @@ def _stopping(schema: Any) -> Any:
         return type(schema)(map(_stopping, schema))
     if type(schema) is not dict:
         return schema
+    kind = schema.get("type")
+    values = _VALUES if isinstance(kind, str) else ()  # else it is of fields, by name
     found = {
-        key: each if key in _VALUES else _stopping(each) for key, each in schema.items()
+        key: each if key in values else _stopping(each) for key, each in schema.items()
     }
-    if found.get("type") in _LISTS:
+    if isinstance(kind, str) and kind in _LISTS:
         found["fail_fast"] = True
     return found

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import pytest
 from asking_models import embed, make_params
-from pydantic import Field
+from pydantic import BaseModel, Field
 from served_jobs import cold, model, service
 
 import edbatch as eb
@@ -353,6 +353,24 @@ def test_a_list_is_read_to_its_first_wrong_element(kind, text):
         assert found.instance == Branch(below=[Branch(numbers=[1, 2.5])])
     elif kind is Wrong:
         assert list(found.instance) == [1, 2.5]
+
+
+class Named(BaseModel):
+    """Its fields have the names of parts of Pydantic's own schemas."""
+
+    type: list[int]
+    default: list[int]
+    metadata: dict[str, list[int]] = {"type": [1]}
+
+
+def test_fields_may_be_named_as_parts_of_a_schema():
+    contract = Contract(Service(model, input=Named), 9)
+    found = contract.read(b'{"input": {"type": [1, 2], "default": [3]}}').instance
+    assert found == Named(type=[1, 2], default=[3]) and found.metadata == {"type": [1]}
+    wrong = b"[%b]" % b",".join([b"[]"] * 50_000)
+    for text in (b'"type": %b, "default": []', b'"type": [], "default": %b'):
+        with pytest.raises(Refusal, match=r"input\.(type|default)\.0: [^(]*; GET"):
+            contract.read(b'{"input": {%b}}' % (text % wrong))
 
 
 def test_very_many_errors_are_counted_and_not_described():
