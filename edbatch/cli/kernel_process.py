@@ -1,8 +1,8 @@
 """A process that compiles the loops of planning, beside what a command does first.
 
 Numba compiles one function at a time in a process, and keeps what it compiled for the
-others. Planning the first minibatch after an installation waits for 50 seconds; where
-a command trains a policy before, that time passes meanwhile, on another core.
+others. Planning the first minibatch after an installation waits for a minute; where a
+command trains a policy before, that time passes meanwhile, on another core.
 """
 
 import os

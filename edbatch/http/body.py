@@ -1,6 +1,7 @@
 """Reads the body of a request, within limits of size and time."""
 
 import asyncio
+from email.message import Message
 
 from starlette.requests import Request
 
@@ -84,14 +85,12 @@ def _check_headers(request: Request) -> None:
         )
 
 
-def _content_type(header: str) -> tuple[str, str]:
+def _content_type(text: str) -> tuple[str, str]:
     """The media type and the charset of a header, in lower case."""
-    # A client may send 64 KiB, which the email package takes seconds to parse.
-    if len(header) > _LONGEST_TYPE:
+    # A client may send 64 KiB, for which the parser takes seconds.
+    if len(text) > _LONGEST_TYPE:
         return "", ""
-    kind, *parameters = header.lower().split(";")
-    for each in parameters:
-        name, _, value = each.partition("=")
-        if name.strip() == "charset":
-            return kind.strip(), value.strip().strip("\"'").replace("_", "-")
-    return kind.strip(), "utf-8"
+    header = Message()
+    header["content-type"] = text
+    charset = header.get_content_charset("utf-8").replace("_", "-")
+    return header.get_content_type(), charset

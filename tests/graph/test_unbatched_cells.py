@@ -58,12 +58,16 @@ CALLS = {
 }
 
 
+def ways(model):
+    """Runs a model on one instance: as it is, and batched."""
+    return model, lambda params, x: eb.batch(model)(params, [x])
+
+
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("params", [TABLE, jnp.asarray(TABLE)], ids=["numpy", "jax"])
 def test_numbers_and_arrays_of_numpy_follow_the_rules_of_jax(name, params):
     cell, args = CALLS[name]
-    model = lambda params, args: cell(params, *args)  # noqa: E731
-    [batched] = eb.batch(model)(params, [args])
+    [batched] = eb.batch(lambda params, args: cell(params, *args))(params, [args])
     alone = cell(params, *args)
     assert isinstance(alone, jax.Array)
     assert (alone.dtype, alone.shape) == (batched.dtype, batched.shape)
@@ -73,16 +77,17 @@ def test_numbers_and_arrays_of_numpy_follow_the_rules_of_jax(name, params):
 @pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("number", [2**40, np.int64(-(2**40)), np.array([1, 2**31])])
 def test_integers_that_jax_has_not_are_refused_in_both_ways(number, by_name):
-    model = lambda params, x: row(params, index=x) if by_name else row(params, x)  # noqa: E731
-    for run in (lambda: model(TABLE, number), lambda: eb.batch(model)(TABLE, [number])):
+    def model(params, x):
+        return row(params, index=x) if by_name else row(params, x)
+
+    for run in ways(model):
         with pytest.raises(eb.RecordingError, match="does not fit int32: JAX has"):
-            run()
+            run(TABLE, number)
 
 
 def test_an_integer_of_thousands_of_digits_is_refused_with_the_same_sentence():
-    model = lambda params, x: row(params, x)  # noqa: E731
     message = "received an integer of very many digits, which does not fit int32"
-    for run in (model, lambda params, x: eb.batch(model)(params, [x])):
+    for run in ways(row):
         with pytest.raises(eb.RecordingError, match=message):
             run(TABLE, -(10**5000))
 
@@ -127,10 +132,9 @@ def looks(params, x):
     [(calls_drawing, "another cell calls it"), (looks, "called inside a cell")],
 )
 def test_what_cells_may_not_do_they_may_not_unbatched(cell, message):
-    model = lambda params, x: cell(params, x)  # noqa: E731
-    for run in (lambda: model(None, 1.0), lambda: eb.batch(model)(None, [1.0])):
+    for run in ways(cell):
         with pytest.raises(eb.CellError, match=message):
-            run()
+            run(None, 1.0)
     assert draws(None, 1.0) == 1, "a cell that raised leaves nothing behind"
     assert eb.value(draws(None, 1.0)) == 1
 
@@ -148,7 +152,9 @@ def inner_loop(params, x, steps):
 
 
 def test_constants_of_a_cell_in_a_cell_stay_constants():
-    model = lambda params, x: constant_loop(params, x, 3)  # noqa: E731
+    def model(params, x):
+        return constant_loop(params, x, 3)
+
     [batched] = eb.batch(model)(None, [1.0])
     assert batched == model(None, 1.0) == 8
     assert jax.jit(model)(None, 1.0) == 8

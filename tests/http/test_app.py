@@ -292,6 +292,8 @@ def test_work_in_a_daemon_thread(error, told):
         ('Application/JSON; v=1; charset="UTF-8";', 200),
         ("application/json; charset=latin-1", 415),
         ("application/json; charset=utf_8", 200),
+        ('application/json; title="a;charset=latin-1"', 200),
+        ("application/json; charset*" + "9" * 150 + "=x", 415),
         ("text/plain; charset=utf-8", 415),
         ("", 415),
         # The email package takes three seconds for one, and raises for the other.
