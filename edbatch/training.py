@@ -18,7 +18,7 @@ from jax import Array
 from edbatch import sparse
 from edbatch.arguments import check_type
 from edbatch.compilation.jit import jit
-from edbatch.errors import TrainingError
+from edbatch.errors import TrainingError, shown
 from edbatch.loader import Minibatch
 from edbatch.memory_planner.layout import ZERO_ROW
 from edbatch.plan import Plan
@@ -120,6 +120,12 @@ class Trainer:
                 "targets of a Trainer are an array with a row for each instance but"
                 f" this is a {type(targets).__name__}; make an array of it with"
                 " np.asarray, or let instances hold their targets"
+            )
+        if targets is not None and not targets.ndim:
+            raise TrainingError(
+                "targets of a Trainer are an array with a row for each instance but"
+                f" this is the single number {shown(targets.item())}; let a loss that has the"
+                " same target for all hold it itself"
             )
         self.learned = Learned(params, optimizer.init(params))
         self.losses: list[float] = []

@@ -144,3 +144,8 @@ def test_an_instance_without_a_target_is_told_about(batched, loss, kind):
 def test_targets_are_an_array(loss, targets):
     with pytest.raises(TrainingError, match=r"array of it with np\.asarray, or"):
         Trainer(loss, optax.adam(0.03), make_params(), targets)
+
+
+def test_one_number_is_no_array_of_targets(loss):
+    with pytest.raises(TrainingError, match=r"single number .*let a loss"):
+        Trainer(loss, optax.adam(0.03), make_params(), np.array(1.0))

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from edbatch.cli.one_sentence import CommandError
 
@@ -33,6 +34,16 @@ def check_writable(option: str, path: Path | None) -> None:
             f"{option} names a file in a writable folder but {folder} cannot be"
             " written; name another"
         )
+    if path.exists() and not path.is_file():
+        return  # a pipe, or a terminal
+    try:  # the permissions do not tell of a full disk, or of a folder like /proc
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CommandError(
+            f"{option} names a file in a writable folder but none can be made in"
+            f" {folder} ({error.strerror}); name another"
+        ) from error
 
 
 def make_folder(option: str, folder: Path) -> None:

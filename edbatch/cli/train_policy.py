@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edbatch.cli.task import Task
     from edbatch.graph import GraphStructure
     from edbatch.policies import StateMachine, TrainingRecord
+    from edbatch.policies.fsm.settings import Settings
 
     BySize = dict[int, list[GraphStructure]]
 
@@ -138,7 +139,7 @@ def train_policy(
         return
     settings = training.settings(seed)
     measured = None if costs is None else load_costs(costs)
-    checkpoint = _checkpoint(out, resume)
+    checkpoint = _checkpoint(out, resume, settings)
     from edbatch.cli.minibatches import samples_to_divide
 
     samples = samples_to_divide(batch_size * minibatches)
@@ -171,8 +172,10 @@ def train_policy(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _checkpoint(out: Path | None, resume: bool) -> Path | None:
+def _checkpoint(out: Path | None, resume: bool, settings: "Settings") -> Path | None:
     """The file beside the policy that an interrupted training goes on from."""
+    from edbatch.policies.fsm.checkpoint import check_checkpoint
+
     if resume and out is None:
         raise CommandError(
             "--resume goes on from the checkpoint beside --out but --out is missing;"
@@ -188,6 +191,8 @@ def _checkpoint(out: Path | None, resume: bool) -> Path | None:
             + (f"; {out} is there, so that training has ended" if out.exists() else "")
             + "; start it without --resume"
         )
+    if resume:
+        check_checkpoint(found, settings.as_json())
     return found
 
 

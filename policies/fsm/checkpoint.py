@@ -140,6 +140,31 @@ def load_checkpoint(
             with other settings or on other minibatches.
     """
     path = Path(path)
+    state, theirs = _read(path)
+    _check_settings(theirs, settings)
+    try:
+        _check_model(state, settings["trials"], num_types)
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    return state
+
+
+def check_checkpoint(path: str | PathLike[str], settings: dict[str, Any]) -> None:
+    """Checks a checkpoint before there are minibatches to load it with.
+
+    Args:
+        path: The file.
+        settings: As for `load_checkpoint`; those that are left out are not compared.
+
+    Raises:
+        PolicyError: As by `load_checkpoint`.
+    """
+    _, theirs = _read(Path(path))
+    _check_settings(theirs, settings)
+
+
+def _read(path: Path) -> tuple[TrainingState, dict[str, Any]]:
+    """Reads the state, and the settings that it was saved with."""
     try:
         if path.exists():
             check_archive(path)
@@ -158,6 +183,10 @@ def load_checkpoint(
         ) from None
     except Exception as error:  # a damaged archive may raise about anything
         raise _damaged(path, error) from None
+    return state, theirs
+
+
+def _check_settings(theirs: dict[str, Any], settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         if theirs.get(name) == value:
             continue
@@ -172,11 +201,6 @@ def load_checkpoint(
             f" {value!r} now and was {shown(theirs.get(name))}; give the same, or start"
             " again without --resume"
         )
-    try:
-        _check_model(state, settings["trials"], num_types)
-    except ValueError as error:
-        raise _damaged(path, error) from None
-    return state
 
 
 def _damaged(path: Path, error: Exception) -> PolicyError:

@@ -5,6 +5,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
+
+import numpy as np
 
 from edbatch.arguments import check_type, is_number, is_real
 from edbatch.errors import PolicyError, shown
@@ -46,6 +49,10 @@ class Settings:
                     *(PolicyError, f"a minibatch in {name!r}", each, GraphStructure),
                     "the structure of a graph, as batched.graph(instances).structure",
                 )
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns them as JSON has them: NumPy's numbers are Python's."""
+        return {name: np.asarray(value).item() for name, value in vars(self).items()}
 
     def check_ranges(self) -> None:
         """Checks them alone; raises `PolicyError`."""

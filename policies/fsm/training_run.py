@@ -71,10 +71,8 @@ class TrainingRun:
     @property
     def identity(self) -> dict[str, Any]:
         """Settings and minibatches, which a checkpoint must agree with."""
-        # NumPy's numbers are Python's in JSON.
-        settings = vars(self._settings).items()
         return {
-            **{name: np.asarray(value).item() for name, value in settings},
+            **self._settings.as_json(),
             "graphs": digest(self._graphs),
             "held_out": digest(self._held_out),
             "costs": None if self._cost is None else self._cost.tolist(),

@@ -1,5 +1,6 @@
 """Parts of the commands that have rules of their own."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -86,3 +87,19 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(CommandError, match=r"writable folder but .* cannot be written"):
         check_writable("--out", tmp_path / "a.json")
+
+
+def test_a_folder_in_which_no_file_can_be_made(tmp_path: Path, monkeypatch) -> None:
+    def refuse(*, dir: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(dir))
+
+    monkeypatch.setattr("edbatch.cli.output_file.TemporaryFile", refuse)
+    with pytest.raises(CommandError, match=r"none can be made .*No space left"):
+        check_writable("--out", tmp_path / "a.json")
+    os.mkfifo(tmp_path / "pipe")
+    check_writable("--out", tmp_path / "pipe")
+
+
+def test_the_check_leaves_no_file(tmp_path: Path) -> None:
+    check_writable("--out", tmp_path / "a.json")
+    assert not [*tmp_path.iterdir()]
