@@ -124,8 +124,8 @@ class Trainer:
         if targets is not None and not targets.ndim:
             raise TrainingError(
                 "targets of a Trainer are an array with a row for each instance but"
-                f" this is the single number {shown(targets.item())}; let a loss that has the"
-                " same target for all hold it itself"
+                f" this is the single number {shown(targets.item())}; let a loss that"
+                " has the same target for all hold it itself"
             )
         self.learned = Learned(params, optimizer.init(params))
         self.losses: list[float] = []
