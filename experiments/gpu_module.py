@@ -58,7 +58,9 @@ class Module:
         """How often a loop iterates, if the host knows."""
         name = re.escape(self.names[thunk.number])
         found = re.search(
-            rf"%?{name} = .* while\(.*known_trip_count\":{{\"n\":\"(\d+)", self.text
+            rf"^\s*(?:ROOT )?%?{name} = .* while\(.*known_trip_count\":{{\"n\":\"(\d+)",
+            self.text,
+            re.MULTILINE,
         )
         return int(found[1]) if found else None
 

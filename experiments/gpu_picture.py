@@ -28,7 +28,7 @@ def draw(events: list[Event]) -> str:
     rows: dict[Any, list[Event]] = defaultdict(list)
     for each in device or others or timed:
         rows[_row_of(each)].append(each)
-    busiest = sorted(rows.values(), key=len, reverse=True)[:_MOST_ROWS]
+    busiest = sorted(rows.values(), key=_busy, reverse=True)[:_MOST_ROWS]
     shown = [each for row in busiest for each in row]
     if not shown:
         return '<svg xmlns="http://www.w3.org/2000/svg"/>'
@@ -75,6 +75,11 @@ def _names(events: list[Event]) -> dict[Any, str]:
         if each.get("ph") == "M" and each.get("name") == "thread_name":
             names[_row_of(each)] = each["args"]["name"]
     return names
+
+
+def _busy(row: list[Event]) -> float:
+    """Microseconds of a row's events; of those inside of others, too."""
+    return sum(each["dur"] for each in row)
 
 
 def _row_of(event: Event) -> tuple[Any, Any]:

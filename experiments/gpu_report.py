@@ -84,7 +84,7 @@ def tasks(arguments: Arguments, platform: str) -> list[Task]:
         beside = Task(*first[0], "edbatch", train=False, on_cpu=True)
         found.insert(2, replace(beside, rounds=arguments.rounds))
     if SLOWEST in systems:
-        found += [Task(*size, SLOWEST, rounds=1) for size in sizes]
+        found += [Task(*size, SLOWEST, rounds=1, minibatches=1) for size in sizes]
     return found
 
 
@@ -163,12 +163,11 @@ def bench(task: Task, arguments: Arguments, path: str, seconds: float) -> Run:
     code = "from edbatch.cli.main import main; main()"
     if task.on_cpu:
         code = f"{_TWO_CORES}; {code}"
-    minibatches = arguments.minibatches if task.rounds > 1 else 1
     words = ["-c", code, "bench", "--json", "--policy", "greedy"]
     words += ["--systems", task.systems, *(["--train"] if task.train else [])]
     words += ["--workload", task.workload, "--hidden", str(task.hidden)]
     words += ["--batch-size", str(task.batch_size), "--rounds", str(task.rounds)]
-    words += ["--minibatches", str(minibatches)]
+    words += ["--minibatches", str(task.minibatches or arguments.minibatches)]
     start = time.perf_counter()
     status, out, err = python(words, path, seconds)
     took = time.perf_counter() - start

@@ -14,8 +14,9 @@ class Task:
         batch_size: Instances per minibatch.
         systems: What to compare, with commas between.
         train: Whether gradients are measured, too.
-        rounds: How often each system is timed; one minibatch if once.
+        rounds: How often each system is timed.
         on_cpu: Whether two cores of the CPU are to run it.
+        minibatches: How many, if others than in the report's other benchmarks.
     """
 
     workload: str
@@ -25,6 +26,7 @@ class Task:
     train: bool = True
     rounds: int = 5
     on_cpu: bool = False
+    minibatches: int | None = None
 
     @property
     def name(self) -> str:

@@ -102,6 +102,9 @@ class Generator:
 
         Returns:
             Answers per second in the last three quarters of the time.
+
+        Raises:
+            RuntimeError: A request failed: what is wrong is quick, and no capacity.
         """
         start = time.monotonic()
         warm, end = start + 0.25 * seconds, start + seconds
@@ -112,7 +115,14 @@ class Generator:
         while (now := time.monotonic()) < end:
             if not select.select([self._connection], [], [], end - now)[0]:
                 break
-            count = len(self._reader.answers())
+            answers = self._reader.answers()
+            failed = [each for each in answers if each.status != ANSWERED]
+            if failed:
+                raise RuntimeError(
+                    "the server failed a request while its capacity was measured:"
+                    f" {failed[0]}"
+                )
+            count = len(answers)
             now = time.monotonic()
             if now < warm:
                 first = now

@@ -141,8 +141,8 @@ def main(arguments: Arguments) -> None:
     rows = compare([policy, *heuristics], graphs, repeats=1)
     print(
         f"{arguments.workload}: batches per minibatch of {arguments.batch_size}, mean"
-        f" of {arguments.minibatches} held out; {arguments.steps:,} steps of training"
-        f" took {trained_s:.0f} s"
+        f" of {arguments.minibatches} held out; {policy.agent.num_timesteps:,} steps"
+        f" of training took {trained_s:.0f} s"
     )
     print(f"{'policy':16}  batches  worst ratio  µs/node")
     for row in rows:

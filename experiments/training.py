@@ -8,6 +8,7 @@ parameters that are not finite end the run; the last good checkpoint stays.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -87,7 +88,12 @@ class History:
 
     def best(self, metric: str) -> dict[str, Any]:
         """Returns the epoch in which a held-out metric was highest."""
-        return max(self.epochs, key=lambda each: each["held_out"][metric])
+        return max(self.epochs, key=lambda each: _rank(each["held_out"][metric]))
+
+
+def _rank(metric: float) -> float:
+    """A metric to compare: NaN, such as a correlation with a constant, is lowest."""
+    return -math.inf if math.isnan(metric) else metric
 
 
 def run(task: Task, arguments: TrainingArguments) -> History:
@@ -250,13 +256,13 @@ class _Run:
         self.check()
         held_out = self.task.judge(self.trainer.learned.params)
         metric = next(iter(held_out))
-        earlier = [each["held_out"][metric] for each in self.history.epochs]
+        earlier = [_rank(each["held_out"][metric]) for each in self.history.epochs]
         found: dict[str, Any] = {
             "epoch": epoch,
             "loss": float(np.mean(self.history.losses[-len(self.loader) :])),
             "held_out": held_out,
         }
-        if all(held_out[metric] > each for each in earlier):
+        if all(_rank(held_out[metric]) > each for each in earlier):
             found["test"] = self.task.test(self.trainer.learned.params)
         self.history.epochs.append(found)
         now = time.perf_counter()

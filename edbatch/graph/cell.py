@@ -13,24 +13,21 @@ from edbatch.arguments import check_number, check_type, list_of
 from edbatch.errors import (
     CellError,
     PickleError,
-    RecordingError,
     shown,
     user_line,
     user_module,
 )
 from edbatch.graph.compute_dtype import computing
 from edbatch.graph.constants import (
-    PYTHON_NUMBERS,
     Constant,
-    as_number,
     constant_key,
-    does_not_fit,
     with_constants,
 )
 from edbatch.graph.context import context
 from edbatch.graph.recording_bases import CellCall
 from edbatch.graph.reference import find, full_name, reference
 from edbatch.graph.stand_in import is_stand_in
+from edbatch.graph.unbatched_arrays import as_arrays, as_constants, as_outputs
 
 if TYPE_CHECKING:  # type checkers know these; `Cell` alone is `Cell[..., Any]`
     from typing_extensions import ParamSpec, TypeVar
@@ -42,7 +39,6 @@ else:
 
     P, R = ParamSpec("P"), TypeVar("R")
 
-_NOT_JAX = (np.ndarray, np.generic, *PYTHON_NUMBERS)
 RNG = "rng"  # the argument by which a cell asks for a key
 
 
@@ -265,18 +261,21 @@ class Cell(CellCall, Generic[P, R]):
                 named[name], named[mask] = self._stack(named[name], name)
             elif position < len(bound):  # else the function says what is missing
                 bound[position], named[mask] = self._stack(bound[position], name)
-        # In a cell that a cell calls, constants are NumPy's where it runs batched, too.
         inside = context.inside
-        as_array = _as_array if inside or context.jit else _as_jax_array
+        convert: Callable[[Any], Any] = (
+            as_constants
+            if inside
+            else functools.partial(as_arrays, self.name, jax_arrays=not context.jit)
+        )
         for position, value in enumerate(bound):
             static = self.static_positions.get(position)
             if static is None:
-                bound[position] = jax.tree.map(as_array, value)
+                bound[position] = convert(value)
             elif context.jit:
                 bound[position] = Constant(value, self.constant(value, static))
         for name, value in named.items():
             if name not in self.static:
-                named[name] = jax.tree.map(as_array, value)
+                named[name] = convert(value)
             elif context.jit:
                 named[name] = Constant(value, self.constant(value, name))
         function = self._function_now()
@@ -285,7 +284,7 @@ class Cell(CellCall, Generic[P, R]):
             found = function(*bound, **named)
         finally:
             context.inside = inside
-        return jax.tree.map(_strong if inside else _as_output, found)
+        return as_outputs(found, inside=inside)
 
     def _function_now(self) -> Callable[..., Any]:
         """The function as it runs in this context: compiled, or in another dtype."""
@@ -433,52 +432,3 @@ def _checked_lengths(lengths: Sequence[int]) -> list[int]:
             " it out for powers of two"
         )
     return sorted(lengths)
-
-
-def _as_array(leaf: Any) -> Any:
-    if is_stand_in(leaf):
-        raise RecordingError(
-            f"a cell was called ({user_line()}) outside of the recording that"
-            f" {leaf!r} belongs to; usually in a thread that the model starts, or after"
-            " the batched function has returned; call cells in the model itself, in its"
-            " own thread"
-        )
-    if isinstance(leaf, PYTHON_NUMBERS):
-        number = as_number(leaf)
-        dtype = jax.dtypes.canonicalize_dtype(type(number))
-        try:
-            return np.asarray(number, dtype)
-        except OverflowError:
-            raise RecordingError(_too_wide(number, dtype)) from None
-    if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
-        return leaf.astype(leaf.dtype.newbyteorder("="))  # JAX takes no other
-    return _strong(leaf)
-
-
-def _as_jax_array(leaf: Any) -> Any:
-    """Makes an array of JAX: batched, a cell computes by the rules of JAX alone."""
-    array = _as_array(leaf)
-    if not isinstance(array, np.ndarray | np.generic):
-        return array
-    found = jnp.asarray(array)
-    if found.dtype.kind in "iu" and found.dtype != array.dtype and array.size:
-        limits = np.iinfo(found.dtype)
-        for each in (array.min(), array.max()):
-            if not limits.min <= each <= limits.max:
-                raise RecordingError(_too_wide(each, found.dtype))
-    return found
-
-
-def _too_wide(value: Any, dtype: np.dtype) -> str:
-    what = f"a cell, called at {user_line()}, received"
-    return does_not_fit(what, int(value), dtype)
-
-
-def _as_output(leaf: Any) -> Any:
-    return _strong(jnp.asarray(leaf) if isinstance(leaf, _NOT_JAX) else leaf)
-
-
-def _strong(leaf: Any) -> Any:
-    if getattr(leaf, "weak_type", False):
-        return jax.lax.convert_element_type(leaf, leaf.dtype)
-    return leaf

@@ -61,15 +61,17 @@ def does_not_fit(what: str, value: int, dtype: np.dtype) -> str:
     )
 
 
-def constant_key(value: Any) -> Hashable:
+def constant_key(value: Any, around: tuple[Any, ...] = ()) -> Hashable:
     """Hash key that distinguishes 2, 2.0 and True, and treats NaN as equal to itself.
 
     Args:
         value: A static argument, hashable. Tuples, frozen sets and dataclasses are
-            compared by their elements; other objects by their own ``==``.
+            compared by their elements; other objects, and dataclasses with elements
+            that have no hash, by their own ``==``.
+        around: The dataclasses that it is an element of.
 
     Returns:
-        A key for dictionaries.
+        A key for dictionaries; without a hash where the argument has none.
 
     Example:
         >>> 2 == 2.0, constant_key(2) == constant_key(2.0)
@@ -77,15 +79,29 @@ def constant_key(value: Any) -> Hashable:
     """
     kind = type(value)
     if isinstance(value, tuple):
-        return kind, tuple(map(constant_key, value))
+        return kind, tuple(constant_key(each, around) for each in value)
     if isinstance(value, frozenset):
-        return kind, frozenset(map(constant_key, value))
+        return kind, frozenset(constant_key(each, around) for each in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [each.name for each in dataclasses.fields(value) if each.compare]
-        return kind, value, tuple(constant_key(getattr(value, name)) for name in fields)
+        fields = _fields_key(value, around)
+        return (kind, value) if fields is None else (kind, value, fields)
     if isinstance(value, _INEXACT):
         return kind, repr(value)
     return kind, value
+
+
+def _fields_key(value: Any, around: tuple[Any, ...]) -> Hashable:
+    """Keys of a dataclass's fields; None where its own ``==`` alone can tell."""
+    if any(each is value for each in around):
+        return None  # it refers to itself
+    names = [each.name for each in dataclasses.fields(value) if each.compare]
+    inside = (*around, value)
+    try:
+        keys = tuple(constant_key(getattr(value, name), inside) for name in names)
+        hash(keys)
+    except (AttributeError, TypeError):  # a field is not set, or has no hash
+        return None
+    return keys
 
 
 class Constant:
@@ -149,9 +165,13 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
         found = each.node_data()
         if found is None:
             continue
-        if found[1] is not None and found[0] is not dict:
+        of_node = found[1]
+        if found[0] is dict:  # its keys, in order
+            named = all(isinstance(key, str) for key in of_node)
+            of_node = None if named else tuple(of_node)
+        if of_node is not None:
             with suppress(TypeError):  # without a hash: compared by ==, as JAX does
-                key = constant_key(found[1])
+                key = constant_key(of_node)
                 hash(key)
                 fields.append(key)
         waiting.extend(each.children())

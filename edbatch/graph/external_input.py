@@ -1,10 +1,9 @@
-"""External inputs: which values may reach a cell, and how they are stacked.
+"""External inputs: which values may reach a cell.
 
 They are numbers and the arrays of NumPy and JAX, in dtypes that JAX has. What would
-lose its meaning on the way (a mask, a number that does not fit) is refused.
+lose its meaning on the way, such as a mask, is refused.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from edbatch.graph.constants import PYTHON_NUMBERS, as_number
-from edbatch.graph.node_type import Aval
 
 ABSENT: Any = object()  # an external input that a padded list lacks
 # Numbers that recording takes as they are.
@@ -122,48 +120,3 @@ def input_dtype(value: Any) -> np.dtype:
     if isinstance(dtype, np.dtype):
         dtype = dtype.newbyteorder("=")
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
-
-
-def stack_inputs(rows: Sequence[Any], aval: Aval) -> np.ndarray:
-    """Stacks the external inputs of one array kind.
-
-    Args:
-        rows: Numbers and arrays of NumPy.
-        aval: The kind; integers may be narrower than those of the rows.
-
-    Returns:
-        The pool, ``[rows, ...]``.
-
-    Raises:
-        OverflowError: An integer does not fit; `too_wide` finds it.
-    """
-    dtype, shape = aval.dtype, (len(rows), *aval.shape)
-    if dtype.kind not in "iu" or NUMBERS.issuperset(map(type, rows)):
-        return np.array(rows, dtype).reshape(shape)  # Python's numbers are checked
-    pool = np.array(rows)  # as wide as the widest row
-    if pool.dtype.kind not in "iub":  # floats, for integers of both signs beyond int64
-        pool = np.array([np.asarray(each, object) for each in rows], object)
-    if pool.dtype != dtype and pool.size:
-        limits = np.iinfo(dtype)
-        if pool.min() < limits.min or pool.max() > limits.max:
-            raise OverflowError
-    return pool.astype(dtype, copy=False).reshape(shape)
-
-
-def too_wide(rows: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
-    """Finds the integer for which `stack_inputs` failed.
-
-    Args:
-        rows: The rows.
-        dtype: The integers' dtype in the program.
-
-    Returns:
-        The first row with one that does not fit, and the integer.
-    """
-    limits = np.iinfo(dtype)
-    for row, value in enumerate(rows):
-        flat = np.asarray(value).ravel().tolist()
-        for each in flat:
-            if not limits.min <= each <= limits.max:
-                return row, each
-    raise AssertionError("some integer does not fit")

@@ -58,7 +58,8 @@ class ParameterPath:
     gives the same object, so paths can be compared by identity.
 
     Example:
-        >>> params = ParameterPath({"encoder": [{"w": 1.0}]})
+        >>> import numpy as np
+        >>> params = ParameterPath({"encoder": [{"w": np.ones(2)}]})
         >>> path_name(params["encoder"])
         'encoder'
     """
@@ -84,6 +85,10 @@ class ParameterPath:
             if callable(spec):
                 _reject_call(describe(self._steps), step[1])
             return spec  # a static attribute: no array, so not a parameter
+        if isinstance(spec, (list, tuple)) and not any(
+            _is_array(leaf) or callable(leaf) for leaf in jax.tree.leaves(spec)
+        ):
+            return jax.tree.map(lambda leaf: leaf, spec)  # such as a kernel's size
         child = ParameterPath(spec, (*self._steps, step), self._listed)
         return self._children.setdefault(step, child)
 
@@ -310,7 +315,8 @@ def path_name(path: ParameterPath) -> str:
         For example ``encoder.0.weight``; empty for the whole of the parameters.
 
     Example:
-        >>> path_name(ParameterPath({"encoder": [{"w": 1}]})["encoder"])
+        >>> import numpy as np
+        >>> path_name(ParameterPath({"encoder": [{"w": np.ones(2)}]})["encoder"])
         'encoder'
     """
     return ".".join(str(key) for _, key in path._steps)

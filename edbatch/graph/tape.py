@@ -9,7 +9,8 @@ import numpy as np
 from edbatch.errors import RecordingError
 from edbatch.graph.constants import does_not_fit
 from edbatch.graph.dataflow_graph import MISSING
-from edbatch.graph.external_input import ABSENT, NUMBERS, stack_inputs, too_wide
+from edbatch.graph.external_input import ABSENT, NUMBERS
+from edbatch.graph.input_pool import stack_inputs, too_wide
 from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recording_bases import TapeColumns, TapeWriter

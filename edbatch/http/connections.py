@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Collection
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -39,15 +38,23 @@ def most_connections() -> int:
 def connection_class(most: int) -> type[Any]:
     """Makes the class of Uvicorn's connections that closes those that are too many.
 
+    Each one knows in ``waits_since`` when it began to wait for a request, by
+    `time.monotonic`.
+
     Args:
         most: How many there may be at once.
     """
 
     class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         def connection_made(self, transport: Any) -> None:
+            self.waits_since = time.monotonic()
             super().connection_made(transport)
             if len(self.connections) > most:
                 transport.abort()
+
+        def on_response_complete(self) -> None:
+            self.waits_since = time.monotonic()
+            super().on_response_complete()
 
     return Connection
 
@@ -56,15 +63,14 @@ async def close_idle(connections: Collection[Any], limit_s: float = _HEAD_S) -> 
     """Closes connections on which no whole head of a request has come for a while.
 
     Args:
-        connections: Those of Uvicorn, a collection that changes.
+        connections: Those of Uvicorn, a collection that changes, of the class that
+            `connection_class` makes.
         limit_s: How long one may wait, in seconds.
     """
-    idle_since: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
     while True:
         now = time.monotonic()
         for each in [*connections]:
-            if each.cycle is not None and not each.cycle.response_complete:
-                idle_since.pop(each, None)
-            elif now - idle_since.setdefault(each, now) > limit_s:
+            waits = each.cycle is None or each.cycle.response_complete
+            if waits and now - each.waits_since > limit_s:
                 each.transport.close()
         await asyncio.sleep(min(_LOOK_S, limit_s / 4))

@@ -156,6 +156,7 @@ condition:
         f'%while.{k} = f32[] while(%x), backend_config={{"known_trip_count":{{"n":"{n}"'
         for k, n in ((1, 5), (2, 7))
     ).replace("%while.2", "\n%while.2")
+    hlo = hlo.replace("%while.1", "%wide.while.1").replace('"5"', '"9"') + f"\n{hlo}"
     thunks = compiled.read_thunks(text)
     module = compiled.Module(thunks, {0: "while.1", 5: "while.2"}, hlo, 0.0, 0, None)
     done = compiled.executed(module, places)

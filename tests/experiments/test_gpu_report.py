@@ -96,6 +96,16 @@ def test_a_picture_leaves_out_the_thread_that_ends_the_trace(experiment):
     assert experiment.draw(events[:3]).count("<rect") == 1
 
 
+def test_the_busiest_row_of_a_picture_is_the_first(experiment):
+    events = [
+        {"ph": "X", "pid": 1, "tid": 1, "ts": k, "dur": 0.1, "name": f"short.{k}"}
+        for k in range(3)
+    ]
+    events += [{"ph": "X", "pid": 1, "tid": 2, "ts": 0, "dur": 1e3, "name": "long"}]
+    picture = experiment.draw(events)
+    assert picture.index("<title>long") < picture.index("<title>short")
+
+
 def test_what_the_goals_are_about_comes_first(experiment, parse):
     todo = experiment.tasks(parse([]), "gpu")
     assert [(e.workload, e.hidden, e.batch_size, e.on_cpu) for e in todo[:3]] == [
@@ -105,7 +115,10 @@ def test_what_the_goals_are_about_comes_first(experiment, parse):
     ]
     assert len(set(todo)) == len(todo) == 12 + 1 + 12
     slow = [each for each in todo if "unbatched" in each.systems]
-    assert slow == todo[13:] and all(each.rounds == 1 for each in slow)
+    assert slow == todo[13:]
+    assert all(each.rounds == each.minibatches == 1 for each in slow)
+    once = experiment.tasks(parse(["--rounds", "1", "--minibatches", "4"]), "gpu")
+    assert {each.minibatches for each in once if each not in slow} == {None}
     assert not any(each.on_cpu for each in experiment.tasks(parse([]), "cpu"))
 
 

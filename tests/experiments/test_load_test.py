@@ -249,6 +249,20 @@ def test_a_stall_is_charged_to_all_requests_that_came_meanwhile(experiment):
     assert (np.diff(run.intended) > 0).all() and set(run.instance) <= set(range(5))
 
 
+def test_the_capacity_is_not_that_of_failing(experiment):
+    from load_generator import Generator
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = threading.Thread(target=stalling_server, args=(door, 0))
+        thread.start()
+        with (
+            Generator(door.getsockname(), 5, np.random.default_rng(0)) as generator,
+            pytest.raises(RuntimeError, match=r"failed a request .* Answer\(number="),
+        ):
+            generator.closed_loop(8, seconds=30)
+        thread.join(60)
+
+
 class Slope:
     """A bench whose systems answer in a time that grows with the load."""
 
@@ -319,7 +333,7 @@ def test_the_table_puts_p99_beside_that_of_the_best_window(experiment):
 
     def point(system, rate, p99):
         latency = {"p50": 1.0, "p95": 2.0, "p99": p99}
-        facts = {"compilations": 0, "cpu_s": 0.1}
+        facts = {"compilations": 0, "cpu_s": 0.105, "requests_before": 96}
         counts = {"requests": 9, "answered": 9, "wrong": 0, "reached": 1, "goodput": 1}
         own = {"latency_ms": latency, "first_value_ms": latency, "facts": facts}
         own["mean_ms"] = 0.5 * p99 if p99 else None
@@ -349,6 +363,7 @@ def test_the_table_puts_p99_beside_that_of_the_best_window(experiment):
     assert "| 80% | ∞ |" not in text  # no window was measured there
     assert "| continuous, by the best window and one by one | | 1.50, - |" in text
     assert "| continuous | 80 | 80% | 1.0 | 2.0 | ∞ |" in text
+    assert "| 1 | 1 | 1.00 |" in text  # ms of CPU time per request
 
 
 def test_what_is_compiled_is_counted(experiment):

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import sys
 
 import jax.numpy as jnp
@@ -171,6 +172,20 @@ def test_parameters_that_are_not_finite_end_the_run(experiment, task, make_argum
     task = dataclasses.replace(task, optimizer=optax.sgd(float("inf")))
     with pytest.raises(SystemExit, match="must leave loss and parameters finite, but"):
         experiment.train(task, make_arguments())
+
+
+def test_a_metric_that_is_no_number_is_the_lowest(experiment):
+    held_out = [math.nan, -0.5, 0.9, math.nan, 0.8]
+    epochs = [{"epoch": k, "held_out": {"r": r}} for k, r in enumerate(held_out)]
+    assert experiment.History(epochs=epochs).best("r")["epoch"] == 2
+    assert experiment.History(epochs=epochs[:1]).best("r")["epoch"] == 0
+
+
+def test_epochs_after_one_without_a_number_are_judged(experiment, task, make_arguments):
+    sizes = iter([math.nan, 0.5, 0.4])
+    judged = dataclasses.replace(task, judge=lambda params: {"size": next(sizes)})
+    found = experiment.train(judged, make_arguments())
+    assert ["test" in each for each in found.epochs] == [True, True, False]
 
 
 def test_a_folder_with_another_run_is_left_alone(experiment, task, make_arguments):

@@ -289,3 +289,106 @@ def test_recordings_leave_no_tape_to_the_garbage_collector():
     finally:
         Tape.__init__ = own
         gc.enable()
+
+
+@dataclasses.dataclass(eq=False)
+class Shifted:
+    """A layer that is compared by identity, as most objects are."""
+
+    shifts: Any
+    other: Any = None
+
+    def __call__(self, params, x):
+        return params * x + self.shifts[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """A layer that is compared by its name; one field is not set for a while."""
+
+    name: str
+    scale: float = dataclasses.field(init=False)
+
+    def __call__(self, params, x):
+        return params * x + len(self.name)
+
+    def __eq__(self, other):
+        return isinstance(other, Named) and self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+def in_a_circle(shift):
+    one, other = Shifted((shift,)), Shifted((9.0,))
+    one.other, other.other = other, one
+    return one
+
+
+LAYERS = {
+    "a list": (Shifted([1.0]), Shifted([2.0])),
+    "an array": (Shifted(np.ones(2)), Shifted(np.full(2, 2.0))),
+    "a circle": (in_a_circle(1.0), in_a_circle(2.0)),
+    "an attribute that is not set": (Named("a"), Named("ab")),
+}
+called = eb.cell(lambda params, layer, x: layer(params, x), name="called")
+static = eb.cell(
+    lambda params, layer, x: layer(params, x), name="static", static=("layer",)
+)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("way", ["cells", "arguments", "static", "fields"])
+def test_dataclasses_whose_fields_tell_nothing_are_told_by_themselves(name, way):
+    one, two = LAYERS[name]
+    cells = [eb.cell(each, name="layer") for each in (one, two)]
+    boxed = eb.cell(lambda params, box: box.n(params, box.x), name="boxed")
+
+    def run(k, params, x):
+        if way == "cells":
+            return cells[k](params, x)
+        if way == "fields":
+            return boxed(params, Box(x, (one, two)[k]))
+        return (called if way == "arguments" else static)(params, (one, two)[k], x)
+
+    def model(params, x):
+        return run(0, params, x), run(1, params, x), run(0, params, x)
+
+    same(eb.batch(model)(1.0, [3.0]), (4.0, 5.0, 4.0))
+
+
+def test_keys_of_dicts_that_are_equal_to_python_are_told_apart():
+    weighted = eb.cell(lambda parts: sum(k * v for k, v in parts.items()), name="w")
+
+    def model(params, x):
+        return weighted({1: x}), weighted({True: x}), weighted({1.0: x})
+
+    three = np.int32(3)
+    same(eb.batch(model)(None, [three]), model(None, three))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["size"])
+@dataclasses.dataclass
+class Convolution:
+    w: Any
+    size: tuple[int, ...]
+
+
+def test_settings_of_parameters_that_are_tuples_are_what_they_are():
+    """They were parts of the parameters, which are equal to nothing."""
+    kept = []
+
+    def model(params, x):
+        layer = params["layer"]
+        kept.append(params["rest"])
+        assert layer.size == (3, 3) and layer.size in [(1, 1), (3, 3)]
+        assert {(3, 3): True}[layer.size] and params["rest"] == []
+        return scale(layer.w, x)
+
+    params = {"layer": Convolution(jnp.float32(2), (3, 3)), "rest": []}
+    batched = eb.batch(model)
+    same([batched(params, [3.0])], [6.0])
+    kept[0].append(1)  # a list of its own
+    assert params["rest"] == []
+    gradient = jax.grad(lambda params: batched(params, [3.0])[0])(params)
+    assert gradient["layer"] == Convolution(jnp.float32(3), (3, 3))

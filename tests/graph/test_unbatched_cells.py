@@ -1,11 +1,14 @@
 """A cell that runs unbatched computes as it does batched, whatever it is given."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import edbatch as eb
+from edbatch.graph.context import jitted_cells
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -90,6 +93,49 @@ def test_an_integer_of_thousands_of_digits_is_refused_with_the_same_sentence():
     for run in ways(row):
         with pytest.raises(eb.RecordingError, match=message):
             run(TABLE, -(10**5000))
+
+
+NO_ARRAYS_OF_JAX = {
+    "text": np.array(["a"]),
+    "objects": np.array([1, None], object),
+    "days": np.array(["2020-01-01"], "datetime64[D]"),
+    "fields": np.zeros(2, [("a", "f4")]),
+    "masked": np.ma.array([1.0, 2.0], mask=[True, False]),
+}
+
+
+@pytest.mark.parametrize("name", NO_ARRAYS_OF_JAX)
+def test_arrays_that_jax_has_not_are_refused_with_one_sentence(name):
+    sentences = []
+    for run in ways(scaled_sum):
+        with pytest.raises(eb.CellError, match=r"^cell 'scaled_sum', called") as raised:
+            run(None, NO_ARRAYS_OF_JAX[name])
+        _, _, sentence = str(raised.value).partition("received ")
+        sentences.append(sentence)
+    assert sentences[0] == sentences[1] and "; " in sentences[0]
+
+
+@eb.cell
+def in_mode(params, x, mode):
+    return x if mode == "same" else -x
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_texts_and_arrays_without_a_masked_element_are_taken_in_both_ways(jitted):
+    x = np.ma.array([1.0, 2.0], np.float32, mask=[False, False])
+    mode = np.array(["same", "other"])[1]  # a text of NumPy
+    for run in ways(lambda params, x: scaled_sum(params, x)):
+        with jitted_cells() if jitted else nullcontext():
+            assert np.ravel(run(None, x)) == [5]
+    for run in ways(lambda params, x: in_mode(params, x, mode)):
+        np.testing.assert_array_equal(np.ravel(run(None, np.float32(3))), [-3])
+
+
+def test_integers_are_checked_where_cells_are_compiled_one_by_one():
+    with jitted_cells():
+        with pytest.raises(eb.RecordingError, match="1099511627776, which does"):
+            floor_divide(None, np.array([1, 2**40]), 1)
+        assert floor_divide(None, np.array([7, 2**31 - 1]), 2)[0] == 3
 
 
 def test_integers_as_wide_as_the_dtype_are_kept():

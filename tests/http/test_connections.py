@@ -7,6 +7,7 @@ import logging
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import uvicorn
@@ -81,6 +82,18 @@ def test_a_connection_without_a_whole_head_is_closed():
             ends = [asyncio.wait_for(each[0].read(), 30) for each in (silent, half)]
             assert await asyncio.gather(*ends) == [b"", b""]
             assert await asyncio.wait_for(used[0].read(), 30) == b""
+
+    asyncio.run(main())
+
+
+def test_a_connection_in_use_stays_open():
+    async def main():
+        async with serving(most=10, limit_s=0.4) as connect:
+            used = await connect()
+            began = time.monotonic()
+            while time.monotonic() < began + 4 * 0.4:
+                assert await answer(used, b"quick") == (b"200", b"quick")
+                await asyncio.sleep(0.02)
 
     asyncio.run(main())
 
