@@ -22,6 +22,7 @@ from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.hoist import NONE, Numbers
+from edbatch.schedule.interrupt import deferred_interrupt
 
 # The parts of a type that the table of types as they run may hold.
 WHOLE, HOISTED, REST = "whole", "hoisted", "rest"
@@ -205,12 +206,14 @@ class HoistedTypes:
             PickleError: The type's cell has no such part.
         """
         with self._lock:
-            self._extend()
+            with deferred_interrupt():
+                self._extend()
             if part.kin not in (ALONE, INDEXED):
                 first, _ = self._shared.family(part.type_id, part.kin)
                 part = part._replace(type_id=first.id)
             if part not in self._place:
-                self._add_again(part)
+                with deferred_interrupt():
+                    self._add_again(part)
             return self._place[part]
 
     def _add_again(self, part: Part) -> None:
@@ -260,8 +263,9 @@ class HoistedTypes:
 
     def _add(self, part: Part, node_type: NodeType) -> int:
         """Adds a part of a type to the table."""
-        place = self._place[part] = self.table.add(node_type).id
-        self.parts.append(part)
+        with deferred_interrupt(short=True):
+            place = self._place[part] = self.table.add(node_type).id
+            self.parts.append(part)
         return place
 
     def _whole(self, own: Shared) -> int:
@@ -354,10 +358,12 @@ class HoistedTypes:
             The positions; None if no type is divided or shared yet.
         """
         with self._lock:
-            if len(self._rest) < len(self.recorded):
-                self._extend()
-            if not (self._frozen or self._decided[batch_type].all()):
-                self._decide_all(batch_type, batch_size)
+            is_new = len(self._rest) < len(self.recorded)
+            if is_new or not (self._frozen or self._decided[batch_type].all()):
+                with deferred_interrupt():  # or the tables would disagree for ever
+                    self._extend()
+                    if not self._frozen:
+                        self._decide_all(batch_type, batch_size)
             return self._numbers
 
     def _decide_all(self, batch_type: np.ndarray, batch_size: np.ndarray) -> None:
@@ -443,8 +449,13 @@ class HoistedTypes:
             number = self.table.kinds.number
             kinds = tuple(number(each.shape, each.dtype) for each in cell.vectors)
             params = self.recorded.params
-            self._add(before, hoisted_part(node_type, cell, kinds, params))
-            self._add(after, rest_part(node_type, cell, kinds, params))
+            parts = (
+                (before, hoisted_part(node_type, cell, kinds, params)),
+                (after, rest_part(node_type, cell, kinds, params)),
+            )
+            with deferred_interrupt(short=True):
+                for part, made in parts:
+                    self._add(part, made)
         return True
 
 

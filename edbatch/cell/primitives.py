@@ -62,6 +62,8 @@ KEEPS_SIGN = frozenset({
     "reduce_max", "reduce_min", "reduce_sum", "reshape", "rsqrt", "select_n", "slice",
     "split", "sqrt", "squeeze", "stop_gradient", "transpose",
 })
+# Of these, what may be zero though all that it reads is above.
+UNDERFLOWS = frozenset({"div", "mul"})
 # How JAX makes an index of an integer: negative ones count from the end, or clipped.
 INDEX_STEPS = frozenset({
     "add", "clamp", CAST, "ge", "gt", "le", "lt", "max", "min", "select_n",

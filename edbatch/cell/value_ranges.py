@@ -42,6 +42,7 @@ from edbatch.cell.primitives import (
     POLE_AT_ZERO,
     RANGES,
     STOP_GRADIENT,
+    UNDERFLOWS,
     VIEWS,
 )
 
@@ -62,7 +63,9 @@ class ValueRanges:
     Attributes:
         positive: Variables that are above zero wherever they are finite. Such are the
             denominator of a softmax, and the variance of a normalisation, to which a
-            small number was added. An exponential may underflow to zero.
+            small number was added. Exponentials, products and quotients may underflow
+            to zero; numbers below the smallest normal one count as zero, to which
+            XLA rounds them on many devices.
         infinite: Variables that may be infinite or NaN though all inputs are finite.
     """
 
@@ -93,7 +96,7 @@ class ValueRanges:
     def is_positive(self, atom: Any) -> bool:
         """Tells whether a number is above zero wherever it is finite."""
         if isinstance(atom, Literal):
-            return _compares(np.greater, atom)
+            return _compares(np.greater_equal, atom, _limits(atom)[0])
         return atom in self.positive
 
     def is_infinite(self, atom: Any) -> bool:
@@ -217,9 +220,14 @@ class ValueRanges:
         return frozenset(k for k in range(ndim) if k not in axes)
 
     def _note_range(self, eqn: JaxprEqn) -> None:
-        name, out = name_of(eqn), eqn.outvars[0]
-        if not jnp.issubdtype(dtype_of(out), jnp.floating):
-            return
+        out = eqn.outvars[0]
+        if jnp.issubdtype(dtype_of(out), jnp.floating):
+            self._find_range(eqn, out)
+            if out in self._ranges:
+                self._ranges[out] = _within_limits(self._ranges[out], _limits(out))
+
+    def _find_range(self, eqn: JaxprEqn, out: Var) -> None:
+        name = name_of(eqn)
         peak = self._peak_of(eqn)
         if peak is not None:
             self._ranges[out] = (-math.inf, 0.0)
@@ -272,7 +280,7 @@ class ValueRanges:
             case "abs":
                 return 0.0, max(-lows[0], highs[0])
             case "square":
-                return 0.0, max(lows[0] ** 2, highs[0] ** 2)
+                return 0.0, max(lows[0] * lows[0], highs[0] * highs[0])
             case "integer_pow" if exponent_of(eqn) in (2, 4):
                 return 0.0, math.inf
             case "mul" if read[0] is read[1]:
@@ -283,6 +291,8 @@ class ValueRanges:
                 return _product(ranges[0], (1 / highs[1], 1 / lows[1]))
             case "div" if self.is_positive(read[1]):
                 return _product(ranges[0], (0.0, math.inf))
+            case "reduce_sum" if self._sums_peaks(eqn):
+                return 1.0, math.inf
             case "reduce_sum":
                 count = size_of(read[0]) / max(1, size_of(eqn.outvars[0]))
                 return _product(ranges[0], (count, count))
@@ -309,8 +319,7 @@ class ValueRanges:
         if not all(is_float(each) for each in (*read, *eqn.outvars)):
             return
         if (
-            (name in (*KEEPS_SIGN, "abs") and all(map(self.is_positive, read)))
-            or (name == "reduce_sum" and self._sums_peaks(eqn))
+            (_stays_positive(eqn) and all(map(self.is_positive, read)))
             or (name == "max" and any(map(self.is_positive, read)))
             or (
                 name == "add"
@@ -349,7 +358,7 @@ class ValueRanges:
 
     def _is_not_negative(self, atom: Any) -> bool:
         if isinstance(atom, Literal):
-            return _compares(np.greater_equal, atom)
+            return _compares(np.greater_equal, atom, 0)
         return self._is_exponential(atom) or atom in self._not_negative
 
 
@@ -378,10 +387,37 @@ def is_finite(array: Any) -> bool:
     return bool(np.isfinite(np.asarray(array)).all())
 
 
-def _compares(with_zero: np.ufunc, literal: Literal) -> bool:
-    """Compares a literal with zero; a NaN is neither above nor below."""
+def _compares(compare: np.ufunc, literal: Literal, number: float) -> bool:
+    """Compares a literal with a number; a NaN is neither above nor below."""
     with np.errstate(invalid="ignore"):  # NumPy warns of a NaN in bfloat16
-        return bool(np.all(with_zero(literal_value(literal), 0)))
+        return bool(np.all(compare(literal_value(literal), number)))
+
+
+def _limits(atom: Any) -> Range:
+    """The smallest normal number of a dtype, and the largest."""
+    if not jnp.issubdtype(dtype_of(atom), jnp.inexact):
+        return 1.0, math.inf
+    finfo: Any = jnp.finfo
+    info = finfo(dtype_of(atom))
+    return float(info.tiny), float(info.max)
+
+
+def _within_limits(found: Range, limits: Range) -> Range:
+    """A range of numbers as a dtype holds them, which are finite where bounds are."""
+    (low, high), (tiny, most) = found, limits
+    low, high = (
+        bound if math.isinf(bound) else min(max(bound, -most), most)
+        for bound in (low, high)
+    )
+    return (0.0 if 0 < low < tiny else low), (0.0 if -tiny < high < 0 else high)
+
+
+def _stays_positive(eqn: JaxprEqn) -> bool:
+    """Whether results are above zero if all that is read is: none underflows."""
+    name = name_of(eqn)
+    if name == CAST:
+        return _limits(eqn.outvars[0])[0] <= _limits(eqn.invars[0])[0]
+    return name == "abs" or (name in KEEPS_SIGN and name not in UNDERFLOWS)
 
 
 def _product(one: Range, two: Range) -> Range:

@@ -17,6 +17,7 @@ from jax import Array
 from edbatch.cell.members import MemberCell
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.executor.program import ProgramShape
+from edbatch.graph.constants import structure_key
 from edbatch.graph.parameter_structure import check_params
 
 _Cells = tuple[CellProgram | MemberCell, ...]
@@ -86,13 +87,18 @@ class _Latest:
     def __init__(self, leaves: list[Array], treedef: Any) -> None:
         packed: dict[CellProgram | MemberCell, Packed] = {}
         self.packed = packed
-        self._treedef = treedef
+        self._treedef, self._key = treedef, structure_key(treedef)
         # Whoever reads `packed` holds the parameters, so it is not emptied meanwhile.
         self._leaves = [weakref.ref(leaf, lambda _: packed.clear()) for leaf in leaves]
 
     def is_of(self, leaves: list[Array], treedef: Any) -> bool:
         """Tells whether these are the parameters."""
-        return treedef == self._treedef and all(
+        if treedef != self._treedef:
+            return False
+        # Where it has no static fields, equal ones have none, too.
+        if self._key is not self._treedef and self._key != structure_key(treedef):
+            return False
+        return all(
             known() is leaf for known, leaf in zip(self._leaves, leaves, strict=True)
         )
 

@@ -35,9 +35,11 @@ class ArrayKinds:
 
     def append(self, aval: Aval) -> int:
         """Numbers an array kind that is not known."""
-        self._numbers[aval] = len(self.avals)
+        number = len(self.avals)
+        # In this order: what is found has its place, wherever an exception comes.
         self.avals.append(aval)
-        return self._numbers[aval]
+        self._numbers[aval] = number
+        return number
 
     def of_value(self, value: Any) -> int:
         """Returns the number of the array kind of a concrete value.

@@ -144,6 +144,16 @@ def _value_of(argument: Any) -> Any:
     return argument.value if isinstance(argument, Constant) else argument
 
 
+def are_same(one: Any, other: Any) -> bool:
+    """Tells whether two static fields are one constant; without a hash, by ``==``."""
+    try:
+        keys = constant_key(one), constant_key(other)
+        hash(keys)
+    except TypeError:
+        return bool(one == other)
+    return keys[0] == keys[1]
+
+
 def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
     """Hash key of a structure that distinguishes 2, 2.0 and True in static fields.
 
@@ -158,6 +168,20 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
         >>> structure_key(treedef) is treedef
         True
     """
+    fields = static_fields(treedef)
+    return (treedef, *fields) if fields else treedef
+
+
+def static_fields(treedef: jax.tree_util.PyTreeDef) -> tuple[Hashable, ...]:
+    """Keys of what a structure holds beside its leaves, by `constant_key`.
+
+    Args:
+        treedef: The structure of a pytree.
+
+    Returns:
+        Static fields, and the keys of dicts unless all are texts. Those without a hash
+        are left out: they are compared by ``==``, as JAX does.
+    """
     fields = []
     waiting = [treedef]
     while waiting:
@@ -170,9 +194,9 @@ def structure_key(treedef: jax.tree_util.PyTreeDef) -> Hashable:
             named = all(isinstance(key, str) for key in of_node)
             of_node = None if named else tuple(of_node)
         if of_node is not None:
-            with suppress(TypeError):  # without a hash: compared by ==, as JAX does
+            with suppress(TypeError):
                 key = constant_key(of_node)
                 hash(key)
                 fields.append(key)
         waiting.extend(each.children())
-    return (treedef, *fields) if fields else treedef
+    return tuple(fields)

@@ -87,7 +87,7 @@ class OutputTree:
             if part[0] in ("value", "external"):
                 return (part[0], kind(part[1]))
             if part[0] == "node":
-                return (*part[:2], tuple(map(renumbered, part[2])))
+                return (*part[:2], tuple(map(renumbered, part[2])), part[3])
             if part[0] == "list":
                 return (*part[:-1], renumbered(part[-1]))
             return part

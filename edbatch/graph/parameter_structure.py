@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from edbatch.errors import PlanError, shown
+from edbatch.graph.constants import are_same, structure_key
 from edbatch.graph.parameters import ParameterPath
 
 _MADE_AGAIN = (
@@ -143,13 +144,15 @@ def static_difference(found: Any, known: Any) -> str | None:
     Returns:
         A clause; None if there is no such part.
     """
-    structure: Any = jax.tree.structure
-    waiting = [(structure(found), structure(known))]
+    structures: Any = tuple(map(jax.tree.structure, (found, known)))
+    if structure_key(structures[0]) == structure_key(structures[1]):
+        return None
+    waiting = [structures]
     while waiting:
         one, other = waiting.pop()
-        if one == other:
-            continue
         own, its = one.node_data(), other.node_data()
+        if own is None and its is None:
+            continue
         parts = [one.children(), other.children()]
         if len(parts[0]) != len(parts[1]):  # empty ones have no path
             parts = [[each for each in some if each.num_leaves] for some in parts]
@@ -158,7 +161,7 @@ def static_difference(found: Any, known: Any) -> str | None:
         if not all(issubclass(each, _CONTAINERS) for each, _ in (own, its)):
             if own[0] is not its[0]:
                 return f"{own[0].__name__} and {its[0].__name__} stand in one place"
-            if own[1] != its[1]:
+            if not are_same(own[1], its[1]):
                 return (
                     f"{own[0].__name__} differs in what is no array (its mode, after"
                     " .train() or .eval(), or a static attribute)"

@@ -1,7 +1,9 @@
 """Skeletons: the structure of what a model returns, as nested tuples.
 
 * ``("value", kind)``: a node's output; ``("external", kind)``: a concrete array;
-* ``("node", treedef, children)``: a tuple, dict or other pytree node;
+* ``("node", treedef, children, fields)``: a tuple, dict or other pytree node; fields
+  distinguishes static ones that are equal to Python (2, 2.0, True), None if there are
+  none;
 * ``("list", child)``: a Python list, whose elements are all alike. Its length may vary
   between instances, so it is kept apart, in a column of lengths, and a result has a
   `Ragged` for it, whatever the lengths are in a minibatch;
@@ -46,10 +48,15 @@ def unify(first: Skeleton, second: Skeleton) -> Skeleton:
         return second
     if first[0] == second[0] == "list":
         return ("list", unify(first[1], second[1]))
-    if first[0] == second[0] == "node" and first[1] == second[1]:
+    if first[0] == second[0] == "node" and are_alike(first, second):
         pairs = zip(first[2], second[2], strict=True)
-        return ("node", first[1], tuple(unify(a, b) for a, b in pairs))
+        return (*first[:2], tuple(unify(a, b) for a, b in pairs), first[3])
     raise Mismatch
+
+
+def are_alike(first: Skeleton, second: Skeleton) -> bool:
+    """Tells whether two pytree nodes have one structure, their children aside."""
+    return bool(first[1] == second[1] and first[3] == second[3])
 
 
 def walk(skeleton: Skeleton) -> Iterator[Skeleton]:

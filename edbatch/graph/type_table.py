@@ -384,8 +384,9 @@ class TypeTable:
             is_stored=is_stored,
         )
         facts = (cell, template, operand_kinds, external_kinds)
-        self._by_facts[call_identity(*facts)] = node_type
+        # In this order: what is found has its place, wherever an exception comes.
         self.types.append(node_type)
+        self._by_facts[call_identity(*facts)] = node_type
         return node_type
 
     def trace(self, node_type: NodeType) -> tuple[tuple[int, ...], Any]:

@@ -60,6 +60,19 @@ FINITE = {
     "noise": lambda x: jax.random.uniform(jax.random.key(0), (4,)) * x,
     "bell": lambda x: jnp.exp(-0.5 * x**2) * x,
     "exponential of a sigmoid": lambda x: jnp.log(jnp.exp(jax.nn.sigmoid(x))),
+    "small, but no zero": lambda x: jnp.log(
+        jnp.clip(x, 1e-18, 1.0) * jnp.clip(x[::-1], 1e-18, 1.0)
+    ),
+    "cast": lambda x: jnp.log(jnp.maximum(x, 1e-20).astype(jnp.bfloat16)),
+    "part of a softmax's denominator": lambda x: jnp.log(
+        jnp.exp(x - x.max()).sum() * 1e-3
+    ),
+    "squares that overflow": lambda x: (
+        x
+        + jax.lax.stop_gradient(
+            jnp.square(jnp.square(jnp.square(jnp.square(jnp.clip(x, -1e38, 1e38)))))
+        )
+    ),
     "infinite, added": lambda x: jnp.where(x > 0, x, -jnp.inf) + x,
     "largest of masked": lambda x: jnp.maximum(x, -jnp.inf) * x,
 }
@@ -80,6 +93,17 @@ POLES = {
     "ratio": lambda x: x / x.sum(),
     "log": jnp.log,
     "root": lambda x: x**0.3,
+    "square that underflows": lambda x: jnp.log(jnp.maximum(x, 1e-30) ** 2),
+    "product that underflows": lambda x: jnp.log(
+        jnp.clip(x, 1e-25, 1.0) * jnp.clip(x[::-1], 1e-25, 1.0)
+    ),
+    "quotient that underflows": lambda x: jnp.log(
+        jnp.clip(x, 1e-25, 1.0) / jnp.clip(x, 1.0, 1e25)
+    ),
+    "cast that underflows": lambda x: jnp.log(
+        jnp.maximum(x, 1e-20).astype(jnp.float16)
+    ),
+    "below the smallest normal number": lambda x: jnp.log(jnp.maximum(x, 1e-44)),
     "of zero": lambda x: x / jnp.maximum(x, 0.0),
     "masked": lambda x: x / jnp.where(x > 0, jnp.exp(x), 0.0),
     "arc": jnp.arcsin,

@@ -1,6 +1,7 @@
 """Products of external inputs are hoisted, and batched equals unbatched."""
 
 import functools
+import signal
 from dataclasses import replace
 
 import jax
@@ -12,6 +13,7 @@ from programs import make_params
 
 import edbatch as eb
 from edbatch.cell import HoistedTypes
+from edbatch.cell.hoisted_types import HoistedTable
 from edbatch.memory_planner import check_layout
 from edbatch.memory_planner.layout import plan_layout
 from edbatch.schedule.hoist import hoist
@@ -297,3 +299,33 @@ def test_each_hoisted_vector_has_its_own_row():
         if each.key.cell.endswith(".hoisted")
     ]
     assert [len(each.output_kinds) for each in hoisted] == [1, 2]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_ctrl_c_while_types_are_divided_leaves_them_whole(after, monkeypatch):
+    """What a type runs as was that of another one ever after."""
+    own = eb.batch(run_inputs, params=make_params(), compiler=ALL_HOISTED)
+    programs, add, added = minibatch(5), HoistedTable.add, 0
+
+    def add_and_press(table, node_type):
+        nonlocal added
+        found = add(table, node_type)
+        added += 1
+        if added == after:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HoistedTable, "add", add_and_press)
+        with pytest.raises(KeyboardInterrupt):
+            own.plan(programs)
+    assert added >= after
+    plan = own.plan(programs)
+    split = plan.shape.program.types.split
+    names = [each.key.cell for each in split.table]
+    assert len(split.parts) == len(names) == len({*split.parts})
+    for part, name in zip(split.parts, names, strict=True):
+        recorded = split.recorded.types[part.type_id].key.cell
+        assert name == recorded + {"whole": "", "rest": ""}.get(part.part, ".hoisted")
+    assert str(own.explain(programs))
+    assert own.decisions

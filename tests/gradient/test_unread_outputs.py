@@ -277,6 +277,23 @@ def of_memory(params, y, v):
     return params["w"].T @ jax.nn.softmax(scores)
 
 
+UNDERFLOWING = {
+    "square": lambda y, v: jnp.log(jnp.maximum(v - 1e-3 * y**2, 1e-30) ** 2),
+    "product": lambda y, v: jnp.log(
+        jnp.clip(v - y**2, 1e-25, 1.0) * jnp.clip(v - y[::-1] ** 2, 1e-25, 1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("second", UNDERFLOWING)
+def test_positive_numbers_whose_product_underflows(second, quick_compiles):
+    """It is read where the vector is large enough, and nowhere else."""
+    assert_same_where_it_is_unread(
+        lambda params, y, v: UNDERFLOWING[second](y, v + 9) * params["b"],
+        np.full(SIZE, -9, np.float32),
+    )
+
+
 ALL_MASKED = np.full(SIZE, -np.inf, np.float32)
 OVERFLOWING = {
     "exponential": lambda params, y, v: jnp.exp(y + v),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import edbatch as eb
+from edbatch.cell.jaxpr import equation_key, trace
 from edbatch.graph.constants import structure_key
 from edbatch.graph.tape import Tape
 
@@ -392,3 +393,70 @@ def test_settings_of_parameters_that_are_tuples_are_what_they_are():
     assert params["rest"] == []
     gradient = jax.grad(lambda params: batched(params, [3.0])[0])(params)
     assert gradient["layer"] == Convolution(jnp.float32(3), (3, 3))
+
+
+EQUAL = [(1, True), (True, 1), (0.0, -0.0), (2, 2.0)]
+
+
+@eb.cell
+def by_setting(box, x):
+    return box.x * x + 100 if isinstance(box.n, bool) else box.x * x / box.n
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL)
+def test_static_fields_of_parameters_that_are_equal_to_python(one, other):
+    """A plan, and what was compiled, was that of the first one."""
+    batched = eb.batch(by_setting)
+    w = jnp.float32(2)
+    for setting in (one, other, one):
+        box = Box(w, setting)
+        same([batched(box, [3.0])], [by_setting(box, 3.0)])
+        gradient = jax.grad(lambda box: batched(box, [3.0]).sum())(box)
+        alone = jax.grad(lambda box: by_setting(box, 3.0))(box)
+        assert setting == 0 or gradient.x == alone.x
+    plan = batched.plan([3.0], params=Box(w, one))
+    with pytest.raises(eb.PlanError, match="Box differs in what is no array"):
+        batched.apply(Box(w, other), plan)
+    recorded = [batched.bind(Box(w, one)).record(3.0)]
+    same([batched(Box(w, one), recorded)], [by_setting(Box(w, one), 3.0)])
+    with pytest.raises(eb.PlanError, match="Box differs in what is no array"):
+        batched(Box(w, other), recorded)
+
+
+def shown(value):
+    return type(value), repr(value)
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL)
+@pytest.mark.parametrize("as_list", [False, True])
+def test_static_fields_of_outputs_that_are_equal_to_python(one, other, as_list):
+    def model(params, instance):
+        found = Box(double(instance[0]), instance[1])
+        return [found] if as_list else found
+
+    def setting(result):
+        return shown((result.values if as_list else result).n)
+
+    batched = eb.batch(model)
+    for each in (one, other, one):
+        assert setting(batched(None, [(3.0, each), (4.0, each)])) == shown(each)
+    with pytest.raises(eb.RecordingError, match="outputs of different structure"):
+        batched(None, [(3.0, one), (4.0, other)])
+    recordings = [batched.record((3.0, each)) for each in (one, other)]
+    with pytest.raises(eb.RecordingError, match="outputs of different structure"):
+        batched(None, recordings)
+    assert [setting(batched(None, [each])) for each in recordings] == [
+        shown(one),
+        shown(other),
+    ]
+
+
+def test_equations_that_fill_with_numbers_equal_to_python_are_told_apart():
+    def fill(number):
+        def rows(table, at):
+            return table.at[at].get(mode="fill", fill_value=number)
+
+        body, _ = trace(rows, jnp.ones(3), jnp.int32(7))
+        return [equation_key(each) for each in body.equations]
+
+    assert fill(0.0) == fill(0.0) != fill(-0.0)
