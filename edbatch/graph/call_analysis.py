@@ -140,8 +140,9 @@ class CallAnalysis:
         if isinstance(value, jax.Array) and is_key(value.dtype):
             raise CellError(
                 f"cell {self.cell.name!r} received a key at {user_line()}, but keys are"
-                " no inputs of cells; leave the argument 'rng' out and pass rng=key"
-                " where the minibatch runs, or pass jax.random.key_data(key)"
+                " no inputs of cells: an argument named 'rng' is given one; name it so,"
+                " leave it out of the call and pass rng=key where the minibatch runs,"
+                " or pass jax.random.key_data(key)"
             )
         try:
             return as_input(value)
