@@ -261,7 +261,7 @@ def lay_out(
         used = sorted({*schedule.batch_type.tolist()})
         layout = state.layouts.lay_out(graph, used, laid_out, target)
     elif planner.layout == "aligned":
-        layout = laid_out(np.ones(len(graph.types), np.bool_))
+        layout = laid_out(np.ones(graph.num_types, np.bool_))
     else:
         layout = laid_out(None)
     return LaidOut(graph, schedule, layout, 1e3 * (time.perf_counter() - start))

@@ -187,16 +187,15 @@ def lay_out_in_order(
     Raises:
         PlanError: As `plan_layout`.
     """
-    types = graph.types
     start, size, width, value_row, arena_rows, in_place = _in_order(
         schedule.order,
         schedule.batch_start,
         schedule.batch_type,
-        cuts_of_types(types, sizes, widths, overheads),
+        cuts_of_types(graph, sizes, widths, overheads),
         graph.arrays,
         graph.num_values,
-        layout_tables(types),
-        len(types.avals),
+        layout_tables(graph),
+        len(graph.types.avals),
     )
     check_rows(max(arena_rows.tolist(), default=0), "arena rows")
     return Layout(

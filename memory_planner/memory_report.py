@@ -86,11 +86,13 @@ def report_memory(layout: Layout, graph: DataflowGraph) -> MemoryReport:
         >>> report_memory(layout, graph).operand_bytes
         8
     """
-    types = graph.types
-    kind_bytes = np.array([each.num_bytes for each in types.avals], np.int64)
-    slot_bytes = bytes_per_slot(types)
+    types = graph.types.types[: graph.num_types]
+    avals = graph.types.avals[: len(layout.arena_rows)]
+    num_operands = graph.types.counts[0]
+    kind_bytes = np.array([each.num_bytes for each in avals], np.int64)
+    slot_bytes = bytes_per_slot(types, avals)
     value_bytes = np.zeros(graph.num_values, np.int64)
-    for t, node_type in enumerate(types.types):
+    for t, node_type in enumerate(types):
         nodes = np.flatnonzero(graph.node_type == t)
         for leaf, kind in enumerate(node_type.output_kinds):
             value_bytes[graph.value_start[nodes] + leaf] = kind_bytes[kind]
@@ -99,9 +101,9 @@ def report_memory(layout: Layout, graph: DataflowGraph) -> MemoryReport:
     operand_bytes = int(read.sum())
     in_place_bytes = int(read[layout.in_place].sum())
     return MemoryReport(
-        operands=int(types.counts[0][chunk_type].sum()),
+        operands=int(num_operands[chunk_type].sum()),
         operands_in_place=int(layout.in_place.sum()),
-        batch_operands=int(types.counts[0][layout.batch_type].sum()),
+        batch_operands=int(num_operands[layout.batch_type].sum()),
         batch_operands_in_place=_count_whole(layout, graph),
         operand_bytes=operand_bytes,
         in_place_bytes=in_place_bytes,

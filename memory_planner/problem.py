@@ -3,12 +3,13 @@
 Compiled code takes them as one tuple.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from edbatch.graph.dataflow_graph import DataflowGraph
-from edbatch.graph.type_table import TypeTable
+from edbatch.graph.node_type import Aval, NodeType
 from edbatch.kernel import kernel
 from edbatch.memory_planner.sizes import Sizes, Widths, cut_tables
 from edbatch.schedule.schedule import Schedule
@@ -79,13 +80,12 @@ def make_problem(
         overheads: What one more chunk of each type costs, in rows; as ``sizes`` says if
             None.
     """
-    types = graph.types
     start, size, width, batch_rows = cut_batches(
         schedule.batch_start,
         schedule.batch_type,
-        *cuts_of_types(types, sizes, widths, overheads),
+        *cuts_of_types(graph, sizes, widths, overheads),
     )
-    column_kind, column_leaf, slot_bytes, slot_kind = layout_tables(types)
+    column_kind, column_leaf, slot_bytes, slot_kind = layout_tables(graph)
     value_column = _value_columns(
         graph.node_type, graph.value_start, column_leaf, graph.num_values
     )
@@ -107,12 +107,12 @@ def make_problem(
         column_leaf,
         slot_bytes,
         slot_kind,
-        len(types.avals),
+        len(graph.types.avals),
     )
 
 
 def cuts_of_types(
-    types: TypeTable,
+    graph: DataflowGraph,
     sizes: Sizes,
     widths: tuple[Widths, ...] | None = None,
     overheads: tuple[float, ...] | None = None,
@@ -120,7 +120,7 @@ def cuts_of_types(
     """Tells how the batches of each type are cut into chunks.
 
     Args:
-        types: The types, T.
+        graph: A graph of T types.
         sizes: As for `make_problem`.
         widths: As for `make_problem`.
         overheads: As for `make_problem`.
@@ -128,9 +128,9 @@ def cuts_of_types(
     Returns:
         Tables as from `cut_tables`, and which of them each type has, ``[T] int32``.
     """
-    count = len(types)
 
-    def make() -> tuple[np.ndarray, np.ndarray]:
+    def make(types: Sequence[NodeType]) -> tuple[np.ndarray, np.ndarray]:
+        count = len(types)
         own = list(
             zip(
                 [sizes.widths] * count if widths is None else widths,
@@ -144,27 +144,28 @@ def cuts_of_types(
         return cut_tables(*zip(*cuts, strict=True)), number
 
     own = sizes.widths, sizes.chunk_overhead
-    return types.derived((cuts_of_types, count, own, widths, overheads), make)
+    return graph.derived((cuts_of_types, own, widths, overheads), make)
 
 
 def layout_tables(
-    types: TypeTable,
+    graph: DataflowGraph,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns what `column_tables` and `slot_tables` do, found once."""
-    return types.derived(
-        ("tables for layouts", len(types)),  # a table of types only grows
-        lambda: (*column_tables(types), *slot_tables(types)),
+    avals = graph.types.avals
+    return graph.derived(
+        layout_tables,
+        lambda types: (*column_tables(types), *slot_tables(types, avals)),
     )
 
 
-def column_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the output columns of a model with ``T`` types.
+def column_tables(types: Sequence[NodeType]) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the output columns of ``T`` types.
 
     Returns:
         ``column_kind`` and ``column_leaf`` of `LayoutProblem`.
     """
     found: dict[tuple[int, int], dict[int, int]] = {}
-    for t, node_type in enumerate(types.types):
+    for t, node_type in enumerate(types):
         met: dict[int, int] = {}
         for leaf, kind in enumerate(node_type.output_kinds):
             column = met.get(kind, 0)
@@ -178,31 +179,41 @@ def column_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
     return np.array([kind for kind, _ in columns], np.int32), column_leaf
 
 
-def bytes_per_slot(types: TypeTable) -> np.ndarray:
-    """Returns the bytes of a row of each operand slot of a model with ``T`` types.
+def bytes_per_slot(types: Sequence[NodeType], avals: Sequence[Aval]) -> np.ndarray:
+    """Returns the bytes of a row of each operand slot of ``T`` types.
+
+    Args:
+        types: The types.
+        avals: Shape and dtype of each array kind.
 
     Returns:
         ``[T, most slots] int64``; 0 for slots that a type does not have.
     """
-    most = max((len(each.operand_kinds) for each in types.types), default=0)
+    most = max((len(each.operand_kinds) for each in types), default=0)
     found = np.zeros((len(types), most), np.int64)
-    for row, node_type in zip(found, types.types, strict=True):
+    for row, node_type in zip(found, types, strict=True):
         kinds = node_type.operand_kinds
-        row[: len(kinds)] = [types.avals[kind].num_bytes for kind in kinds]
+        row[: len(kinds)] = [avals[kind].num_bytes for kind in kinds]
     return found
 
 
-def slot_tables(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
-    """Describes the operand slots of a model with ``T`` types.
+def slot_tables(
+    types: Sequence[NodeType], avals: Sequence[Aval]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Describes the operand slots of ``T`` types.
+
+    Args:
+        types: The types.
+        avals: Shape and dtype of each array kind.
 
     Returns:
         Bytes of a row that can be read in a slice, ``[T, most slots] int64``: 0 for the
         slots of padded lists, which are stacked and therefore gathered, and for those
         that a type does not have; and the array kind, ``[T, most slots] int32``.
     """
-    slot_bytes = bytes_per_slot(types)
+    slot_bytes = bytes_per_slot(types, avals)
     slot_kind = np.zeros(slot_bytes.shape, np.int32)
-    for t, node_type in enumerate(types.types):
+    for t, node_type in enumerate(types):
         slot_kind[t, : len(node_type.operand_kinds)] = node_type.operand_kinds
         for group in node_type.template.operands:
             if group.stacked:

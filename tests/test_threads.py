@@ -1,5 +1,6 @@
 """Threads that record, plan and run with one batched function."""
 
+import sys
 import threading
 
 import jax.numpy as jnp
@@ -8,9 +9,60 @@ import pytest
 from trees import all_states, assert_equal, encode, make_params, sample_trees
 
 import edbatch as eb
+from edbatch import planning
 from edbatch.instance_results import split_instances
+from edbatch.stream.slice_variants import SliceVariants
+from edbatch.stream.type_widths import TypeWidths
 
 SIZES = eb.Sizes(widths=(4, 16))
+SCALE = jnp.float32(0.3)
+
+
+@eb.cell(static=("times",))
+def scaled(params, x, times):
+    return jnp.tanh(x * times + params)
+
+
+@eb.cell(static=("times",))
+def with_more_slots(params, values, times):
+    return jnp.tanh(sum(values) * times + params)
+
+
+def many_types(params, seed):
+    """Calls cells with constants that few other instances share."""
+    rng = np.random.default_rng(seed)
+    values = [1.0]
+    for _ in range(5):
+        values.append(scaled(params, values[-1], int(rng.integers(60))))
+    return with_more_slots(params, values[: rng.integers(2, 6)], int(rng.integers(9)))
+
+
+def of_many_types(**options):
+    return eb.batch(many_types, params=SCALE, sizes=SIZES, **options)
+
+
+@pytest.fixture
+def frequent_switches():
+    """Lets threads take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def run_in_threads(work, count):
+    """Like `in_threads`; raises the first error of a thread."""
+    errors = []
+
+    def watched(k):
+        try:
+            work(k)
+        except Exception as error:
+            errors.append(error)
+
+    in_threads(watched, count)
+    if errors:
+        raise errors[0]
 
 
 def in_threads(work, count):
@@ -44,6 +96,84 @@ def test_plans_are_made_in_other_threads():
         found = split_instances(batched.apply(params, plan), 4)
         for own, tree in zip(found, trees, strict=True):
             assert_equal(own, all_states(params, tree))
+
+
+@pytest.mark.parametrize("layout", ["schedule", "aligned", "auto"])
+def test_threads_plan_while_the_model_meets_new_types(layout, frequent_switches):
+    batched = of_many_types(planner=eb.Planner(layout=layout))
+    minibatches = [list(range(5 * k, 5 * k + 5)) for k in range(48)]
+    plans = [None] * len(minibatches)
+
+    def work(first):
+        for k in range(first, len(minibatches), 4):
+            plans[k] = batched.plan(minibatches[k])
+
+    run_in_threads(work, 4)
+    with eb.use_tiers("coarse"):
+        found = batched.apply(SCALE, plans[47])
+    expected = [many_types(SCALE, seed) for seed in minibatches[47]]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_threads_run_while_the_model_meets_new_types(frequent_switches):
+    minibatches = [[2 * k, 2 * k + 1] for k in range(4)]
+    batched, found = of_many_types(), [None] * 4
+    start = threading.Barrier(4)
+
+    def work(k):
+        start.wait()
+        found[k] = np.asarray(batched(SCALE, minibatches[k]))
+
+    with eb.use_tiers("coarse"):
+        run_in_threads(work, 4)
+    for values, seeds in zip(found, minibatches, strict=True):
+        expected = [many_types(SCALE, seed) for seed in seeds]
+        np.testing.assert_allclose(values, expected, rtol=1e-5)
+
+
+def test_loaders_plan_while_the_model_meets_new_types(frequent_switches):
+    batched = of_many_types().bind(SCALE)
+    loader = eb.Loader(batched, list(range(200)), 4, keep=False, threads=2)
+    assert sum(1 for _ in loader) == 50
+
+
+@pytest.mark.parametrize("layout", ["schedule", "aligned", "auto"])
+@pytest.mark.parametrize("stage", ["choose", "overheads", "lay_out", "slices"])
+def test_types_are_met_in_the_middle_of_planning(layout, stage, monkeypatch):
+    # Layers that differ in their parameters alone share, so types run in another table.
+    params = {"layers": [jnp.float32(k) / 9 for k in range(6)], "scale": SCALE}
+
+    def model(params, seed):
+        value = many_types(params["scale"], seed)
+        for each in params["layers"]:
+            value = scaled(each, value, 2)
+        return value
+
+    planner = eb.Planner(layout=layout)
+    batched = eb.batch(model, params=params, sizes=SIZES, planner=planner)
+    batched.plan([0])  # decides that layers share
+    types_as_they_run = batched.states.default().planning.hoisted
+    assert types_as_they_run.families()
+    owner, name = {
+        "choose": (TypeWidths, "choose"),
+        "overheads": (TypeWidths, "overheads"),
+        "lay_out": (planning, "plan_layout"),
+        "slices": (SliceVariants, "choose"),
+    }[stage]
+    original, others = getattr(owner, name), iter(range(10, 20))
+
+    def meets_types(*args, **kwargs):
+        found = original(*args, **kwargs)
+        graph = batched.graph([next(others)])
+        types_as_they_run.numbers(graph.node_type, graph.node_type)
+        return found
+
+    monkeypatch.setattr(owner, name, meets_types)
+    plan = batched.plan([1, 2, 3])
+    monkeypatch.undo()
+    found = batched.apply(params, plan)
+    expected = [model(params, seed) for seed in (1, 2, 3)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_threads_that_record_at_once_share_types():

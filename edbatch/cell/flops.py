@@ -111,9 +111,8 @@ def count_flops(graph: DataflowGraph) -> int:
     Returns:
         Multiplications and additions, unbatched, without any padding of a batch.
     """
-    nodes = np.bincount(graph.node_type, minlength=len(graph.types))
+    nodes, types = np.bincount(graph.node_type), graph.types
     return sum(
-        int(count) * type_flops(graph.types, node_type)
-        for node_type, count in zip(graph.types.types, nodes, strict=True)
-        if count
+        int(nodes[each]) * type_flops(types, types.types[each])
+        for each in np.flatnonzero(nodes).tolist()
     )

@@ -148,8 +148,8 @@ def _count_type(
     chunks = np.flatnonzero(mine[batches.of_chunk])
     first = layout.order[layout.chunk_start[chunks]]
     running = graph.node_type[first]
-    slots = layout.in_place.shape[1]
-    read = bytes_per_slot(graph.types)[running, :slots]
+    known = graph.types.types[: graph.num_types]
+    read = bytes_per_slot(known, graph.types.avals)[running]
     read = read * layout.chunk_size[chunks, None].astype(np.int64)
     in_place = layout.in_place[chunks]
     nodes = np.bincount(running, layout.chunk_size[chunks]).astype(np.int64)

@@ -1,5 +1,6 @@
 """The dataflow graph of one or more instances, as flat arrays."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -7,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edbatch.graph.flat_graph import flatten
+from edbatch.graph.node_type import NodeType
 from edbatch.graph.output_tree import Outputs, OutputTree
 from edbatch.graph.structure import GraphStructure
-from edbatch.graph.type_table import TypeTable
+from edbatch.graph.type_table import Made, TypeTable
 from edbatch.kernel import kernel
 
 MISSING = -1  # an operand, or a row of an external input, that a padded list lacks
@@ -111,6 +113,30 @@ class DataflowGraph:
     def num_instances(self) -> int:
         """Number of instances, B."""
         return len(self.instance_nodes)
+
+    @property
+    def num_types(self) -> int:
+        """Number of types, T: those that were known when it was first asked for.
+
+        The table may grow while the graph is planned. All that is made for the graph
+        by type has this length.
+        """
+        # Of two threads that ask first, one decides: `setdefault` is atomic.
+        found: int = vars(self).setdefault("_num_types", len(self.types))
+        return found
+
+    def derived(self, key: Hashable, make: Callable[[list[NodeType]], Made]) -> Made:
+        """Returns what was made of the graph's types, kept for as long as they are.
+
+        Args:
+            key: Everything that it depends on beside these types.
+            make: Makes it of the T types; see `TypeTable.derived`.
+
+        Returns:
+            The object that was made first for as many types.
+        """
+        types, count = self.types, self.num_types
+        return types.derived((key, count), lambda: make(types.types[:count]))
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

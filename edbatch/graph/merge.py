@@ -180,11 +180,12 @@ def _join_pools(
 
 def _external_slots(types: TypeTable) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first external slot of each type, and the array kind of each slot."""
+    count = len(types)
 
     def make() -> tuple[np.ndarray, np.ndarray]:
-        kinds = [each.external_kinds for each in types.types]
+        kinds = [each.external_kinds for each in types.types[:count]]
         starts = np.cumsum([0, *map(len, kinds)])
         flat = np.array([kind for each in kinds for kind in each], np.int64)
         return starts.astype(np.int64), flat
 
-    return types.derived(("external slots", len(types)), make)
+    return types.derived(("external slots", count), make)

@@ -84,12 +84,12 @@ def make_report(
         The counts; `edbatch.memory_planner.report_memory` has more. And the rows that
         chunks of each type compute, ``[T] int64``. Time O(C) in the number of chunks.
     """
-    types = graph.types
-    slot_bytes, kind_bytes = types.derived(
-        ("bytes of slots and kinds", len(types), len(types.avals)),
-        lambda: (
-            bytes_per_slot(types),
-            np.array([each.num_bytes for each in types.avals], np.int64),
+    num_kinds, avals = len(layout.arena_rows), graph.types.avals
+    slot_bytes, kind_bytes = graph.derived(
+        ("bytes of slots and kinds", num_kinds),
+        lambda types: (
+            bytes_per_slot(types, avals),
+            np.array([each.num_bytes for each in avals[:num_kinds]], np.int64),
         ),
     )
     nodes, counts, type_rows = _count(
@@ -102,7 +102,7 @@ def make_report(
         layout.chunk_size,
         layout.chunk_width,
         layout.in_place,
-        types.counts[0],
+        graph.types.counts[0],
         slot_bytes,
     )
     batches, padding, operands, in_place, read_bytes, in_place_bytes = counts
@@ -119,7 +119,7 @@ def make_report(
         operand_bytes=read_bytes,
         in_place_bytes=in_place_bytes,
         sliced_bytes=sliced_bytes,
-        arena_bytes=int(layout.arena_rows @ kind_bytes[: len(layout.arena_rows)]),
+        arena_bytes=int(layout.arena_rows @ kind_bytes),
         plan_ms=plan_ms,
     )
     return report, type_rows

@@ -78,11 +78,11 @@ def encode(
     if chunk_variant is None:
         chunk_variant = np.zeros(len(layout.chunk_start), np.int32)
     types, slices = graph.types, sorted(variants)
-    if len(types) > 1 << _TYPE_BITS or len(slices) > 1 << _RANK_BITS:
+    if graph.num_types > 1 << _TYPE_BITS or len(slices) > 1 << _RANK_BITS:
         raise PlanError(
             f"a plan may have at most {1 << _TYPE_BITS:,} types of nodes but the model"
-            f" has {len(types):,} by now; give its layers or experts stacked parameters"
-            " that cells index, and lists padded=, so that calls share types"
+            f" has {graph.num_types:,} by now; give its layers or experts stacked"
+            " parameters that cells index, and lists padded=, so that calls share types"
         )
     chunks = _Chunks(
         layout.order,
@@ -92,9 +92,9 @@ def encode(
         layout.chunk_width,
         np.array([slices.index(each) for each in variants], np.int32)[chunk_variant],
     )
-    has_member = types.derived(
-        ("types with members", len(types)),  # a table of types only grows
-        lambda: np.array([each.family is not None for each in types.types], np.bool_),
+    has_member = graph.derived(
+        "types with members",
+        lambda own: np.array([each.family is not None for each in own], np.bool_),
     )
     member = graph.node_member
     if member is None:

@@ -66,15 +66,15 @@ class LayoutChoice(TypeDecisions[bool]):
             aligned = [t for t in used if self._decided.get(t)]
         if not aligned:
             return lay_out(None)
-        mask = np.zeros(len(graph.types), np.bool_)
+        mask = np.zeros(graph.num_types, np.bool_)
         mask[aligned] = True
         return lay_out(mask)
 
     def _decide(
         self, graph: DataflowGraph, new: list[int], lay_out: LayOut, target: Target
     ) -> list[bool]:
-        nodes = np.bincount(graph.node_type, minlength=len(graph.types))
-        masks = (None, np.ones(len(graph.types), np.bool_))
+        nodes = np.bincount(graph.node_type, minlength=graph.num_types)
+        masks = (None, np.ones(graph.num_types, np.bool_))
         rows = [self._sliced_rows(graph, lay_out(mask), target) for mask in masks]
         gain = target.gather_row_ns * (rows[1] - rows[0]) - target.align_node_ns * nodes
         return (gain[new] > 0).tolist()
@@ -104,4 +104,4 @@ def count_sliced_rows(
     slots = np.array([len(each) for each in slices.variants])[slices.chunk_variant]
     types = graph.node_type[layout.order[layout.chunk_start]]
     rows = slots * np.minimum(layout.chunk_size, most)
-    return np.bincount(types, rows, len(graph.types)).astype(np.int64)
+    return np.bincount(types, rows, graph.num_types).astype(np.int64)

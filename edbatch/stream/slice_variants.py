@@ -21,7 +21,7 @@ import numpy as np
 from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.kernel import kernel
 from edbatch.memory_planner.layout import Layout
-from edbatch.memory_planner.problem import slot_tables
+from edbatch.memory_planner.problem import layout_tables
 from edbatch.sorting import distinct
 from edbatch.stream.type_decisions import TypeDecisions
 
@@ -85,10 +85,7 @@ class SliceVariants(TypeDecisions[tuple[Variant, ...]]):
         """
         if self.least_share > 1 or not layout.in_place.any():
             return Slices((GATHER,), np.zeros(len(layout.chunk_start), np.int32))
-        slot_bytes, slot_kind = graph.types.derived(
-            ("tables of slots", len(graph.types)),  # a table of types only grows
-            lambda: slot_tables(graph.types),
-        )
+        *_, slot_bytes, slot_kind = layout_tables(graph)
         keys, chunk_key, weight = _find_patterns(
             layout.in_place,
             layout.chunk_size,
@@ -112,7 +109,7 @@ class SliceVariants(TypeDecisions[tuple[Variant, ...]]):
             graph.arrays,
             slot_bytes,
             slot_kind,
-            np.zeros(len(graph.types.avals), np.int64),
+            np.zeros(len(layout.arena_rows), np.int64),
         )
         ends = {kind: end for kind, end in enumerate(rows.tolist()) if end}
         return Slices(tuple(variants), chunk_variant, num_bytes, ends)

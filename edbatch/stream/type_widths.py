@@ -109,7 +109,6 @@ class TypeWidths(TypeDecisions[Widths]):
         """
         if self.sizes.max_loops is None:
             return None
-        count = len(graph.types)
         with self.lock:
             used = set(schedule.batch_type.tolist())
             new = sorted(t for t in used if t not in self._decided)
@@ -122,7 +121,8 @@ class TypeWidths(TypeDecisions[Widths]):
                 batches = self._find_batches(graph, schedule, new)
                 self._decided |= choose_widths(batches, self.sizes, left)
             first = self.sizes.widths[:1]  # of types that have no batch here
-            return tuple(self._decided.get(t, first) for t in range(count))
+            types = range(graph.num_types)
+            return tuple(self._decided.get(t, first) for t in types)
 
     def overheads(self, graph: DataflowGraph) -> tuple[float, ...] | None:
         """Returns what one more chunk of each type costs.
@@ -133,13 +133,13 @@ class TypeWidths(TypeDecisions[Widths]):
         Returns:
             The cost in rows, by the ids of types; None where it is that of `sizes`.
         """
-        types, least = graph.types, self.sizes.chunk_overhead
+        table, least = graph.types, self.sizes.chunk_overhead
 
-        def make() -> tuple[float, ...] | None:
-            found = tuple(_chunk_overhead(each, types, least) for each in types.types)
+        def make(types: Sequence[NodeType]) -> tuple[float, ...] | None:
+            found = tuple(_chunk_overhead(each, table, least) for each in types)
             return None if set(found) <= {least} else found
 
-        return types.derived((_chunk_overhead, len(types), least), make)
+        return graph.derived((_chunk_overhead, least), make)
 
     def of(self, type_id: int) -> Widths:
         """Returns the widths of a type."""
