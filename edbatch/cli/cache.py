@@ -31,6 +31,7 @@ def cache(
     Example: edbatch cache --clear
     """
     from edbatch.compilation import cache_contents, clear_compilation_cache
+    from edbatch.compilation.cache import broken_link
 
     if clear and info:
         raise CommandError("--clear and --info are two commands; give one of them")
@@ -40,7 +41,12 @@ def cache(
             "there is no cache of compiled programs, because EDBATCH_CACHE_DIR is 'off'"
             " or there is no home folder; set EDBATCH_CACHE_DIR to a folder"
         )
-    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+    if (link := broken_link(folder)) is not None:
+        say(
+            f"Note: no program is kept in {folder}, because {link} is a link that leads"
+            " nowhere; mend the link, or set EDBATCH_CACHE_DIR to a folder"
+        )
+    elif folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
         say(
             f"Note: no program is kept in {folder}, which is no folder that can be"
             " written; set EDBATCH_CACHE_DIR to one"
@@ -49,6 +55,7 @@ def cache(
     report = {
         "folder": str(found.folder),
         "removed" if clear else "programs": found.programs,
+        "files": found.files,
         "megabytes": found.size_bytes / 1e6,
     }
     if json:

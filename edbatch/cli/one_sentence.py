@@ -45,7 +45,7 @@ class CachedCommand(OneSentenceCommand):
 
         from edbatch.compilation import open_cache
 
-        if getattr(jax.config, _JAX_FOLDER) is None:
+        if not getattr(jax.config, _JAX_FOLDER):
             folder = cache_folder()
             if folder is not None and (problem := open_cache(folder)) is not None:
                 say(f"Note: {problem}")
@@ -53,13 +53,25 @@ class CachedCommand(OneSentenceCommand):
 
 
 def cache_folder() -> Path | None:
-    """The folder in which commands keep programs: JAX's own if it was given one."""
+    """The folder in which commands keep programs: JAX's own if it was given one.
+
+    An empty name is none, to JAX too.
+
+    Raises:
+        CommandError: JAX was given the address of a remote cache.
+    """
     import jax
 
     from edbatch.compilation import default_cache_folder
 
     own = getattr(jax.config, _JAX_FOLDER)
-    return default_cache_folder() if own is None else Path(own)
+    if own and "://" in own:
+        raise CommandError(
+            f"the cache of compiled programs is a folder of this machine but {own},"
+            " which JAX was given, is an address; look after it with the tools of its"
+            " storage, or set JAX_COMPILATION_CACHE_DIR to a folder"
+        )
+    return Path(own) if own else default_cache_folder()
 
 
 class OneSentenceGroup(TyperGroup):

@@ -9,6 +9,7 @@ has its first gradient after 0.55 in place of 0.91 s for tree-lstm, 2.0 in place
 for a network of 17 types, and the fine program 1.2 and 2.2 s later.
 """
 
+import math
 import os
 import stat
 import sys
@@ -16,7 +17,6 @@ import tempfile
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,21 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from edbatch.arguments import as_path, check_number
 from edbatch.compilation.cache_key import (
-    ENTRY,
     KERNEL_CACHES_OPTION,
     cache_key_at,
     entry_of,
     has_device_plugin,
+    is_last_use,
+    is_program,
+    last_use_of,
 )
 from edbatch.errors import EdbatchError
-from edbatch.stored_programs.folder import FOLDER, FOLDER_OPTION, SUFFIX
+from edbatch.stored_programs.folder import FOLDER, FOLDER_OPTION, is_lowered
 
 FOLDER_VARIABLE = "EDBATCH_CACHE_DIR"
 OFF = "off"  # its value for no cache
 
 MAX_BYTES = 2 * 2**30
-
-_FILES = (ENTRY, f"*{SUFFIX}*")  # of compiled programs, and of lowered ones
 
 
 def default_cache_folder() -> Path | None:
@@ -167,16 +167,18 @@ class CacheContents:
     Attributes:
         folder: The folder.
         programs: How many compiled programs.
-        size_bytes: What they and the lowered ones take.
+        files: How many files: these, lowered programs, and JAX's notes of their use.
+        size_bytes: What all files take.
 
     Example:
         >>> from pathlib import Path
-        >>> CacheContents(Path("programs"), programs=3, size_bytes=4096).programs
-        3
+        >>> CacheContents(Path("programs"), programs=3, files=5, size_bytes=4096).files
+        5
     """
 
     folder: Path
     programs: int
+    files: int
     size_bytes: int
 
 
@@ -196,13 +198,13 @@ def cache_contents(folder: Path) -> CacheContents:
         ...     cache_contents(Path(folder)).programs
         0
     """
-    entries = _entries(folder)
-    programs = sum(entry.match(ENTRY) for _, _, entry in entries)
-    return CacheContents(folder, programs, sum(size for _, size, _ in entries))
+    return _counted(folder, _entries(folder))
 
 
 def clear_compilation_cache(folder: Path) -> CacheContents:
     """Removes the programs of a folder, and nothing else that is in it.
+
+    Files are known by their whole names, which hold a hash; links are left.
 
     Args:
         folder: The folder; it need not exist.
@@ -220,32 +222,58 @@ def clear_compilation_cache(folder: Path) -> CacheContents:
         ...     clear_compilation_cache(Path(folder)).programs
         0
     """
-    count, size_bytes = 0, 0
-    for _, size, entry in _entries(folder):
+    removed = []
+    for each in _entries(folder):
+        entry = each[2]
         try:
-            entry.unlink(missing_ok=True)
+            entry.unlink()
+        except FileNotFoundError:  # another process was first
+            continue
         except OSError as error:
             raise EdbatchError(
                 f"a compiled program is a file that its owner can remove but {entry}"
                 f" cannot be: {error.strerror}; usually it is another user's; name"
                 f" your own folder by {FOLDER_VARIABLE}"
             ) from error
-        count, size_bytes = count + entry.match(ENTRY), size_bytes + size
-    return CacheContents(folder, count, size_bytes)
+        removed.append(each)
+    return _counted(folder, removed)
 
 
-def _entries(folder: Path) -> list[tuple[float, int, Path]]:
-    """Returns when each file was last used, its bytes, and its path."""
+_Entry = tuple[float, int, Path]  # when a file was last used, its bytes, and its path
+
+
+def _counted(folder: Path, entries: list[_Entry]) -> CacheContents:
+    programs = sum(is_program(entry.name) for _, _, entry in entries)
+    size_bytes = sum(size for _, size, _ in entries)
+    return CacheContents(folder, programs, len(entries), size_bytes)
+
+
+def _entries(folder: Path) -> list[_Entry]:
+    """Returns the files that JAX and edbatch write, by the time of their last use.
+
+    Notes of the last use come last: JAX reads that of each program that there is.
+    """
     found = []
-    for entry in chain.from_iterable(map(folder.glob, _FILES)):
+    for name in _names(folder):
+        is_note = is_last_use(name)
+        if not (is_note or is_program(name) or is_lowered(name)):
+            continue
         try:
-            status = entry.stat()
+            status = (folder / name).lstat()
         except OSError:  # another process removed it
             continue
-        if stat.S_ISDIR(status.st_mode):  # not one of JAX's
+        if not stat.S_ISREG(status.st_mode):  # a folder or a link is somebody's own
             continue
-        found.append((max(status.st_atime, status.st_mtime), status.st_size, entry))
+        used = max(status.st_atime, status.st_mtime)
+        found.append((math.inf if is_note else used, status.st_size, folder / name))
     return sorted(found)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # there is none, or it cannot be read
+        return []
 
 
 def _remove_oldest(folder: Path, max_bytes: int) -> None:
@@ -256,6 +284,8 @@ def _remove_oldest(folder: Path, max_bytes: int) -> None:
             return
         try:
             entry.unlink(missing_ok=True)
+            if is_program(entry.name):
+                last_use_of(entry).unlink(missing_ok=True)
         except OSError:
             continue
         total -= size
@@ -263,12 +293,20 @@ def _remove_oldest(folder: Path, max_bytes: int) -> None:
 
 def _write_problem(folder: Path) -> str | None:
     """Says why a folder cannot be written; None if it can, and then it exists."""
+    if (link := broken_link(folder)) is not None:
+        return f"{link} is a link that leads nowhere"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return None
     except OSError as error:
         return error.strerror or str(error)
+
+
+def broken_link(folder: Path) -> Path | None:
+    """Returns the link on a folder's path that leads nowhere, or to itself."""
+    on_the_way = (folder, *folder.parents)
+    return next((x for x in on_the_way if x.is_symlink() and not x.exists()), None)
 
 
 class _BadEntries:

@@ -6,6 +6,7 @@ versions.
 """
 
 import pkgutil
+import re
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,11 @@ import jax
 
 from edbatch.stored_programs.folder import FOLDER_OPTION
 
-ENTRY = "*-cache"  # files of compiled programs
+_SUFFIX = "-cache"  # of the files of compiled programs
+# JAX names a file by the module and the hash of the key; with a bound of its own for
+# the folder, another beside it says when the program was last used.
+_PROGRAM = re.compile(rf".+-[0-9a-f]{{64}}{_SUFFIX}", re.DOTALL)
+_LAST_USE = re.compile(r".+-[0-9a-f]{64}-atime", re.DOTALL)
 KERNEL_CACHES_OPTION = "jax_persistent_cache_enable_xla_caches"
 _PLUGINS = "jax_plugins"  # a namespace of modules, and a group of entry points
 
@@ -43,7 +48,22 @@ def cache_key_at(frame: FrameType | None) -> str | None:
 def entry_of(key: str) -> Path | None:
     """Returns the file of a compiled program; None if there is no cache."""
     folder = getattr(jax.config, FOLDER_OPTION)
-    return None if folder is None else Path(folder, ENTRY.replace("*", key))
+    return Path(folder, key + _SUFFIX) if folder else None
+
+
+def is_program(name: str) -> bool:
+    """Tells whether a file of this name is a compiled program of JAX's cache."""
+    return _PROGRAM.fullmatch(name) is not None
+
+
+def is_last_use(name: str) -> bool:
+    """Tells whether a file of this name says when JAX last used a program."""
+    return _LAST_USE.fullmatch(name) is not None
+
+
+def last_use_of(entry: Path) -> Path:
+    """Returns the file that says when JAX last used a program; it need not exist."""
+    return entry.with_name(f"{entry.name.removesuffix(_SUFFIX)}-atime")
 
 
 def path_in_keys() -> str:

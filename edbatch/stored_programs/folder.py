@@ -7,6 +7,7 @@ moved there, so that another process sees a whole file or none.
 
 import hashlib
 import os
+import re
 import tempfile
 import warnings
 from contextlib import suppress
@@ -16,9 +17,19 @@ import jax
 
 FOLDER_OPTION = "jax_compilation_cache_dir"
 _IS_ON = "jax_enable_compilation_cache"
-SUFFIX = "-stablehlo"  # of the files; of one that is being written, with more behind it
+_SUFFIX = "-stablehlo"
+# Notes of fine and coarse programs name their tier. Of a file that is being written,
+# eight characters of `tempfile` stand behind the name.
+_FILE = re.compile(
+    rf"edbatch-(?:coarse-|fine-)?[0-9a-f]{{64}}{_SUFFIX}(?:[a-z0-9_]{{8}})?"
+)
 
 _HASH_BYTES = 32
+
+
+def is_lowered(name: str) -> bool:
+    """Tells whether a file of this name is one that `Folder` writes."""
+    return _FILE.fullmatch(name) is not None
 
 
 class Folder:
@@ -104,7 +115,7 @@ class Folder:
 
     def _file(self, key: str) -> Path:
         assert self.path is not None, "a folder is used"
-        return self.path / f"edbatch-{key}{SUFFIX}"
+        return self.path / f"edbatch-{key}{_SUFFIX}"
 
     def _warn(self, problem: str) -> None:
         if not self._warned:

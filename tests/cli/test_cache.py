@@ -6,6 +6,8 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+HASH = "0123456789abcdef" * 4
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -53,13 +55,43 @@ def test_jaxs_own_setting_is_respected(edbatch, folder, tmp_path):
 def test_it_shows_the_folder_that_jax_was_given(edbatch, folder, tmp_path):
     own = tmp_path / "jax"
     own.mkdir()
-    (own / "one-cache").write_text("a program")
-    (own / "two-cache").mkdir()  # not JAX's
+    (own / f"one-{HASH}-cache").write_text("a program")
+    (own / f"edbatch-{HASH}-stablehlo").write_text("a lowered one")
+    (own / f"two-{HASH}-cache").mkdir()  # not JAX's
+    (own / "dataset-cache").write_text("mine")
     jax.config.update("jax_compilation_cache_dir", str(own))
     report = json.loads(edbatch("cache", "--json").stdout)
-    assert report["folder"] == str(own) and report["programs"] == 1
-    assert json.loads(edbatch("cache", "--clear", "--json").stdout)["removed"] == 1
-    assert [each.name for each in own.iterdir()] == ["two-cache"]
+    assert report["folder"] == str(own)
+    assert (report["programs"], report["files"]) == (1, 2)
+    removed = json.loads(edbatch("cache", "--clear", "--json").stdout)
+    assert (removed["removed"], removed["files"]) == (1, 2)
+    left = sorted(each.name for each in own.iterdir())
+    assert left == ["dataset-cache", f"two-{HASH}-cache"]
+
+
+def test_an_empty_name_of_jaxs_folder_is_none(edbatch, folder, tmp_path, monkeypatch):
+    jax.config.update("jax_compilation_cache_dir", "")
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / f"mine-{HASH}-cache"
+    own.write_text("")
+    cleared = json.loads(edbatch("cache", "--clear", "--json").stdout)
+    assert cleared["folder"] == str(folder) and own.exists()
+    edbatch("inspect", "zoo:tree-lstm-2type")
+    assert jax.config.jax_compilation_cache_dir == str(folder)
+
+
+def test_a_remote_cache_is_refused(assert_fails, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jax.config.update("jax_compilation_cache_dir", "gs://bucket/programs")
+    assert_fails(r"this machine but gs://bucket/programs, which JAX .*address", "cache")
+
+
+@pytest.mark.parametrize("target", ["nowhere", "programs"])
+def test_a_broken_link_is_told(edbatch, folder, tmp_path, target):
+    folder.symlink_to(tmp_path / target)
+    result = edbatch("cache")
+    assert result.exit_code == 0
+    assert "a link that leads nowhere; mend" in " ".join(result.stderr.split())
 
 
 def test_a_file_in_place_of_the_folder_is_told(edbatch, folder):

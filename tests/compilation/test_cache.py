@@ -15,6 +15,7 @@ from edbatch.compilation import (
     default_cache_folder,
 )
 
+HASH = "0123456789abcdef" * 4
 PROGRAM = """
 import sys
 import jax, jax.numpy as jnp
@@ -159,24 +160,82 @@ def test_another_folder_takes_effect(tmp_path, restored):
 
 def test_what_was_not_used_for_longest_is_removed(tmp_path, restored):
     for k, name in enumerate(["b", "c", "a"]):
-        entry = tmp_path / f"{name}-cache"
+        entry = tmp_path / f"{name}-{HASH}-cache"
         entry.write_bytes(b"x" * 100)
         os.utime(entry, (k, k))
-    for k, name in enumerate(["old", "new", "written"]):
-        lowered = tmp_path / f"edbatch-{name}-stablehlo{'x' * (name == 'written')}"
+    names = ("", ""), ("fine-", ""), ("coarse-", "ab_1x9yz")  # one is being written
+    names = [f"edbatch-{tier}{HASH}-stablehlo{more}" for tier, more in names]
+    for k, name in enumerate(names):
+        lowered = tmp_path / name
         lowered.write_bytes(b"x" * 10)
         os.utime(lowered, (3 * k, 3 * k))
     (tmp_path / "other").write_bytes(b"x" * 1000)
     eb.use_compilation_cache(tmp_path, max_bytes=225)
     left = sorted(each.name for each in tmp_path.iterdir())
-    lowered = ["edbatch-new-stablehlo", "edbatch-written-stablehlox"]
-    assert left == ["a-cache", "c-cache", *lowered, "other"]
+    kept = [f"a-{HASH}-cache", f"c-{HASH}-cache", *names[1:], "other"]
+    assert left == sorted(kept)
     found = cache_contents(tmp_path)
-    assert (found.programs, found.size_bytes) == (2, 220)
+    assert (found.programs, found.files, found.size_bytes) == (2, 4, 220)
     removed = clear_compilation_cache(tmp_path)
-    assert (removed.programs, removed.size_bytes) == (2, 220)
+    assert removed == found
     assert [each.name for each in tmp_path.iterdir()] == ["other"]
     assert cache_contents(tmp_path / "none").programs == 0
+
+
+def test_files_of_others_are_left(tmp_path, restored):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"x" * 1000)
+    own = [
+        "dataset-cache",
+        f"model-{HASH[1:]}-cache",
+        f"model-{HASH.upper()}-cache",
+        "model-stablehlo.mlir",
+        f"edbatch-{HASH}-stablehlo.mlir",
+        f"edbatch-{HASH}-stablehlo-and-my-notes",
+        "my-atime",
+    ]
+    for name in own:
+        (programs / name).write_bytes(b"x" * 1000)
+    links = ["link-cache", f"link-{HASH}-cache", f"edbatch-{HASH}-stablehlo"]
+    for name in links:
+        (programs / name).symlink_to(kept)
+    eb.use_compilation_cache(programs, max_bytes=0)
+    assert clear_compilation_cache(programs).files == 0
+    assert sorted(each.name for each in programs.iterdir()) == sorted(own + links)
+
+
+def test_jaxs_notes_of_the_last_use_go_with_their_programs(tmp_path, restored):
+    for k, name in enumerate("ab"):
+        for kind in ("cache", "atime"):
+            (tmp_path / f"{name}-{HASH}-{kind}").write_bytes(b"x" * 8)
+        os.utime(tmp_path / f"{name}-{HASH}-cache", (k, k))
+    (tmp_path / f"gone-{HASH}-atime").write_bytes(b"x" * 8)
+    eb.use_compilation_cache(tmp_path, max_bytes=32)
+    left = sorted(each.name for each in tmp_path.iterdir())
+    assert left == [f"b-{HASH}-atime", f"b-{HASH}-cache", f"gone-{HASH}-atime"]
+    removed = clear_compilation_cache(tmp_path)
+    assert (removed.programs, removed.files, removed.size_bytes) == (1, 3, 24)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_all_that_a_process_writes_is_known(tmp_path):
+    run(tmp_path)
+    written = [each for each in tmp_path.iterdir() if each.is_file()]
+    assert cache_contents(tmp_path).files == len(written) > 8
+    clear_compilation_cache(tmp_path)
+    assert not [each for each in tmp_path.iterdir() if each.is_file()]
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+@pytest.mark.parametrize("target", ["nowhere", "link"])
+def test_a_folder_that_is_a_broken_link(tmp_path, restored, target, below):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / target)
+    with pytest.warns(UserWarning, match=r"link is a link that leads nowhere; name an"):
+        assert eb.use_compilation_cache(link / below) is None
+    assert cache_contents(link / below).files == 0
 
 
 def test_options_are_checked():
