@@ -53,10 +53,11 @@ def calibrate(
     Example: edbatch calibrate --workload lattice-lstm --hidden 128 --out costs.json
     """
     from edbatch.benchmark.minibatches import with_arrays
-    from edbatch.cli.output_file import check_writable
+    from edbatch.cli.output_file import check_distinct, check_writable
     from edbatch.cli.task import load_task
 
     check_writable("--out", out)
+    check_distinct({"--out": out}, {"--data": task_options.data})
     task_options.check_hidden(hidden)
     task = load_task(task_options, seed, 2 * batch_size * minibatches)
     hidden = None if task_options.model is not None else hidden or 128

@@ -174,11 +174,13 @@ def compare(
                     " --memory was given as well; leave one out of compare"
                 )
     if plot is not None:
-        from edbatch.cli.output_file import check_writable
+        from edbatch.cli.output_file import check_distinct, check_writable
         from edbatch.cli.pictures import check_suffix
 
         check_suffix(plot)
         check_writable("--plot", plot)
+        read = {"--data": task_options.data, "--policy": policy}
+        check_distinct({"--plot": plot}, read)
     learned = get_policy(policy)
     if held_out and task_options.model is None and not task_options.data:
         raise CommandError(

@@ -56,7 +56,7 @@ def explain(
 
     import edbatch as eb
     from edbatch.cli.minibatches import draw, say_if_repeated
-    from edbatch.cli.output_file import check_writable
+    from edbatch.cli.output_file import check_distinct, check_writable
     from edbatch.cli.task import load_task
     from edbatch.policies import get_policy, load_costs
 
@@ -67,6 +67,8 @@ def explain(
 
         check_suffix(plot)
         check_writable("--plot", plot)
+        read = {"--data": task_options.data, "--policy": policy, "--costs": costs}
+        check_distinct({"--plot": plot}, read)
     chosen = get_policy(policy)
     known = None if costs is None else load_costs(costs)
     task = load_task(task_options, seed, batch_size, hidden or 128)

@@ -104,10 +104,11 @@ def _reject(what_it_does: str, **given: Any) -> None:
 
 
 def _inspect_policy(file: str, states: int, plot: Path | None, *, json: bool) -> None:
-    from edbatch.cli.output_file import check_writable
+    from edbatch.cli.output_file import check_distinct, check_writable
     from edbatch.policies.files.policy_file import policy_text
 
     check_writable("--plot", plot)
+    check_distinct({"--plot": plot}, {"FILE": file})
     policy = _find(file)
     if plot is not None:
         from edbatch.cli.pictures import draw_policy

@@ -1,10 +1,17 @@
 """Files that commands write: checked before the work."""
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from edbatch.cli.one_sentence import CommandError
+
+# Suffixes of files that commands write, and no reader takes from a folder.
+_NO_DATA = (".csv", ".npz", ".png", ".pdf", ".svg", ".checkpoint")
+_OWN_JSON = b'{\n"format": "edbatch-'  # how policies and costs begin
+_Input = str | Path | Iterable[Path] | None
 
 
 def check_writable(option: str, path: Path | None) -> None:
@@ -44,6 +51,75 @@ def check_writable(option: str, path: Path | None) -> None:
             f"{option} names a file in a writable folder but none can be made in"
             f" {folder} ({error.strerror}); name another"
         ) from error
+
+
+def check_distinct(
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, _Input]
+) -> None:
+    """Checks before long work that no file is written over another one of the command.
+
+    Devices and pipes are no conflict, nor is a policy's name.
+
+    Args:
+        outputs: The file that each option writes; None where there is none.
+        inputs: What each option reads: a file, a folder, several, or None.
+
+    Raises:
+        CommandError: Two outputs are one file, or an output is an input or would
+            replace a file that is read from a folder.
+    """
+    written = {
+        option: path
+        for option, path in outputs.items()
+        if path is not None and (path.is_file() or not path.exists())
+    }
+    for (one, path), (other, its) in combinations(written.items(), 2):
+        if _is_same(path, its):
+            raise CommandError(
+                f"{one} and {other} name the same file, {path}; give each its own"
+            )
+    for option, read in inputs.items():
+        for source in _paths(read):
+            for one, path in written.items():
+                if path.exists() and _is_read_from(source, path):
+                    raise CommandError(
+                        f"{one} names a file to write but {option} reads {path};"
+                        " name another file"
+                    )
+
+
+def _paths(read: _Input) -> Iterator[Path]:
+    from edbatch.policies.registry import is_policy_name
+
+    if isinstance(read, str):
+        if not is_policy_name(read):
+            yield Path(read)
+    elif isinstance(read, Path):
+        yield read
+    elif read is not None:
+        yield from read
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _is_read_from(source: Path, path: Path) -> bool:
+    """Whether an existing file is what a path stands for, or one of its files."""
+    if not source.is_dir():
+        return _is_same(source, path)
+    inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(source))
+    return inside and _may_be_data(path)
+
+
+def _may_be_data(path: Path) -> bool:
+    """Whether a reader may take a file of a folder; none takes what edbatch wrote."""
+    if path.name.startswith(".") or path.suffix.lower() in _NO_DATA:
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_OWN_JSON)) != _OWN_JSON
 
 
 def make_folder(option: str, folder: Path) -> None:

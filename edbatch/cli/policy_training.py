@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from edbatch.cli.console import progress_bar, say, stage
-from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import check_writable
 
 if TYPE_CHECKING:
@@ -48,18 +47,13 @@ class LogFiles:
         """Finds the files for what was given, and checks them before long work.
 
         Raises:
-            EdbatchError: One cannot be written, or is the policy's, or tensorboardX is
-                not installed.
+            EdbatchError: One cannot be written, or tensorboardX is not installed.
         """
         from edbatch.metric_log import check_tensorboard
 
         # A device or a pipe has no place beside it.
         if metrics is None and out is not None and (out.is_file() or not out.exists()):
             metrics = out.with_name(f"{out.name}.metrics.csv")
-        if metrics is not None and out is not None and metrics == out:
-            raise CommandError(
-                f"--metrics and --out name the same file, {out}; give each its own"
-            )
         check_writable("--metrics", metrics)
         if tensorboard is not None:
             from edbatch.cli.output_file import make_folder

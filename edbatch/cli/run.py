@@ -78,15 +78,19 @@ def run(
     import numpy as np
 
     from edbatch.cli.batched_run import run_batched
-    from edbatch.cli.output_file import check_writable
+    from edbatch.cli.output_file import check_distinct, check_writable
     from edbatch.cli.params_file import check_vocabulary, read_arrays, save_arrays
     from edbatch.cli.params_file import save_params as save
     from edbatch.cli.task import find_workload
     from edbatch.policies import get_policy
 
-    chosen = get_policy(policy)
     check_writable("--out", out)
     check_writable("--save-params", save_params)
+    check_distinct(
+        {"--out": out, "--save-params": save_params},
+        {"--data": data, "--params": params, "--policy": policy},
+    )
+    chosen = get_policy(policy)
     vocabulary, arrays = None, None
     sizes: dict[str, int] = {}
     if params is not None:

@@ -115,7 +115,7 @@ def train_policy(
 
     Example: train-policy --workload tree-lstm --data trees.ptb --out tree.json
     """
-    from edbatch.cli.output_file import check_writable
+    from edbatch.cli.output_file import check_distinct, check_writable
     from edbatch.cli.policy_training import LogFiles, train
     from edbatch.cli.task import load_task
     from edbatch.policies import load_costs
@@ -124,6 +124,11 @@ def train_policy(
     serving_options.check_given(context, serving_, _OF_MINIBATCHES)
     check_writable("--out", out)
     logs = LogFiles.of(out, log.metrics, log.tensorboard, resume=resume)
+    beside = None if out is None or serving_ else _beside(out)
+    check_distinct(
+        {"--out": out, "--metrics": logs.csv, "the checkpoint of --out": beside},
+        {"--data": task_options.data, "--costs": costs},
+    )
     if serving_:
         train_serving(
             task_options,
@@ -183,7 +188,7 @@ def _checkpoint(out: Path | None, resume: bool, settings: "Settings") -> Path | 
         )
     if out is None:
         return None
-    found = out.with_name(f"{out.name}.checkpoint")
+    found = _beside(out)
     if resume and not found.exists():
         raise CommandError(
             f"--resume goes on from {found}, which an interrupted training leaves, but"
@@ -194,6 +199,10 @@ def _checkpoint(out: Path | None, resume: bool, settings: "Settings") -> Path | 
     if resume:
         check_checkpoint(found, settings.as_json())
     return found
+
+
+def _beside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.checkpoint")
 
 
 def _record(
