@@ -15,12 +15,14 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 EXIT_INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 _COMMANDS = ("edbatch", "train-policy")
 _SHOW_CURSOR = "\x1b[?25h\r\n"  # progress bars hide it
 _ending = threading.Lock()
+TO_REMOVE: list[str] = []  # files that must not outlive the process
 
 
 def is_command() -> bool:
@@ -69,6 +71,9 @@ def _end(number: int, frame: FrameType | None) -> None:
         os.write(2, line.encode())
     except OSError:
         pass  # nobody reads
+    for path in TO_REMOVE:
+        with suppress(OSError):
+            os.unlink(path)
     os._exit(EXIT_INTERRUPTED)
 
 

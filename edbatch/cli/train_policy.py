@@ -115,6 +115,7 @@ def train_policy(
 
     Example: train-policy --workload tree-lstm --data trees.ptb --out tree.json
     """
+    from edbatch.cli.only_writer import only_writer
     from edbatch.cli.output_file import check_distinct, check_writable
     from edbatch.cli.policy_training import LogFiles, train
     from edbatch.cli.task import load_task
@@ -129,6 +130,8 @@ def train_policy(
         {"--out": out, "--metrics": logs.csv, "the checkpoint of --out": beside},
         {"--data": task_options.data, "--costs": costs},
     )
+    context.with_resource(only_writer("--out", out))
+    context.with_resource(only_writer("--metrics", log.metrics))
     if serving_:
         train_serving(
             task_options,
