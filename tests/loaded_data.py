@@ -1,5 +1,6 @@
 """Data sets and transforms that worker processes of a loader read."""
 
+import atexit
 import os
 import signal
 import time
@@ -58,6 +59,9 @@ def fail(error):
     if error == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if error == "exits":
+        raise SystemExit(3)
+    if error == "exits slowly":
+        atexit.register(time.sleep, 2)
         raise SystemExit(3)
     if error == "hangs":
         time.sleep(600)

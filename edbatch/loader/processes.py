@@ -26,11 +26,19 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from edbatch.errors import LoaderError, shown
-from edbatch.loader.worker import PROTOCOL, Failure, Task, WorkerTraceback, serve
+from edbatch.loader.worker import (
+    PROTOCOL,
+    STARTED,
+    Failure,
+    Task,
+    WorkerTraceback,
+    serve,
+)
 
 PROCESS_NAME = "edbatch-loader"
 _POLL_S = 0.05  # in which a wait finds out that nobody wants the answer any more
 _GRACE_S = 1.0  # for a worker to end by itself
+_EXIT_S = 10.0  # for one that has closed its pipe, and runs what is left at its exit
 _starting = threading.Lock()
 
 
@@ -45,7 +53,7 @@ class _Worker:
         self.process = process
         self.connection = connection
         self.waiting = 0  # tasks sent whose answers were not read
-        self.answered = False
+        self.started = False
 
     def send(self, message: bytes) -> None:
         self.waiting += 1
@@ -68,8 +76,10 @@ class _Worker:
                     number, answer = pickle.loads(self.connection.recv_bytes())
                 except OSError:
                     raise EOFError from None
+                self.started = True
+                if number == STARTED:
+                    continue
                 self.waiting -= 1
-                self.answered = True
                 if number == serial:
                     return answer
             elif ready:
@@ -259,8 +269,9 @@ def _end(workers: list[_Worker]) -> None:
 
 def _ended(worker: _Worker, numbers: list[int]) -> LoaderError:
     """The error for a process that has ended by itself."""
-    worker.process.join(_GRACE_S)
+    worker.process.join(_EXIT_S)
     code = worker.process.exitcode
+    how = "closed its pipe" if code is None else f"ended with exit code {code}"
     which = f"instances {numbers[0]} to {numbers[-1]}"
     if sorted(numbers) != list(range(numbers[0], numbers[0] + len(numbers))):
         which = f"a minibatch with instance {numbers[0]}"
@@ -271,15 +282,15 @@ def _ended(worker: _Worker, numbers: list[int]) -> LoaderError:
             f" {name} ended one while it had {which} to record; usually the system had"
             " no memory left; use fewer workers, or smaller minibatches"
         )
-    if not worker.answered:
+    if not worker.started:
         return LoaderError(
-            f"a worker process of a loader ended with exit code {code} before it had"
-            " recorded anything, and has said on stderr why; usually the script starts"
-            " workers whenever it is imported; put what it does below"
+            f"a worker process of a loader {how} before it had recorded"
+            " anything, and has said on stderr why; usually the script starts workers"
+            " whenever it is imported; put what it does below"
             ' if __name__ == "__main__":'
         )
     return LoaderError(
         f"a worker process of a loader records until the loader is closed, but one"
-        f" ended with exit code {code} while it had {which} to record; usually the"
-        " data set or the model ends the process; let it raise an exception"
+        f" {how} while it had {which} to record; usually the data set or the model"
+        " ends the process; let it raise an exception"
     )

@@ -6,6 +6,7 @@ starts no client of XLA, and holds no memory of a GPU.
 
 import pickle
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ SETTINGS = (
     "jax_numpy_rank_promotion",
     "jax_default_prng_impl",
 )
+STARTED = 0  # the number of a message that answers no task
 PROTOCOL = 5
 
 
@@ -108,10 +110,12 @@ def serve(connection: Connection, setup: bytes) -> None:
 
     Args:
         connection: Brings a serial number and a `Task`; takes the number and a list of
-            `PackedGraph`, or a `Failure`.
+            `PackedGraph`, or a `Failure`. First it takes that the process has started.
         setup: A pickled `Setup`.
     """
     worker = None
+    with suppress(OSError):
+        connection.send_bytes(pickle.dumps((STARTED, None), PROTOCOL))
     while True:
         try:
             received = connection.recv_bytes()

@@ -313,12 +313,14 @@ def test_an_exception_that_cannot_travel(params):
     [
         ("killed", "but SIGKILL ended one while it had .* usually the system had no"),
         ("exits", "one ended with exit code 3 while it had .* usually the data set or"),
+        ("exits slowly", "one ended with exit code 3 while it had .* the data set or"),
     ],
 )
+@pytest.mark.parametrize("bad", [0, 30])
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_worker_that_ends(params, error, message, keep):
+def test_a_worker_that_ends(params, error, message, bad, keep):
     batched = new_batched(encode, params)
-    data = Failing(40, 30, error)
+    data = Failing(40, bad, error)
     with pytest.raises(eb.LoaderError, match=message):
         loader = eb.Loader(batched, data, 2, shuffle=False, keep=keep, workers=2)
         list(loader)
