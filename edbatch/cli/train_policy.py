@@ -16,7 +16,7 @@ from edbatch.ctrl_c import EXIT_INTERRUPTED
 if TYPE_CHECKING:
     from edbatch.cli.task import Task
     from edbatch.graph import GraphStructure
-    from edbatch.policies import StateMachine, TrainingRecord
+    from edbatch.policies import CostModel, StateMachine, TrainingRecord
     from edbatch.policies.fsm.settings import Settings
 
     BySize = dict[int, list[GraphStructure]]
@@ -147,7 +147,7 @@ def train_policy(
         return
     settings = training.settings(seed)
     measured = None if costs is None else load_costs(costs)
-    checkpoint = _checkpoint(out, resume, settings)
+    checkpoint = _checkpoint(out, resume, settings, measured)
     from edbatch.cli.minibatches import samples_to_divide
 
     samples = samples_to_divide(batch_size * minibatches)
@@ -180,7 +180,9 @@ def train_policy(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _checkpoint(out: Path | None, resume: bool, settings: "Settings") -> Path | None:
+def _checkpoint(
+    out: Path | None, resume: bool, settings: "Settings", costs: "CostModel | None"
+) -> Path | None:
     """The file beside the policy that an interrupted training goes on from."""
     from edbatch.policies.fsm.checkpoint import check_checkpoint
 
@@ -200,7 +202,7 @@ def _checkpoint(out: Path | None, resume: bool, settings: "Settings") -> Path | 
             + "; start it without --resume"
         )
     if resume:
-        check_checkpoint(found, settings.as_json())
+        check_checkpoint(found, settings.as_json(), costs)
     return found
 
 

@@ -272,7 +272,7 @@ class CostModel:
         hint = nearest(str(key), map(str, self.types))
         raise PolicyError(
             f"costs are those of the cells that were measured but {str(key)!r} was not;"
-            f" {hint} Run edbatch calibrate for this model"
+            f" {hint}; run edbatch calibrate for this model"
         )
 
     def _batches_us(self, place: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
 from edbatch.limits import check_archive, parse_json
+from edbatch.policies.cost.model import CostModel
 from edbatch.policies.files.whole_file import write_whole
 from edbatch.policies.fsm.evaluator import EvalResult
 from edbatch.policies.fsm.machine_state import MachineState
@@ -30,6 +31,10 @@ from edbatch.policies.smooth_bound.weights import BoundWeights
 
 # Settings that are digests.
 _MINIBATCHES = ("graphs", "held_out")
+_OTHER_COSTS = (
+    "training resumes with the costs that it began with but others are given now, or"
+    " only one of the two has any; give the same, or start again without --resume"
+)
 
 
 @dataclass
@@ -149,18 +154,30 @@ def load_checkpoint(
     return state
 
 
-def check_checkpoint(path: str | PathLike[str], settings: dict[str, Any]) -> None:
+def check_checkpoint(
+    path: str | PathLike[str],
+    settings: dict[str, Any],
+    costs: CostModel | None = None,
+) -> None:
     """Checks a checkpoint before there are minibatches to load it with.
 
     Args:
         path: The file.
         settings: As for `load_checkpoint`; those that are left out are not compared.
+        costs: Measured costs, if the training is by costs. The types of the model are
+            not known yet: those that it began with are to be among these.
 
     Raises:
         PolicyError: As by `load_checkpoint`.
     """
     _, theirs = _read(Path(path))
     _check_settings(theirs, settings)
+    began = theirs.get("costs")
+    if began is None and costs is None:
+        return
+    known = [] if costs is None else costs.batch_weights(costs.types).tolist()
+    if not known or not isinstance(began, list) or any(x not in known for x in began):
+        raise PolicyError(_OTHER_COSTS)
 
 
 def _read(path: Path) -> tuple[TrainingState, dict[str, Any]]:
@@ -190,6 +207,8 @@ def _check_settings(theirs: dict[str, Any], settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         if theirs.get(name) == value:
             continue
+        if name == "costs":
+            raise PolicyError(_OTHER_COSTS)
         if name in _MINIBATCHES:
             raise PolicyError(
                 "training resumes on the minibatches that it began with but those in"

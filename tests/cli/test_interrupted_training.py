@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from rich.progress import Progress
 from training_commands import LATTICES, TREES, evaluations, load
 
-from edbatch.policies import warm_up
+from edbatch.graph import TypeKey
+from edbatch.policies import CostModel, load_costs, warm_up
 from edbatch.policies.fsm import episode
 
 
@@ -129,15 +131,48 @@ def test_what_is_wrong_with_a_checkpoint_is_said(
     )
     for message, name, value in wrong:
         assert_fails(message, *LATTICES, *resume, name, value)
+    others = tmp_path.with_suffix(".costs.json")
+    CostModel((TypeKey("a", "", 0),), (4,), ((2.5,),), (1,), (1.0,)).save(others)
+    wrong = (*wrong[:2], ("costs that it began with", "--costs", others))
     with monkeypatch.context() as patch:  # before anything is recorded
         patch.setattr("edbatch.cli.train_policy._record", None)
-        for message, name, value in wrong[:2]:
+        for message, name, value in wrong:
             assert_fails(message, *LATTICES, *resume, name, value)
         (tmp_path / "lattice.json.checkpoint").write_text("hello")
         assert_fails("lattice.json.checkpoint", *LATTICES, *resume)
     # Without --resume a training begins anew, whatever lies there.
     assert edbatch(*LATTICES, "--out", out).exit_code == 0
     assert {*tmp_path.iterdir()} == {out, tmp_path / "lattice.json.metrics.csv"}
+
+
+def test_a_training_by_costs_is_resumed_by_the_same(
+    edbatch, assert_fails, tmp_path, monkeypatch
+) -> None:
+    costs, others, out = (tmp_path / f"{name}.json" for name in ("costs", "b", "out"))
+    own = _costs_of_lattices(edbatch, costs)
+    replace(own, chunk_us=tuple((1.0 + k,) for k in range(len(own.types)))).save(others)
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, 1)
+        assert edbatch(*LATTICES, "--out", out, "--costs", costs).exit_code == 130
+    with monkeypatch.context() as patch:
+        patch.setattr("edbatch.cli.train_policy._record", None)
+        for wrong in ((), ("--costs", others)):
+            message = "costs that it began with .*; give the same"
+            assert_fails(message, *LATTICES, "--out", out, "--resume", *wrong)
+    resume = ("--out", out, "--resume", "--costs", costs)
+    assert edbatch(*LATTICES, *resume).exit_code == 0
+
+
+def _costs_of_lattices(edbatch, file) -> CostModel:
+    """Costs that differ by type; nothing is measured."""
+    policy = file.with_name("policy.json")
+    assert edbatch(*LATTICES, "--out", policy).exit_code == 0
+    types = load(policy).types
+    times = tuple((2.0 + k * k,) for k in range(len(types)))
+    ones = (1,) * len(types)
+    costs = CostModel(types, (4,), times, ones, tuple(map(float, ones)))
+    costs.save(file)
+    return load_costs(file)
 
 
 def test_ctrl_c_before_training_writes_nothing(edbatch, tmp_path, monkeypatch) -> None:

@@ -144,7 +144,7 @@ def test_a_known_cell_of_another_arity_costs_as_the_nearest():
 
 @pytest.mark.parametrize("key", [TypeKey("c", "", 0), TypeKey("b", "enc.1", 4)])
 def test_an_unknown_cell_is_named(key):
-    message = r"measured but '.*/\d' was not; .* Run edbatch calibrate for this model"
+    message = r"measured but '.*/\d' was not; .*; run edbatch calibrate for this model"
     for ask in (
         lambda: COSTS.batch_us(key, 1),
         lambda: COSTS.affine_us(key),

@@ -100,7 +100,7 @@ def test_a_training_resumes_with_the_costs_that_it_began_with(tmp_path):
     path = tmp_path / "checkpoint"
     train_policy([structure], [structure], trials=3, checkpoint=path)
     costs = costs_of(structure, (1.0, 10.0))
-    with pytest.raises(PolicyError, match="'costs' is"):
+    with pytest.raises(PolicyError, match="costs that it began with but others"):
         train_policy(
             [structure],
             [structure],
