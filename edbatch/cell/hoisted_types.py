@@ -206,8 +206,7 @@ class HoistedTypes:
             PickleError: The type's cell has no such part.
         """
         with self._lock:
-            with deferred_interrupt():
-                self._extend()
+            self._catch_up()
             if part.kin not in (ALONE, INDEXED):
                 first, _ = self._shared.family(part.type_id, part.kin)
                 part = part._replace(type_id=first.id)
@@ -305,6 +304,7 @@ class HoistedTypes:
             None if no type shares. ``[N] int32``.
         """
         with self._lock:
+            self._catch_up()  # plans are looked up before anything is decided
             if not self._shared.any:
                 return None
             members, indexed = self._shared.members(), self._shared.index_types()
@@ -358,12 +358,10 @@ class HoistedTypes:
             The positions; None if no type is divided or shared yet.
         """
         with self._lock:
-            is_new = len(self._rest) < len(self.recorded)
-            if is_new or not (self._frozen or self._decided[batch_type].all()):
+            self._catch_up()
+            if not (self._frozen or self._decided[batch_type].all()):
                 with deferred_interrupt():  # or the tables would disagree for ever
-                    self._extend()
-                    if not self._frozen:
-                        self._decide_all(batch_type, batch_size)
+                    self._decide_all(batch_type, batch_size)
             return self._numbers
 
     def _decide_all(self, batch_type: np.ndarray, batch_size: np.ndarray) -> None:
@@ -379,6 +377,12 @@ class HoistedTypes:
             self._decide(own, each)
         self._decided[types] = True
         self._number()
+
+    def _catch_up(self) -> None:
+        """Takes over types that were recorded since, if there are any."""
+        if len(self._rest) < len(self.recorded):
+            with deferred_interrupt():
+                self._extend()
 
     def _extend(self) -> None:
         """Takes over types that were recorded since."""

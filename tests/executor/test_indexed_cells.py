@@ -152,3 +152,22 @@ def test_the_first_call_may_be_inside_of_a_compiled_function():
     found = jax.jit(lambda params: own(params, [first, second]))(params)
     expected = [mixture(params, first), mixture(params, second)]
     np.testing.assert_allclose(found, np.stack(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_types_are_met_after_one_that_indexes_parameters():
+    @eb.cell
+    def entry(params, k):
+        return params[k].sum()
+
+    @eb.cell
+    def total(params, x):
+        return x.sum()
+
+    def model(params, length):
+        found = entry(params, length % 4)
+        return total(params, np.ones(length, np.float32)) if length else found
+
+    batched = eb.batch(model, params=jnp.ones((4, 128, 64)))
+    assert batched.plan([0, 0]).num_instances == 2
+    assert batched.states.default().planning.index_values(batched.graph([0]))
+    assert batched.plan([3, 3]).num_instances == 2  # of types that are new
