@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 from jax.sharding import Mesh
@@ -17,6 +17,7 @@ from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.sizes import Widths
 from edbatch.options import Options
 from edbatch.plan.cache import PlanCache
+from edbatch.plan.plan import Unpadded
 from edbatch.stream.buckets import BucketStore
 from edbatch.stream.layout_choice import LayoutChoice
 from edbatch.stream.slice_variants import SliceVariants, Variant
@@ -111,6 +112,29 @@ class PlanState:
             PlanCache(options.cache_bytes),
             hoisted,
         )
+
+    @property
+    def running_types(self) -> TypeTable:
+        """The types as they run; recorded ones have their ids until one is divided."""
+        return self.types if self.hoisted is None else self.hoisted.table
+
+    def with_running_types(self, part: Unpadded) -> Unpadded:
+        """Makes a plan one of the types as they run, if these differ by now.
+
+        Another thread may have divided or shared the first ones since the plan was
+        encoded. The ids of its own types are the same among them, but a bucket that
+        was found meanwhile may have loops of the others.
+
+        Args:
+            part: A plan for which a bucket was found.
+
+        Returns:
+            The plan.
+        """
+        hoisted = self.hoisted
+        if hoisted is None or part.types is hoisted.table or hoisted.are_recorded:
+            return part
+        return replace(part, types=hoisted.table)
 
     def widths_on(self, target: Target) -> TypeWidths:
         """Returns the widths for a kind of device.

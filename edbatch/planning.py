@@ -105,12 +105,14 @@ def pad_to_bucket(
     """
     bucket = fit_bucket(
         [part],
+        own.running_types,
         own.buckets,
         {INSTANCES: part.num_instances} if pad_to == ANY else {},
         target,
         part.result.instances / part.num_instances,
         own.widths_on(target).of,
     )
+    part = own.with_running_types(part)
     if pad_to == ANY:
         part = replace(part, result=part.result.with_rows(bucket.sizes[INSTANCES]))
     return pad(part, bucket, options.planner, options.compiler)

@@ -176,6 +176,50 @@ def test_types_are_met_in_the_middle_of_planning(layout, stage, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@eb.cell
+def layer(w, x):
+    return jnp.tanh(w * x)
+
+
+@eb.cell
+def add(x, y):
+    return x + y
+
+
+def of_layers(params, seed):
+    """One instance in two calls layers that run in one loop."""
+    x = 1.0
+    for w in params["layers"] if seed % 2 else ():
+        x = layer(w, x)
+    return add(many_types(params["scale"], seed), x)
+
+
+def test_types_are_shared_between_the_encoding_of_a_plan_and_its_bucket(monkeypatch):
+    """Else the plan has loops of types that have other numbers among its own."""
+    layers = [jnp.float32(k) for k in range(8)]
+    params = {"layers": layers, "scale": SCALE}
+    batched = eb.batch(of_layers, params=params, sizes=SIZES)
+    batched.plan([0, 2])
+    encode_graph, done = planning.encode_graph, []
+
+    def encode_then_share(*args):
+        found = encode_graph(*args)
+        if not done:
+            done.append(True)
+            batched.plan([1, 3, 5])
+        return found
+
+    monkeypatch.setattr(planning, "encode_graph", encode_then_share)
+    plan = batched.plan([4, 6, 8, 10])
+    program = plan.shape.program
+    assert any(each.family for each in program.types)
+    for loop in program.loops:
+        slots = len(program.types.types[loop.type_id].operand_kinds)
+        assert all(slot < slots for slot in loop.sliced)
+    expected = [of_layers(params, seed) for seed in (4, 6, 8, 10)]
+    np.testing.assert_allclose(batched.apply(params, plan), expected, rtol=1e-5)
+
+
 def test_threads_that_record_at_once_share_types():
     @eb.cell
     def double(params, x):

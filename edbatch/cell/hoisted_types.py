@@ -179,6 +179,12 @@ class HoistedTypes:
         with self._lock:
             self._frozen = True
 
+    @property
+    def are_recorded(self) -> bool:
+        """Whether all types run as they were recorded, and so with the same ids."""
+        with self._lock:
+            return self._numbers is None
+
     def divided(self) -> tuple[int, ...]:
         """Returns the recorded types that are divided."""
         with self._lock:

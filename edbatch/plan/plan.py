@@ -312,6 +312,7 @@ def encode_unpadded(
 
 def fit_bucket(
     parts: Sequence[Unpadded],
+    types: TypeTable,
     store: BucketStore,
     more: Needs | None = None,
     target: Target = CPU,
@@ -322,6 +323,7 @@ def fit_bucket(
 
     Args:
         parts: The plans of one model.
+        types: The model's types as they run.
         store: The model's buckets.
         more: Sizes of further dimensions.
         target: The kind of device that will run them.
@@ -338,7 +340,6 @@ def fit_bucket(
     if target.control == "switch":
         needs[CHUNKS] = max(len(part.stream.chunk_loop) for part in parts)
     loops = {loop for part in parts for loop in part.stream.loops}
-    types = parts[0].types
     return store.fit(
         loops, needs, lambda loops: _least(types, loops), target, scale, widths
     )

@@ -209,6 +209,7 @@ def _encode(
     most = max(each.num_instances for each in graphs if each)
     bucket = fit_bucket(
         [each for each in parts if each],
+        own.running_types,
         own.buckets_of(mesh, axis),
         {_OF_DEVICE: most} | ({INSTANCES: count} if pad_to == ANY else {}),
         target,
@@ -221,7 +222,7 @@ def _encode(
 
     def padded(part: Unpadded) -> Encoded:
         wide = part.result.with_rows(bucket.sizes[_OF_DEVICE])
-        part = replace(part, result=wide)
+        part = replace(own.with_running_types(part), result=wide)
         return pad(part, bucket, options.planner, options.compiler)
 
     shards = tuple(padded(each) if each else None for each in parts)
