@@ -116,7 +116,7 @@ class DataflowGraph:
 
     @property
     def num_types(self) -> int:
-        """Number of types, T: those that were known when it was first asked for.
+        """Number of types, T, that were known when it was first asked for.
 
         The table may grow while the graph is planned. All that is made for the graph
         by type has this length.
