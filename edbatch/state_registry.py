@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from edbatch.errors import PickleError, PlanError
-from edbatch.graph.constants import structure_key
+from edbatch.graph.constants import number_marks
 from edbatch.graph.merge import tables_of
 from edbatch.graph.parameter_structure import abstract, difference, key_order
 from edbatch.graph.reference import full_name
@@ -265,7 +265,7 @@ def _name(dtype: Any) -> str:
 def _signature(spec: Any, x64: bool) -> Hashable:
     leaves, treedef = jax.tree.flatten(spec)
     arrays = tuple((each.shape, each.dtype) for each in leaves)
-    return (structure_key(treedef), arrays), x64
+    return (treedef, number_marks(treedef), arrays), x64
 
 
 def _check_pickles(what: str, part: Any) -> None:

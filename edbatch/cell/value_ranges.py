@@ -281,6 +281,10 @@ class ValueRanges:
                 return 0.0, max(-lows[0], highs[0])
             case "square":
                 return 0.0, max(lows[0] * lows[0], highs[0] * highs[0])
+            case "sqrt" if lows[0] >= 0:
+                return math.sqrt(lows[0]), math.sqrt(highs[0])
+            case "rsqrt" if lows[0] > 0:
+                return 1 / math.sqrt(highs[0]), 1 / math.sqrt(lows[0])
             case "integer_pow" if exponent_of(eqn) in (2, 4):
                 return 0.0, math.inf
             case "mul" if read[0] is read[1]:

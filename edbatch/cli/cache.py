@@ -46,7 +46,9 @@ def cache(
             f"Note: no program is kept in {folder}, because {link} is a link that leads"
             " nowhere; mend the link, or set EDBATCH_CACHE_DIR to a folder"
         )
-    elif folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+    elif os.path.exists(folder) and not (
+        os.path.isdir(folder) and os.access(folder, os.W_OK)
+    ):
         say(
             f"Note: no program is kept in {folder}, which is no folder that can be"
             " written; set EDBATCH_CACHE_DIR to one"

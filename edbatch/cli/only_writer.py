@@ -39,6 +39,7 @@ def only_writer(option: str, path: Path | None) -> Iterator[None]:
     if path is None or (path.exists() and not path.is_file()):
         yield
         return
+    path = Path(os.path.realpath(path))  # a link is one file with what it leads to
     lock = path.with_name(f".{path.name}.lock")
     try:
         with deferred_interrupt(short=True):

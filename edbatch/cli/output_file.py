@@ -118,8 +118,11 @@ def _may_be_data(path: Path) -> bool:
     """Whether a reader may take a file of a folder; none takes what edbatch wrote."""
     if path.name.startswith(".") or path.suffix.lower() in _NO_DATA:
         return False
-    with path.open("rb") as file:
-        return file.read(len(_OWN_JSON)) != _OWN_JSON
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_OWN_JSON)) != _OWN_JSON
+    except OSError:  # no data that can be read, and nothing that is known
+        return True
 
 
 def make_folder(option: str, folder: Path) -> None:

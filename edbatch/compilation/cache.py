@@ -305,8 +305,12 @@ def _write_problem(folder: Path) -> str | None:
 
 def broken_link(folder: Path) -> Path | None:
     """Returns the link on a folder's path that leads nowhere, or to itself."""
+    # Of `os.path`: these take what may not be looked into for no link.
+    is_link, leads = os.path.islink, os.path.exists
     on_the_way = (folder, *folder.parents)
-    return next((x for x in on_the_way if x.is_symlink() and not x.exists()), None)
+    return next(
+        (each for each in on_the_way if is_link(each) and not leads(each)), None
+    )
 
 
 class _BadEntries:

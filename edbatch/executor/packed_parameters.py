@@ -17,7 +17,7 @@ from jax import Array
 from edbatch.cell.members import MemberCell
 from edbatch.cell.program import CellProgram, Packed
 from edbatch.executor.program import ProgramShape
-from edbatch.graph.constants import structure_key
+from edbatch.graph.constants import number_marks
 from edbatch.graph.parameter_structure import check_params
 
 _Cells = tuple[CellProgram | MemberCell, ...]
@@ -87,20 +87,19 @@ class _Latest:
     def __init__(self, leaves: list[Array], treedef: Any) -> None:
         packed: dict[CellProgram | MemberCell, Packed] = {}
         self.packed = packed
-        self._treedef, self._key = treedef, structure_key(treedef)
+        self._treedef, self._marks = treedef, number_marks(treedef)
         # Whoever reads `packed` holds the parameters, so it is not emptied meanwhile.
         self._leaves = [weakref.ref(leaf, lambda _: packed.clear()) for leaf in leaves]
 
     def is_of(self, leaves: list[Array], treedef: Any) -> bool:
         """Tells whether these are the parameters."""
-        if treedef != self._treedef:
+        if treedef != self._treedef or any(
+            known() is not leaf
+            for known, leaf in zip(self._leaves, leaves, strict=True)
+        ):
             return False
-        # Where it has no static fields, equal ones have none, too.
-        if self._key is not self._treedef and self._key != structure_key(treedef):
-            return False
-        return all(
-            known() is leaf for known, leaf in zip(self._leaves, leaves, strict=True)
-        )
+        # Where it has no numbers, equal ones have none, too.
+        return not self._marks or self._marks == number_marks(treedef)
 
 
 def is_traced(tree: Any) -> bool:

@@ -1,6 +1,6 @@
 """Recording what the model returns: one pytree of handles and arrays per instance."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from edbatch.errors import RecordingError
-from edbatch.graph.constants import static_fields
+from edbatch.graph.constants import number_marks
 from edbatch.graph.external_input import NUMBERS, NotAnInputError, as_input
 from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.node_keys import is_key
@@ -177,7 +177,7 @@ class _Flat:
         if type(result) not in _CONTAINERS and jax.tree_util.all_leaves([result]):
             return self._external(result)
         children: Sequence[Any]
-        fields: Hashable = None
+        marks: tuple[str, ...] = ()
         if type(result) is tuple:
             children = result
             treedef = self._structure(_tuple_structure, len(result))
@@ -189,9 +189,9 @@ class _Flat:
             children, treedef = jax.tree.flatten(
                 result, is_leaf=lambda node: node is not result
             )
-            fields = static_fields(treedef) or None
+            marks = number_marks(treedef)
         parts = tuple([self.describe(each) for each in children])
-        return ("node", treedef, parts, fields)
+        return ("node", treedef, parts, marks)
 
     def _describe_list(self, result: list[Any]) -> Skeleton:
         self.lengths.append([len(result)])

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from edbatch.errors import PlanError, shown
-from edbatch.graph.constants import are_same, structure_key
+from edbatch.graph.constants import number_marks
 from edbatch.graph.parameters import ParameterPath
 
 _MADE_AGAIN = (
@@ -144,15 +144,13 @@ def static_difference(found: Any, known: Any) -> str | None:
     Returns:
         A clause; None if there is no such part.
     """
-    structures: Any = tuple(map(jax.tree.structure, (found, known)))
-    if structure_key(structures[0]) == structure_key(structures[1]):
-        return None
-    waiting = [structures]
+    structure: Any = jax.tree.structure
+    waiting = [(structure(found), structure(known))]
     while waiting:
         one, other = waiting.pop()
-        own, its = one.node_data(), other.node_data()
-        if own is None and its is None:
+        if one == other and number_marks(one) == number_marks(other):
             continue
+        own, its = one.node_data(), other.node_data()
         parts = [one.children(), other.children()]
         if len(parts[0]) != len(parts[1]):  # empty ones have no path
             parts = [[each for each in some if each.num_leaves] for some in parts]
@@ -161,13 +159,19 @@ def static_difference(found: Any, known: Any) -> str | None:
         if not all(issubclass(each, _CONTAINERS) for each, _ in (own, its)):
             if own[0] is not its[0]:
                 return f"{own[0].__name__} and {its[0].__name__} stand in one place"
-            if not are_same(own[1], its[1]):
+            if own[1] != its[1] or _own_marks(one) != _own_marks(other):
                 return (
                     f"{own[0].__name__} differs in what is no array (its mode, after"
                     " .train() or .eval(), or a static attribute)"
                 )
         waiting.extend(zip(*parts, strict=True))
     return None
+
+
+def _own_marks(treedef: Any) -> tuple[str, ...]:
+    """Marks of a node itself."""
+    children = treedef.children()
+    return number_marks(treedef)[: -sum(map(len, map(number_marks, children))) or None]
 
 
 def check_params(

@@ -1,9 +1,8 @@
 """Skeletons: the structure of what a model returns, as nested tuples.
 
 * ``("value", kind)``: a node's output; ``("external", kind)``: a concrete array;
-* ``("node", treedef, children, fields)``: a tuple, dict or other pytree node; fields
-  distinguishes static ones that are equal to Python (2, 2.0, True), None if there are
-  none;
+* ``("node", treedef, children, marks)``: a tuple, dict or other pytree node, with its
+  `number_marks`;
 * ``("list", child)``: a Python list, whose elements are all alike. Its length may vary
   between instances, so it is kept apart, in a column of lengths, and a result has a
   `Ragged` for it, whatever the lengths are in a minibatch;

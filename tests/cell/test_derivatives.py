@@ -63,6 +63,12 @@ FINITE = {
     "small, but no zero": lambda x: jnp.log(
         jnp.clip(x, 1e-18, 1.0) * jnp.clip(x[::-1], 1e-18, 1.0)
     ),
+    "roots of what is above zero": lambda x: (
+        x / (jnp.sqrt((x * x).sum() + 1e-6) * jnp.sqrt((x[::-1] * x).sum() ** 2 + 1e-6))
+    ),
+    "reciprocal roots": lambda x: jnp.log(
+        jax.lax.rsqrt(jnp.clip(x, 1e-6, 1e6)) * jnp.sqrt(jnp.clip(x, 1e-6, 1e6))
+    ),
     "cast": lambda x: jnp.log(jnp.maximum(x, 1e-20).astype(jnp.bfloat16)),
     "part of a softmax's denominator": lambda x: jnp.log(
         jnp.exp(x - x.max()).sum() * 1e-3

@@ -50,6 +50,19 @@ def test_nothing_is_left_beside_a_policy(edbatch, tmp_path, monkeypatch):
     assert left == ["a.json", "a.json.metrics.csv"]
 
 
+def test_a_link_is_one_file_with_what_it_leads_to(tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "a.json")
+    for one, other in ((link, tmp_path / "a.json"), (tmp_path / "a.json", link)):
+        with (
+            only_writer("--out", one),
+            pytest.raises(CommandError),
+            only_writer("--out", other),
+        ):
+            pass
+    assert [*tmp_path.iterdir()] == [link]
+
+
 def test_a_killed_process_holds_nobody_up(tmp_path):
     file = tmp_path / "a.json"
     command = [sys.executable, "-P", "-c", HOLD, str(file)]

@@ -95,6 +95,18 @@ def test_a_file_of_a_folder_that_is_read_is_kept(tmp_path):
     check_distinct({"--out": tmp_path.parent / "a.ptb"}, read)
 
 
+def test_a_file_that_cannot_be_read_may_be_data(tmp_path, monkeypatch):
+    inside = tmp_path / "a.json"
+    inside.write_text("[]")
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CommandError, match=READ[7:].format("--out", "--data")):
+        check_distinct({"--out": inside}, {"--data": [tmp_path]})
+
+
 def test_results_in_a_folder_that_is_read_are_replaced(edbatch, treebank):
     out, picture = treebank / "tree.json", treebank / "a.png"
     options = (*TREES, "--data", treebank, "--out", out)

@@ -1,5 +1,6 @@
 """The persistent cache: found again, bounded, cleared, and harmless if it is broken."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -226,6 +227,18 @@ def test_all_that_a_process_writes_is_known(tmp_path):
     assert cache_contents(tmp_path).files == len(written) > 8
     clear_compilation_cache(tmp_path)
     assert not [each for each in tmp_path.iterdir() if each.is_file()]
+
+
+def test_a_folder_that_may_not_be_looked_into(tmp_path, restored, monkeypatch):
+    """As a home of another user; it is told by a warning, not by an exception."""
+
+    def refuse(path, *_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    for name in ("lstat", "stat", "mkdir"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.warns(UserWarning, match="cannot be written: Permission denied"):
+        assert eb.use_compilation_cache(tmp_path / "home" / "programs") is None
 
 
 @pytest.mark.parametrize("below", ["", "below"])

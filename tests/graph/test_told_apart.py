@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import pickle
 import weakref
 from functools import partial
 from typing import Any
@@ -460,3 +461,37 @@ def test_equations_that_fill_with_numbers_equal_to_python_are_told_apart():
         return [equation_key(each) for each in body.equations]
 
     assert fill(0.0) == fill(0.0) != fill(-0.0)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["how"])
+@dataclasses.dataclass
+class Described:
+    value: Any
+    how: Any
+
+
+@pytest.mark.parametrize("how", [np.sqrt, len, same, int, np.float32(2)])
+def test_results_that_say_how_they_were_made_are_pickled(how):
+    batched = eb.batch(lambda params, x: Described(scale(params, x), how), params=2.0)
+    recorded = batched.record(1.0)
+    copies = pickle.loads(pickle.dumps((recorded, recorded)))
+    assert copies[0].outputs.tree == recorded.outputs.tree
+    assert pickle.loads(pickle.dumps(recorded.outputs.tree)) == recorded.outputs.tree
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(jnp.float32, np.dtype("float32")), ("sum", np.str_("sum")), ((), ())],
+)
+def test_settings_that_are_no_numbers_are_compared_as_they_compare_themselves(
+    one, other
+):
+    batched = eb.batch(lambda params, x: scale(params.x, x))
+    plan = batched.plan([3.0], params=Box(jnp.float32(2), one))
+    same([batched.apply(Box(jnp.float32(2), other), plan)], [6.0])
+
+
+def test_whole_numbers_of_numpy_may_be_keys_of_parameters():
+    batched = eb.batch(lambda params, x: scale(params[0], x))
+    for one in (0, np.int64(0), 0):
+        same([batched({one: jnp.float32(2), one + 1: jnp.float32(3)}, [3.0])], [6.0])

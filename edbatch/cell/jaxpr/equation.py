@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from edbatch.cell.jaxpr.internals import JaxprEqn, Literal, Var
-from edbatch.graph.constants import constant_key
 
 Atom = Var | Literal
 
@@ -105,8 +104,9 @@ def equation_key(eqn: JaxprEqn) -> Any:
     """
     parts = (
         eqn.primitive,
+        tuple(sorted(eqn.params.items(), key=lambda item: item[0])),
         # A fill of 0.0 is none of -0.0, though they are equal.
-        constant_key(tuple(sorted(eqn.params.items(), key=lambda item: item[0]))),
+        tuple([repr(x) for x in eqn.params.values() if isinstance(x, float)]),
         tuple((shape_of(each), dtype_of(each)) for each in eqn.outvars)
         if all(hasattr(each.aval, "shape") for each in eqn.outvars)
         else id(eqn),
