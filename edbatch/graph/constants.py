@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import jax
@@ -17,6 +18,9 @@ PYTHON_NUMBERS = (bool, int, float, complex)
 _LONG = 10**40  # Python writes no integers of thousands of digits
 _INEXACT = (float, complex, np.inexact)
 _NUMBERS = (*PYTHON_NUMBERS, np.number, np.bool_)
+_NO_NUMBERS = (str, type, type(None), FunctionType, BuiltinFunctionType)
+_MARKS: dict[object, str] = dict.fromkeys(_NO_NUMBERS, "") | {int: "int", bool: "bool"}
+_SEQUENCES, _SETS = (tuple, list), (set, frozenset)
 
 
 def as_number(value: Any) -> Any:
@@ -210,18 +214,22 @@ def _static_data(treedef: jax.tree_util.PyTreeDef) -> Iterator[Any]:
 
 
 def _mark_numbers(value: Any, marks: list[str], around: tuple[Any, ...]) -> None:
-    if isinstance(value, _NUMBERS):
-        name = type(value).__name__
+    kind = type(value)
+    if kind in _SEQUENCES or isinstance(value, _SEQUENCES):
+        for each in value:  # what stands there most is told without a call
+            if (mark := _MARKS.get(type(each))) is None:
+                _mark_numbers(each, marks, around)
+            elif mark:
+                marks.append(mark)
+    elif isinstance(value, _NUMBERS):
+        name = kind.__name__
         marks.append(f"{name} {value!r}" if isinstance(value, _INEXACT) else name)
-    elif isinstance(value, tuple | list):
-        for each in value:
-            _mark_numbers(each, marks, around)
-    elif isinstance(value, set | frozenset):  # equal ones differ in order
+    elif isinstance(value, _SETS):  # equal ones differ in order
         inside: list[str] = []
         for each in value:
             _mark_numbers(each, inside, around)
         marks.extend(sorted(inside))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    elif hasattr(kind, "__dataclass_fields__"):
         if any(each is value for each in around):
             return  # it refers to itself
         for field in dataclasses.fields(value):
