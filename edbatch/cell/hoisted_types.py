@@ -459,13 +459,11 @@ class HoistedTypes:
             number = self.table.kinds.number
             kinds = tuple(number(each.shape, each.dtype) for each in cell.vectors)
             params = self.recorded.params
-            parts = (
-                (before, hoisted_part(node_type, cell, kinds, params)),
-                (after, rest_part(node_type, cell, kinds, params)),
-            )
-            with deferred_interrupt(short=True):
-                for part, made in parts:
-                    self._add(part, made)
+            hoisted = hoisted_part(node_type, cell, kinds, params)
+            rest = rest_part(node_type, cell, kinds, params)
+            with deferred_interrupt(short=True):  # neither is there without the other
+                self._add(before, hoisted)
+                self._add(after, rest)
         return True
 
 
