@@ -11,6 +11,7 @@ for a network of 17 types, and the fine program 1.2 and 2.2 s later.
 
 import math
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -40,6 +41,7 @@ FOLDER_VARIABLE = "EDBATCH_CACHE_DIR"
 OFF = "off"  # its value for no cache
 
 MAX_BYTES = 2 * 2**30
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")  # "gs://bucket" is "gs:/bucket" as a path
 
 
 def default_cache_folder() -> Path | None:
@@ -293,6 +295,8 @@ def _remove_oldest(folder: Path, max_bytes: int) -> None:
 
 def _write_problem(folder: Path) -> str | None:
     """Says why a folder cannot be written; None if it can, and then it exists."""
+    if _ADDRESS.match(str(folder)):
+        return "it is an address, and only a folder of this machine is looked after"
     if (link := broken_link(folder)) is not None:
         return f"{link} is a link that leads nowhere"
     try:

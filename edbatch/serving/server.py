@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from itertools import cycle, islice
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from edbatch.arguments import check_number, list_of
 from edbatch.batched import Batched
 from edbatch.compilation.warm_up import warm_up
 from edbatch.compilation.worker import Pending
-from edbatch.errors import EdbatchError, shown
+from edbatch.errors import EdbatchError, PickleError, shown
 from edbatch.graph.parameter_structure import abstract, check_params
 from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
 from edbatch.serving.decisions import WaveDecider, as_serving_policy
@@ -379,6 +379,14 @@ class Server:
         timeout = _checked_timeout("close", timeout)
         self._loop.stopped = True
         return self.drain(timeout)
+
+    def __reduce__(self) -> NoReturn:
+        """Raises: its requests and its thread are of one process."""
+        raise PickleError(
+            "a server answers in the process that made it, so it can be neither pickled"
+            " nor copied; pickle the batched function and the parameters, and make an"
+            " eb.Server of them in the other process"
+        )
 
     def __enter__(self) -> "Server":
         """Returns the server, which has run since it was made."""

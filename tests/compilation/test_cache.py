@@ -113,6 +113,14 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     assert lines["folder"] == "None" and stderr.count("Warning") == 1
 
 
+@pytest.mark.parametrize("address", ["gs://bucket/programs", Path("s3://programs")])
+def test_an_address_is_no_folder(address, tmp_path, monkeypatch, restored):
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match=r"cannot be written: it is an address"):
+        assert eb.use_compilation_cache(address) is None
+    assert list(tmp_path.iterdir()) == [], "no folder of this name is made"
+
+
 def test_a_folder_that_is_a_file(tmp_path, restored):
     file = tmp_path / "file"
     file.write_text("")
