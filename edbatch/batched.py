@@ -24,7 +24,7 @@ from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
 from edbatch.model_state import ModelState
 from edbatch.plan.device_notice import DeviceNotice
-from edbatch.plan.keys import plan_key, program_with
+from edbatch.plan.keys import keyed, program_with
 from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
 from edbatch.plan.run import run_packed, run_plan
@@ -372,7 +372,7 @@ class Batched(HostSide):
         asked = asked_of(params)
         if asked is not None:
             _, plan = self._adopted(params, plan)
-            return asked.call(params, PlanTableRun(plan, plan_key(plan, rng)))
+            return asked.call(params, PlanTableRun(*keyed(plan, rng)))
         return self._checked_call(params, *self._call_of(params, plan, rng))
 
     def _adopted(self, params: Any, plan: Plan) -> tuple[ModelState, Plan]:
@@ -387,7 +387,7 @@ class Batched(HostSide):
     ) -> tuple[TieredFunction, tuple[Any, ...]]:
         """Returns the compiled function that runs a plan, and its arguments."""
         state, plan = self._adopted(params, plan)
-        key = plan_key(plan, rng)
+        plan, key = keyed(plan, rng)
         packed = None
         if not is_traced((plan, key)):  # else a gradient may be asked for
             packed = state.packed.of(params, program_with(plan.shape.program, key))

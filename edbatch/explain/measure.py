@@ -25,7 +25,7 @@ from edbatch.executor.arenas import Arenas, new_arenas
 from edbatch.executor.choice import executor_of
 from edbatch.explain.build import batch_of_chunk
 from edbatch.graph.parameter_structure import check_params
-from edbatch.plan.keys import give_keys, plan_key
+from edbatch.plan.keys import give_keys, keyed
 from edbatch.plan.plan import Plan
 from edbatch.planning import LaidOut
 from edbatch.stream.format import find_chunks, record_formats
@@ -93,7 +93,8 @@ class _Program:
     """
 
     def __init__(self, plan: Plan, params: Any, rng: Any, name: str) -> None:
-        program, pools = give_keys(plan.shape.program, plan.pools, plan_key(plan, rng))
+        plan, key = keyed(plan, rng)
+        program, pools = give_keys(plan.shape.program, plan.pools, key)
         check_params(params, program.types.params_spec)
         self._program = program.with_options(tier="fine")
         self._pools = jax.device_put(pools)

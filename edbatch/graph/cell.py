@@ -24,6 +24,7 @@ from edbatch.graph.constants import (
     with_constants,
 )
 from edbatch.graph.context import context
+from edbatch.graph.node_keys import missing_key
 from edbatch.graph.recording_bases import CellCall
 from edbatch.graph.reference import find, full_name, reference
 from edbatch.graph.stand_in import is_stand_in
@@ -185,6 +186,11 @@ class Cell(CellCall, Generic[P, R]):
         if not self.takes_rng or RNG in kwargs:
             return False
         return self._rng_by_name or len(args) <= self.positions[RNG]
+
+    def require_default_rng(self) -> None:
+        """Raises PlanError if the cell cannot run without a key."""
+        if not self._has_default_rng:
+            raise missing_key(self.name)
 
     def padded_length(self, length: int) -> int:
         """Returns K: the length of a padded list rounded up to a bucket.

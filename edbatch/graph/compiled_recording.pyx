@@ -608,6 +608,8 @@ cdef object record(TapeWriter self, CellCall cell, tuple args, dict kwargs):
     cdef PyObject *few_externals[FEW_EXTERNALS]
     cdef Call call
     cdef bint takes_key = cell.takes_rng and cell.lacks_rng(args, kwargs)
+    if takes_key and self.tape.keyless:
+        cell.require_default_rng()
     if kwargs:
         return record_analysed(self, cell, args, kwargs, takes_key)
     call.tokens, call.few_tokens = few_tokens, few_tokens

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from edbatch.errors import CellError
+from edbatch.errors import CellError, PlanError
 from edbatch.graph.context import context
 
 # What other generators draw depends on how keys are batched together.
@@ -146,3 +146,17 @@ def cell_keys(rng: Any, instance: int = 0) -> Iterator[None]:
         yield
     finally:
         context.keys = before
+
+
+def missing_key(cell: str) -> PlanError:
+    """Returns the error for a call of a cell that needs a key where there is none.
+
+    Args:
+        cell: The name of the cell.
+    """
+    return PlanError(
+        f"cell {cell!r} takes a key, 'rng', but the minibatch is run without one; pass"
+        " rng=jax.random.key(seed) to apply, to the batched function, to eb.verify or"
+        " to eb.Server (edbatch serve --rng-seed), or give the argument a default"
+        " (rng=None)"
+    )

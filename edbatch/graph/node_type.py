@@ -251,10 +251,10 @@ class NodeType:
 
         Returns:
             The type, always the same object; its slots are the same, and that of the
-            key is not looked at.
+            key is not looked at. Itself where the key has no default: a program that
+            has it beside others is compiled with it, and never runs it.
         """
-        assert not self.needs_rng, "only a default can stand for a key"
-        return self._without_rng if self.takes_rng else self
+        return self._without_rng if self.takes_rng and not self.needs_rng else self
 
     @cached_property
     def _without_rng(self) -> "NodeType":

@@ -43,6 +43,8 @@ class PythonCalls(InstanceTape):
         externals: list[Any] = []
         known = None
         takes_key = cell.takes_rng and cell.lacks_rng(args, kwargs)
+        if takes_key and self.tape.keyless:
+            cell.require_default_rng()
         named = kwargs | {RNG: NODE_KEY} if takes_key else kwargs
         if not kwargs:
             branch = self._memory.root[cell]

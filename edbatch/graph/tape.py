@@ -51,6 +51,8 @@ class Tape(TapeColumns):
         num_values: Number of values.
         node_limit: How many nodes it holds at most; see `limit_nodes`.
         has_refused: Whether a node was refused since the limit was set.
+        keyless: Whether all of it runs without a key, so that calls of cells that need
+            one are refused.
     """
 
     def __init__(self, types: TypeTable) -> None:
@@ -58,6 +60,7 @@ class Tape(TapeColumns):
         self.num_values = 0
         self.node_limit = sys.maxsize
         self.has_refused = False
+        self.keyless = False
         self._refusal = ""
         self.clear()
 

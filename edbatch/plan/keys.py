@@ -1,14 +1,22 @@
 """The keys of a minibatch's nodes, from one key of the caller."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from edbatch.errors import PlanError
 from edbatch.executor.arenas import Arenas
+from edbatch.executor.packed_parameters import is_traced
 from edbatch.executor.program import ProgramShape
-from edbatch.graph.node_keys import GENERATOR, is_key, node_key, typed_key
+from edbatch.graph.node_keys import (
+    GENERATOR,
+    is_key,
+    missing_key,
+    node_key,
+    typed_key,
+)
 from edbatch.graph.type_checks import check_default_of_rng
 from edbatch.plan.plan import Plan
 
@@ -57,9 +65,9 @@ def program_with(shape: ProgramShape, rng: Any) -> ProgramShape:
         PlanError: There is no key but a cell needs one.
         CellError: A cell returns other shapes without one.
     """
-    if rng is not None or not takes_keys(shape):
+    if rng is not None or not shape.options.with_keys or not takes_keys(shape):
         return shape
-    _check_defaults(shape)
+    _check_defaults(shape, [True] * len(shape.loops))
     return shape.with_options(with_keys=False)
 
 
@@ -97,16 +105,55 @@ def give_keys(
     return shape, pools | keys
 
 
-def _check_defaults(shape: ProgramShape) -> None:
+def keyed(plan: Plan, rng: Any) -> tuple[Plan, Any]:
+    """Checks whether a plan runs with a key or without one.
+
+    A program has loops of cells that other minibatches call, so without a key it is the
+    cells that the plan's own nodes call that must do without. Of a plan that is traced
+    these are not known, and each cell of its program must.
+
+    Args:
+        plan: The plan, or those of all devices, stacked.
+        rng: The caller's key, typed or raw, or None.
+
+    Returns:
+        The plan as it runs, and the typed key; None if there is none, or no cell of the
+        plan takes one.
+
+    Raises:
+        PlanError: There is no key but a cell needs one.
+        CellError: `rng` is not a key; or a cell returns other shapes without one.
+    """
+    program = plan.shape.program
+    key = plan_key(plan, rng)
+    if rng is not None or not takes_keys(program) or is_traced(plan.trips):
+        return plan, key
+    trips = np.asarray(plan.trips)
+    runs = trips.reshape(-1, trips.shape[-1]).any(axis=0)
+    _check_defaults(program, runs.tolist())
+    return plan.without_keys(), key
+
+
+def check_defaults(shape: ProgramShape) -> None:
+    """Checks that cells of a program run without a key, unless it is never run then.
+
+    Args:
+        shape: The program; cells that need a key are not looked at.
+
+    Raises:
+        CellError: A cell returns other shapes without its key.
+    """
     for loop in shape.loops:
         node_type = shape.types.types[loop.type_id]
-        if not node_type.takes_rng:
+        if node_type.takes_rng and not node_type.needs_rng:
+            check_default_of_rng(shape.types, node_type)
+
+
+def _check_defaults(shape: ProgramShape, runs: Sequence[bool]) -> None:
+    for loop, is_run in zip(shape.loops, runs, strict=True):
+        node_type = shape.types.types[loop.type_id]
+        if not node_type.takes_rng or not is_run:
             continue
         if node_type.needs_rng:
-            raise PlanError(
-                f"cell {node_type.key.cell!r} takes a key, 'rng', but the minibatch is"
-                " run without one; pass rng=jax.random.key(seed) to apply, to the"
-                " batched function, to eb.verify or to eb.Server (edbatch serve"
-                " --rng-seed), or give the argument a default (rng=None)"
-            )
+            raise missing_key(node_type.key.cell)
         check_default_of_rng(shape.types, node_type)

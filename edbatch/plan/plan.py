@@ -142,6 +142,10 @@ class Plan:
         """
         return self._with_options(tier=tier)
 
+    def without_keys(self) -> "Plan":
+        """Returns the plan whose cells run with the default of their key."""
+        return self._with_options(with_keys=False)
+
     def compiler_options(self) -> dict[str, Option]:
         """Returns the options of XLA for the program of its tier."""
         return self.shape.program.compiler_options()

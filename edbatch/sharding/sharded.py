@@ -21,7 +21,7 @@ from edbatch.explain.sharded import ShardedExplanation
 from edbatch.gradient.asked_tables import asked_of
 from edbatch.graph.recorder import AsksForValueError
 from edbatch.host_side import HostSide
-from edbatch.plan.keys import plan_key
+from edbatch.plan.keys import keyed
 from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
 from edbatch.planning import ANY
@@ -307,7 +307,8 @@ class Sharded(HostSide):
     ) -> tuple[Any, ShardedPlan, Any]:
         """Returns the arguments of the function that runs a plan of its own types."""
         check_automatic(params)
-        return params, plan, plan_key(plan.shards, rng)
+        shards, key = keyed(plan.shards, rng)
+        return params, replace(plan, shards=shards), key
 
     def _call_of(
         self, params: Any, plan: ShardedPlan, rng: Any

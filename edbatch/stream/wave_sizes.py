@@ -44,10 +44,15 @@ class WaveSizes(WithoutLock):
         self._widths: dict[int, Widths] = {}
         self._results: dict[Hashable, int] = {}
         self.bucket = Bucket((), {}, target)
+        self._proven = self._widths, self.bucket
         self.lock = threading.Lock()
 
     def grow(
-        self, batches: Mapping[int, int], needs: Needs, runs: Collection[int]
+        self,
+        batches: Mapping[int, int],
+        needs: Needs,
+        runs: Collection[int],
+        least: Needs,
     ) -> Bucket:
         """Returns sizes that hold a wave, the present ones if they do.
 
@@ -55,6 +60,7 @@ class WaveSizes(WithoutLock):
             batches: The largest batch of each type that the wave has, in rows.
             needs: Size of each dimension that it needs.
             runs: The types that may run; others are of a family by now.
+            least: Sizes that the caller has, which are not to shrink.
 
         Returns:
             The sizes.
@@ -62,12 +68,15 @@ class WaveSizes(WithoutLock):
         with self.lock:
             new = {t: rows for t, rows in batches.items() if t not in self._widths}
             own = self.bucket.sizes
-            if not new and all(own.get(name, -1) >= n for name, n in needs.items()):
+            asked = [*needs.items(), *least.items()]
+            if not new and all(own.get(name, -1) >= n for name, n in asked):
                 return self.bucket
             if new:
                 kept = {t: each for t, each in self._widths.items() if t in runs}
                 self._widths = kept | self._choose(new)
             sizes = dict(own)
+            for name, size in least.items():
+                sizes[name] = max(sizes.get(name, 0), size)
             for name, size in needs.items():
                 least = _SMALLEST[name.split()[0]]
                 sizes[name] = max(sizes.get(name, 0), least, power_of_two(2 * size))
@@ -77,6 +86,29 @@ class WaveSizes(WithoutLock):
             self._hold_loops(loops, sizes)
             self.bucket = Bucket(loops, sizes, self.bucket.target)
             return self.bucket
+
+    def have_run(self, bucket: Bucket) -> None:
+        """Notes that a program of some sizes has run, so that these may be kept.
+
+        Args:
+            bucket: The sizes.
+        """
+        with self.lock:
+            if self.bucket is bucket:
+                self._proven = self._widths, bucket
+
+    def go_back(self, bucket: Bucket) -> None:
+        """Takes the sizes of the last program that has run, after one that cannot.
+
+        Else a cell that cannot be compiled would be in all programs to come, also of
+        instances that do not call it.
+
+        Args:
+            bucket: The sizes of the one that cannot.
+        """
+        with self.lock:
+            if self.bucket is bucket:  # else another thread has grown them since
+                self._widths, self.bucket = self._proven
 
     def pool_rows(self, kind: int, needed: int) -> int:
         """Returns how many rows a pool has in a wave.

@@ -18,7 +18,7 @@ from edbatch.executor.packed_parameters import is_traced
 from edbatch.executor.program import CompileOptions, ProgramShape
 from edbatch.model_state import ModelState
 from edbatch.options import Options
-from edbatch.plan.keys import program_with
+from edbatch.plan.keys import check_defaults
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, Needs, by_kind
 from edbatch.stream.wave_sizes import WaveSizes, power_of_two
@@ -200,7 +200,7 @@ def make_program(
         The program; nothing is compiled yet.
 
     Raises:
-        PlanError: A cell needs a key and there is none.
+        CellError: There is no key, and a cell returns other shapes without one.
     """
     assert state.wave_types is not None, "there are sizes, so there are types"
     types, sizes = state.wave_types.table, bucket.sizes
@@ -209,16 +209,20 @@ def make_program(
         bucket.loops,
         tuple(sorted(by_kind("arena", sizes).items())),
         options=CompileOptions(
-            target=bucket.target, packing=options.compiler.packing != NEVER
+            target=bucket.target,
+            packing=options.compiler.packing != NEVER,
+            with_keys=key is not None,
         ),
     )
+    if key is None:
+        check_defaults(program)
     shape = WaveShape(
         program,
         sizes.get("stream", 0),
         sizes.get("steps", 0),
         tuple(sorted(by_kind("fetch", sizes).items())),
     )
-    packed = state.packed.of(params, program_with(program, key))
+    packed = state.packed.of(params, program)
     assert packed is not None, "parameters are arrays of JAX"
     overhead = options.sizes.on(bucket.target).chunk_overhead
     tables = loop_tables(types.types, run_as, bucket.loops, overhead)

@@ -63,6 +63,7 @@ class WaveRunner(InFlight):
         keep_values: bool = False,
     ) -> None:
         super().__init__(state, keep_paths=keep_paths, keep_values=keep_values)
+        self.tape.keyless = rng is None
         self.pending = PendingNodes(state.types)
         self.counts = WaveReport()
         self.recorded: list[RecordedNodes] | None = [] if keep_paths else None

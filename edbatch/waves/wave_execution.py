@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -141,9 +142,21 @@ class WaveExecution:
             run = self._ready
         elif (found := self._functions.run.ready(*arguments)) is not None:
             run, self._ready, self._ready_for = found, found, shape
+        else:
+            run = partial(self._run_first, program)
         self.values.arenas, values = run(*arguments)
         self._ran(*begun)
         return values
+
+    def _run_first(self, program: WaveProgram, *arguments: Any) -> Any:
+        """Compiles a program and runs it; one that cannot be leaves nothing behind."""
+        try:
+            found = self._functions.run(*arguments)
+        except BaseException:
+            self._sizes.go_back(program.bucket)
+            raise
+        self._sizes.have_run(program.bucket)
+        return found
 
     def _ran(self, start_s: float, cpu_s: float) -> None:
         """Counts the time since then as the program's."""
@@ -318,10 +331,15 @@ class WaveExecution:
         assert types is not None, "there are sizes, so there are types"
         run_as = types.run_as(schedule.batch_type)
         batches = largest_batches(schedule, run_as[0])
-        bucket = self._sizes.grow(batches, needs, set(run_as[0].tolist()))
-        self._program = make_program(
-            self._state, self._options, bucket, run_as, self._params, self._key
-        )
+        least = self._program.bucket.sizes if self._program else {}
+        bucket = self._sizes.grow(batches, needs, set(run_as[0].tolist()), least)
+        try:
+            self._program = make_program(
+                self._state, self._options, bucket, run_as, self._params, self._key
+            )
+        except BaseException:
+            self._sizes.go_back(bucket)
+            raise
         self.values.rows.kinds_up_to(len(self._state.types.avals))
         return self._program
 

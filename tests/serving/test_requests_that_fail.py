@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from asking_models import embed, make_params, steps, turn
 from compared_answers import assert_same
+from jax.extend.core import Primitive
+from jax.interpreters import batching
 
 import edbatch as eb
 from edbatch.compilation.signature import settings
@@ -310,3 +312,55 @@ def test_an_answer_that_cannot_be_made_fails_alone():
                 each.result(60)
         check_good(server, futures, params)
         assert (server.stats().failed, server.stats().in_flight) == (2, 0)
+
+
+@eb.cell
+def drawn(params, x, rng):
+    return x + jax.random.normal(rng)
+
+
+def test_a_request_that_draws_where_there_is_no_key():
+    def model(params, count):
+        state = steps(params, abs(count))
+        return drawn(params, np.float32(1)) if count < 0 else state
+
+    params = make_params()
+    batched = eb.batch(model)
+    with eb.Server(batched, params) as server:
+        good = [(k, server.submit_nowait(k)) for k in (2, 5)]
+        with pytest.raises(eb.PlanError, match="cell 'drawn' takes a key"):
+            server.submit_nowait(-2).result(60)
+        check_good(server, good, params)
+    with eb.Server(batched, params, rng=jax.random.key(0)) as server:
+        assert np.isfinite(server.submit_nowait(-2).result(60))
+    with eb.Server(batched, params) as server:
+        check_good(server, [], params)
+
+
+never_lowered = Primitive("never_lowered")
+never_lowered.def_abstract_eval(lambda x: x)
+batching.primitive_batchers[never_lowered] = lambda args, dims: (
+    never_lowered.bind(*args),
+    dims[0],
+)
+
+
+@eb.cell
+def uncompiled(params, x):
+    return never_lowered.bind(x)
+
+
+def test_a_cell_that_cannot_be_compiled_fails_with_its_wave_alone():
+    def model(params, count):
+        state = steps(params, abs(count))
+        if count < 0:
+            eb.value(uncompiled(params, np.float32(1)))
+        return state
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        check_good(server, [], params)
+        for _ in range(2):
+            with pytest.raises(NotImplementedError, match="never_lowered"):
+                server.submit_nowait(-2).result(60)
+            check_good(server, [], params)
