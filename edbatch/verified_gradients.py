@@ -90,14 +90,14 @@ def _compare_weighted(
 
     @cache
     def roundings() -> list[Rounding]:
-        with jitted_cells():
+        with jitted_cells(exact=True):
             found = [
                 coarsest_roundings(lambda own, k=k: of_one(own, k), params)
                 for k in range(len(instances))
             ]
         return [max(each) for each in zip(*found, strict=True)]
 
-    with jitted_cells():
+    with jitted_cells(exact=True):
         expected = _sums(of_one(params, k) for k in range(len(instances)))
     allowed = None if tolerance is None else 10 * tolerance
     return max(

@@ -147,7 +147,7 @@ def _verify(
     results = batched.apply(params, plan, rng=rng)
     dtype = batched.types.compute_dtype  # which are bound by now
     model = _unbatched(batched.model, dtype, rng, values)
-    with jitted_cells():
+    with jitted_cells(exact=True):
         if values is not None:
             own = (params, instances, values, tolerance, dtype, rng)
             _compare_values(batched.model, *own)
@@ -272,7 +272,7 @@ def _output_roundings(
     model: Callable[..., Any], params: Any, instance: Any, place: int
 ) -> Roundings:
     def find() -> list[Rounding]:
-        with jitted_cells():
+        with jitted_cells(exact=True):
             return coarsest_roundings(lambda own: model(own, instance, place), params)
 
     return cache(find)

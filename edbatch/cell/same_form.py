@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from edbatch.graph.constants import number_marks
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.parameters import part_of
 from edbatch.graph.type_table import TypeTable
@@ -89,7 +90,8 @@ def _key(node_type: NodeType, types: TypeTable, places: Sequence[int]) -> Hashab
             arrays, treedef = jax.tree.flatten(
                 part_of(types.params_spec, content._steps)
             )
-            content = treedef, tuple((each.shape, each.dtype) for each in arrays)
+            shapes = tuple((each.shape, each.dtype) for each in arrays)
+            content = treedef, number_marks(treedef), shapes
         leaves.append((kind, content))
     order = sorted(set(places))
     return (

@@ -21,6 +21,7 @@ from edbatch.graph.compute_dtype import computing
 from edbatch.graph.constants import (
     Constant,
     constant_key,
+    number_marks,
     with_constants,
 )
 from edbatch.graph.context import context
@@ -284,7 +285,10 @@ class Cell(CellCall, Generic[P, R]):
                 named[name] = convert(value)
             elif context.jit:
                 named[name] = Constant(value, self.constant(value, name))
-        function = self._function_now()
+        marks: tuple[str, ...] = ()
+        if context.jit and context.exact:
+            marks = number_marks(jax.tree.structure((bound, named)))
+        function = self._function_now(marks)
         context.inside = True
         try:
             found = function(*bound, **named)
@@ -292,18 +296,24 @@ class Cell(CellCall, Generic[P, R]):
             context.inside = inside
         return as_outputs(found, inside=inside)
 
-    def _function_now(self) -> Callable[..., Any]:
-        """The function as it runs in this context: compiled, or in another dtype."""
+    def _function_now(self, marks: tuple[str, ...]) -> Callable[..., Any]:
+        """The function as it runs in this context: compiled, or in another dtype.
+
+        Each for some `number_marks` of its arguments.
+        """
         dtype = context.compute_dtype
         if dtype is None and not context.jit:
             return self.function
-        known = self._functions.get((dtype, context.jit))
+        key = dtype, context.jit, marks
+        known = self._functions.get(key)
         if known is None:
             known = self.function_in(dtype)
             if context.jit:
                 known = with_constants(known) if self.static else known
+                if marks:  # JAX finds what it traced by the function
+                    known = functools.wraps(known)(functools.partial(known))
                 known = jax.jit(known, static_argnames=self.static or None)
-            self._functions[dtype, context.jit] = known
+            self._functions[key] = known
         return known
 
     def function_in(self, dtype: Any) -> Callable[..., Any]:

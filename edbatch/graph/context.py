@@ -36,7 +36,8 @@ class _Context(threading.local):
     recorder: CallRecorder | None = None
     keys: KeySource | None = None
     values: ValueSource | None = None
-    jit: bool = False
+    jit: bool = False  # cells that run unbatched are compiled
+    exact: bool = False  # these are told apart by numbers in static fields, too
     compute_dtype: Any = None  # that cells run in; see `edbatch.graph.compute_dtype`
     inside: bool = False  # the function of a recorded cell runs
 
@@ -45,13 +46,20 @@ context = _Context()
 
 
 @contextmanager
-def jitted_cells() -> Iterator[None]:
-    """Compiles each cell by itself while models run unbatched in this context."""
-    before, context.jit = context.jit, True
+def jitted_cells(*, exact: bool = False) -> Iterator[None]:
+    """Compiles each cell by itself while models run unbatched in this context.
+
+    Args:
+        exact: Whether a cell is compiled anew for a number in a static field that is
+            equal to another one but not the same, such as 1 and True. JAX takes them
+            for one; to tell them apart takes some microseconds for each call.
+    """
+    before = context.jit, context.exact
+    context.jit, context.exact = True, exact
     try:
         yield
     finally:
-        context.jit = before
+        context.jit, context.exact = before
 
 
 @contextmanager

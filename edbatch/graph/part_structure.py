@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from edbatch.graph.constants import number_marks
 from edbatch.graph.parameters import Step, part_of
 
 
@@ -31,7 +32,8 @@ class PartStructures:
         """
         if steps not in self._of_part:
             leaves, treedef = jax.tree.flatten(part_of(self._params, steps))
-            facts = treedef, tuple((each.shape, each.dtype) for each in leaves)
+            shapes = tuple((each.shape, each.dtype) for each in leaves)
+            facts = treedef, number_marks(treedef), shapes
             number = self._numbers.setdefault(facts, len(self._numbers))
             self._of_part[steps] = number
         return self._of_part[steps]

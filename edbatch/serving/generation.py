@@ -126,7 +126,7 @@ class Generation:
                 tape.refuse_node()
             tape.check_numbers(mark)
             if run.ended and not request.ask_for_result():
-                self._finish(request, run.result)
+                self._finish(request, request.answer([]))
                 return False
         except BaseException as error:
             self.runner.cut_back(request.run, mark)
@@ -300,7 +300,7 @@ class Generation:
             self._finish(request, result)
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        self._counts.add_end("failed", request.fail(error))
+        request.fail(error, self._counts)
         self._end(request)
 
     def fail_all(self, error: BaseException) -> None:
@@ -322,7 +322,7 @@ class Generation:
         if request.future.cancelled():
             self._counts.add(cancelled=1)
         elif request.is_late(now):
-            self._counts.add_end("expired", request.fail(late(request)))
+            request.fail(late(request), self._counts, "expired")
         else:
             return False
         self._end(request)
@@ -331,12 +331,9 @@ class Generation:
     def _finish(self, request: Request, result: Any) -> None:
         now = time.perf_counter()
         first, counts = request.first_value or now, self._counts
-        counts.add(answered=1)  # before the client can ask for the counts
-        if request.resolve(result):
+        if request.resolve(result, counts):
             counts.latency.append(1e3 * (now - request.submitted))
             counts.first_value.append(1e3 * (first - request.submitted))
-        else:
-            counts.add(answered=-1, cancelled=1)
         self._end(request)
 
     def _end(self, request: Request) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from edbatch.errors import DeadlineError, ServerError, shown
 from edbatch.graph.handle import Handle
 from edbatch.serving.request_future import RequestFuture
+from edbatch.serving.stats import Counts
 from edbatch.waves.asked_values import returned_handles
 from edbatch.waves.instance_run import InstanceRun
 
@@ -46,13 +48,20 @@ class Request:
         """Returns what the model returned, with values in place of handles.
 
         They are copied: they stand in the arrays of the whole wave, which a client that
-        keeps its answer would keep.
+        keeps its answer would keep. So are values that the model has asked for.
         """
         assert self.run is not None, "it ran"
         found = map(np.array, values)
-        return jax.tree.map(
-            lambda leaf: next(found) if type(leaf) is Handle else leaf, self.run.result
-        )
+
+        def own(leaf: Any) -> Any:
+            if type(leaf) is Handle:
+                return next(found)
+            return leaf.copy() if _is_of_a_wave(leaf) else leaf
+
+        result = self.run.result
+        if not values and not any(map(_is_of_a_wave, jax.tree.leaves(result))):
+            return result
+        return jax.tree.map(own, result)
 
     def ask_for_result(self) -> bool:
         """Lets an instance that has ended wait for its result; False if it has it.
@@ -64,27 +73,50 @@ class Request:
         self.run.asked = returned_handles(self.run)
         return bool(self.run.asked)
 
-    def resolve(self, result: Any) -> bool:
-        """Answers; returns whether somebody still waits for it."""
-        try:
-            self.future.set_result(result)
-        except InvalidStateError:
+    def resolve(self, result: Any, counts: Counts) -> bool:
+        """Answers, unless it was cancelled.
+
+        Args:
+            result: The answer.
+            counts: Where its end is counted, before the client can ask for the counts.
+
+        Returns:
+            Whether it was answered.
+        """
+        if not self.future.claim():
+            counts.add(cancelled=1)
             return False
+        counts.add(answered=1)
+        with suppress(InvalidStateError):  # the client has set a result
+            self.future.set_result(result)
         return True
 
-    def fail(self, error: BaseException) -> bool:
-        """Ends with an exception; returns whether somebody still waits for it.
+    def fail(self, error: BaseException, counts: Counts, how: str = "failed") -> None:
+        """Ends with an exception, unless it was cancelled.
 
         What is no `Exception` would end the client's thread or event loop, too, so the
         client gets a `ServerError` that it is the cause of.
+
+        Args:
+            error: The exception.
+            counts: Where its end is counted, before the client can ask for the counts.
+            how: ``"failed"`` or ``"expired"``.
         """
         if not isinstance(error, Exception):
             error = _harmless(error)
-        try:
+        if not self.future.claim():
+            counts.add(cancelled=1)
+            return
+        counts.add(**{how: 1})
+        with suppress(InvalidStateError):
             self.future.set_exception(error)
-        except InvalidStateError:
-            return False
-        return True
+
+
+def _is_of_a_wave(leaf: Any) -> bool:
+    """Whether an array may be a part of a wave's, as the values of `eb.value` are."""
+    if type(leaf) is not np.ndarray or leaf.flags.writeable:
+        return False
+    return isinstance(leaf.base, np.ndarray) and leaf.base.nbytes > leaf.nbytes
 
 
 def _harmless(error: BaseException) -> ServerError:
@@ -103,6 +135,6 @@ def late(request: Request) -> DeadlineError:
     assert request.deadline is not None, "it has a deadline"
     allowed = 1e3 * (request.deadline - request.submitted)
     return DeadlineError(
-        f"the request was not answered within its deadline of {allowed:.3g} ms, and"
+        f"the request was not answered within its deadline of {allowed:,.6g} ms, and"
         " what was left of it did not run; allow more time, or send fewer requests"
     )

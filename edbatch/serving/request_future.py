@@ -22,6 +22,8 @@ class RequestFuture(Future[Any]):
     """
 
     _is_told = False
+    _is_cancelled = False  # or about to be
+    _is_ending = False
 
     def __init__(self, note_cancelled: Callable[[], None] | None = None) -> None:
         super().__init__()
@@ -33,6 +35,10 @@ class RequestFuture(Future[Any]):
         Returns:
             Whether it is cancelled; False if it has ended.
         """
+        with _CANCELLING:
+            if self._is_ending:
+                return False
+            self._is_cancelled = True
         if not super().cancel():
             return False
         with _CANCELLING:
@@ -42,6 +48,16 @@ class RequestFuture(Future[Any]):
             if self._note_cancelled is not None:
                 self._note_cancelled()
         return True
+
+    def claim(self) -> bool:
+        """Keeps others from cancelling the request, which is about to be ended.
+
+        Returns:
+            Whether it is not cancelled; then its result or exception is to be set.
+        """
+        with _CANCELLING:
+            self._is_ending = not self._is_cancelled
+            return self._is_ending
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Calls a function once the request has ended; what it raises is logged.

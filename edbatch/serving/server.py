@@ -28,7 +28,7 @@ from edbatch.arguments import check_number, list_of
 from edbatch.batched import Batched
 from edbatch.compilation.warm_up import warm_up
 from edbatch.compilation.worker import Pending
-from edbatch.errors import EdbatchError, PickleError, shown
+from edbatch.errors import EdbatchError, PickleError, ServerFullError, shown
 from edbatch.graph.parameter_structure import abstract, check_params
 from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
 from edbatch.serving.decisions import WaveDecider, as_serving_policy
@@ -247,7 +247,7 @@ class Server:
             priority = priority.item()
         try:
             requests = self._queue.put(instances, deadline_ms, priority)
-        except EdbatchError:
+        except ServerFullError:
             self._counts.add(refused=len(instances))
             raise
         self._counts.add(submitted=len(requests))

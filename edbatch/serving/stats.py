@@ -95,15 +95,6 @@ class Counts:
             for name, value in more.items():
                 setattr(self, name, getattr(self, name) + value)
 
-    def add_end(self, how: str, is_told: bool) -> None:
-        """Counts a request that has ended without an answer.
-
-        Args:
-            how: ``"failed"`` or ``"expired"``.
-            is_told: Whether its future has the exception; else it was cancelled before.
-        """
-        self.add(**{how if is_told else "cancelled": 1})
-
     def summary(
         self, waiting: int, in_flight: int, slowest_turns: tuple[SlowTurn, ...]
     ) -> ServerStats:

@@ -150,7 +150,7 @@ class WaveLoop:
         the values of a wave are there, those that wait for them go first.
         """
         for each in self._queue.take_late():
-            self._counts.add_end("expired", each.fail(late(each)))
+            each.fail(late(each), self._counts, "expired")
         joining, started = self._joining(), 0
         self._taken.extend(self._queue.take(min(_AT_ONCE, joining)))
         self._take_params()  # those that were swapped in before a request came, too
@@ -196,4 +196,4 @@ class WaveLoop:
         for each in self._generations:
             each.fail_all(error)
         for request in (*self._taken, *self._queue.take(len(self._queue))):
-            self._counts.add_end("failed", request.fail(error))
+            request.fail(error, self._counts)

@@ -175,4 +175,4 @@ def test_many_are_taken_all_or_none():
         server.drain(60)
         with pytest.raises(eb.errors.ServerClosedError):
             server.submit_many([1, 2])
-        assert server.stats().refused == 10
+        assert server.stats().refused == 8

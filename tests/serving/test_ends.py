@@ -1,0 +1,133 @@
+"""How requests end: counted before the client is told, with answers of their own."""
+
+import threading
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import edbatch as eb
+from edbatch.serving.request_future import RequestFuture
+
+
+@pytest.fixture(autouse=True)
+def coarse():
+    with eb.use_tiers("coarse"):
+        yield
+
+
+@eb.cell
+def double(params, x):
+    return params * x
+
+
+def model(params, x):
+    if x < 0:
+        raise ValueError("below zero")
+    return double(params, x)
+
+
+def test_counts_are_there_when_a_client_is_told():
+    told = {}
+    with eb.Server(eb.batch(model), jnp.float32(2)) as server:
+        server.submit_nowait(1.0).result()
+        held = threading.Event()
+        first = server.submit_nowait(1.0)
+        first.add_done_callback(lambda future: held.wait(60))
+        for name, x, deadline_ms in (
+            ("failed", -1.0, None),
+            ("expired", 1.0, 0.0),
+            ("answered", 1.0, None),
+        ):
+            future = server.submit_nowait(x, deadline_ms=deadline_ms)
+            future.add_done_callback(
+                lambda future, name=name: told.setdefault(name, server.stats())
+            )
+        held.set()
+        server.drain()
+    assert told["failed"].failed == 1
+    assert told["expired"].expired == 1
+    assert told["answered"].answered == 3
+
+
+def test_a_closed_server_counts_no_request_as_too_many():
+    with eb.Server(eb.batch(model), jnp.float32(2), max_waiting=1) as server:
+        with pytest.raises(eb.ServerFullError):
+            server.submit_many([1.0] * 5)
+        assert server.stats().refused == 5
+        server.drain()
+        with pytest.raises(eb.ServerClosedError):
+            server.submit_nowait(1.0)
+        assert server.stats().refused == 5
+
+
+@pytest.mark.parametrize("form", ["alone", "beside a handle"])
+def test_an_answer_of_values_holds_itself_alone(form):
+    def asking(params, x):
+        value = eb.value(double(params, x))
+        own = np.arange(3)
+        own.flags.writeable = False
+        if form == "alone":
+            return {"value": value, "own": own}
+        return {"value": value, "own": own, "more": double(params, x)}
+
+    with eb.Server(eb.batch(asking), jnp.float32(2)) as server:
+        futures = server.submit_many([np.full(4, k, np.float32) for k in range(6)])
+        for k, future in enumerate(futures):
+            found = future.result(60)
+            np.testing.assert_array_equal(found["value"], np.full(4, 2 * k))
+            assert found["value"].base is None and found["value"].flags.writeable
+            assert not found["own"].flags.writeable, "the model's own array is as it is"
+
+
+def test_a_late_request_is_told_its_whole_deadline():
+    def slow(params, x):
+        first = eb.value(double(params, x))
+        time.sleep(0.02)
+        return double(params, first)
+
+    with eb.Server(eb.batch(slow), jnp.float32(2)) as server:
+        server.submit_nowait(1.0).result()
+        held = threading.Event()
+        server.submit_nowait(1.0).add_done_callback(lambda future: held.wait(60))
+        late = server.submit_nowait(1.0, deadline_ms=0)
+        held.set()
+        with pytest.raises(eb.DeadlineError, match="deadline of 0 ms"):
+            late.result()
+
+
+def test_a_request_that_is_about_to_end_cannot_be_cancelled():
+    future = RequestFuture()
+    assert future.claim() and not future.cancel() and not future.cancelled()
+    future.set_result(3)
+    assert future.result() == 3 and not future.cancel()
+
+
+def test_a_cancelled_request_cannot_be_ended():
+    cancelled = []
+    future = RequestFuture(lambda: cancelled.append(True))
+    future.add_done_callback(lambda one: cancelled.append(one.claim()))
+    assert future.cancel() and future.cancel()
+    assert not future.claim() and sorted(cancelled) == [False, True]
+
+
+def test_one_that_many_cancel_while_it_ends_ends_once():
+    for _ in range(300):
+        future, found = RequestFuture(), []
+        start = threading.Barrier(3)
+
+        def cancel(future=future, found=found, start=start):
+            start.wait()
+            found.append(future.cancel())
+
+        threads = [threading.Thread(target=cancel) for _ in range(2)]
+        for each in threads:
+            each.start()
+        start.wait()
+        if claimed := future.claim():
+            future.set_result(1)
+        for each in threads:
+            each.join()
+        assert found == [not claimed] * 2
+        assert future.cancelled() != claimed
