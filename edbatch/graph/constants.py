@@ -19,7 +19,7 @@ _LONG = 10**40  # Python writes no integers of thousands of digits
 _INEXACT = (float, complex, np.inexact)
 _NUMBERS = (*PYTHON_NUMBERS, np.number, np.bool_)
 _NO_NUMBERS = (str, type, type(None), FunctionType, BuiltinFunctionType)
-_MARKS: dict[object, str] = dict.fromkeys(_NO_NUMBERS, "") | {int: "int", bool: "bool"}
+_MARKS: dict[Any, str] = dict.fromkeys(_NO_NUMBERS, "") | {int: "int", bool: "bool"}
 _SEQUENCES, _SETS = (tuple, list), (set, frozenset)
 
 

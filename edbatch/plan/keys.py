@@ -129,8 +129,8 @@ def keyed(plan: Plan, rng: Any) -> tuple[Plan, Any]:
     if rng is not None or not takes_keys(program) or is_traced(plan.trips):
         return plan, key
     trips = np.asarray(plan.trips)
-    runs = trips.reshape(-1, trips.shape[-1]).any(axis=0)
-    _check_defaults(program, runs.tolist())
+    runs = [bool(each.any()) for each in trips.reshape(-1, trips.shape[-1]).T]
+    _check_defaults(program, runs)
     return plan.without_keys(), key
 
 

@@ -78,8 +78,8 @@ class WaveSizes(WithoutLock):
             for name, size in least.items():
                 sizes[name] = max(sizes.get(name, 0), size)
             for name, size in needs.items():
-                least = _SMALLEST[name.split()[0]]
-                sizes[name] = max(sizes.get(name, 0), least, power_of_two(2 * size))
+                floor = _SMALLEST[name.split()[0]]
+                sizes[name] = max(sizes.get(name, 0), floor, power_of_two(2 * size))
             loops = order_loops(
                 Loop(t, width) for t, widths in self._widths.items() for width in widths
             )
