@@ -1,5 +1,6 @@
 """What every test runs under: strict JAX, an empty folder, and the fixtures."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -17,6 +18,7 @@ from memory_regions import drop_programs_if_many
 from quick_compile import quick_compile
 
 import edbatch
+from edbatch.benchmark import measure
 from edbatch.compilation.tier import try_options
 from edbatch.stored_programs.folder import FOLDER
 from edbatch.target import CPU
@@ -149,6 +151,14 @@ def own_lowered_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 def tried_options() -> None:
     """What edbatch compiles to try options of XLA, no test counts."""
     try_options(CPU)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def benchmarks_do_not_collect() -> Iterator[None]:
+    """Lets benchmarks leave Python's collector alone, which would look through all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "little_garbage", contextlib.nullcontext)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -179,7 +179,7 @@ def alternate(
         train: Also time value and gradient.
     """
     times = np.zeros((len(systems), 4, len(minibatches), rounds))
-    with _little_garbage():
+    with little_garbage():
         for r in range(rounds):
             for m, instances in enumerate(minibatches):
                 for turn in range(len(systems)):
@@ -197,7 +197,8 @@ def alternate(
 
 
 @contextmanager
-def _little_garbage() -> Iterator[None]:
+def little_garbage() -> Iterator[None]:
+    """Hides what is there from Python's collector, which would run between timings."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,3 +1,5 @@
+import gc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from edbatch.benchmark.measure import (
     FirstRuns,
     Reference,
     alternate,
+    little_garbage,
     noise_percent,
     ratio,
     typical,
@@ -185,3 +188,11 @@ def test_compiles_are_counted_inside_the_context_only():
 
 def test_a_product_is_measured():
     assert 0 < measure_product((1, 8, 8, 8), seed=0) < np.inf
+
+
+def test_what_is_there_is_hidden_from_the_collector_meanwhile():
+    frozen = gc.get_freeze_count()
+    with little_garbage():
+        assert gc.get_freeze_count() > frozen
+    assert gc.get_freeze_count() == 0
+    gc.freeze()  # as before each file of tests
