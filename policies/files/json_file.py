@@ -41,7 +41,8 @@ class JsonFormat:
         what: What it holds, for messages, such as ``"policy"``.
         subject: The same as the subject of a sentence, such as ``"a policy is"``.
         name: What its entry ``format`` says.
-        version: The version that is written, the latest that can be read.
+        version: The latest version that can be read, and the one that is written
+            where no earlier one will do.
         writer: What writes such files.
         again: How to get such a file anew.
         by_line: Entries whose own entries stand on a line each.
@@ -57,9 +58,17 @@ class JsonFormat:
     by_line: frozenset[str]
     other_kinds: tuple[tuple[str, str], ...] = ()
 
-    def text(self, content: dict[str, Any]) -> str:
-        """Returns the text of a file with some content, which ends in a new line."""
-        header = {"format": self.name, "version": self.version}
+    def text(self, content: dict[str, Any], version: int | None = None) -> str:
+        """Returns the text of a file with some content, which ends in a new line.
+
+        Args:
+            content: Its entries.
+            version: The first version that has all of them; None for the latest.
+
+        Returns:
+            The text.
+        """
+        header = {"format": self.name, "version": version or self.version}
         parts = [
             f"{json_text(name)}: {self._value_text(name, value)}"
             for name, value in (header | content).items()
@@ -76,18 +85,24 @@ class JsonFormat:
         inside = ",\n".join(f"  {each}" for each in entries)
         return f"{{\n{inside}\n}}" if isinstance(value, dict) else f"[\n{inside}\n]"
 
-    def save(self, path: str | PathLike[str], content: dict[str, Any]) -> Path:
+    def save(
+        self,
+        path: str | PathLike[str],
+        content: dict[str, Any],
+        version: int | None = None,
+    ) -> Path:
         """Writes a file; a reader sees the old one or the new one, never a part.
 
         Args:
             path: The file; replaced if it exists.
             content: Its entries.
+            version: The first version that has all of them; None for the latest.
 
         Raises:
             PolicyError: The file cannot be written.
         """
         path = self.path(path)
-        text = self.text(content).encode()
+        text = self.text(content, version).encode()
         try:
             write_whole(path, lambda beside: beside.write_bytes(text))
         except OSError as error:
@@ -278,12 +293,14 @@ POLICIES = JsonFormat(
         ("serving", "read it by load_serving_policy, or edbatch compare --serving"),
     ),
 )
-# Policy files, too: version 4 added their kind, which older versions do not know.
+# Policy files, too: version 4 added their kind, and version 5 the entry `max_rows`;
+# files without that entry are still of version 4, which older versions read.
+SERVING_UNLIMITED = 4
 SERVING = JsonFormat(
     what="policy",
     subject="a serving policy is",
     name=POLICIES.name,
-    version=4,
+    version=5,
     writer="`train-policy --serving`",
     again="train the policy again",
     by_line=frozenset({"types", "states", "training"}),

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any
 
 from edbatch.policies.files.json_file import SERVING, read_entry, read_types
+from edbatch.policies.serving import limits
 from edbatch.policies.serving.choices import FEATURES, WAITING
 from edbatch.policies.serving.encoding import MachineState
 from edbatch.policies.serving.machine import ServingMachine
@@ -80,6 +81,7 @@ def _build(content: dict[str, Any], _version: int) -> Learned:
             window, read_entry(content, "the file", "max_requests", int)
         ),
         "training": None if training is None else _record(training),
+        "max_rows": limits.read(content),
     }
     entries = read_entry(content, "the file", "types", list)
     form = read_entry(content, "the file", "form", str)

@@ -16,6 +16,7 @@ import numpy as np
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.files.json_file import SERVING, type_entry
+from edbatch.policies.serving import limits
 from edbatch.policies.serving.choices import (
     AGENDA,
     DEPTHS,
@@ -69,8 +70,8 @@ class ServingMachine:
         max_rows: No batch is wider, in rows; None for the server's own limit.
 
     Raises:
-        PolicyError: There is no such encoding or heuristic, or the lengths do not
-            agree.
+        PolicyError: There is no such encoding or heuristic, the lengths do not agree,
+            or a number is out of range.
 
     Example:
         >>> key = TypeKey("a", "", 0)
@@ -119,6 +120,7 @@ class ServingMachine:
                 "the unit of time of a serving machine is a finite number of ms above"
                 f" 0, but is {shown(self.scale_ms)}; train the machine again"
             )
+        limits.check(self.max_rows)
         for state, decision in self.states.items():
             if not is_state(self.encoding, len(self.types), state):
                 raise PolicyError(
@@ -213,7 +215,7 @@ class ServingMachine:
         Raises:
             PolicyError: The file cannot be written.
         """
-        return SERVING.save(path, self.to_json())
+        return SERVING.save(path, self.to_json(), limits.version(self.max_rows))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the policy as JSON values."""
@@ -224,6 +226,7 @@ class ServingMachine:
             "scale_ms": self.scale_ms,
             "window_ms": self.admission.window_ms,
             "max_requests": self.admission.max_requests,
+            **limits.entry(self.max_rows),
             "encoding": self.encoding,
             "heuristic": self.heuristic,
             "wave": self.wave,

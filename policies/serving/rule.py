@@ -21,6 +21,7 @@ import numpy as np
 from edbatch.errors import PolicyError, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.files.json_file import SERVING, type_entry
+from edbatch.policies.serving import limits
 from edbatch.policies.serving.choices import FEATURES, RULE, WAITING
 from edbatch.policies.serving.deciding import Choice, check_types, decide_by
 from edbatch.policies.serving.record import ServingRecord
@@ -44,7 +45,7 @@ class ServingRule:
         max_rows: No batch is wider, in rows; None for the server's own limit.
 
     Raises:
-        PolicyError: The lengths do not agree, or a number is not finite.
+        PolicyError: The lengths do not agree, or a number is out of range.
 
     Example:
         >>> key = TypeKey("a", "", 0)
@@ -95,6 +96,7 @@ class ServingRule:
                 f"the unit of time of a serving rule is above 0, at most {_MOST:.0e}"
                 f" ms, but is {shown(self.scale_ms)}; train the rule again"
             )
+        limits.check(self.max_rows)
 
     @property
     def name(self) -> str:
@@ -166,7 +168,7 @@ class ServingRule:
         Raises:
             PolicyError: The file cannot be written.
         """
-        return SERVING.save(path, self.to_json())
+        return SERVING.save(path, self.to_json(), limits.version(self.max_rows))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the policy as JSON values."""
@@ -176,6 +178,7 @@ class ServingRule:
             "scale_ms": self.scale_ms,
             "window_ms": self.admission.window_ms,
             "max_requests": self.admission.max_requests,
+            **limits.entry(self.max_rows),
             "types": [
                 {**type_entry(key), **dict(zip(FEATURES, row, strict=True))}
                 for key, row in zip(self.types, self.weights, strict=True)

@@ -135,6 +135,13 @@ def test_a_file_holds_a_machine(tmp_path):
     assert sum('"decides"' in line for line in path.read_text().splitlines()) == 2
 
 
+def test_a_file_holds_the_limit_on_rows(tmp_path):
+    own = replace(machine({LEADERS: WAIT}), max_rows=16)
+    path = own.save(tmp_path / "machine.json")
+    assert parse_serving_policy(path.read_text()) == own
+    assert json.loads(path.read_text())["version"] == 5
+
+
 def test_a_file_decides_once_for_a_state(tmp_path):
     path = machine({LEADERS: WAIT}).save(tmp_path / "machine.json")
     content = json.loads(path.read_text())
@@ -150,6 +157,7 @@ def test_a_file_decides_once_for_a_state(tmp_path):
         ({"heuristic": "best"}, "'leaders' and 'best'; train it again"),
         ({"depths": (1.0,)}, "3 types, 1 depths"),
         ({"scale_ms": 0.0}, "the unit of time of a serving machine"),
+        ({"max_rows": 0}, "max_rows of a serving policy is a whole number, 1 or more"),
         ({"states": {LEADERS: 3}}, "one of its 3 types"),
         ({"states": {MachineState(3, 0, (3, 0, 0)): 0}}, "none of 'leaders'"),
         ({"states": {MachineState(3, 0, (1, 0)): 0}}, "none of 'leaders' for 3 types"),

@@ -171,6 +171,17 @@ def test_a_file_holds_the_policy(rule, tmp_path):
     assert parse_serving_policy((bare.save(tmp_path / "b.json")).read_text()) == bare
 
 
+def test_a_file_holds_the_limit_on_rows(rule, tmp_path):
+    path = tmp_path / "rule.json"
+    limited = replace(rule, max_rows=np.int64(16))
+    assert load_serving_policy(limited.save(path)) == limited
+    # Versions that do not know the limit refuse the file; without one they read it.
+    assert json.loads(path.read_text())["version"] == 5
+    assert load_serving_policy(rule.save(path)).max_rows is None
+    content = json.loads(path.read_text())
+    assert content["version"] == 4 and "max_rows" not in content
+
+
 def test_other_readers_say_what_it_is(rule, tmp_path):
     path = rule.save(tmp_path / "rule.json")
     with pytest.raises(
@@ -189,7 +200,9 @@ def changed(rule, **entries):
     ("entries", "message"),
     [
         ({"kind": "nothing"}, "in p 'kind' is not 'serving': it is a policy for mini"),
-        ({"version": 5}, "up to version 4 but p has version 5"),
+        ({"version": 6}, "up to version 5 but p has version 6"),
+        ({"max_rows": 1.5}, "'max_rows' of the file is not a JSON integer"),
+        ({"max_rows": 0}, "max_rows of a serving policy is a whole number, 1 or more"),
         ({"types": 3}, "'types' of the file is not a JSON array"),
         ({"types": [{"cell": "a"}]}, "type 0 has no 'path'"),
         ({"types": []}, "one type or more"),
