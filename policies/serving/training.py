@@ -48,6 +48,7 @@ _STEP = 0.7  # share of the elite's mean and spread in the next generation's
 _FEATURE = {GREEDY: "ratio", LARGEST: "width", OLDEST: "age", READY: "wait"}
 _FEATURE_WEIGHT = {GREEDY: 4.0, LARGEST: 1.0, OLDEST: 1.0, READY: 1.0}
 _WAIT_BIAS = -20.0
+_LOWEST_BIAS = 10.0  # below zero, of the agenda: well above that of waiting
 _LONGEST_WAVE = 8.0  # log2 of batches: to the end
 # Spreads of the first generation; of weights of the load, which is up to 8, less.
 _NARROW = {"load": 0.15, "wait_load": 0.1, "wave_load": 0.15, "wait_bias": 3.0}
@@ -206,7 +207,9 @@ def _start(library: InstanceLibrary, heuristic: ServingHeuristic) -> np.ndarray:
     """The rule that decides as a heuristic does, as flat weights."""
     rows = np.zeros((library.num_types, len(FEATURES)))
     if heuristic.kind == AGENDA:
-        rows[:, FEATURES.index("bias")] = -library.mean_depth
+        deepest = float(library.mean_depth.max())
+        scale = min(1.0, _LOWEST_BIAS / deepest) if deepest > 0 else 1.0
+        rows[:, FEATURES.index("bias")] = -scale * library.mean_depth
     else:
         column = FEATURES.index(_FEATURE[heuristic.kind])
         rows[:, column] = _FEATURE_WEIGHT[heuristic.kind]

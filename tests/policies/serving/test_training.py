@@ -26,7 +26,8 @@ from edbatch.policies.serving import (
 )
 from edbatch.policies.serving.file import parse_serving_policy
 from edbatch.policies.serving.training import _rule, _start
-from edbatch.schedule.serving import Arrivals, Served, ServingConfig
+from edbatch.schedule.examples import chain
+from edbatch.schedule.serving import Arrivals, InstanceLibrary, Served, ServingConfig
 
 LATTICES = sample_library(sample_lattice_structure, 12, 0)
 COSTS = affine_costs(LATTICES.num_types, fixed_ms=0.05, max_rows=64)
@@ -114,6 +115,21 @@ def test_training_starts_from_the_heuristic(heuristic):
     )
     np.testing.assert_array_equal(ours.finish_ms, theirs.finish_ms)
     assert ours.batches == theirs.batches
+
+
+@pytest.mark.parametrize("length", [5, 30, 200])
+def test_training_starts_from_the_agenda_of_deep_models(length):
+    """The deepest type comes last, and yet before waiting."""
+    library = InstanceLibrary.of([chain("c" + "a" * length + "b")])
+    agenda = serving_heuristics(library)[0]
+    config = ServingConfig(affine_costs(library.num_types))
+    trace = draw_trace(library, Arrivals(100), 20, 0)
+    own = _rule(library, _start(library, agenda), 10.0)
+    theirs = serve(agenda, library, config, trace)
+    ours = serve(own, library, config, trace, patience_ms=1000)
+    np.testing.assert_array_equal(ours.finish_ms, theirs.finish_ms)
+    if length == 5:  # shallow models keep their depths as weights
+        assert [row[0] for row in own.weights] == (-library.mean_depth).tolist()
 
 
 @pytest.mark.parametrize(
