@@ -1,5 +1,6 @@
 """`edbatch compare --serving`."""
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,9 @@ def outcome(rows: "list[ServingScore]") -> str:
     parts = []
     for what, name in (("mean", "mean_ms"), ("p99", "p99_ms")):
         best = min(others, key=lambda row: getattr(row, name))
+        if not math.isfinite(getattr(learned, name)):
+            parts.append(f"no {what}, as it kept waiting and was given up")
+            continue
         change = getattr(learned, name) / getattr(best, name) - 1
         way = "below" if change < 0 else "above"
         parts.append(f"{what} {abs(change):.1%} {way} that of {best.policy}")
@@ -96,10 +100,10 @@ def outcome(rows: "list[ServingScore]") -> str:
 
 
 def _rounded(row: "ServingScore", capacity: float) -> dict[str, Any]:
-    values = {
-        name: round(value, 4) if isinstance(value, float) else value
-        for name, value in asdict(row).items()
-    }
+    values = asdict(row)
+    for name, value in values.items():
+        if isinstance(value, float):  # null where the simulation was given up
+            values[name] = round(value, 4) if math.isfinite(value) else None
     return values | {"load": round(row.rate / capacity, 4)}
 
 
@@ -134,5 +138,7 @@ def shown_rows(rows: "list[ServingScore]") -> "list[ServingScore]":
     return [*best.values()]
 
 
-def _brief(number: float) -> float | int:
+def _brief(number: float) -> float | int | None:
+    if not math.isfinite(number):
+        return None
     return number if number < 100 else round(number)

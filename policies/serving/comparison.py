@@ -19,11 +19,12 @@ class ServingScore:
         policy: Its name.
         rate: Requests per second.
         mean_ms: Mean time from arrival to answer; infinite where the simulation was
-            given up, as all that follows.
+            given up, as are percentiles that requests without an answer reach.
         p50_ms: Median of it.
         p95_ms: 95th percentile.
         p99_ms: 99th percentile.
-        goodput: Requests per second that were answered within the deadline.
+        goodput: Requests per second that were answered within the deadline; 0 where
+            the simulation was given up.
         late: Share of requests that were not.
         rows_per_batch: Mean number of rows.
         batches_per_wave: Mean number of batches.
@@ -122,7 +123,7 @@ def capacity(
         seed: Draws them.
 
     Returns:
-        Requests per second.
+        Requests per second; 0 where the policy keeps waiting and is given up.
 
     Raises:
         PolicyError: As for `serve` and `draw_trace`.

@@ -21,6 +21,8 @@ from edbatch.schedule.serving.simulation import (
     new_view,
 )
 
+_QUANTA = 10_000  # of waiting, beside what all nodes take, before a run is given up
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
@@ -119,10 +121,12 @@ def serve(
         config: The server; its admission is that of the policy.
         trace: The requests.
         deadline_ms: Time from arrival to deadline of each; None for no deadlines.
-        patience_ms: To give up so long after the last arrival; None for never.
+        patience_ms: To give up so long after the last arrival; infinity for never. None
+            for longer than it takes to run each node by itself, which only a policy
+            that decides to wait again and again exceeds.
 
     Returns:
-        What became of them.
+        What became of them; the end of those that were given up is infinite.
 
     Raises:
         PolicyError: The policy is for other types than the library's, or for these in
@@ -151,13 +155,36 @@ def serve(
         track_heads=kind in (GREEDY, RULE, MACHINE),
     )
     most = UNLIMITED if policy.max_rows is None else policy.max_rows
-    give_up = np.inf if patience_ms is None else trace.arrival_ms[-1] + patience_ms
+    if patience_ms is None:
+        patience_ms = _longest_ms(library, simulation, trace, deadline_ms)
+    give_up = trace.arrival_ms[-1] + patience_ms
     view = new_view(library.num_types)
     with keyboard_interrupts():
         serve_all(
             *simulation.compiled, view, kind, weights, scale_ms, wave, most, give_up
         )
     return simulation.served()
+
+
+def _longest_ms(
+    library: InstanceLibrary,
+    simulation: Simulation,
+    trace: Trace,
+    deadline_ms: float | None,
+) -> float:
+    """No policy takes so long that does not wait in vain.
+
+    Each node may run in a wave of its own, after a quantum of waiting, and each request
+    in a window of its own. Whoever waits for deadlines, or some time, has it beside.
+    """
+    rules = simulation.compiled[1]
+    rows = np.arange(1, rules.cost_ms.shape[1])
+    row_ms = (rules.cost_ms[:, 1:] / rows).max(axis=1)  # a node's part of a batch
+    node_ms = row_ms + rules.overhead_ms + rules.quantum_ms
+    nodes = library.instance_types[trace.instance].sum(axis=0, dtype=np.int64)
+    windows_ms = len(trace.instance) * max(0.0, rules.window_ms)
+    idle_ms = _QUANTA * rules.quantum_ms + (deadline_ms or 0.0)
+    return float(nodes @ node_ms) + windows_ms + idle_ms
 
 
 def _check_types(policy: CompiledPolicy, library: InstanceLibrary) -> None:

@@ -142,6 +142,19 @@ def test_the_outcome_in_a_sentence() -> None:
     )
 
 
+def test_a_policy_that_keeps_waiting_is_given_up(edbatch, serving_file, tmp_path):
+    content = json.loads(serving_file.read_text())
+    content["waiting"]["wait_bias"] = 1000.0
+    waits = tmp_path / "waits.json"
+    waits.write_text(json.dumps(content))
+    command = ("compare", *TREES, "--requests", 20, "--rate", 700, "--policy", waits)
+    result = edbatch(*command)
+    assert result.exit_code == 0, result.output
+    assert "learned has no mean, as it kept waiting and was given up" in result.stderr
+    rows = json.loads(edbatch(*command, "--json").stdout)
+    assert [rows[0][name] for name in ("mean_ms", "goodput", "late")] == [None, 0, 1]
+
+
 def test_of_each_heuristic_the_best_wave_is_shown() -> None:
     rows = [score(name, 1, p) for name, p in (("a", 3), ("b", 2), ("a, 8", 2))]
     assert [row.policy for row in shown_rows(rows)] == ["a, 8", "b"]

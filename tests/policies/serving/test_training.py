@@ -276,6 +276,38 @@ def test_a_run_is_given_up():
     assert value < trace.arrival_ms[-1] + 10
 
 
+def test_a_policy_that_keeps_waiting_is_given_up():
+    library = InstanceLibrary.of([chain("ab")])
+    config = ServingConfig(affine_costs(2))
+    row = (-30.0, *[0.0] * 7)
+    waits = ServingRule(library.type_keys, (row,) * 2, (-20.0, 0.0, 0.0, 0.0), 5.0)
+    trace = draw_trace(library, Arrivals(100), 5, 0)
+    assert np.isinf(serve(waits, library, config, trace).finish_ms).all()
+    assert capacity(waits, library, config, 5) == 0
+    [row] = compare_serving([waits], library, config, [Arrivals(100)], requests=5)
+    assert np.isinf([row.mean_ms, row.p50_ms, row.p99_ms]).all()
+    assert (row.goodput, row.late) == (0, 1)
+
+
+def test_slow_policies_are_not_given_up():
+    """One node after the other, each in a wave of its own after a wait."""
+    library = InstanceLibrary.of([chain("ab")])
+    config = ServingConfig(affine_costs(2), 5.0)
+    slow = replace(serving_heuristics(library)[0], max_rows=1)
+    trace = draw_trace(library, Arrivals(10_000), 3000, 0)
+    assert np.isfinite(serve(slow, library, config, trace).finish_ms).all()
+    # To wait for a deadline is no reason, either.
+    lazy = ServingRule(
+        library.type_keys,
+        ((-30.0, *[0.0] * 5, 60.0, 0.0),) * 2,
+        (-20.0, 0.0, 0.0, 0.0),
+        100.0,
+    )
+    trace = draw_trace(library, Arrivals(100), 5, 0)
+    served = serve(lazy, library, config, trace, deadline_ms=60_000)
+    assert (served.latency_ms > 50_000).all() and np.isfinite(served.latency_ms).all()
+
+
 def test_objectives_against_the_definition():
     served = Served(np.array([0.0, 5]), np.array([10.0, 8]), 3, 2, 12, 9.0)
     assert Objective("mean").value(served) == 6.5
