@@ -56,17 +56,16 @@ class Task:
             for each in self.arrivals
         ]
 
-    def values(
-        self, policy: CompiledPolicy, traces: Sequence[Trace], patient: bool = False
-    ) -> np.ndarray:
+    def values(self, policy: CompiledPolicy, traces: Sequence[Trace]) -> np.ndarray:
         """The objective on each trace."""
-        return np.array([self._value(policy, each, patient) for each in traces])
+        return np.array([self._value(policy, each) for each in traces])
 
-    def _value(self, policy: CompiledPolicy, trace: Trace, patient: bool) -> float:
-        patience = None if patient else _PATIENCE * float(trace.arrival_ms[-1])
+    def _value(self, policy: CompiledPolicy, trace: Trace) -> float:
         deadline = self.objective.deadline_ms
-        args = policy, self.library, self.config, trace, deadline, patience
-        return self.objective.value(serve(*args), patience or np.inf)
+        # Requests without an answer then count as late, which they are.
+        patience = max(_PATIENCE * float(trace.arrival_ms[-1]), deadline or 0.0)
+        served = serve(policy, self.library, self.config, trace, deadline, patience)
+        return self.objective.value(served, patience)
 
     def loss(self, values: np.ndarray, best: np.ndarray) -> float:
         """The mean over rates, in terms of the best heuristic."""

@@ -24,6 +24,7 @@ from edbatch.policies.serving import (
     serving_heuristics,
     train_serving_policy,
 )
+from edbatch.policies.serving.evaluation import Task
 from edbatch.policies.serving.file import parse_serving_policy
 from edbatch.policies.serving.training import _rule, _start
 from edbatch.schedule.examples import chain
@@ -315,6 +316,18 @@ def test_objectives_against_the_definition():
     assert Objective("deadline", 4.0).value(served) == pytest.approx(
         0.5 + 1e-3 * 6.5 / 4
     )
+
+
+def test_requests_whose_deadline_is_after_the_last_arrival_are_not_late():
+    library = InstanceLibrary.of([chain("ab" * 20)])
+    config = ServingConfig(affine_costs(2))
+    objective = Objective("deadline", 500.0)
+    task = Task(library, config, (Arrivals(20_000),), objective, 100)
+    (trace,) = task.traces(0)
+    for policy in serving_heuristics(library)[-4:]:
+        served = serve(policy, library, config, trace, 500.0)
+        assert trace.arrival_ms[-1] < 10 < served.latency_ms.max() < 500
+        assert task.values(policy, [trace]) == objective.value(served) < 1e-3
 
 
 @pytest.mark.parametrize(
