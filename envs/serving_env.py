@@ -45,8 +45,9 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
 
     Reward: `"latency"`: minus the integral of the number of requests here over the
     time that the action takes, in request-milliseconds; over an episode, minus the sum
-    of all latencies. `"deadline"`: minus the number of requests answered too late. An
-    action that is not allowed changes nothing and pays `invalid_reward`.
+    of all latencies. The first action pays for a window of the admission before it,
+    too. `"deadline"`: minus the number of requests answered too late. An action that is
+    not allowed changes nothing and pays `invalid_reward`.
 
     Episode: truncated when all `requests` are answered; serving has no end of its own.
 
@@ -141,7 +142,10 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts with an idle server, when the first request has arrived.
+        """Starts with an idle server, when the first request has joined.
+
+        It joins when it arrives; with an admission in windows, when the first window
+        is over.
 
         Args:
             seed: Makes the episodes from here on reproducible.
@@ -166,8 +170,7 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             self.library, self.config, instance, times, self.deadline_ms
         )
         self._invalid_in_a_row = 0
-        self._integral = self._simulation.integral
-        self._late = self._simulation.missed
+        self._integral, self._late = 0.0, 0
         self._last = "the first request has arrived"
         return self._seen(self._simulation)
 

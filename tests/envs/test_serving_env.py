@@ -14,7 +14,12 @@ from edbatch.policies.serving import (
     serving_heuristics,
 )
 from edbatch.schedule.examples import chain
-from edbatch.schedule.serving import Arrivals, InstanceLibrary, ServingConfig
+from edbatch.schedule.serving import (
+    Admission,
+    Arrivals,
+    InstanceLibrary,
+    ServingConfig,
+)
 
 CHAINS = InstanceLibrary.of([chain("ab")])
 UNIT = ServingConfig(np.ones((2, 9)), overhead_ms=0.25)
@@ -72,6 +77,17 @@ def test_an_episode_as_a_picture():
     assert (info["answered"], info["late"]) == (1, 0)
     assert not info["action_mask"].any()
     assert env.step(0)[1:4] == (0, False, True)
+
+
+@pytest.mark.parametrize("window_ms", [0.0, 2.0, 50.0])
+def test_rewards_pay_for_the_first_window(window_ms):
+    admission = Admission(window_ms, max_requests=5)
+    config = ServingConfig(np.ones((2, 9)), admission=admission)
+    env = ServingEnv(CHAINS, config, Arrivals(500), requests=20)
+    found = roll_out(env, 3)
+    served = env._simulation.served()
+    total = sum(each[1] for each in found[1:])
+    assert total == pytest.approx(-served.latency_ms.sum())
 
 
 def test_rewards_sum_to_minus_the_latencies():
