@@ -181,6 +181,7 @@ def _lesson(
         trusted=_TRUSTED,
         errors=1.0,
         give_up_ms=np.inf,
+        max_rows=UNLIMITED if heuristic.max_rows is None else heuristic.max_rows,
     )
 
 
@@ -268,4 +269,5 @@ def _machine(
         wave=min(heuristic.wave, UNLIMITED),
         depths=tuple(task.library.mean_depth.tolist()),
         scale_ms=rounded_ms(scale_ms),
+        max_rows=heuristic.max_rows,
     )

@@ -92,6 +92,7 @@ class Learning(NamedTuple):
         trusted: Visits of an action from which on its value is compared.
         errors: Standard errors by which it has to be better than the heuristic's.
         give_up_ms: When an episode stops, on the clock.
+        max_rows: No batch is wider.
     """
 
     encoding: int
@@ -108,6 +109,7 @@ class Learning(NamedTuple):
     trusted: int
     errors: float
     give_up_ms: float
+    max_rows: int
 
 
 class Episode(NamedTuple):
@@ -251,7 +253,7 @@ def play(
         elif chosen == LOOK:
             look_at_door(library, rules, requests)
         else:
-            run_batch(library, rules, requests, chosen, rules.cost_ms.shape[1] - 1)
+            run_batch(library, rules, requests, chosen, learning.max_rows)
     if steps:
         suffered = _suffered(requests, learning, sums)
         _note(episode, steps - 1, suffered - before, clock[NOW] - then, learning)

@@ -12,11 +12,13 @@ from serving_states import KEYS, STATE
 from edbatch.envs import sample_lattice_structure, sample_library
 from edbatch.errors import PolicyError
 from edbatch.graph import TypeKey
+from edbatch.policies.fsm.random_stream import new_stream
 from edbatch.policies.serving import (
     Objective,
     ServingMachine,
     affine_costs,
     draw_trace,
+    q_learning,
     serve,
     serving_heuristics,
     train_serving_machine,
@@ -30,9 +32,12 @@ from edbatch.policies.serving.encoding import (
     pack,
     unpack,
 )
+from edbatch.policies.serving.evaluation import Task, Validation
 from edbatch.policies.serving.file import parse_serving_policy
+from edbatch.policies.serving.machine_training import _lesson, _machine
 from edbatch.schedule.serving import LOOK, WAIT, Arrivals, ServingConfig
 from edbatch.schedule.serving.kernels import View
+from edbatch.schedule.serving.simulation import Simulation, new_view
 
 # Load 3 and no batch yet: widest and oldest is c, the best ratio has a.
 LEADERS = MachineState(3, 0, (2, 2, 0))
@@ -190,6 +195,38 @@ def test_a_machine_without_states_serves_as_its_heuristic():
             serve(each, LATTICES, CONFIG, trace) for each in (own, kinds[f"{name}, 8"])
         )
         np.testing.assert_array_equal(ours.finish_ms, theirs.finish_ms)
+
+
+def test_a_trained_machine_without_states_is_its_heuristic():
+    """Its limit on rows included, in training and after it."""
+    config = ServingConfig(affine_costs(LATTICES.num_types, max_rows=128), 0.1)
+    task = Task(LATTICES, config, (Arrivals(20_000),), Objective("mean"), 200)
+    (ready,) = (
+        each for each in serving_heuristics(LATTICES) if each.name == "cells first come"
+    )
+    assert ready.max_rows == 64
+    own = _machine(task, ready, "leaders", 5.0, {})
+    assert (own.max_rows, own.to_json()["max_rows"]) == (64, 64)
+    (trace,) = task.traces(0)
+    theirs = serve(ready, LATTICES, config, trace)
+    unlimited = serve(replace(ready, max_rows=None), LATTICES, config, trace)
+    assert unlimited.batches < theirs.batches
+    ours = serve(own, LATTICES, config, trace)
+    np.testing.assert_array_equal(ours.finish_ms, theirs.finish_ms)
+    # An episode without chance and without knowledge.
+    lesson = _lesson(Validation(task), ready, 0)._replace(epsilon=0.0)
+    simulation = Simulation(
+        LATTICES, config, trace.instance, trace.arrival_ms, track_heads=True
+    )
+    q_learning.play(
+        *simulation.compiled,
+        new_view(LATTICES.num_types),
+        q_learning.new_table(LATTICES.num_types),
+        lesson,
+        q_learning.new_episode(2**17),
+        new_stream(0),
+    )
+    np.testing.assert_array_equal(simulation.served().finish_ms, theirs.finish_ms)
 
 
 def trained(seed=0):
