@@ -12,6 +12,8 @@ import numpy as np
 from edbatch.arguments import check_number
 from edbatch.errors import PolicyError
 
+_SPANS = 64  # states that are drawn at once; an even number, so each begins alike
+
 
 @dataclass(frozen=True)
 class Arrivals:
@@ -62,10 +64,18 @@ class Arrivals:
         quiet = 2 * self.rate / 1000 / (1 + self.burst)  # per ms
         rates = np.array([quiet, quiet * self.burst])
         first = int(rng.integers(2))
-        times, done = np.zeros(1), np.zeros(1)
+        rate_of = rates[(first + np.arange(_SPANS)) % 2]
+        arrivals = np.empty(count)
+        given = 0  # arrivals before the present block of states
+        times, done = np.zeros(_SPANS + 1), np.zeros(_SPANS + 1)
         while done[-1] <= work[-1]:
-            spans = rng.exponential(self.dwell_ms, 64)
-            states = (first + np.arange(64)) % 2  # an even number of them
-            times = np.concatenate([times, times[-1] + np.cumsum(spans)])
-            done = np.concatenate([done, done[-1] + np.cumsum(spans * rates[states])])
-        return np.interp(work, done, times)
+            spans = rng.exponential(self.dwell_ms, _SPANS)
+            times[0], done[0] = times[-1], done[-1]
+            times[1:] = times[0] + np.cumsum(spans)
+            done[1:] = done[0] + np.cumsum(spans * rate_of)
+            # At low rates many blocks have no arrival.
+            if work[given] < done[-1]:
+                until = given + int(np.searchsorted(work[given:], done[-1]))
+                arrivals[given:until] = np.interp(work[given:until], done, times)
+                given = until
+        return arrivals

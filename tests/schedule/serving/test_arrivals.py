@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,30 @@ def test_a_seed_gives_the_same_arrivals():
         )
         np.testing.assert_array_equal(one, same)
         assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("rate", [0.5, 50, 5000])
+def test_arrivals_of_a_seed_are_those_of_all_states_at_once(rate):
+    arrivals = Arrivals(rate, burst=4, dwell_ms=50)
+    found = arrivals.draw(np.random.default_rng(5), 200)
+    rng = np.random.default_rng(5)
+    work = np.cumsum(rng.exponential(1.0, 200))
+    quiet = 2 * rate / 1000 / 5
+    rates = np.array([quiet, 4 * quiet])[(int(rng.integers(2)) + np.arange(64)) % 2]
+    times, done = [0.0], [0.0]
+    while done[-1] <= work[-1]:
+        spans = rng.exponential(50, 64)
+        times += (times[-1] + np.cumsum(spans)).tolist()
+        done += (done[-1] + np.cumsum(spans * rates)).tolist()
+    np.testing.assert_array_equal(found, np.interp(work, done, times))
+
+
+def test_few_arrivals_in_a_long_time():
+    """Their cost grows with the time, and not with its square."""
+    start = time.process_time()
+    times = Arrivals(rate=0.005, burst=4).draw(np.random.default_rng(0), 200)
+    assert times[-1] > 1e7  # ms: some hundred thousand states
+    assert time.process_time() - start < 3
 
 
 def test_all_rates_have_the_same_pattern():
