@@ -12,9 +12,9 @@ from typing import Any
 
 from edbatch.errors import nearest, shown
 from edbatch.policies.files.json_file import POLICIES, read_entry, read_types
-from edbatch.policies.fsm.encoding import ENCODINGS, may_encode
+from edbatch.policies.fsm.encoding import ENCODINGS
 from edbatch.policies.fsm.machine_state import MachineState, type_labels
-from edbatch.policies.fsm.state_machine import StateMachine
+from edbatch.policies.fsm.state_machine import StateMachine, check_states
 from edbatch.policies.fsm.training_record import TrainingRecord
 from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, BoundWeights
 
@@ -30,7 +30,8 @@ def save_policy(policy: StateMachine, path: str | PathLike[str]) -> Path:
         The path.
 
     Raises:
-        PolicyError: The file cannot be written.
+        PolicyError: The file cannot be written, or could not be read again; see
+            `StateMachine.save`.
 
     Example:
         >>> import tempfile
@@ -110,24 +111,16 @@ def _build(content: dict[str, Any], version: int) -> StateMachine:
         raise ValueError(f"the encoding {shown(encoding)} is unknown, {hint}")
     types = read_types(read_entry(content, "the file", "types", list))
     position = {label: k for k, label in enumerate(type_labels(types))}
-    states: dict[tuple[int, ...], MachineState] = {}
-    for k, each in enumerate(read_entry(content, "the file", "states", list)):
-        state = MachineState.from_json(each, f"state {k}", position)
-        if state.frontier in states:
-            raise ValueError(f"state {k} repeats the frontier of another")
-        if state.action not in state.frontier:
-            raise ValueError(f"state {k} has an action that is not on its frontier")
-        if not may_encode(encoding, state.frontier):
-            raise ValueError(
-                f"state {k} has a frontier that is never the encoding {encoding!r} of"
-                " one"
-            )
-        states[state.frontier] = state
+    states = tuple(
+        MachineState.from_json(each, f"state {k}", position)
+        for k, each in enumerate(read_entry(content, "the file", "states", list))
+    )
+    check_states(encoding, states)
     training = content.get("training")
     return StateMachine(
         types=types,
         encoding=encoding,
-        states=tuple(states.values()),
+        states=states,
         weights=BoundWeights.from_json(content.get("soft_bound"), [*position]),
         training=None if training is None else TrainingRecord.from_json(training),
     )

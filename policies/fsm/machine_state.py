@@ -41,8 +41,8 @@ class MachineState:
         return {
             "frontier": [labels[symbol] for symbol in self.frontier],
             "action": labels[self.action],
-            "visits": self.visits,
-            "value": self.value,
+            "visits": int(self.visits),
+            "value": float(self.value),
         }
 
     @classmethod

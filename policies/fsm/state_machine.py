@@ -10,6 +10,7 @@ unseen states O(T (N + E)). The smoothed bound of `fall` costs as much, with a s
 constant.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from os import PathLike
@@ -18,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from edbatch.arguments import is_number, is_whole
 from edbatch.errors import PolicyError, nearest
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
-from edbatch.policies.files.json_file import POLICIES, type_entry
-from edbatch.policies.fsm.encoding import encoding_id
+from edbatch.policies.files.json_file import POLICIES, read_types, type_entry
+from edbatch.policies.fsm.encoding import encoding_id, may_encode
 from edbatch.policies.fsm.machine_state import MachineState, type_labels
 from edbatch.policies.fsm.state_index import StateIndex, index_sequences
 from edbatch.policies.fsm.table_run import NO_TYPE, Binding, run_table
@@ -146,12 +148,26 @@ class StateMachine:
             The path.
 
         Raises:
-            PolicyError: The file cannot be written.
+            PolicyError: The file cannot be written, or could not be read again: types
+                or frontiers are there twice, a frontier is never the encoding of one,
+                an action is not on its frontier, or a number is none.
         """
         return POLICIES.save(path, self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the machine as JSON values."""
+        """Returns the machine as JSON values.
+
+        Raises:
+            PolicyError: They could not be read again; see `save`.
+        """
+        try:
+            read_types([type_entry(each) for each in self.types])
+            check_states(self.encoding, self.states)
+        except ValueError as error:
+            raise PolicyError(
+                "a policy is saved in a form that can be read again but in this one"
+                f" {error}; mend that, and save it again"
+            ) from None
         labels = type_labels(self.types)
         return {
             "encoding": self.encoding,
@@ -210,6 +226,35 @@ class StateMachine:
         action = np.full(len(number), NO_TYPE, np.int32)
         action[number] = [each.action for each in self.states]
         return index, action
+
+
+def check_states(encoding: str, states: Sequence[MachineState]) -> None:
+    """Checks that states can be those of a machine that was trained.
+
+    Args:
+        encoding: How the machine sees frontiers.
+        states: Its states.
+
+    Raises:
+        ValueError: One cannot; the text is a clause that names it.
+    """
+    known: set[tuple[int, ...]] = set()
+    for k, state in enumerate(states):
+        frontier = tuple(state.frontier)
+        if frontier in known:
+            raise ValueError(f"state {k} repeats the frontier of another")
+        if state.action not in frontier:
+            raise ValueError(f"state {k} has an action that is not on its frontier")
+        if not may_encode(encoding, frontier):
+            raise ValueError(
+                f"state {k} has a frontier that is never the encoding {encoding!r} of"
+                " one"
+            )
+        if not is_whole(state.visits) or not is_number(state.value):
+            raise ValueError(
+                f"'visits' of state {k} is no whole number, or 'value' no finite one"
+            )
+        known.add(frontier)
 
 
 def _name(key: TypeKey) -> str:

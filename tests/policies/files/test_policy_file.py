@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import threading
 from dataclasses import replace
@@ -90,6 +91,41 @@ def test_types_whose_texts_agree_are_told_apart():
     policy = StateMachine(types, "base", states)
     assert '"frontier": ["a@b/0#1"]' in policy_text(policy)
     assert parse_policy(policy_text(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        ([MachineState((0,), 1)], "state 0 has an action that is not on its frontier"),
+        ([MachineState((), 0)], "state 0 has an action that is not on its frontier"),
+        (
+            [MachineState((0,), 0), MachineState((0,), 0, visits=3)],
+            "state 1 repeats the frontier of another",
+        ),
+        ([MachineState((1, 0), 0)], "is never the encoding 'base' of one"),
+        ([MachineState((0,), 0, value=math.nan)], "or 'value' no finite one; mend"),
+        ([MachineState((0,), 0, value=math.inf)], "or 'value' no finite one; mend"),
+        ([MachineState((0,), 0, visits=1.5)], "'visits' of state 0 is no whole number"),
+    ],
+)
+def test_a_machine_that_could_not_be_read_is_not_written(tmp_path, states, message):
+    path = tmp_path / "policy.json"
+    policy = StateMachine(TYPES, "base", tuple(states))
+    with pytest.raises(PolicyError, match=message):
+        policy.save(path)
+    assert not path.exists()
+
+
+def test_a_machine_with_a_type_twice_is_not_written(tmp_path):
+    with pytest.raises(PolicyError, match="in this one type 2 repeats 'leaf/0'; mend"):
+        StateMachine(TYPES + TYPES, "base").save(tmp_path / "policy.json")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_numbers_of_numpy_are_written(tmp_path):
+    state = MachineState((0,), 0, np.int64(3), np.float32(0.5))
+    path = StateMachine(TYPES, "base", (state,)).save(tmp_path / "policy.json")
+    assert load_policy(path).states == (MachineState((0,), 0, 3, 0.5),)
 
 
 def test_save_and_load(tmp_path):
