@@ -79,7 +79,7 @@ class Objective:
         """As `parse` reads it."""
         if self.deadline_ms is None:
             return self.kind
-        return f"{self.kind}:{self.deadline_ms:g}"
+        return f"{self.kind}:{repr(float(self.deadline_ms)).removesuffix('.0')}"
 
     def value(self, served: Served, patience_ms: float = np.inf) -> float:
         """Returns the number to minimize.

@@ -350,6 +350,16 @@ def test_kinds_and_deadlines_that_cannot_be(arguments, message):
         Objective(*arguments)
 
 
+@pytest.mark.parametrize("text", ["mean", "p99", "deadline:50", "deadline:0.1"])
+def test_an_objective_is_written_as_it_is_read(text):
+    assert str(Objective.parse(text)) == text
+
+
+@pytest.mark.parametrize("ms", [50, 1234567.89, 0.123456789, 1e16, 1e-9, np.float32(2)])
+def test_a_written_deadline_has_all_its_digits(ms):
+    assert Objective.parse(str(Objective("deadline", ms))).deadline_ms == ms
+
+
 @pytest.mark.parametrize("text", ["p98", "deadline", "deadline:0", "mean:3", ""])
 def test_objectives_that_cannot_be(text):
     with pytest.raises(PolicyError, match="an objective is mean, p99, or dead"):
