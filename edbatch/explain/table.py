@@ -150,10 +150,12 @@ def short(number: float) -> str:
     """Writes a large number with three digits.
 
     Example:
-        >>> short(0), short(12_345), short(3_200_000_000)
-        ('0', '12.3k', '3.2G')
+        >>> short(0), short(12_345), short(999_999), short(3_200_000_000)
+        ('0', '12.3k', '1M', '3.2G')
     """
+    rounded = float(f"{number:.3g}")  # which may reach the next unit
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.3g}"
+        if rounded >= size:
+            digits = rounded / size
+            return f"{digits:.3g}{unit}" if digits < 1000 else f"{digits:,.0f}{unit}"
+    return f"{rounded:.3g}"

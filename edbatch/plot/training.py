@@ -92,7 +92,7 @@ def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
     best = np.minimum.accumulate(batches)
     is_better = np.diff(best, prepend=np.inf) < 0
     took = f"{record.encoding}: {counted(record.trials, 'trial')}"
-    took += f", {record.elapsed_s:.2g} s"
+    took += f", {_seconds(record.elapsed_s)} s"
     axes.plot(
         trials,
         best,
@@ -108,6 +108,11 @@ def _draw_curve(axes: "Axes", record: TrainingRecord, k: int) -> None:
         zorder=3 - 0.01 * k,
         label="greedy, not trained" if record.stopped == "greedy" else took,
     )
+
+
+def _seconds(elapsed_s: float) -> str:
+    """Two digits, and all of those before the point."""
+    return f"{elapsed_s:.2g}" if elapsed_s < 99.5 else f"{elapsed_s:,.0f}"
 
 
 def _draw_evaluations(axes: "Axes", record: TrainingRecord, k: int) -> dict[str, Any]:

@@ -12,10 +12,30 @@ from trees import HIDDEN, encode, make_params, sample_trees
 
 import edbatch as eb
 from edbatch.cell.flops import count_flops
+from edbatch.explain.table import short
 from edbatch.models import get_workload
 from edbatch.stream.format import find_chunks, record_formats
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (999.4, "999"),
+        (999.6, "1k"),
+        (1_004, "1k"),
+        (99_949, "99.9k"),
+        (999_499, "999k"),
+        (999_999, "1M"),
+        (999_999_999, "1G"),
+        (2e15, "2,000T"),
+    ],
+)
+def test_numbers_with_three_digits(number, text):
+    assert short(number) == text
 
 
 def leaves(tree):

@@ -46,6 +46,15 @@ def test_best_so_far_and_levels():
     assert legend_labels(figure) == names
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.123, "0.12"), (99.4, "99"), (99.6, "100"), (123.4, "123"), (4321.0, "4,321")],
+)
+def test_what_a_training_took(seconds, text):
+    (axes,) = plot_training([replace(record(), elapsed_s=seconds)]).axes
+    assert axes.lines[0].get_label() == f"sort: 10 trials, {text} s"
+
+
 def test_levels_look_different_without_colour():
     (axes,) = plot_training([record()]).axes
     levels = axes.lines[2:]
