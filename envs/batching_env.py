@@ -55,7 +55,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         sampler: Draws the graph of each episode from a random generator; small random
             trees if None.
         type_keys: The types of all its graphs; those of a first sample if None.
-        alpha: Weight of the ratio in the reward.
+        alpha: Weight of the ratio in the reward, 0 or more.
         max_invalid_actions: See above; None for no limit.
         render_mode: `"ansi"` or None.
 
@@ -89,7 +89,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
             raise ValueError(
                 f"render_mode is 'ansi' or None but is {shown(render_mode)}; use 'ansi'"
             )
-        check_number(PlanError, "alpha of an environment", alpha)
+        check_number(PlanError, "alpha of an environment", alpha, 0)
         if max_invalid_actions is not None:
             limit = "max_invalid_actions of an environment"
             check_number(PlanError, limit, max_invalid_actions, whole=True)

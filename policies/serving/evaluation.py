@@ -79,7 +79,7 @@ def best_few(
 ) -> list[ServingHeuristic]:
     """The heuristics that are among the best on some trace; the rest takes long."""
     values = np.array([task.values(each, traces) for each in heuristics])
-    kept = np.unique(np.argsort(values, axis=0)[:_FEW])
+    kept = np.unique(np.argsort(values, axis=0, kind="stable")[:_FEW])
     return [heuristics[k] for k in kept]
 
 

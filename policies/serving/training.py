@@ -171,7 +171,8 @@ def _search(
         drawn[0] = mean
         rules = [_rule(task.library, each, scale_ms) for each in drawn]
         losses = [task.loss(task.values(each, traces), best) for each in rules]
-        elite = drawn[np.argsort(losses)[: min(_ELITE, population)]]
+        order = np.argsort(losses, kind="stable")  # ties as they were drawn
+        elite = drawn[order[: min(_ELITE, population)]]
         mean += _STEP * (elite.mean(axis=0) - mean)
         spread += _STEP * (elite.std(axis=0) - spread)
         # The noise falls to nothing over the generations (Szita, Lörincz).

@@ -301,7 +301,8 @@ def test_other_options_of_reset(options, message):
             {"type_keys": ()},
             "has one type or more but type_keys is empty; leave it out",
         ),
-        ({"alpha": "5"}, "alpha of an environment is a finite number but this is '5'"),
+        ({"alpha": "5"}, "alpha of an environment is a finite number, 0 or .* is '5'"),
+        ({"alpha": -2}, "alpha of an environment is .*, 0 or more, but this is -2; gi"),
         (
             {"max_invalid_actions": 1.5},
             "max_invalid_actions of an .* a whole number but",

@@ -189,8 +189,10 @@ def check_decision(policy: ServingPolicy, state: ServingState, decision: int) ->
 def deadline_or_never(deadline_ms: float | None) -> float:
     """Returns a deadline in milliseconds, infinite for none.
 
+    At a deadline of zero every answer that takes time is late.
+
     Raises:
-        PolicyError: It is no number above zero.
+        PolicyError: It is no number from zero on.
     """
     if deadline_ms is None:
         return math.inf

@@ -215,6 +215,15 @@ def test_libraries_that_cannot_be(structures, message):
 # ---- errors ----
 
 
+def test_at_a_deadline_of_zero_every_answer_is_late():
+    library = InstanceLibrary.of([chain("ab")])
+    config = ServingConfig(np.ones((2, 3)))
+    simulation = Simulation(library, config, [0], [0.0], 0)
+    while simulation.is_running:
+        simulation.run(int(simulation.state().waiting.argmax()))
+    assert simulation.missed == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
