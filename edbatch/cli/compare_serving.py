@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edbatch.cli import options
 from edbatch.cli.console import print_json, print_out, print_table, say, stage
-from edbatch.cli.serving_options import ServingOptions
+from edbatch.cli.serving_options import ServingOptions, rate_text
 from edbatch.cli.simulated_server import simulated_server
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def compare_for_serving(
         print_out(
             f"{server.task.description}: {len(_COMPARED_SEEDS)} runs of"
             f" {requests:,} requests, times in ms. The best heuristic can serve"
-            f" {server.capacity:,.0f} requests/s."
+            f" {rate_text(server.capacity)} requests/s."
         )
         for process in server.arrivals:
             _print_rate(rows, process.rate, server.capacity, deadline_ms)
@@ -96,7 +96,7 @@ def outcome(rows: "list[ServingScore]") -> str:
     best = min(others, key=lambda row: row.late)
     if best.late or learned.late:
         said += f", {learned.late:.1%} late where {best.policy} has {best.late:.1%}"
-    return f"At {learned.rate:,.0f} requests/s: {said}."
+    return f"At {rate_text(learned.rate)} requests/s: {said}."
 
 
 def _rounded(row: "ServingScore", capacity: float) -> dict[str, Any]:
@@ -116,15 +116,15 @@ def _print_rate(
             (
                 row.policy,
                 *map(_brief, (row.mean_ms, row.p50_ms, row.p95_ms, row.p99_ms)),
-                round(row.goodput),
+                _brief(row.goodput),
                 round(100 * row.late, 1),
                 round(row.rows_per_batch),
                 round(row.batches_per_wave),
             )
             for row in shown_rows([each for each in rows if each.rate == rate])
         ],
-        f"{rate:,.0f} requests/s, {rate / capacity:.0%} of that; goodput: answers/s"
-        f" within {deadline_ms:g} ms",
+        f"{rate_text(rate)} requests/s, {rate / capacity:.0%} of that; goodput:"
+        f" answers/s within {deadline_ms:g} ms",
     )
 
 

@@ -155,6 +155,16 @@ class ServingTraining:
     episodes: Episodes = None
 
 
+def rate_text(rate: float) -> str:
+    """Writes a number of requests per second: whole from 100 on, below four digits.
+
+    Example:
+        >>> rate_text(0.4), rate_text(12.346), rate_text(1234.5)
+        ('0.4', '12.35', '1,234')
+    """
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.4g}"
+
+
 def parse_rates(text: str) -> list[tuple[float, bool]]:
     """Reads rates.
 

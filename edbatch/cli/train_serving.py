@@ -89,7 +89,10 @@ def _report(
         print_table(
             ("requests/s", "best heuristic", "learned / best"),
             zip(
-                (round(each) for each in training.rates),
+                (
+                    round(each) if each >= 100 or each.is_integer() else each
+                    for each in training.rates
+                ),
                 training.best_heuristics,
                 training.validation,
                 strict=True,

@@ -155,6 +155,23 @@ def test_a_policy_that_keeps_waiting_is_given_up(edbatch, serving_file, tmp_path
     assert [rows[0][name] for name in ("mean_ms", "goodput", "late")] == [None, 0, 1]
 
 
+def test_rates_below_one_are_written(edbatch, serving_file: Path) -> None:
+    options = ("--requests", 20, "--rate", "0.4,0.2", "--policy", serving_file)
+    result = edbatch("compare", *TREES, *options)
+    assert result.exit_code == 0, result.output
+    for rate in ("0.4", "0.2"):
+        assert f"\n{rate} requests/s, " in result.stdout
+        assert f"At {rate} requests/s: learned" in result.stderr
+
+
+def test_low_rates_of_a_training_are_written(edbatch) -> None:
+    options = ("--requests", 5, "--rate", "0.4,30", "--generations", 1)
+    result = edbatch("train-policy", *TREES, *options, "--population", 2)
+    assert result.exit_code == 0, result.output
+    cells = [line.split("│")[1].strip() for line in result.stdout.splitlines()[-3:-1]]
+    assert cells == ["0.4", "30"]
+
+
 def test_of_each_heuristic_the_best_wave_is_shown() -> None:
     rows = [score(name, 1, p) for name, p in (("a", 3), ("b", 2), ("a, 8", 2))]
     assert [row.policy for row in shown_rows(rows)] == ["a, 8", "b"]
