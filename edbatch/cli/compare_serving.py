@@ -1,7 +1,7 @@
 """`edbatch compare --serving`."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,12 @@ def compare_for_serving(
             seeds=[seed + each for each in _COMPARED_SEEDS],
             deadline_ms=deadline_ms,
         )
+    if len(files) > 1:  # both are called after what they are, often the same
+        names = dict(enumerate(_names(files)))
+        rows = [
+            replace(row, policy=names.get(place % len(bound), row.policy))
+            for place, row in enumerate(rows)
+        ]
     if json:
         print_json([_rounded(row, server.capacity) for row in rows])
     else:
@@ -64,7 +70,9 @@ def compare_for_serving(
             f" {rate_text(server.capacity)} requests/s."
         )
         for process in server.arrivals:
-            _print_rate(rows, process.rate, server.capacity, deadline_ms)
+            at_rate = [row for row in rows if row.rate == process.rate]
+            shown = shown_rows(at_rate, len(learned))
+            _print_rate(shown, process.rate, server.capacity, deadline_ms)
     say(f"Costs are {server.costs}; a wave costs {given.overhead_us:g} µs more.")
     for process in server.arrivals:
         at_rate = [row for row in rows if row.rate == process.rate]
@@ -121,21 +129,35 @@ def _print_rate(
                 round(row.rows_per_batch),
                 round(row.batches_per_wave),
             )
-            for row in shown_rows([each for each in rows if each.rate == rate])
+            for row in rows
         ],
         f"{rate_text(rate)} requests/s, {rate / capacity:.0%} of that; goodput:"
         f" answers/s within {deadline_ms:g} ms",
     )
 
 
-def shown_rows(rows: "list[ServingScore]") -> "list[ServingScore]":
-    """Keeps of each heuristic the length of waves with the smallest 99th percentile."""
+def shown_rows(rows: "list[ServingScore]", learned: int = 0) -> "list[ServingScore]":
+    """Keeps of each heuristic the length of waves with the smallest 99th percentile.
+
+    Args:
+        rows: At one rate.
+        learned: So many at the beginning are of learned policies, and stay.
+
+    Returns:
+        The rows to show.
+    """
     best: dict[str, ServingScore] = {}
-    for row in rows:
+    for row in rows[learned:]:
         name = row.policy.partition(",")[0]
         if name not in best or row.p99_ms < best[name].p99_ms:
             best[name] = row
-    return [*best.values()]
+    return [*rows[:learned], *best.values()]
+
+
+def _names(files: list[str | Path]) -> list[str]:
+    """Names policies by their files, and by whole paths where these are alike."""
+    names = [Path(each).name for each in files]
+    return names if len({*names}) == len(names) else [str(each) for each in files]
 
 
 def _brief(number: float) -> float | int | None:

@@ -175,6 +175,32 @@ def test_low_rates_of_a_training_are_written(edbatch) -> None:
 def test_of_each_heuristic_the_best_wave_is_shown() -> None:
     rows = [score(name, 1, p) for name, p in (("a", 3), ("b", 2), ("a, 8", 2))]
     assert [row.policy for row in shown_rows(rows)] == ["a, 8", "b"]
+    learned = [score("r, 1.json", 1, 5), score("r, 2.json", 1, 4)]
+    assert shown_rows([*learned, *rows], 2)[:2] == learned
+
+
+def test_policies_beside_each_other_are_named_by_file(
+    edbatch, serving_file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.json"
+    content = json.loads(serving_file.read_text())
+    content["waiting"]["wave_bias"] = 0.0
+    other.write_text(json.dumps(content))
+    command = ("compare", *TREES, *QUICK, "--policy", serving_file)
+    result = edbatch(*command, "--beside", other)
+    assert result.exit_code == 0, result.output
+    lines = [line.strip("│ ") for line in result.stdout.splitlines()]
+    for name in ("rule.json", "other.json"):
+        assert sum(line.startswith(name) for line in lines) == 2
+        assert f"At 700 requests/s: {name} has mean" in result.stderr
+    rows = json.loads(edbatch(*command, "--beside", other, "--json").stdout)
+    assert [row["policy"] for row in rows[:3]] == ["rule.json", "other.json", "agenda"]
+    assert rows[0]["mean_ms"] != rows[1]["mean_ms"]
+    # Files of one name are told apart by their folders.
+    same = tmp_path / "rule.json"
+    same.write_text(other.read_text())
+    rows = json.loads(edbatch(*command, "--beside", same, "--json").stdout)
+    assert [row["policy"] for row in rows[:2]] == [str(serving_file), str(same)]
 
 
 @pytest.mark.parametrize("text", ["", "a", "0", "-5", "50%%", "nan", "1,,2", "inf"])
