@@ -38,7 +38,8 @@ def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
         records: Training records, such as ``policy.training``.
 
     Returns:
-        The figure, with one axes per workload.
+        The figure, with one axes per workload; policies that learned from measured
+        costs have one of their own, whose levels are costs.
 
     Raises:
         PlotError: There is no record, or one has no curve.
@@ -54,18 +55,20 @@ def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
         'one tree'
     """
     _check(records)
-    panels: dict[str, list[TrainingRecord]] = {}
+    panels: dict[tuple[str, bool], list[TrainingRecord]] = {}
     for record in records:
-        panels.setdefault(record.workload, []).append(record)
+        panels.setdefault((record.workload, bool(record.by_cost)), []).append(record)
     figure, axes = new_panels(len(panels))
     handles: dict[str, Any] = {}
-    for each, (workload, of_one) in zip(axes, panels.items(), strict=True):
+    for each, ((workload, by_cost), of_one) in zip(axes, panels.items(), strict=True):
         for k, record in enumerate(of_one):
             _draw_curve(each, record, k)
             handles |= _draw_evaluations(each, record, k)
         levels, above = _draw_levels(each, of_one[0], _highest(of_one))
         handles |= levels
         _draw_axes(each, workload, len(of_one), above)
+        if by_cost:
+            each.set_ylabel("cost in average batches, held out")
     legend_below(figure, handles)
     return figure
 

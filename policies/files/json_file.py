@@ -281,11 +281,14 @@ def read_entry(values: Any, where: str, name: str, kind: type) -> Any:
     return value
 
 
+# Version 4 of policies added the entry `by_cost` of trainings; files without it are
+# still of version 3, which older versions read.
+BY_BATCHES = 3
 POLICIES = JsonFormat(
     what="policy",
     subject="a policy is",
     name="edbatch-policy",
-    version=3,
+    version=4,
     writer="`policy.save`",
     again="save or train the policy again",
     by_line=frozenset({"types", "states", "training"}),

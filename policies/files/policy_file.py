@@ -14,7 +14,7 @@ from edbatch.errors import nearest, shown
 from edbatch.policies.files.json_file import POLICIES, read_entry, read_types
 from edbatch.policies.fsm.encoding import ENCODINGS
 from edbatch.policies.fsm.machine_state import MachineState, type_labels
-from edbatch.policies.fsm.state_machine import StateMachine, check_states
+from edbatch.policies.fsm.state_machine import StateMachine, check_states, file_version
 from edbatch.policies.fsm.training_record import TrainingRecord
 from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, BoundWeights
 
@@ -74,7 +74,7 @@ def load_policy(path: str | PathLike[str]) -> StateMachine:
 
 def policy_text(policy: StateMachine) -> str:
     """Returns the content of a policy's file, JSON that ends in a new line."""
-    return POLICIES.text(policy.to_json())
+    return POLICIES.text(policy.to_json(), file_version(policy))
 
 
 def parse_policy(text: str, source: str = "this text") -> StateMachine:

@@ -23,7 +23,12 @@ from edbatch.arguments import is_number, is_whole
 from edbatch.errors import PolicyError, nearest
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
-from edbatch.policies.files.json_file import POLICIES, read_types, type_entry
+from edbatch.policies.files.json_file import (
+    BY_BATCHES,
+    POLICIES,
+    read_types,
+    type_entry,
+)
 from edbatch.policies.fsm.encoding import encoding_id, may_encode
 from edbatch.policies.fsm.machine_state import MachineState, type_labels
 from edbatch.policies.fsm.state_index import StateIndex, index_sequences
@@ -152,7 +157,7 @@ class StateMachine:
                 or frontiers are there twice, a frontier is never the encoding of one,
                 an action is not on its frontier, or a number is none.
         """
-        return POLICIES.save(path, self.to_json())
+        return POLICIES.save(path, self.to_json(), file_version(self))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the machine as JSON values.
@@ -226,6 +231,13 @@ class StateMachine:
         action = np.full(len(number), NO_TYPE, np.int32)
         action[number] = [each.action for each in self.states]
         return index, action
+
+
+def file_version(machine: StateMachine) -> int:
+    """Returns the first version of files that has all entries of a machine."""
+    training = machine.training
+    by_cost = training is not None and training.by_cost is not None
+    return POLICIES.version if by_cost else BY_BATCHES
 
 
 def check_states(encoding: str, states: Sequence[MachineState]) -> None:

@@ -49,6 +49,8 @@ class TrainingRecord:
         elapsed_s: Seconds that it took, Numba's compilation left out.
         curve: Trial, and batches on the held-out minibatches, of each evaluation.
         versions: Versions of the packages that could change the outcome.
+        by_cost: True if the policy learned from measured costs: what is called batches
+            here is then their cost, in units of an average batch. None if not.
 
     Example:
         >>> from edbatch.policies import train_policy
@@ -86,10 +88,13 @@ class TrainingRecord:
     elapsed_s: float
     curve: tuple[tuple[int, float], ...]
     versions: tuple[tuple[str, str], ...]
+    by_cost: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as JSON values, in the order of the attributes."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.by_cost is None:  # as in files that have no such entry
+            del values["by_cost"]
         curve = [list(point) for point in self.curve]
         return values | {"curve": curve, "versions": dict(self.versions)}
 
@@ -109,6 +114,7 @@ class TrainingRecord:
         """
         if not isinstance(values, dict):
             raise ValueError("'training' is not an object")
+        values = {"by_cost": None} | values
         kinds = {field.name: field.type for field in fields(cls)}
         wrong = sorted(kinds.keys() ^ values.keys())
         if wrong:
@@ -153,11 +159,19 @@ def is_number(value: Any) -> bool:
 def _is_a(value: Any, kind: Any) -> bool:
     if kind == float | None:
         return value is None or is_number(value)
+    if kind == bool | None:
+        return value is None or type(value) is bool
     return is_number(value) if kind is float else type(value) is kind
 
 
 def _name(kind: Any) -> str:
-    names = {str: "string", int: "integer", float: "number", bool: "boolean"}
+    names: dict[Any, str] = {
+        str: "string",
+        int: "integer",
+        float: "number",
+        bool: "boolean",
+    }
+    names[bool | None] = "boolean or null"
     return names.get(kind, "number or null")
 
 

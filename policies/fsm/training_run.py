@@ -254,4 +254,5 @@ class TrainingRun:
             elapsed_s=round(elapsed_s, 3),
             curve=tuple(self.state.curve),
             versions=package_versions(),
+            by_cost=None if self._cost is None else True,
         )

@@ -55,6 +55,15 @@ def test_what_a_training_took(seconds, text):
     assert axes.lines[0].get_label() == f"sort: 10 trials, {text} s"
 
 
+def test_costs_are_not_called_batches():
+    costs = replace(record(), by_cost=True)
+    figure = rendered(plot_training([record(), costs, costs]))
+    batches, by_cost = figure.axes
+    assert batches.get_ylabel() == "batches, held out"
+    assert by_cost.get_ylabel() == "cost in average batches, held out"
+    assert batches.get_title() == by_cost.get_title() == "trees"
+
+
 def test_levels_look_different_without_colour():
     (axes,) = plot_training([record()]).axes
     levels = axes.lines[2:]

@@ -128,6 +128,16 @@ def test_numbers_of_numpy_are_written(tmp_path):
     assert load_policy(path).states == (MachineState((0,), 0, 3, 0.5),)
 
 
+def test_a_file_says_that_a_training_was_by_cost():
+    by_cost = replace(POLICY, training=replace(RECORD, by_cost=True))
+    text = policy_text(by_cost)
+    assert parse_policy(text) == by_cost
+    # Earlier versions, which would refuse the entry, name the version instead.
+    assert json.loads(text)["version"] == 4
+    assert json.loads(policy_text(POLICY))["version"] == 3
+    assert "by_cost" not in policy_text(POLICY)
+
+
 def test_save_and_load(tmp_path):
     path = tmp_path / "policy.json"
     assert POLICY.save(path) == path
@@ -306,7 +316,11 @@ def test_an_odd_file_is_refused_or_works(place):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (changed("version", value=4), "up to version 3 but p has version 4; install a"),
+        (changed("version", value=5), "up to version 4 but p has version 5; install a"),
+        (
+            changed("training", "by_cost", value=1),
+            "'by_cost' in 'training' is not of type boolean or null",
+        ),
         (changed("version", value="1"), "in p 'version' is '1'; save or train"),
         (changed("version", value=True), "in p 'version' is True; save"),
         (changed("version", value=0), "in p 'version' is 0; save"),

@@ -93,6 +93,7 @@ def test_a_policy_learns_to_run_cheap_batches_twice(encoding, fixed, expected):
     cost = costs.batch_weights(structure.type_keys)
     assert policy.training.held_out_batches == pytest.approx(cost[expected].sum())
     assert policy.training.held_out_lower_bound == pytest.approx(cost.sum())
+    assert policy.training.by_cost
 
 
 def test_a_training_resumes_with_the_costs_that_it_began_with(tmp_path):
