@@ -241,7 +241,7 @@ class NodeType:
         """Whether each node has a key of its own."""
         return any(kind == "rng" for kind, _ in self.template.leaves)
 
-    @property
+    @cached_property
     def needs_rng(self) -> bool:
         """Whether its nodes cannot run without their keys."""
         return self.takes_rng and _default_of_rng(self.function) is _NO_DEFAULT

@@ -126,12 +126,17 @@ def keyed(plan: Plan, rng: Any) -> tuple[Plan, Any]:
     """
     program = plan.shape.program
     key = plan_key(plan, rng)
-    if rng is not None or not takes_keys(program) or is_traced(plan.trips):
+    if rng is not None or not _needs_keys(program) or is_traced(plan.trips):
         return plan, key
     trips = np.asarray(plan.trips)
     runs = [bool(each.any()) for each in trips.reshape(-1, trips.shape[-1]).T]
     _check_defaults(program, runs)
     return plan.without_keys(), key
+
+
+def _needs_keys(shape: ProgramShape) -> bool:
+    """Tells whether a program has cells that cannot run without a key."""
+    return any(shape.types.types[loop.type_id].needs_rng for loop in shape.loops)
 
 
 def check_defaults(shape: ProgramShape) -> None:
