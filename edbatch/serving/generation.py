@@ -13,7 +13,7 @@ from edbatch.schedule.interrupt import is_ctrl_c
 from edbatch.schedule.schedule import Schedule
 from edbatch.serving.decisions import WaveDecider
 from edbatch.serving.flight_nodes import flight_nodes
-from edbatch.serving.request import Request, late
+from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.stats import Counts
 from edbatch.waves.asked_values import Asked
 from edbatch.waves.runner import WaveRunner
@@ -304,9 +304,9 @@ class Generation:
         self._end(request)
 
     def fail_all(self, error: BaseException) -> None:
-        """Ends all requests with an exception."""
+        """Ends all requests with an exception, each with a copy of its own."""
         for request in self.requests:
-            self._fail(request, error)
+            self._fail(request, copy_of(error))
         self._waiting = []
         self._launched.clear()
         self._running.clear()

@@ -1,5 +1,6 @@
 """A request to a server, from its submission to its answer."""
 
+import copy
 import time
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
@@ -128,6 +129,31 @@ def _harmless(error: BaseException) -> ServerError:
     )
     found.__cause__ = error
     return found
+
+
+def copy_of(error: BaseException) -> BaseException:
+    """Returns a copy of an exception, for one of several requests that it ends.
+
+    Whoever raises an exception adds its frames to it, so requests that share one would
+    keep alive, and show, the frames of each other's clients.
+
+    Args:
+        error: The exception.
+
+    Returns:
+        The copy; the exception itself where it cannot be copied.
+    """
+    try:
+        found = copy.copy(error)
+    except Exception:
+        return error
+    if type(found) is not type(error) or str(found) != str(error):
+        return error
+    found.__cause__, found.__context__ = error.__cause__, error.__context__
+    found.__suppress_context__ = error.__suppress_context__
+    if hasattr(error, "__notes__"):
+        found.__notes__ = list(error.__notes__)
+    return found.with_traceback(error.__traceback__)
 
 
 def late(request: Request) -> DeadlineError:

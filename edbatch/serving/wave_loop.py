@@ -13,7 +13,7 @@ from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.generation import Generation
 from edbatch.serving.loop_answers import LoopAnswers
 from edbatch.serving.queue import Queue
-from edbatch.serving.request import Request, late
+from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
 
@@ -196,4 +196,4 @@ class WaveLoop:
         for each in self._generations:
             each.fail_all(error)
         for request in (*self._taken, *self._queue.take(len(self._queue))):
-            request.fail(error, self._counts)
+            request.fail(copy_of(error), self._counts)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import edbatch as eb
+from edbatch.serving.request import copy_of
 from edbatch.serving.request_future import RequestFuture
 
 
@@ -131,3 +132,50 @@ def test_one_that_many_cancel_while_it_ends_ends_once():
             each.join()
         assert found == [not claimed] * 2
         assert future.cancelled() != claimed
+
+
+class Strange(Exception):
+    def __init__(self, one, *, other):
+        super().__init__(one, other)
+
+
+def test_an_exception_is_copied_with_what_it_says():
+    cause = KeyError("cause")
+    try:
+        try:
+            raise cause
+        except KeyError as error:
+            raise eb.PlanError("not so") from error
+    except eb.PlanError as error:
+        error.add_note("in a wave")
+        found = copy_of(error)
+        assert found is not error and type(found) is eb.PlanError
+        assert str(found) == "not so" and found.__cause__ is cause
+        found.add_note("of one request")
+        assert found.__notes__ == ["in a wave", "of one request"]
+        assert error.__notes__ == ["in a wave"]
+        assert found.__traceback__ is error.__traceback__
+    strange = Strange(1, other=2)
+    assert copy_of(strange) is strange, "it cannot be copied"
+
+
+def test_requests_that_end_together_have_exceptions_of_their_own():
+    held, go_on = threading.Event(), threading.Event()
+
+    def waiting(params, x):
+        eb.value(double(params, x))
+        held.set()
+        go_on.wait(60)
+        return double(params, x)
+
+    server = eb.Server(eb.batch(waiting), jnp.float32(2))
+    futures = server.submit_many([1.0, 2.0, 3.0])
+    held.wait(60)
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    go_on.set()
+    closing.join()
+    errors = [each.exception(60) for each in futures]
+    ended = [each for each in errors if each is not None]
+    assert len(ended) >= 2 and len({id(each) for each in ended}) == len(ended)
+    assert {type(each) for each in ended} == {eb.ServerClosedError}
