@@ -40,6 +40,7 @@ class RequestFuture(Future[Any]):
                 return False
             self._is_cancelled = True
         if not super().cancel():
+            self._is_cancelled = False  # the client has said that it runs
             return False
         with _CANCELLING:
             is_told, self._is_told = self._is_told, True

@@ -44,7 +44,7 @@ class WaveSizes(WithoutLock):
         self._widths: dict[int, Widths] = {}
         self._results: dict[Hashable, int] = {}
         self.bucket = Bucket((), {}, target)
-        self._proven = self._widths, self.bucket
+        self._proven = self.bucket
         self.lock = threading.Lock()
 
     def grow(
@@ -94,8 +94,12 @@ class WaveSizes(WithoutLock):
             bucket: The sizes.
         """
         with self.lock:
-            if self.bucket is bucket:
-                self._proven = self._widths, bucket
+            if self.bucket is not bucket:  # others have changed them since
+                if not _holds(bucket, self._proven):
+                    return
+                if self.bucket is self._proven:  # after one that could not run
+                    self._take(bucket)
+            self._proven = bucket
 
     def go_back(self, bucket: Bucket) -> None:
         """Takes the sizes of the last program that has run, after one that cannot.
@@ -108,39 +112,46 @@ class WaveSizes(WithoutLock):
         """
         with self.lock:
             if self.bucket is bucket:  # else another thread has grown them since
-                self._widths, self.bucket = self._proven
+                self._take(self._proven)
 
-    def pool_rows(self, kind: int, needed: int) -> int:
+    def _take(self, bucket: Bucket) -> None:
+        widths: dict[int, list[int]] = {}
+        for loop in bucket.loops:
+            widths.setdefault(loop.type_id, []).append(loop.width)
+        self._widths = {t: tuple(sorted(own)) for t, own in widths.items()}
+        self.bucket = bucket
+
+    def pool_rows(self, kind: int, needed: int, most: int) -> int:
         """Returns how many rows a pool has in a wave.
 
         Args:
             kind: Its array kind.
             needed: Rows that it needs.
+            most: Rows that it has in the program that runs the wave.
 
         Returns:
             Rows, of few different numbers.
         """
         aval = self._types.kinds.pool_aval(kind)
         row_bytes = aval.dtype.itemsize * int(np.prod(aval.shape))
-        most = self.bucket.sizes[f"pool {kind}"]
         rows = _SMALLEST["pool"]
         while rows < needed or (rows < most and rows * row_bytes <= _SMALL_POOL):
             rows *= _POOL_GROWTH
         return min(rows, most)
 
-    def pool_sizes(self, kind: int) -> list[int]:
-        """Returns all sizes that a pool may have in a wave of these sizes.
+    def pool_sizes(self, kind: int, most: int) -> list[int]:
+        """Returns all sizes that a pool may have in a wave.
 
         Args:
             kind: Its array kind.
+            most: As for `pool_rows`.
 
         Returns:
             What `pool_rows` may return, ascending.
         """
-        most = self.bucket.sizes[f"pool {kind}"]
-        found = [self.pool_rows(kind, 1)]
+        found = [self.pool_rows(kind, 1, most)]
         while found[-1] < most:
-            found.append(self.pool_rows(kind, found[-1] + 1))
+            found.append(self.pool_rows(kind, found[-1] + 1, most))
         return found
 
     def result_rows(self, name: Hashable, needed: int) -> int:
@@ -190,3 +201,9 @@ class WaveSizes(WithoutLock):
 def power_of_two(size: int) -> int:
     """Returns the least power of two that is at least a size."""
     return 1 << max(0, size - 1).bit_length()
+
+
+def _holds(bucket: Bucket, other: Bucket) -> bool:
+    """Whether sizes are as large as others, with all of their loops."""
+    is_large = all(bucket.sizes.get(name, -1) >= n for name, n in other.sizes.items())
+    return is_large and {*bucket.loops} >= {*other.loops}

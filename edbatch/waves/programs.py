@@ -253,7 +253,8 @@ def pad_pools(
         found = raw.get(kind)
         needed = 1 if found is None else len(found) + 1
         aval = state.types.kinds.pool_aval(kind)
-        rows = sizes.pool_rows(kind, needed)
+        most = program.bucket.sizes[f"pool {kind}"]
+        rows = sizes.pool_rows(kind, needed, most)
         pools[kind] = np.zeros((rows, *aval.shape), aval.dtype)
         if found is not None:
             pools[kind][1:needed] = found

@@ -1,7 +1,7 @@
 """The device's side of waves: arenas, the program that runs on them, and its sizes."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -142,6 +142,7 @@ class WaveExecution:
             run = self._ready
         elif (found := self._functions.run.ready(*arguments)) is not None:
             run, self._ready, self._ready_for = found, found, shape
+            self._sizes.have_run(program.bucket)  # another runner of its model's has
         else:
             run = partial(self._run_first, program)
         self.values.arenas, values = run(*arguments)
@@ -194,16 +195,17 @@ class WaveExecution:
         waves = [
             replace(self._wave, shape=shape, pools=pools)
             for shape in self._program.shapes_up_to(self._most_chunks)
-            for pools in self._pools_of_all_sizes(self._program.pools)
+            for pools in self._pools_of_all_sizes(self._program)
         ]
         return [
             *((functions.run, (packed, arenas, each, key)) for each in waves),
             *self._moves(),
         ]
 
-    def _pools_of_all_sizes(self, kinds: Sequence[int]) -> list[dict[int, np.ndarray]]:
-        """Returns pools of all sizes that waves may have; zeros."""
-        types, sizes = self._state.types, [self._sizes.pool_sizes(k) for k in kinds]
+    def _pools_of_all_sizes(self, program: WaveProgram) -> list[dict[int, np.ndarray]]:
+        """Returns pools of all sizes that waves of a program may have; zeros."""
+        types, kinds, own = self._state.types, program.pools, program.bucket.sizes
+        sizes = [self._sizes.pool_sizes(kind, own[f"pool {kind}"]) for kind in kinds]
         found = []
         for rows in product(*sizes):
             avals = map(types.kinds.pool_aval, kinds)

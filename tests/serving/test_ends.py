@@ -179,3 +179,9 @@ def test_requests_that_end_together_have_exceptions_of_their_own():
     ended = [each for each in errors if each is not None]
     assert len(ended) >= 2 and len({id(each) for each in ended}) == len(ended)
     assert {type(each) for each in ended} == {eb.ServerClosedError}
+
+
+def test_a_future_that_a_client_has_begun_is_ended_all_the_same():
+    future = RequestFuture()
+    assert future.set_running_or_notify_cancel() and not future.cancel()
+    assert future.claim()
