@@ -185,6 +185,8 @@ class Worker:
             pass
 
     def _next(self) -> Work | None:
+        if self._closing:  # who may be stopped at any moment takes no lock
+            return None
         with self._condition:
             self._running = None
             if self._queue and not self._closing:
@@ -215,11 +217,18 @@ class Worker:
             thread.join(_AT_COMPILER_S)
         if thread.is_alive():
             _end_beside_compiler()
-        with self._condition:  # nobody waits for it in what else is done at exit
+        # Nobody waits for it in what else is done at exit. It may have been stopped
+        # while it held the lock, which then nobody can release.
+        if not self._condition.acquire(timeout=EXIT_WAIT_S):
+            self._condition = threading.Condition()
+            self._condition.acquire()
+        try:
             if self._running is not None and not self._running.finished.is_set():
                 self._running.abandon(_ending())
             self._thread = None
             self._condition.notify_all()
+        finally:
+            self._condition.release()
 
     def reset(self) -> None:
         """Begins anew, in a forked process, where the thread does not exist."""

@@ -127,6 +127,29 @@ def test_exit_waits_no_longer_for_a_read_that_does_not_end():
     assert output_of(STUCK) == ""
 
 
+HOLDS_THE_LOCK = """
+import threading, time
+from edbatch.compilation.worker import WORKER
+
+begun = threading.Event()
+
+def trace():
+    begun.set()
+    try:
+        while True:
+            time.sleep(0.001)
+    except BaseException:
+        WORKER._condition.acquire()  # as where it is stopped on the way out of it
+
+WORKER.submit(trace)
+assert begun.wait(60)
+"""
+
+
+def test_exit_needs_no_lock_that_the_stopped_thread_holds():
+    assert output_of(HOLDS_THE_LOCK) == ""
+
+
 @pytest.mark.slow
 def test_exit_at_any_moment(tmp_path):
     for seconds in range(30):
