@@ -8,7 +8,7 @@ hidden among terms of both.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -17,6 +17,9 @@ import numpy as np
 
 from edbatch.batched_function import BatchedFunction
 from edbatch.closeness import difference
+from edbatch.compilation.settings import SETTINGS
+from edbatch.compilation.signature import name_of
+from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.errors import VerificationError
 from edbatch.graph.context import jitted_cells
 from edbatch.instance_results import split_instances
@@ -53,11 +56,12 @@ def compare_gradients(
     Raises:
         VerificationError: A gradient differs by more.
     """
-    run = partial(batched.apply, plan=plan, rng=rng)
-    result = run(params)
+    result = batched.apply(params, plan, rng=rng)
+    gradient_of = _batched_gradient(batched)
 
     def worst_of(weights: Any, reference: Callable[[Any, Any, int], Any]) -> float:
-        return _compare_weighted(run, reference, params, instances, weights, tolerance)
+        own = gradient_of(params, plan, rng, weights)
+        return _compare_weighted(own, reference, params, instances, weights, tolerance)
 
     worst = worst_of(_random_weights(result, seed), model)
     if precise_model is None and any(map(_is_half, jax.tree.leaves(params))):
@@ -71,16 +75,35 @@ def compare_gradients(
         return max(worst, worst_of(ones, precise_model))
 
 
+def _batched_gradient(batched: BatchedFunction) -> Callable[..., list[Any]]:
+    """The gradient of a batched function's outputs times weights.
+
+    What `jax.grad` runs outside of a compiled function is the fine program, whatever
+    tier is set: so coarse ones run in a function that is compiled as steps of training
+    are.
+    """
+
+    def gradient(params: Any, plan: Any, rng: Any, weights: Any) -> list[Any]:
+        def weighted(some: Any) -> Any:
+            return _weighted(batched.apply(some, plan, rng=rng), weights)
+
+        return _gradient(weighted, params)
+
+    name = f"gradient of {name_of(batched.model)}"
+    return (
+        TieredFunction(gradient, name=name) if SETTINGS.tiers == "coarse" else gradient
+    )
+
+
 def _compare_weighted(
-    run: Callable[[Any], Any],
+    own: Sequence[Any],
     model: Callable[[Any, Any, int], Any],
     params: Any,
     instances: Sequence[Any],
     weights: Any,
     tolerance: float | None,
 ) -> float:
-    """As `compare_gradients`, of a minibatch's function, for given weights."""
-    own = _gradient(lambda some: _weighted(run(some), weights), params)
+    """As `compare_gradients`, of a minibatch's gradient, for given weights."""
     shares = split_instances(weights, len(instances))
 
     def of_one(own: Any, k: int) -> list[Any]:

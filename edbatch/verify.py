@@ -97,6 +97,8 @@ def verify(
             model gets the same keys by `cell_keys`.
         tier: Which programs are compared: the fine ones, as they run in the end, or the
             coarse ones, which are compiled in a fraction of the time (`edbatch.jit`).
+            Of gradients the fine ones are those of `jax.grad` by itself, the coarse
+            ones those of a function of `edbatch.jit`.
 
     Returns:
         The largest differences.

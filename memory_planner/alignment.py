@@ -112,7 +112,9 @@ def align(
         if is_asked[b] or has_reads:
             found, by_tree = order_runs(tables, b, nodes, weight, count, use_tree)
             is_by_tree |= by_tree
-            order[first:last] = found
+            # Not a slice: Numba compiles the text of its error, for two seconds.
+            for k in range(last - first):
+                order[first + k] = found[k]
         for place in range(first, last):
             position[order[place]] = place
         num_constraints = _add_constraints(

@@ -71,7 +71,20 @@ def test_a_wrong_element_of_a_list_is_found():
         eb.verify(corrupt, make_params(), [(1, 2), 3, (4, 5)])
 
 
-def test_a_wrong_gradient_is_found():
+def test_coarse_gradients_are_those_of_coarse_programs(monkeypatch):
+    def fine_step(*_, **__):
+        raise AssertionError("a fine program is traced")
+
+    monkeypatch.setattr("edbatch.executor.loops.fine_step", fine_step)
+    batched = eb.batch(encode, sizes=SIZES)
+    found = eb.verify(batched, make_params(), sample_trees(0, 4), tier="coarse")
+    assert found.max_gradient_error < 1e-4
+    with pytest.raises(AssertionError, match="a fine program is traced"):
+        eb.verify(batched, make_params(), sample_trees(0, 4))
+
+
+@pytest.mark.parametrize("tier", ["fine", "coarse"])
+def test_a_wrong_gradient_is_found(tier):
     import jax
 
     @jax.custom_vjp
@@ -81,7 +94,7 @@ def test_a_wrong_gradient_is_found():
     lose.defvjp(lambda x: (x, None), lambda _, bar: (bar * 1.01,))
     corrupt = Corrupt(encode, lambda r: (lose(r[0]), r[1]))
     with pytest.raises(eb.VerificationError, match=r"gradient of params\['"):
-        eb.verify(corrupt, make_params(), sample_trees(0, 4))
+        eb.verify(corrupt, make_params(), sample_trees(0, 4), tier=tier)
     assert eb.verify(corrupt, make_params(), sample_trees(0, 4), gradients=False)
 
 

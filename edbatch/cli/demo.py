@@ -42,7 +42,7 @@ def demo(
     the model itself.
     """
     from edbatch.cli.demo_tour import Tour
-    from edbatch.cli.kernel_process import planning_compiled_beside
+    from edbatch.cli.kernel_process import planning_compiled_beside, wait_for
     from edbatch.cli.rows import print_rows
 
     planning = context.with_resource(planning_compiled_beside())
@@ -66,7 +66,8 @@ def demo(
     found = {"policy": str(tour.path), "one_composition": plain, "rows": rows}
     if planning is not None:
         with stage("Compiling the loops of planning (once per installation, by Numba)"):
-            planning.wait()
+            tour.compile_unbatched()  # while another core compiles the loops
+            wait_for(planning)
     found |= _run(tour, hidden, tell)
     tell(
         "Next: train-policy --workload tree-lstm-2type --data YOUR_TREEBANK --out"

@@ -36,7 +36,8 @@ class Tour:
     Attributes:
         path: Where the policy is saved.
         workload: The model.
-        params: Its parameters.
+        hidden: Its hidden size.
+        seed: Seed of its parameters.
         trees: Generated trees.
         graphs: Graphs of minibatches: to train on, to validate on, to compare on.
         plain_graphs: Graphs of the last ones for a tree-LSTM of one composition.
@@ -45,7 +46,8 @@ class Tour:
 
     path: Path
     workload: Workload
-    params: Any
+    hidden: int
+    seed: int
     trees: list[Any]
     graphs: list[list[GraphStructure]]
     plain_graphs: list[GraphStructure]
@@ -64,20 +66,23 @@ class Tour:
         rng = np.random.default_rng(seed)
         workload = get_workload("tree-lstm-2type", vocabulary_size=1000)
         plain = get_workload("tree-lstm", vocabulary_size=1000)
-        params = workload.init_params(jax.random.key(seed), hidden)
         trees = workload.sample(rng, _TREES)
-        task = Task("demo", workload.model, params, trees)
+
+        def task_of(each: Workload) -> Task:
+            key = jax.random.key(seed)
+            shapes = jax.eval_shape(lambda: each.init_params(key, hidden))
+            return Task("demo", each.model, shapes, trees)
+
         to_train, to_judge, held_out = split(len(trees), rng)
         groups = [
             draw(indices, batch_size, _MINIBATCHES, rng)
             for indices in (to_train, to_judge, held_out)
         ]
-        graphs = record(task, *groups)
-        plain_params = plain.init_params(jax.random.key(seed), hidden)
-        [plain_graphs] = record(
-            Task("demo", plain.model, plain_params, trees), groups[-1]
+        graphs = record(task_of(workload), *groups)
+        [plain_graphs] = record(task_of(plain), groups[-1])
+        return cls(
+            path, workload, hidden, seed, trees, graphs, plain_graphs, batch_size
         )
-        return cls(path, workload, params, trees, graphs, plain_graphs, batch_size)
 
     @property
     def num_trees(self) -> int:
@@ -110,6 +115,22 @@ class Tour:
         with stage("Comparing"):
             policy = eb.load_policy(self.path)
             return as_rows(comparisons(policy, self.graphs[2]), self.batch_size)
+
+    @cached_property
+    def params(self) -> Any:
+        """The parameters of the model."""
+        return self.workload.init_params(jax.random.key(self.seed), self.hidden)
+
+    def compile_unbatched(self) -> None:
+        """Compiles what the model of one tree runs, and its gradient."""
+        with jitted_cells(exact=True):
+            self._sum_of_outputs(self.params)
+            jax.grad(self._sum_of_outputs)(self.params)
+
+    def _sum_of_outputs(self, params: Any) -> Any:
+        """Of one tree by itself."""
+        outputs = self.workload.model(params, self.trees[0])
+        return sum(each.sum() for each in jax.tree.leaves(outputs))
 
     @cached_property
     def batched(self) -> eb.Batched:
@@ -146,5 +167,8 @@ class Tour:
         minibatch = self.trees[: self.batch_size]
         with stage("Comparing with the model of one tree"):
             outputs = eb.verify(self.batched, self.params, minibatch, gradients=False)
-            few = eb.verify(self.batched, self.params, minibatch[:_CHECKED_GRADIENTS])
+            # Its fine gradient takes ten seconds to compile, for one run.
+            few = eb.verify(
+                self.batched, self.params, minibatch[:_CHECKED_GRADIENTS], tier="coarse"
+            )
         return asdict(outputs) | {"max_gradient_error": few.max_gradient_error}

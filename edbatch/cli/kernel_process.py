@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from edbatch.memory_planner.alignment_search import best_alignment
 
@@ -23,7 +24,8 @@ def planning_compiled_beside() -> Iterator["subprocess.Popen[bytes] | None"]:
 
     Yields:
         The process, or None where the loops are compiled already, or none can be
-        started. Whoever plans waits for its end; where it fails, planning compiles.
+        started. Whoever plans waits for its end, see `wait_for`; where it fails,
+        planning compiles.
     """
     process = None if _is_compiled() else _start()
     try:
@@ -34,8 +36,30 @@ def planning_compiled_beside() -> Iterator["subprocess.Popen[bytes] | None"]:
             process.wait()
 
 
-def plan_once() -> None:
-    """Plans a minibatch, and runs nothing. What the process does."""
+def wait_for(process: "subprocess.Popen[bytes]") -> None:
+    """Waits until a process has planned, and compiles other loops meanwhile.
+
+    The search of alignments is most of its work; encoding, which comes after it, and
+    the default policy are left to this process.
+
+    Args:
+        process: What `planning_compiled_beside` yielded.
+    """
+    if process.poll() is None:
+        plan_once("greedy", "schedule")
+    process.wait()
+
+
+def plan_once(
+    policy: Literal["greedy", "depth"] = "depth",
+    layout: Literal["auto", "schedule"] = "auto",
+) -> None:
+    """Plans a minibatch, and runs nothing. What the process does.
+
+    Args:
+        policy: As of `edbatch.batch`; that of depths has the shortest loops.
+        layout: As of `edbatch.Planner`; alignments are searched for ``"auto"`` alone.
+    """
     import jax
     import numpy as np
 
@@ -45,7 +69,8 @@ def plan_once() -> None:
     workload = get_workload("tree-lstm-2type", vocabulary_size=10)
     params = jax.eval_shape(lambda: workload.init_params(jax.random.key(0), 4))
     trees = workload.sample(np.random.default_rng(0), 4)
-    eb.batch(workload.model, params=params).plan(trees)
+    planner = eb.Planner(layout=layout)
+    eb.batch(workload.model, policy, params=params, planner=planner).plan(trees)
 
 
 def _is_compiled() -> bool:

@@ -1,9 +1,11 @@
 """`edbatch demo`, made small."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 import edbatch as eb
@@ -11,6 +13,7 @@ from edbatch.cli import demo_tour
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
+CELL = re.compile(r"Compiling (jit\((?:leaf|compose|classify)\))")
 SMALL = ("--hidden", 4, "--batch-size", 4)
 
 
@@ -72,8 +75,8 @@ def test_throughput_is_that_of_whole_minibatches(size, timed, monkeypatch) -> No
         return None, float(ran[-1])
 
     monkeypatch.setattr(demo_tour, "timed", of_one_ms)
-    tour = demo_tour.Tour(Path(), None, None, [*range(24)], [], [], size)
-    tour.__dict__["batched"] = SimpleNamespace(compiles=1)
+    tour = demo_tour.Tour(Path(), None, 4, 0, [*range(24)], [], [], size)
+    tour.__dict__.update(params=None, batched=SimpleNamespace(compiles=1))
     found = tour.run()
     assert ran[-3 - len(timed) :] == [*timed, 8, 8, 8]
     assert found["instances_per_s"] == found["unbatched_per_s"] == 1000
@@ -91,3 +94,17 @@ def test_a_folder_that_cannot_be_made(assert_fails, tmp_path: Path) -> None:
             rf"--out names a folder but .*{name} cannot be made \({why}\); name anot",
             *("demo", "--out", tmp_path / name),
         )
+
+
+def test_the_model_of_one_tree_is_compiled_ahead(tmp_path: Path, caplog) -> None:
+    """While another process compiles loops of the host."""
+    hidden = 6  # of no other test
+    tour = demo_tour.Tour.start(tmp_path, hidden, 4, 0)
+    tour.__dict__["batched"] = eb.batch(tour.workload.model, sizes=demo_tour._SIZES)
+    with jax.log_compiles():
+        tour.compile_unbatched()
+        ahead = set(CELL.findall(caplog.text))
+        caplog.clear()
+        tour.verify()
+    assert ahead >= {"jit(leaf)", "jit(compose)", "jit(classify)"}
+    assert not CELL.findall(caplog.text)

@@ -7,7 +7,11 @@ import sys
 import pytest
 
 from edbatch.cli import kernel_process
-from edbatch.cli.kernel_process import plan_once, planning_compiled_beside
+from edbatch.cli.kernel_process import (
+    plan_once,
+    planning_compiled_beside,
+    wait_for,
+)
 
 PRINTS_WHETHER_COMPILED = """
 from edbatch.cli import kernel_process
@@ -48,6 +52,22 @@ def test_without_another_process_planning_compiles(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with planning_compiled_beside() as process:
         assert process is None
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_whoever_waits_plans_meanwhile(left, monkeypatch):
+    """And the process needs not end well."""
+    planned = []
+    monkeypatch.setattr(kernel_process, "plan_once", lambda *way: planned.append(way))
+    code = "import time; time.sleep(1)" if left else ""
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{code}\nraise ValueError"], stderr=subprocess.DEVNULL
+    ) as other:
+        if not left:
+            other.wait()
+        wait_for(other)
+    assert other.returncode == 1
+    assert planned == [("greedy", "schedule")] * left
 
 
 def test_the_process_plans(monkeypatch):
