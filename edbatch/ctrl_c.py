@@ -47,16 +47,26 @@ def end_at_ctrl_c() -> None:
     threading.Thread(target=_watch, args=(reader,), daemon=True).start()
 
 
+def ends_at_ctrl_c() -> bool:
+    """Whether Ctrl-C would end this process now, and unwind nothing.
+
+    Example:
+        >>> ends_at_ctrl_c()  # in Python it raises KeyboardInterrupt
+        False
+    """
+    return signal.getsignal(signal.SIGINT) is _end
+
+
 def ignore_ctrl_c() -> None:
     """Ignores Ctrl-C from now on: the command is done, and has said so."""
-    if signal.getsignal(signal.SIGINT) is _end:
+    if ends_at_ctrl_c():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _watch(reader: int) -> None:
     """Ends the process unless Ctrl-C is deferred, which is a handler of its own."""
     while received := os.read(reader, 1):
-        if received[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is _end:
+        if received[0] == signal.SIGINT and ends_at_ctrl_c():
             _end(signal.SIGINT, None)
 
 

@@ -15,7 +15,15 @@ from typing import Literal
 
 from edbatch.memory_planner.alignment_search import best_alignment
 
-_CODE = "from edbatch.cli.kernel_process import plan_once; plan_once()"
+# The process ends with the command, however that ends: its end closes the pipe. Not by
+# a read of `sys.stdin`, which would hold a lock of Python's at the exit.
+_CODE = """
+import os, threading
+watch = lambda: (os.read(0, 1), os._exit(1))
+threading.Thread(target=watch, daemon=True).start()
+from edbatch.cli.kernel_process import plan_once
+plan_once()
+"""
 
 
 @contextmanager
@@ -33,7 +41,7 @@ def planning_compiled_beside() -> Iterator["subprocess.Popen[bytes] | None"]:
     finally:
         if process is not None:
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 def wait_for(process: "subprocess.Popen[bytes]") -> None:
@@ -92,7 +100,7 @@ def _start() -> "subprocess.Popen[bytes] | None":
         return subprocess.Popen(
             [sys.executable, "-P", "-c", _CODE],
             env=environment,
-            stdin=none,
+            stdin=subprocess.PIPE,
             stdout=none,
             stderr=none,
         )

@@ -99,6 +99,31 @@ class LogFiles:
             say(f"Metrics are in {self.csv}{events if self.tensorboard else ''}.")
 
 
+def make_ready(
+    graphs: "list[GraphStructure]", settings: "Settings", *, anyway: bool
+) -> bool:
+    """Compiles what a training runs, unless greedy suffices.
+
+    There is nothing to keep yet, so Ctrl-C may end the command meanwhile.
+
+    Args:
+        graphs: Minibatches to train and to evaluate on.
+        settings: How to train.
+        anyway: Whether to train even where greedy meets the lower bound.
+
+    Returns:
+        Whether to train.
+    """
+    from edbatch.policies import Greedy, meets_bounds, warm_up
+
+    with stage("Scheduling by greedy"):
+        is_needed = anyway or not meets_bounds(Greedy(), graphs)
+    if is_needed:
+        with stage("Compiling (the first time, Numba takes up to a minute)"):
+            warm_up(settings.encoding)
+    return is_needed
+
+
 def train(
     graphs: "list[GraphStructure]",
     judged: "list[GraphStructure]",
@@ -109,7 +134,7 @@ def train(
     checkpoint: Path | None,
     resume: bool,
     costs: "CostModel | None",
-    anyway: bool,
+    is_needed: bool,
 ) -> "StateMachine":
     """Trains under a progress bar, unless greedy suffices.
 
@@ -122,12 +147,10 @@ def train(
         checkpoint: See there.
         resume: See there.
         costs: See there.
-        anyway: Whether to train even where greedy meets the lower bound.
+        is_needed: What `make_ready` returned.
     """
-    from edbatch.policies import Greedy, meets_bounds, train_policy, warm_up
+    from edbatch.policies import train_policy
 
-    with stage("Scheduling by greedy"):
-        is_needed = anyway or resume or not meets_bounds(Greedy(), [*graphs, *judged])
     run: Any = partial(
         train_policy,
         graphs,
@@ -146,8 +169,6 @@ def train(
             for trial, batches in policy.training.curve:
                 write(trial, _metrics(batches, batches, bound))
             return policy
-        with stage("Compiling (the first time, Numba takes up to a minute)"):
-            warm_up(settings.encoding)
         return _train_and_show(run, settings.trials, write, logs.last(_BEST))
 
 

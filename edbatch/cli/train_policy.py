@@ -117,7 +117,7 @@ def train_policy(
     """
     from edbatch.cli.only_writer import only_writer
     from edbatch.cli.output_file import check_distinct, check_writable
-    from edbatch.cli.policy_training import LogFiles, train
+    from edbatch.cli.policy_training import LogFiles, make_ready, train
     from edbatch.cli.task import load_task
     from edbatch.policies import load_costs
     from edbatch.schedule.interrupt import deferred_interrupt
@@ -153,6 +153,8 @@ def train_policy(
     samples = samples_to_divide(batch_size * minibatches)
     task = load_task(task_options, seed, samples)
     graphs, judged, reported = _record(task, batch_size, minibatches, seed)
+    anyway = train_anyway or resume
+    is_needed = make_ready([*graphs, *judged], settings, anyway=anyway)
     # Ctrl-C ends the training; another one waits until the policy is saved.
     with deferred_interrupt():
         policy = train(
@@ -164,7 +166,7 @@ def train_policy(
             checkpoint=checkpoint,
             resume=resume,
             costs=measured,
-            anyway=train_anyway,
+            is_needed=is_needed,
         )
         record = policy.training
         assert record is not None, "train_policy keeps a record"

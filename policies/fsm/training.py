@@ -170,7 +170,7 @@ def warm_up(encoding: str = "fall") -> None:
     )
     graph = tree("(((a)b)c((a)c)b)d")  # no schedule of it meets the bound
     run = TrainingRun(settings, [graph], [graph], None, None, None)
-    stopped = run.finish()
+    stopped = run.finish(keep=False)
     if stopped == "interrupted":  # of the training that this makes ready
         raise KeyboardInterrupt
     run.machine(stopped, "")

@@ -4,12 +4,14 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
+from edbatch.ctrl_c import ends_at_ctrl_c
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.cost.model import CostModel
 from edbatch.policies.fsm.checkpoint import TrainingState, digest, save_checkpoint
@@ -78,10 +80,17 @@ class TrainingRun:
             "costs": None if self._cost is None else self._cost.tolist(),
         }
 
-    def finish(self) -> str:
-        """Trains to the end; returns why it ended."""
+    def finish(self, *, keep: bool = True) -> str:
+        """Trains to the end; returns why it ended.
+
+        Args:
+            keep: Whether Ctrl-C must leave something to keep. Else it need not wait
+                where it ends the process.
+        """
+        at_once = not keep and ends_at_ctrl_c()
+        deferral = nullcontext(_nothing) if at_once else deferred_interrupt()
         try:
-            with keyboard_interrupts(), deferred_interrupt() as check_interrupt:
+            with keyboard_interrupts(), deferral as check_interrupt:
                 if self._kind == FALL and not self.state.trial:
                     self._begin(check_interrupt)
                 while (stopped := self._why_ended()) is None:
@@ -256,3 +265,7 @@ class TrainingRun:
             versions=package_versions(),
             by_cost=None if self._cost is None else True,
         )
+
+
+def _nothing() -> None:
+    """Has nothing to check."""
