@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from edbatch import planning
 from edbatch.arguments import list_of
 from edbatch.cell.program import Packed
+from edbatch.compilation.settings import compiling_ahead
 from edbatch.compilation.signature import name_of
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compilation.warm_up import plan_all, warm_up
@@ -395,6 +396,7 @@ class Batched(HostSide):
             return self._run_packed, (packed, plan, key)
         return self._run, (params, plan, key)
 
+    @compiling_ahead()
     def warm_up(
         self,
         sample: Iterable[Any],

@@ -5,7 +5,9 @@ They hold for all threads: what serves requests is rarely the thread that set th
 
 import functools
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, ParamSpec, Self, TypeVar, cast, get_args
 
@@ -41,6 +43,35 @@ class _Settings:
     @tiers.setter
     def tiers(self, tiers: Tiers) -> None:
         self._tiers = tiers
+
+
+class _OfThread(threading.local):
+    """What holds for one thread."""
+
+    compiles_ahead = False
+
+
+_OF_THREAD = _OfThread()
+
+
+@contextmanager
+def compiling_ahead() -> Iterator[None]:
+    """Lets this thread compile, whatever the stance: no call waits for it."""
+    before, _OF_THREAD.compiles_ahead = _OF_THREAD.compiles_ahead, True
+    try:
+        yield
+    finally:
+        _OF_THREAD.compiles_ahead = before
+
+
+def may_compile() -> bool:
+    """Whether what this thread runs now may compile.
+
+    Example:
+        >>> may_compile()
+        True
+    """
+    return SETTINGS.stance == "compile" or _OF_THREAD.compiles_ahead
 
 
 @functools.cache

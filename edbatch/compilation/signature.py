@@ -264,6 +264,35 @@ def check_arguments(
             )
 
 
+def check_hashable(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static: StaticArguments,
+) -> None:
+    """Checks that the static arguments of a call can be told apart by their hashes.
+
+    Args:
+        function: What is called.
+        args: All its arguments by position.
+        kwargs: And by keyword.
+        static: Which of them are static.
+
+    Raises:
+        ArgumentError: One has no hash; the message names it.
+    """
+    for name, argument, is_static in _named(function, args, kwargs, static):
+        try:
+            _ = hash(argument) if is_static else 0
+        except TypeError:
+            raise ArgumentError(
+                f"{name_of(function)} was called with {shown(argument)} as the static"
+                f" argument {name}, but programs are looked up by static arguments and"
+                " this one is not hashable; pass a tuple in place of a list, or an"
+                " instance of a frozen dataclass in place of a dict"
+            ) from None
+
+
 def _refuse_changed_in_place(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -323,7 +352,10 @@ def difference(new: dict[str, str], known: Sequence[dict[str, str]]) -> str:
         return "it is the first call"
     nearest = min((_changes(new, each) for each in known), key=len)
     if not nearest:
-        return "another plan, device or static argument than before"
+        return (
+            "a plan, a device, a static argument or the way in which one is passed is"
+            " another one than before"
+        )
     told = "; ".join(nearest[:_SHOWN])
     more = len(nearest) - _SHOWN
     return f"{told}; and {more} more" if more > 0 else told

@@ -33,6 +33,7 @@ from edbatch.compilation.settings import (
     READ_AFTER,
     SETTINGS,
     Tiers,
+    may_compile,
 )
 from edbatch.compilation.signature import (
     Avals,
@@ -41,6 +42,7 @@ from edbatch.compilation.signature import (
     abstract_arguments,
     call_key,
     check_arguments,
+    check_hashable,
     describe,
     difference,
     name_of,
@@ -300,7 +302,11 @@ class TieredFunction:
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
         """Returns the programs of a call's signature, which may not be compiled."""
         key = call_key(*self._static.split(args, kwargs), self._avals)
-        found = self._programs.get(key)
+        try:
+            found = self._programs.get(key)
+        except TypeError:
+            check_hashable(self._function, args, kwargs, self._static)
+            raise
         return found if found is not None else self._add(key, args, kwargs)
 
     def _add(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Programs:
@@ -480,7 +486,7 @@ class TieredFunction:
             raise
 
     def _check_stance(self, programs: Programs) -> None:
-        if SETTINGS.stance == "fail_on_compile":
+        if not may_compile():
             raise CompilationError(
                 f"a call of {self._name} would have to compile, because"
                 f" {programs.reason}, and eb.set_stance('fail_on_compile') forbids it;"

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from edbatch.cell.jaxpr import is_staging
+from edbatch.compilation.settings import compiling_ahead
 from edbatch.compilation.signature import name_of
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compilation.warm_up import plan_all, warm_up
@@ -316,6 +317,7 @@ class Sharded(HostSide):
         """Returns the compiled function that runs a plan, and its arguments."""
         return self._run, self._arguments(self._on_mesh(params), plan, rng)
 
+    @compiling_ahead()
     def warm_up(
         self,
         sample: Iterable[Any],

@@ -212,12 +212,6 @@ def test_static_arguments(auto, batched, plan, options):
     assert (1, "fine") in seen and (2, "fine") in seen
 
 
-def test_a_static_argument_that_has_no_hash(batched):
-    function = eb.jit(lambda x, kind: x, static_argnums=1)
-    with pytest.raises((TypeError, ValueError), match=r"unhashable|[Hh]ashable"):
-        function(1.0, [2])
-
-
 def test_inside_of_other_functions_it_is_inlined(auto, batched, plan):
     seen = []
     loss = loss_of(batched, seen)

@@ -60,6 +60,19 @@ def test_static_arguments_may_be_anything():
     assert function(1.5, abs).item() == function(-1.5, by=abs).item() == 1.5
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_static_argument_without_a_hash_is_named(by_name):
+    function = eb.jit(lambda x, scales: x * scales[0], static_argnames="scales")
+    args, kwargs = ((1.5,), {"scales": [2]}) if by_name else ((1.5, [2]), {})
+    with pytest.raises(
+        eb.ArgumentError,
+        match=r"was called with \[2\] as the static argument scales, .* is not"
+        r" hashable; pass a tuple",
+    ):
+        function(*args, **kwargs)
+    assert function(1.5, (2,)).item() == 3
+
+
 def test_settings_are_restored_and_checked():
     with pytest.raises(eb.EdbatchError, match=r"tiers is one of 'auto', 'fine'"):
         eb.use_tiers("finest")

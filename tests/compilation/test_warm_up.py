@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from tiered_runs import PARAMS, tier_of
-from trees import assert_equal
+from trees import assert_equal, encode, sample_trees
 
 import edbatch as eb
 from edbatch.compilation.settings import REFINE_AFTER
@@ -64,6 +64,18 @@ def test_calls_go_on_while_another_thread_warms_up(auto, batched, plan):
     assert went_on and gated.seen == ["fine", "coarse"]
     assert_equal(gated.function(PARAMS, plan), returned[0])
     assert eb.wait_for_compilations(60) and gated.seen == ["fine", "coarse"]
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_warm_up_compiles_whatever_the_stance(auto, block):
+    """Parameters are packed meanwhile, by a program of its own."""
+    own, trees = eb.batch(encode), sample_trees(2, 5)
+    with eb.set_stance("fail_on_compile"):
+        assert own.warm_up(trees, [5], params=PARAMS, block=block).wait(60)
+        found = own(PARAMS, trees)
+        with pytest.raises(eb.CompilationError):  # the thread compiles ahead no more
+            eb.jit(lambda x: x)(1.0)
+    assert_equal(found, own(PARAMS, trees))
 
 
 @pytest.mark.parametrize("begun", [True, False])
