@@ -152,19 +152,18 @@ def test_while_it_works(
     assert left in (None, left_in(tmp_path))
 
 
-@pytest.mark.parametrize("command", [ENDLESS, ("edbatch", "demo", "--out", ".")])
-def test_while_numba_compiles_the_loops_of_training(tmp_path: Path, command) -> None:
+def test_while_numba_compiles_the_loops_of_training(tmp_path: Path) -> None:
     """It takes half a minute, and there is nothing to keep."""
     cache = tmp_path / "numba"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    running = Running(tmp_path, *command, env=environment)
+    running = Running(tmp_path, *ENDLESS, env=environment)
     running.wait_for_line("Compiling (the first time")
     running.press_ctrl_c()
     assert_interrupted(running)
     assert not [*cache.rglob("q_learning._run_trial-*")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_the_demo(tmp_path: Path, number: signal.Signals) -> None:
     """One compiles the loops of planning beside it."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
