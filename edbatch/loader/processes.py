@@ -127,8 +127,9 @@ class Workers:
         self._lock = threading.Lock()
         self._serial = 0
         self._workers: list[_Worker] = []
+        self._owner = os.getpid()
         # What ends the processes must not keep this object alive.
-        self._finish = weakref.finalize(self, _end, self._workers)
+        self._finish = weakref.finalize(self, _end, self._workers, self._owner)
         with _start_of_workers():
             for k in range(count):
                 self._workers.append(_start(f"{PROCESS_NAME}-{k}", setup))
@@ -196,13 +197,16 @@ class Workers:
 
     @property
     def alive(self) -> bool:
-        """Whether all processes run."""
+        """Whether all processes run; those of another process are of no use here."""
         workers = self._workers
+        if os.getpid() != self._owner:
+            return False
         return bool(workers) and all(each.process.is_alive() for each in workers)
 
     def close(self) -> None:
         """Ends the processes; what they were recording is dropped."""
-        self._drop_all()
+        if os.getpid() == self._owner:  # else a lock may be held for good
+            self._drop_all()
         self._finish()
 
 
@@ -252,10 +256,16 @@ def _start_of_workers() -> Iterator[None]:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _end(workers: list[_Worker]) -> None:
-    """Ends processes: those that wait for tasks by themselves, others by a signal."""
+def _end(workers: list[_Worker], owner: int) -> None:
+    """Ends processes: those that wait for tasks by themselves, others by a signal.
+
+    A fork of the process that started them lets go of them.
+    """
     for each in workers:
         each.connection.close()
+    if os.getpid() != owner:
+        return
+    for each in workers:
         if each.waiting:
             each.process.terminate()
     for each in workers:

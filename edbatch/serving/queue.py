@@ -161,8 +161,9 @@ class Queue:
         self.changed = threading.Condition()  # that of the parent may be held
         self.closed = True
         self._why_closed = (
-            "its thread runs in the process that this one is a fork of; make a server"
-            " in each process, after the fork"
+            "its thread runs in the process that this one is a fork of; start processes"
+            " by multiprocessing's 'spawn', since JAX does not survive forks, either,"
+            " and make a server in each"
         )
 
 

@@ -495,3 +495,72 @@ def test_instances_that_do_not_travel(instance, error, text, params):
     batched = eb.batch(encode, params=params, sizes=SIZES)
     with pytest.raises(error, match=text):
         eb.Loader(batched, [instance] * 4, 2, workers=1)
+
+
+FORKS = """
+import os
+import time
+
+from loaded_data import Trees
+from trees import encode, make_params
+
+import edbatch as eb
+from edbatch.errors import LoaderError
+
+
+class Slow(Trees):
+    def __getitem__(self, k):
+        time.sleep(0.5)
+        return super().__getitem__(k)
+
+
+def forked(ask):
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = ask()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def goes_on():
+    try:
+        next(loop)
+    except LoaderError as error:
+        return 7 if "is a fork of" in str(error) else 2
+
+
+def closes():
+    loop.close()
+    loader.close()
+    return 7
+
+
+if __name__ == "__main__":
+    batched = eb.batch(encode, params=make_params())
+    loader = eb.Loader(
+        batched, Slow(16), 4, shuffle=False, keep=False, workers=2
+    )
+    loop = iter(loader)
+    next(loop)
+    time.sleep(1)  # the thread has planned the second minibatch, and waits
+    assert [forked(each) for each in (goes_on, closes)] == [7, 7]
+    assert len(list(loop)) == 3  # the workers are there
+"""
+
+
+def test_a_fork_lets_go_of_loops_and_workers(tmp_path):
+    """It has none of the threads, and the workers are those of its parent."""
+    script = tmp_path / "forks.py"
+    script.write_text(FORKS)
+    path = os.pathsep.join([*filter(None, sys.path)])
+    found = subprocess.run(
+        [sys.executable, script],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert found.returncode == 0, found.stderr
