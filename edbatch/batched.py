@@ -9,10 +9,12 @@ from jax.sharding import Mesh
 
 from edbatch import planning
 from edbatch.arguments import list_of
+from edbatch.cell.jaxpr import is_staging, is_tracing
 from edbatch.cell.program import Packed
 from edbatch.compilation.settings import compiling_ahead
 from edbatch.compilation.signature import name_of
 from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.compilation.tiered_gradient import TieredGradient
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PlanError
@@ -28,7 +30,7 @@ from edbatch.plan.device_notice import DeviceNotice
 from edbatch.plan.keys import keyed, program_with
 from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
-from edbatch.plan.run import run_packed, run_plan
+from edbatch.plan.run import run_again, run_forward, run_packed, run_plan
 from edbatch.plan.table_run import PlanTableRun
 from edbatch.recording import minibatch_of, record_each, record_minibatch
 from edbatch.schedule.interrupt import keyboard_interrupts
@@ -81,6 +83,9 @@ class Batched(HostSide):
         self.device_notice = DeviceNotice(name)
         self._run = TieredFunction(self._counted_run, name=name, inlined=True)
         self._run_packed = TieredFunction(self._counted_run_packed, name=name)
+        self._gradient = TieredGradient(
+            self._run, self._counted_forward, run_again, name
+        )
         self._waves = WaveFunctions(name)
 
     def __copy__(self) -> "Batched":
@@ -322,7 +327,9 @@ class Batched(HostSide):
             params=params,
             rng=rng,
             measure=measure,
-            compilations=self._run.compilations() + self._run_packed.compilations(),
+            compilations=self._run.compilations()
+            + self._run_packed.compilations()
+            + self._gradient.compilations(),
         )
 
     def apply(self, params: Any, plan: Plan, *, rng: Any = None) -> Any:
@@ -374,7 +381,10 @@ class Batched(HostSide):
         if asked is not None:
             _, plan = self._adopted(params, plan)
             return asked.call(params, PlanTableRun(*keyed(plan, rng)))
-        return self._checked_call(params, *self._call_of(params, plan, rng))
+        run, arguments = self._call_of(params, plan, rng)
+        if run is self._run and is_tracing() and not is_staging():
+            return self._checked_call(params, self._gradient, arguments)
+        return self._checked_call(params, run, arguments)
 
     def _adopted(self, params: Any, plan: Plan) -> tuple[ModelState, Plan]:
         """Returns the plan for where it runs, and the state that it belongs to."""
@@ -471,6 +481,11 @@ class Batched(HostSide):
     def _counted_run(self, params: Any, plan: Plan, rng: Any) -> Any:
         found = run_plan(params, plan, rng)
         self._compiles += 1  # runs while tracing only, once per compilation
+        return found
+
+    def _counted_forward(self, params: Any, plan: Plan, rng: Any) -> Any:
+        found = run_forward(params, plan, rng)
+        self._compiles += 1
         return found
 
     @property

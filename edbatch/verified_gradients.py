@@ -78,9 +78,9 @@ def compare_gradients(
 def _batched_gradient(batched: BatchedFunction) -> Callable[..., list[Any]]:
     """The gradient of a batched function's outputs times weights.
 
-    What `jax.grad` runs outside of a compiled function is the fine program, whatever
-    tier is set: so coarse ones run in a function that is compiled as steps of training
-    are.
+    Of a sharded function `jax.grad` runs the fine program outside of a compiled
+    function, whatever tier is set: so coarse ones run in a function that is compiled as
+    steps of training are.
     """
 
     def gradient(params: Any, plan: Any, rng: Any, weights: Any) -> list[Any]:

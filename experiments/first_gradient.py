@@ -10,7 +10,8 @@ left out. In a clone, on an idle machine:
     python experiments/first_gradient.py --models tree-lstm --cache programs
 
 With a folder for compiled programs the second run is that of a second process.
-``message-passing`` is the network of the tests, of 17 types.
+``message-passing`` is the network of the tests, of 17 types. With ``--eager`` the
+gradient is `jax.grad` outside of a compiled function, which runs two programs.
 """
 
 import subprocess
@@ -48,6 +49,7 @@ class Arguments:
     rounds: int = option(20, "How often a step is timed.")
     cache: str = option("", "Folder for compiled programs; none without it.")
     warm_up_host: bool = option(True, "Plan other instances before.")
+    eager: bool = option(False, "By jax.grad alone, outside of a compiled function.")
     inside: bool = option(False, "Measure in this process.")
 
 
@@ -80,7 +82,9 @@ def measure(name: str, arguments: Arguments) -> str:
     if arguments.warm_up_host:
         eb.batch(model, params=params).plan(instances[size:])
     batched = eb.batch(model, params=params)
-    gradient = eb.jit(jax.grad(loss_of(batched)))
+    gradient: Any = jax.grad(loss_of(batched))
+    if not arguments.eager:
+        gradient = eb.jit(gradient)
     start = time.perf_counter()
     plan = batched.plan(instances[:size])
     jax.block_until_ready(gradient(params, plan))
@@ -116,6 +120,8 @@ def main(arguments: Arguments) -> None:
             words += [f"--{option_name.replace('_', '-')}", value]
         if not arguments.warm_up_host:
             words.append("--no-warm-up-host")
+        if arguments.eager:
+            words.append("--eager")
         subprocess.run(words, check=True)
 
 

@@ -29,6 +29,8 @@ class Programs:
         ended_coarse: Whether what was compiled ahead last is the coarse one, since that
             was the setting.
         refine_after: Runs of the coarse one before the fine one is asked for.
+        only_coarse: Whether the plans name the coarse tier themselves: there is one
+            program, in `fine`, which is a coarse one.
     """
 
     key: Key
@@ -41,6 +43,7 @@ class Programs:
     refining: Pending | None = None
     ended_coarse: bool = False
     refine_after: int = REFINE_AFTER
+    only_coarse: bool = False
 
     @property
     def is_fine(self) -> bool:

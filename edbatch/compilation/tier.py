@@ -38,6 +38,12 @@ def has_other_tier(tree: Any, tier: Tier) -> bool:
     )
 
 
+def names_coarse(tree: Any) -> bool:
+    """Tells whether a pytree has plans, and all of them name the coarse tier."""
+    plans = list(filter(_is_plan, jax.tree.leaves(tree, is_leaf=_is_plan)))
+    return bool(plans) and not has_other_tier(plans, "coarse")
+
+
 def compiler_options(tree: Any) -> dict[str, Any]:
     """Returns the options of XLA that all plans in a pytree have in common.
 

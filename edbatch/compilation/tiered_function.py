@@ -54,6 +54,7 @@ from edbatch.compilation.tier import (
     compiler_options,
     has_other_tier,
     in_tier,
+    names_coarse,
     run_in_tier,
 )
 from edbatch.compilation.worker import WORKER, Pending, Work
@@ -80,6 +81,9 @@ class TieredFunction:
         inlined: Whether a function that is traced to be compiled takes its operations
             in place of a call. JAX traces a function with a rule of differentiation
             once without and once with it where a call stands around it.
+        before_swap: Called with the arguments of a signature, abstract ones, before the
+            fine program that was compiled ahead replaces the coarse one. May raise, and
+            the coarse one stays.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class TieredFunction:
         name: str | None = None,
         *,
         inlined: bool = False,
+        before_swap: Callable[..., None] | None = None,
     ) -> None:
         self._function = function
         self._static = static or StaticArguments()
@@ -102,6 +107,7 @@ class TieredFunction:
         self._tiers = tiers
         self._name = name or name_of(function)
         self._inlined = inlined
+        self._before_swap = before_swap
         self._inner: Any = jax.jit(function, **self._options)
         self._jitted: dict[tuple[tuple[str, Any], ...], Any] = {(): self._inner}
         self._programs: dict[Key, Programs] = {}
@@ -125,7 +131,10 @@ class TieredFunction:
             if programs.may_refine:
                 self._maybe_refine(programs)
             return coarse(*args, **kwargs)
-        programs.runs.fine += 1
+        if programs.only_coarse:
+            programs.runs.coarse += 1
+        else:
+            programs.runs.fine += 1
         return fine(*args, **kwargs)
 
     def warm_up(self, *args: Any, **kwargs: Any) -> None:
@@ -316,6 +325,7 @@ class TieredFunction:
         with self._lock:
             known = [each.text for each in self._programs.values()]
             made = Programs(key, text, difference(text, known))
+            made.only_coarse = names_coarse((args, kwargs))
             return self._programs.setdefault(key, made)
 
     def _is_ready(self, programs: Programs) -> bool:
@@ -426,6 +436,8 @@ class TieredFunction:
                 )
                 programs.coarse, programs.ended_coarse = coarse, True
                 return
+            if self._before_swap is not None:
+                self._before_swap(*args, **kwargs)
             fine = self._fine(args, kwargs)
             self._compile(programs, "fine", fine, args, kwargs, background=background)
         programs.fine, programs.coarse = fine, None
@@ -440,6 +452,7 @@ class TieredFunction:
         *,
         background: bool = False,
     ) -> Compilation:
+        tier = "coarse" if programs.only_coarse else tier
         record = keep(
             Compilation(
                 self._name, tier, programs.reason, background, programs=programs.runs

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
@@ -36,6 +37,7 @@ class Wanted(NamedTuple):
 
 
 Results = tuple[tuple[Array, ...], tuple[Array, ...]]
+Taped = TapedRun | StoredRun
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -172,27 +174,51 @@ class _Residuals(NamedTuple):
     stream: Stream
     rows: tuple[Array, ...]
     probes: tuple[Array, ...]
-    run: TapedRun | StoredRun
+    run: Taped
     active: dict[int, Any]
 
 
-def _forward(
-    program: ProgramShape, wanted: Wanted, *arguments: Any
-) -> tuple[Results, _Residuals]:
+def execute_with_tapes(
+    program: ProgramShape, wanted: Wanted, *inputs: Any
+) -> tuple[tuple[Array, ...], tuple[Array, ...], Taped]:
+    """Runs the forward pass of a gradient.
+
+    Args:
+        program: The program.
+        wanted: As for `differentiable_execute`.
+        *inputs: Parameters, external inputs, the stream and the rows of results, as for
+            `differentiable_execute`.
+
+    Returns:
+        What `differentiable_execute` returns, and what the backward pass reads.
+
+    Raises:
+        PlanError: The plan overwrites values.
+    """
     if program.options.reuses_rows:
         raise PlanError(
             "a gradient needs the values that a plan with reuse='always' overwrites;"
             " plan with eb.Planner(reuse='never') for training"
         )
+    found: tuple[tuple[Array, ...], tuple[Array, ...], Taped]
+    found = _called(_taped, program)(program, wanted, *inputs)
+    return found
+
+
+def _forward(
+    program: ProgramShape, wanted: Wanted, *arguments: Any
+) -> tuple[Results, _Residuals]:
     arrays = jax.tree.map(lambda each: each.value, arguments)
     params, pools, stream, rows, probes = arrays
-    active = {
-        kind: () if each.perturbed else None for kind, each in arguments[1].items()
-    }
-    run = _called(_taped, program)
-    *results, taped = run(program, wanted, params, pools, stream, rows)
-    arrays = params, pools, stream, rows, probes
-    return tuple(results), _Residuals(*arrays, taped, active)
+    inputs = params, pools, stream, rows
+    found, looked_up, taped = execute_with_tapes(program, wanted, *inputs)
+    active = _active(arguments[1])
+    return (found, looked_up), _Residuals(*inputs, probes, taped, active)
+
+
+def _active(pools: dict[int, Any]) -> dict[int, Any]:
+    """By array kind: () if one differentiates by these external inputs, else None."""
+    return {kind: () if each.perturbed else None for kind, each in pools.items()}
 
 
 def _taped(program: ProgramShape, wanted: Wanted, *inputs: Any) -> Any:
@@ -289,3 +315,54 @@ def _backward(
 
 
 differentiable_execute.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def execute_again(
+    program: ProgramShape,
+    wanted: Wanted,
+    taped: Taped,
+    params: Any,
+    pools: Arenas,
+    stream: Stream,
+    rows: tuple[Array, ...],
+) -> tuple[Array, ...]:
+    """Stands for a run whose forward pass was another program; for its gradient only.
+
+    Args:
+        program: The program.
+        wanted: As for `differentiable_execute`, without tables.
+        taped: What `execute_with_tapes` returned.
+        params: Its parameters, by which one may differentiate.
+        pools: Its external inputs, likewise.
+        stream: Its stream.
+        rows: Its rows of results.
+
+    Returns:
+        Zeros in place of the results.
+    """
+    avals = [program.types.avals[kind] for kind in wanted.kinds]
+    return tuple(
+        jnp.zeros((len(own), *aval.shape), aval.dtype)
+        for own, aval in zip(rows, avals, strict=True)
+    )
+
+
+def _forward_again(
+    program: ProgramShape, wanted: Wanted, *arguments: Any
+) -> tuple[tuple[Array, ...], _Residuals]:
+    arrays = jax.tree.map(lambda each: each.value, arguments)
+    taped, params, pools, stream, rows = arrays
+    active = _active(arguments[2])
+    residuals = _Residuals(params, pools, stream, rows, (), taped, active)
+    return execute_again(program, wanted, *arrays), residuals
+
+
+def _backward_again(
+    program: ProgramShape, wanted: Wanted, residuals: _Residuals, cotangents: Any
+) -> Any:
+    *bars, _ = _backward(program, wanted, residuals, (cotangents,))
+    return None, *bars
+
+
+execute_again.defvjp(_forward_again, _backward_again, symbolic_zeros=True)

@@ -7,12 +7,13 @@ reverse mode transposes, and thereby removes, before anything is computed; whoev
 computes, compiles or maps it is in forward mode.
 """
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 
-from edbatch.cell.jaxpr import reverse_only_identity
+from edbatch.cell.jaxpr import first_of_traces, reverse_only_identity
 from edbatch.errors import PlanError
 
 
@@ -29,12 +30,40 @@ def reverse_only(tree: Any) -> Any:
         >>> jax.grad(lambda x: 2 * reverse_only(x))(1.0).item()
         2.0
     """
+    leaves, structure = jax.tree.flatten(tree)
+    floats = [k for k, leaf in enumerate(leaves) if has_derivative(leaf)]
+    if floats:
+        marked = _identity(*(leaves[k] for k in floats))
+        for k, leaf in zip(floats, marked, strict=True):
+            leaves[k] = leaf
+    return jax.tree.unflatten(structure, leaves)
 
-    def mark(leaf: Any) -> Any:
-        floats = jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-        return _identity(leaf) if floats else leaf
 
-    return jax.tree.map(mark, tree)
+def reverse_only_outside(leaves: Sequence[Any]) -> list[Any]:
+    """As `reverse_only`, for arguments outside of compiled functions.
+
+    There JAX linearizes what is marked anew in each call, so this marks one floating
+    tracer of each transformation: that suffices to refuse forward mode.
+
+    Args:
+        leaves: Arrays, some of them tracers.
+
+    Returns:
+        The same arrays.
+    """
+    floats = [k for k, leaf in enumerate(leaves) if has_derivative(leaf)]
+    places = [floats[k] for k in first_of_traces([leaves[k] for k in floats])]
+    found = list(leaves)
+    for k, marked in zip(
+        places, reverse_only([leaves[k] for k in places]), strict=True
+    ):
+        found[k] = marked
+    return found
+
+
+def has_derivative(leaf: Any) -> bool:
+    """Tells whether one may differentiate by an array or a number."""
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:

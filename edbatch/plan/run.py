@@ -9,10 +9,14 @@ from jax import Array
 from edbatch.cell.program import Packed
 from edbatch.cell.rows import take_rows
 from edbatch.executor.arenas import Arenas
+from edbatch.executor.program import ProgramShape
 from edbatch.gradient.differentiable import (
+    Taped,
     Wanted,
     differentiable_execute,
+    execute_again,
     execute_packed,
+    execute_with_tapes,
 )
 from edbatch.gradient.reverse_mode import reverse_only
 from edbatch.gradient.tables import Table
@@ -63,11 +67,49 @@ def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
     Returns:
         As `run_plan`.
     """
-    shape = plan.shape
-    program, pools = give_keys(shape.program, plan.pools, rng)
+    program, pools = give_keys(plan.shape.program, plan.pools, rng)
     kinds, rows = _values_of(plan)
     found = execute_packed(program, kinds, packed, pools, plan.as_stream(), rows)
-    return shape.result.assemble(_with_externals(plan, found), plan.lengths)
+    return _assembled(plan, found)
+
+
+def run_forward(params: Any, plan: Plan, rng: Any = None) -> tuple[Any, Taped]:
+    """As `run_plan`, and returns what `run_again` reads for the backward pass.
+
+    Args:
+        params: As for `run_plan`.
+        plan: As for `run_plan`.
+        rng: As for `run_plan`.
+
+    Returns:
+        The results, and what the backward pass reads.
+
+    Raises:
+        EdbatchError: As `run_plan`; or the plan overwrites values.
+    """
+    program, pools = _checked(params, plan, rng)
+    kinds, rows = _values_of(plan)
+    inputs = params, pools, plan.as_stream(), rows
+    found, _, taped = execute_with_tapes(program, Wanted(kinds), *inputs)
+    return _assembled(plan, found), taped
+
+
+def run_again(taped: Taped, params: Any, plan: Plan, rng: Any = None) -> Any:
+    """Stands for a run whose forward pass is over, to be differentiated.
+
+    Args:
+        taped: What `run_forward` returned.
+        params: As for `run_forward`.
+        plan: As for `run_forward`.
+        rng: As for `run_forward`.
+
+    Returns:
+        What `run_forward` returned, but zeros in place of what cells compute.
+    """
+    program, pools = _checked(params, plan, rng)
+    kinds, rows = _values_of(plan)
+    inputs = taped, params, pools, plan.as_stream(), rows
+    return _assembled(plan, execute_again(program, Wanted(kinds), *inputs))
 
 
 def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ...]:
@@ -109,9 +151,7 @@ def compute_results_and_lookups(
     Raises:
         EdbatchError: As `run_plan`.
     """
-    shape = plan.shape
-    check_params(params, shape.program.types.params_spec)
-    program, pools = give_keys(shape.program, plan.pools, rng)
+    program, pools = _checked(params, plan, rng)
     params, pools, probes = reverse_only((params, pools, probes))
     kinds, rows = _values_of(plan)
     found, looked_up = differentiable_execute(
@@ -124,6 +164,17 @@ def compute_results_and_lookups(
         probes,
     )
     return _with_externals(plan, found), looked_up
+
+
+def _checked(params: Any, plan: Plan, rng: Any) -> tuple[ProgramShape, Arenas]:
+    """Checks the parameters of a run; returns its program and external inputs."""
+    program = plan.shape.program
+    check_params(params, program.types.params_spec)
+    return give_keys(program, plan.pools, rng)
+
+
+def _assembled(plan: Plan, found: tuple[Array, ...]) -> Any:
+    return plan.shape.result.assemble(_with_externals(plan, found), plan.lengths)
 
 
 def _values_of(plan: Plan) -> tuple[tuple[int, ...], tuple[Array, ...]]:

@@ -66,6 +66,7 @@ from edbatch.cell.jaxpr.own_primitives import (
     reverse_only_identity as reverse_only_identity,
 )
 from edbatch.cell.jaxpr.own_primitives import stored_primitive as stored_primitive
+from edbatch.cell.jaxpr.tracing import first_of_traces as first_of_traces
 from edbatch.cell.jaxpr.tracing import is_staging as is_staging
 from edbatch.cell.jaxpr.tracing import is_tracing as is_tracing
 from edbatch.cell.jaxpr.tracing import trace_state as trace_state

@@ -1,5 +1,6 @@
 """Whether the caller is being traced, and by which transformations."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -45,3 +46,29 @@ def is_staging() -> bool:
         1.0
     """
     return is_tracing() and isinstance(jnp.zeros(()), jax.core.Tracer)
+
+
+def first_of_traces(values: Sequence[Any]) -> list[int]:
+    """Finds one value of each transformation that traces some of them.
+
+    Args:
+        values: Tracers and others.
+
+    Returns:
+        The places of tracers, the first one of each trace.
+
+    Example:
+        >>> places = []
+        >>> def mixed(x, y):
+        ...     places.append(first_of_traces([1.0, x, 2 * x, y]))
+        ...     return x * y
+        >>> _ = jax.grad(mixed, argnums=(0, 1))(1.0, 2.0)
+        >>> _ = jax.grad(lambda x: jax.grad(lambda y: mixed(x, y))(2.0))(1.0)
+        >>> places
+        [[1], [1, 3]]
+    """
+    places: dict[int, int] = {}
+    for k, value in enumerate(values):
+        if isinstance(value, jax.core.Tracer):
+            places.setdefault(id(value._trace), k)
+    return list(places.values())
