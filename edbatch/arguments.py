@@ -212,11 +212,13 @@ def as_path(error: type[EdbatchError], name: str, value: object) -> Path:
         The path.
 
     Raises:
-        EdbatchError: It is no text and no path, or too long for one; of the type that
-            was named.
+        EdbatchError: It is no text and no path, empty, or too long for one; of the type
+            that was named.
     """
     if isinstance(value, str | PathLike):
         path = fspath(value)
+        if path == "":  # which `Path` reads as the current folder
+            raise error(f"{name} is the path of a file but this is empty; name one")
         if isinstance(path, str) and len(path) <= _LONGEST_PATH:
             return Path(path)
     raise error(f"{name} is the path of a file but this is {_typed(value)}; {_TEXT}")

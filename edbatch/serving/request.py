@@ -161,6 +161,11 @@ def late(request: Request) -> DeadlineError:
     assert request.deadline is not None, "it has a deadline"
     allowed = 1e3 * (request.deadline - request.submitted)
     return DeadlineError(
-        f"the request was not answered within its deadline of {allowed:,.6g} ms, and"
+        f"the request was not answered within its deadline of {_shown(allowed)} ms, and"
         " what was left of it did not run; allow more time, or send fewer requests"
     )
+
+
+def _shown(milliseconds: float) -> str:
+    """Digits that a difference of two clocks has."""
+    return f"{milliseconds:,.{6 if milliseconds >= 1 else 3}g}"

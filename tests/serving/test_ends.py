@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import edbatch as eb
-from edbatch.serving.request import copy_of
+from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.request_future import RequestFuture
 
 
@@ -96,6 +96,16 @@ def test_a_late_request_is_told_its_whole_deadline():
         held.set()
         with pytest.raises(eb.DeadlineError, match="deadline of 0 ms"):
             late.result()
+
+
+@pytest.mark.parametrize(
+    ("deadline", "shown"), [(1e-6, "0.001"), (0.3, "300"), (4.0, "4,000")]
+)
+def test_a_deadline_is_told_as_it_was_asked_for(deadline, shown):
+    submitted = 98765.4321  # of a clock that runs since the machine started
+    request = Request(1.0, 0, 0.0, submitted + deadline, submitted=submitted)
+    with pytest.raises(eb.DeadlineError, match=f"deadline of {shown} ms"):
+        raise late(request)
 
 
 def test_a_request_that_is_about_to_end_cannot_be_cancelled():

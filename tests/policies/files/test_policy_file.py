@@ -242,6 +242,11 @@ def test_the_root_is_no_file():
         POLICY.save("/")
 
 
+def test_an_empty_text_is_no_file():
+    with pytest.raises(PolicyError, match="is the path of a file but this is empty"):
+        load_policy("")
+
+
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(PolicyError, match=r"cannot be read \(Is a directory\); name a"):
         load_policy(tmp_path)
