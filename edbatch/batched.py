@@ -14,7 +14,7 @@ from edbatch.cell.program import Packed
 from edbatch.compilation.settings import compiling_ahead
 from edbatch.compilation.signature import name_of
 from edbatch.compilation.tiered_function import TieredFunction
-from edbatch.compilation.tiered_gradient import TieredGradient
+from edbatch.compilation.tiered_gradient import TieredGradient, call_untraced
 from edbatch.compilation.warm_up import plan_all, warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import PlanError
@@ -30,7 +30,7 @@ from edbatch.plan.device_notice import DeviceNotice
 from edbatch.plan.keys import keyed, program_with
 from edbatch.plan.padding import checked_rows, first_rows
 from edbatch.plan.plan import Plan
-from edbatch.plan.run import run_again, run_forward, run_packed, run_plan
+from edbatch.plan.run import run_forward, run_from_residuals, run_packed, run_plan
 from edbatch.plan.table_run import PlanTableRun
 from edbatch.recording import minibatch_of, record_each, record_minibatch
 from edbatch.schedule.interrupt import keyboard_interrupts
@@ -84,7 +84,7 @@ class Batched(HostSide):
         self._run = TieredFunction(self._counted_run, name=name, inlined=True)
         self._run_packed = TieredFunction(self._counted_run_packed, name=name)
         self._gradient = TieredGradient(
-            self._run, self._counted_forward, run_again, name
+            self._run, self._counted_forward, run_from_residuals, name
         )
         self._waves = WaveFunctions(name)
 
@@ -382,9 +382,11 @@ class Batched(HostSide):
             _, plan = self._adopted(params, plan)
             return asked.call(params, PlanTableRun(*keyed(plan, rng)))
         run, arguments = self._call_of(params, plan, rng)
-        if run is self._run and is_tracing() and not is_staging():
+        if not is_tracing() or is_staging():
+            return self._checked_call(params, run, arguments)
+        if is_traced(arguments):
             return self._checked_call(params, self._gradient, arguments)
-        return self._checked_call(params, run, arguments)
+        return self._checked_call(params, partial(call_untraced, run), arguments)
 
     def _adopted(self, params: Any, plan: Plan) -> tuple[ModelState, Plan]:
         """Returns the plan for where it runs, and the state that it belongs to."""

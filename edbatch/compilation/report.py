@@ -140,8 +140,8 @@ def _row(record: Compilation) -> tuple[str, ...]:
 def compile_report() -> CompileReport:
     """Reports what `edbatch` compiled in this process, and why.
 
-    Direct calls of batched functions and functions of `eb.jit` are in it; those of
-    `jax.jit` are JAX's own.
+    Direct calls of batched functions, their gradients outside of compiled functions and
+    functions of `eb.jit` are in it; those of `jax.jit` are JAX's own.
 
     Returns:
         The report, of this moment; ``print`` shows it as a table.

@@ -188,8 +188,9 @@ def set_stance(stance: Stance) -> Restoring:
 
     Args:
         stance: ``"compile"``, the default, or ``"fail_on_compile"``: the call raises.
-            What compiles in the background goes on. It holds for direct calls and for
-            functions of `eb.jit`; those of `jax.jit` know nothing of it and compile.
+            What compiles in the background goes on. It holds for direct calls, their
+            gradients outside of compiled functions, and functions of `eb.jit`; those of
+            `jax.jit` know nothing of it and compile.
 
     Returns:
         A context manager that restores what was set before; the stance holds at once,

@@ -64,6 +64,10 @@ from edbatch.stored_programs.stored_program import NotStoredError, only_stored
 log = logging.getLogger("edbatch")
 
 _DISABLED = "jax_disable_jit"
+_ADVICE = (
+    "call its .warm_up with these arguments, or batched.warm_up with instances like"
+    " these"
+)
 
 
 class TieredFunction:
@@ -81,9 +85,8 @@ class TieredFunction:
         inlined: Whether a function that is traced to be compiled takes its operations
             in place of a call. JAX traces a function with a rule of differentiation
             once without and once with it where a call stands around it.
-        before_swap: Called with the arguments of a signature, abstract ones, before the
-            fine program that was compiled ahead replaces the coarse one. May raise, and
-            the coarse one stays.
+        keeps_coarse: Whether coarse programs stay when fine ones replace them.
+        advice: What to do where `set_stance` forbids to compile.
     """
 
     def __init__(
@@ -95,7 +98,8 @@ class TieredFunction:
         name: str | None = None,
         *,
         inlined: bool = False,
-        before_swap: Callable[..., None] | None = None,
+        keeps_coarse: bool = False,
+        advice: str = _ADVICE,
     ) -> None:
         self._function = function
         self._static = static or StaticArguments()
@@ -107,7 +111,8 @@ class TieredFunction:
         self._tiers = tiers
         self._name = name or name_of(function)
         self._inlined = inlined
-        self._before_swap = before_swap
+        self._keeps_coarse = keeps_coarse
+        self._advice = advice
         self._inner: Any = jax.jit(function, **self._options)
         self._jitted: dict[tuple[tuple[str, Any], ...], Any] = {(): self._inner}
         self._programs: dict[Key, Programs] = {}
@@ -324,8 +329,8 @@ class TieredFunction:
         make_room(self._name, len(self._programs))
         with self._lock:
             known = [each.text for each in self._programs.values()]
-            made = Programs(key, text, difference(text, known))
-            made.only_coarse = names_coarse((args, kwargs))
+            reason, only_coarse = difference(text, known), names_coarse((args, kwargs))
+            made = Programs(key, text, reason, only_coarse=only_coarse)
             return self._programs.setdefault(key, made)
 
     def _is_ready(self, programs: Programs) -> bool:
@@ -436,11 +441,11 @@ class TieredFunction:
                 )
                 programs.coarse, programs.ended_coarse = coarse, True
                 return
-            if self._before_swap is not None:
-                self._before_swap(*args, **kwargs)
             fine = self._fine(args, kwargs)
             self._compile(programs, "fine", fine, args, kwargs, background=background)
-        programs.fine, programs.coarse = fine, None
+        programs.fine = fine
+        if not self._keeps_coarse:
+            programs.coarse = None
 
     def _compile(
         self,
@@ -503,6 +508,5 @@ class TieredFunction:
             raise CompilationError(
                 f"a call of {self._name} would have to compile, because"
                 f" {programs.reason}, and eb.set_stance('fail_on_compile') forbids it;"
-                " call its .warm_up with these arguments, or batched.warm_up with"
-                " instances like these, before the stance is set"
+                f" {self._advice}, before the stance is set"
             )

@@ -14,69 +14,165 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
+from edbatch.cell.jaxpr import is_tracing
+from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
-from edbatch.compilation.signature import StaticArguments, abstract_arguments
+from edbatch.compilation.settings import SETTINGS
+from edbatch.compilation.signature import StaticArguments, settings, under
 from edbatch.compilation.tier import Tier, in_tier, names_coarse
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.gradient.reverse_mode import has_derivative, reverse_only_outside
 
-Mask = tuple[bool, ...]
+_ADVICE = (
+    "compute one such gradient, or make the step a function of eb.jit, which has"
+    " .warm_up"
+)
 
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
-class ForwardPass:
+class TieredResiduals:
     """What the backward pass reads.
 
     Attributes:
-        taped: Arrays of the forward pass.
+        residuals: Arrays of the forward pass.
         tier: The tier of its program, and so of the backward pass.
     """
 
-    taped: Any
+    residuals: Any
     tier: Tier
 
     def tree_flatten(self) -> tuple[tuple[Any], Tier]:
         """Splits it into arrays and the tier."""
-        return (self.taped,), self.tier
+        return (self.residuals,), self.tier
 
     @classmethod
-    def tree_unflatten(cls, tier: Tier, parts: tuple[Any]) -> "ForwardPass":
+    def tree_unflatten(cls, tier: Tier, parts: tuple[Any]) -> "TieredResiduals":
         """Builds it from its parts."""
         return cls(*parts, tier)
 
 
-class _BackwardPass(TieredFunction):
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _ForwardCall:
+    """What a backward pass has to know of the call of the forward pass.
+
+    Attributes:
+        perturbed: Which leaves of the arguments one differentiates by.
+        settings: The settings of JAX.
+        mesh: The mesh.
+    """
+
+    perturbed: tuple[bool, ...]
+    settings: tuple[Any, ...]
+    mesh: "_Mesh"
+
+
+@dataclass(frozen=True)
+class _Mesh:
+    """The mesh that a pass runs under.
+
+    It is part of the key of JAX's caches, and JAX sets another one while it calls a
+    backward pass: so passes set their own, and who compiles ahead sets the same.
+
+    Attributes:
+        mesh: The mesh.
+    """
+
+    mesh: Any
+
+
+@dataclass(frozen=True)
+class _Derivative(_Mesh):
+    """Which derivative a backward pass computes: all of it that is static.
+
+    Attributes:
+        perturbed: Which leaves of the arguments one differentiates by.
+        read: Which leaves of the results have a cotangent.
+    """
+
+    perturbed: tuple[bool, ...]
+    read: tuple[bool, ...]
+
+    def __repr__(self) -> str:
+        """Says what is differentiated by what, in numbers of leaves."""
+        outputs, inputs = np.flatnonzero(self.read), np.flatnonzero(self.perturbed)
+        return f"of outputs {outputs.tolist()} by inputs {inputs.tolist()}"
+
+
+class _Pass(TieredFunction):
+    """A pass, whose first argument is static and names the mesh."""
+
+    def __call__(self, mesh: _Mesh, *args: Any) -> Any:
+        """Calls the function, under the mesh."""
+        with jax.sharding.use_abstract_mesh(mesh.mesh):
+            return super().__call__(mesh, *args)
+
+    def _compile_ahead(self, programs: Programs, *, background: bool) -> None:
+        [(_, mesh)], _ = programs.key.static
+        with jax.sharding.use_abstract_mesh(mesh.mesh):
+            super()._compile_ahead(programs, background=background)
+
+
+class _ForwardPass(_Pass):
+    """A forward pass, whose coarse program can be asked for."""
+
+    def run_coarse(self, mesh: _Mesh, *args: Any) -> Any:
+        """Calls the coarse program, whatever else is compiled."""
+        args = mesh, *args
+        with jax.sharding.use_abstract_mesh(mesh.mesh):
+            programs = self._find(args, {})
+            with programs.lock:
+                if programs.coarse is None:
+                    self._check_stance(programs)
+                    coarse = self._coarse(args, {})
+                    self._compile(programs, "coarse", coarse, args, {})
+                    programs.coarse = coarse
+            programs.runs.coarse += 1
+            return programs.coarse(*args)
+
+
+class _BackwardPass(_Pass):
     """A backward pass, for plans that name the tier of its program."""
 
-    def signatures(self) -> list[tuple[Any, ...]]:
-        """Returns the arguments of each signature so far, abstract ones."""
-        with self._lock:
-            keys = list(self._programs)
-        return [
-            self._static.join(*abstract_arguments(each), each.static)[0]
-            for each in keys
-        ]
+    def may_run(self, *args: Any) -> bool:
+        """Whether the fine program of a call is there, or the call has to wait for it.
 
-    def compile_ahead(self, *args: Any) -> None:
-        """Compiles for a call, in the background thread, which is the caller."""
-        self._compile_ahead(self._find(args, {}), background=True)
+        Otherwise it is compiled in the background from now on.
+        """
+        if is_tracing():
+            return True
+        programs = self._find(args, {})
+        if programs.is_fine or SETTINGS.tiers != "auto" or jax.process_count() > 1:
+            return True
+        with programs.lock:
+            if programs.is_fine:
+                return True
+            if programs.refining is None:
+                with jax.sharding.use_abstract_mesh(args[0].mesh):
+                    if self._find_fine(programs, args, {}):
+                        return True
+                programs.refining = self._submit(programs)
+        return False
 
 
 class TieredGradient:
-    """A function of plans as `jax.grad` calls it outside of compiled functions.
+    """A function of parameters, a plan and a key, for `jax.grad` outside of `jax.jit`.
 
-    Both passes run by the same tier: the fine programs replace the coarse ones once
-    both are compiled.
+    Both passes run by the same tier. Once the fine forward pass is compiled, the fine
+    backward passes follow; until one is there, calls that need it run both passes by
+    their coarse programs.
 
     Args:
         function: The function, compiled; run where nothing is differentiated.
-        forward: Returns, of the same arguments, its results and what `again` reads.
-        again: Of what `forward` returned and the arguments, stands for the function
-            where that is differentiated.
+        forward: Returns, of the same arguments, its results and residuals.
+        from_residuals: Of the residuals and the arguments; has the derivatives of the
+            function, and its results may be any others.
         name: The function's name in reports.
     """
 
@@ -84,18 +180,25 @@ class TieredGradient:
         self,
         function: Callable[..., Any],
         forward: Callable[..., tuple[Any, Any]],
-        again: Callable[..., Any],
+        from_residuals: Callable[..., Any],
         name: str,
     ) -> None:
-        self._again = again
-        self._forward = TieredFunction(
+        self._from_residuals = from_residuals
+        self._forward = _ForwardPass(
             _with_tier(forward),
+            StaticArguments((0,)),
             name=f"{name}, forward pass",
-            before_swap=self._compile_backward,
+            keeps_coarse=True,
+            advice=_ADVICE,
         )
-        static, backward = StaticArguments((0,)), f"{name}, backward pass"
         self._backward: dict[Tier, _BackwardPass] = {
-            tier: _BackwardPass(self._pulled_back, static, tiers="fine", name=backward)
+            tier: _BackwardPass(
+                self._pulled_back,
+                StaticArguments((0,)),
+                tiers="fine",  # of plans that name their tier
+                name=f"{name}, backward pass",
+                advice=_ADVICE,
+            )
             for tier in ("coarse", "fine")
         }
 
@@ -109,7 +212,7 @@ class TieredGradient:
         """Calls the function; gradients run as compiled programs.
 
         Args:
-            *args: Its arguments, pytrees with a plan among them.
+            *args: Its arguments, with tracers among them.
 
         Returns:
             What it returns.
@@ -125,98 +228,130 @@ class TieredGradient:
         return found
 
     def _run_forward(self, structure: Any, *leaves: Any) -> tuple[Any, Any]:
-        args = jax.tree.unflatten(structure, [each.value for each in leaves])
-        by = tuple(each.perturbed and has_derivative(each.value) for each in leaves)
-        results, found = self._forward(*args)
-        return results, (args, found, _Static(by))
+        values = [_kept(each.value) for each in leaves]
+        args = jax.tree.unflatten(structure, values)
+        perturbed = tuple(
+            each.perturbed and has_derivative(each.value) for each in leaves
+        )
+        mesh = _Mesh(jax.sharding.get_abstract_mesh())
+        results, found = self._forward(mesh, *args)
+        return results, (args, found, _ForwardCall(perturbed, settings(), mesh))
 
-    def _run_backward(self, _: Any, residuals: Any, cotangents: Any) -> Any:
-        args, found, by = residuals
+    def _run_backward(self, _: Any, kept: Any, cotangents: Any) -> Any:
+        args, found, call = kept
+        bars: list[Any] = [None] * len(call.perturbed)
         known = jax.tree.leaves(cotangents)
         read = tuple(not _is_zero(each) for each in known)
-        bars: list[Any] = [None] * len(by.value)
         if any(read):
-            # Programs are traced for a mesh, and JAX calls this rule under its own.
-            static = by.value, read, jax.sharding.get_abstract_mesh()
+            mesh = jax.sharding.get_abstract_mesh()
+            derivative = _Derivative(mesh, call.perturbed, read)
             some = [each for each, is_read in zip(known, read, strict=True) if is_read]
-            args = in_tier(args, found.tier)
-            backward = self._backward[found.tier]
-            with jax.sharding.use_abstract_mesh(static[-1]):
-                own = iter(backward(static, found.taped, some, *args))
-            bars = [next(own) if is_by else None for is_by in by.value]
+            own = iter(self._pull(derivative, found, some, args, call))
+            bars = [next(own) if each else None for each in call.perturbed]
         return tuple(bars)
 
+    def _pull(
+        self,
+        derivative: _Derivative,
+        found: TieredResiduals,
+        cotangents: list[Array],
+        args: tuple[Any, ...],
+        forward: _ForwardCall,
+    ) -> Any:
+        """Runs the backward pass of the tier of the forward pass, or both coarse.
+
+        Args:
+            derivative: What is computed.
+            found: What the forward pass returned.
+            cotangents: Of the results.
+            args: The arguments of the forward pass.
+            forward: The settings and the mesh that it ran under.
+
+        Returns:
+            The cotangents of the arguments.
+        """
+        if found.tier == "fine":
+            fine = self._backward["fine"]
+            inputs = derivative, found.residuals, cotangents, *args
+            if fine.may_run(*inputs):
+                return fine(*inputs)
+            with under(forward.settings):
+                _, found = self._forward.run_coarse(forward.mesh, *args)
+        args = in_tier(args, "coarse")
+        return self._backward["coarse"](derivative, found.residuals, cotangents, *args)
+
     def _pulled_back(
-        self, static: tuple[Mask, Mask, Any], taped: Any, cotangents: Any, *args: Any
+        self,
+        derivative: _Derivative,
+        residuals: Any,
+        cotangents: list[Array],
+        params: Any,
+        plan: Any,
+        rng: Any,
     ) -> list[Array]:
         """Returns the cotangents of the leaves that one differentiates by."""
-        by, read, _ = static
-        leaves, structure = jax.tree.flatten(args)
+        perturbed, read = derivative.perturbed, derivative.read
+        leaves, structure = jax.tree.flatten((params, plan, rng))
 
         def outputs(own: Sequence[Any]) -> list[Any]:
             given = iter(own)
             mixed = [
-                next(given) if is_by else leaf
-                for leaf, is_by in zip(leaves, by, strict=True)
+                next(given) if is_perturbed else leaf
+                for leaf, is_perturbed in zip(leaves, perturbed, strict=True)
             ]
-            found = self._again(taped, *jax.tree.unflatten(structure, mixed))
-            pairs = zip(jax.tree.leaves(found), read, strict=True)
-            return [each for each, is_read in pairs if is_read]
+            args = jax.tree.unflatten(structure, mixed)
+            results = jax.tree.leaves(self._from_residuals(residuals, *args))
+            return [
+                each for each, is_read in zip(results, read, strict=True) if is_read
+            ]
 
-        own = [leaf for leaf, is_by in zip(leaves, by, strict=True) if is_by]
-        _, pull = jax.vjp(outputs, own)
+        pairs = zip(leaves, perturbed, strict=True)
+        _, pull = jax.vjp(
+            outputs, [leaf for leaf, is_perturbed in pairs if is_perturbed]
+        )
         [bars] = pull(cotangents)
         found: list[Array] = bars
         return found
 
-    def _compile_backward(self, *args: Any) -> None:
-        """Compiles the fine backward passes of a signature that had coarse ones."""
-        own = _avals(args)
-        for each in self._backward["coarse"].signatures():
-            static, coarse_taped, cotangents, *coarse = each
-            if _avals(in_tier(tuple(coarse), "fine")) != own:
-                continue
-            _, found = self._forward.trace(*args).out_info
-            taped = _committed_as(found.taped, coarse_taped)
-            with jax.sharding.use_abstract_mesh(static[-1]):
-                self._backward["fine"].compile_ahead(static, taped, cotangents, *args)
 
+def call_untraced(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function inside `jax.grad` as it is called outside.
 
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class _Static:
-    """What is no array, among residuals."""
+    Args:
+        function: The function.
+        *args: Its arguments, no tracers: nobody differentiates by them.
 
-    value: Mask
+    Returns:
+        What it returns.
+    """
+    leaves, structure = jax.tree.flatten(args)
+
+    # JAX evaluates it outside of the transformation if no argument is perturbed.
+    @jax.custom_vjp
+    def call(*leaves: Any) -> Any:
+        return function(*jax.tree.unflatten(structure, leaves))
+
+    call.defvjp(call, lambda *_: (None,) * len(leaves))
+    return call(*leaves)
 
 
 def _with_tier(forward: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
-    def run(*args: Any) -> tuple[Any, ForwardPass]:
-        results, taped = forward(*args)
-        tier: Tier = "coarse" if names_coarse(args) else "fine"
-        return results, ForwardPass(taped, tier)
+    def run(
+        mesh: _Mesh, params: Any, plan: Any, rng: Any
+    ) -> tuple[Any, TieredResiduals]:
+        results, residuals = forward(params, plan, rng)
+        tier: Tier = "coarse" if names_coarse(plan) else "fine"
+        return results, TieredResiduals(residuals, tier)
 
     return run
+
+
+def _kept(value: Any) -> Any:
+    """An array of NumPy as one of JAX: its owner may change it before the pull."""
+    return jnp.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _is_zero(cotangent: Any) -> bool:
     if isinstance(cotangent, SymbolicZero):
         return True
     return bool(cotangent.dtype == jax.dtypes.float0)
-
-
-def _avals(args: Any) -> Any:
-    leaves, structure = jax.tree.flatten(args)
-    return structure, [(each.shape, each.dtype, each.sharding) for each in leaves]
-
-
-def _committed_as(shapes: Any, others: Any) -> Any:
-    """Returns shapes that lie where others do, if these are committed to a device."""
-    places = [each.sharding for each in jax.tree.leaves(others)]
-    place = next(filter(None, places), None)
-    return jax.tree.map(
-        lambda each: jax.ShapeDtypeStruct(
-            each.shape, each.dtype, weak_type=each.weak_type, sharding=place
-        ),
-        shapes,
-    )

@@ -318,7 +318,7 @@ differentiable_execute.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def execute_again(
+def execute_from_residuals(
     program: ProgramShape,
     wanted: Wanted,
     taped: Taped,
@@ -327,7 +327,7 @@ def execute_again(
     stream: Stream,
     rows: tuple[Array, ...],
 ) -> tuple[Array, ...]:
-    """Stands for a run whose forward pass was another program; for its gradient only.
+    """Has the derivatives of `differentiable_execute`, from another forward pass.
 
     Args:
         program: The program.
@@ -348,21 +348,23 @@ def execute_again(
     )
 
 
-def _forward_again(
+def _forward_from_residuals(
     program: ProgramShape, wanted: Wanted, *arguments: Any
 ) -> tuple[tuple[Array, ...], _Residuals]:
     arrays = jax.tree.map(lambda each: each.value, arguments)
     taped, params, pools, stream, rows = arrays
     active = _active(arguments[2])
     residuals = _Residuals(params, pools, stream, rows, (), taped, active)
-    return execute_again(program, wanted, *arrays), residuals
+    return execute_from_residuals(program, wanted, *arrays), residuals
 
 
-def _backward_again(
+def _backward_from_residuals(
     program: ProgramShape, wanted: Wanted, residuals: _Residuals, cotangents: Any
 ) -> Any:
     *bars, _ = _backward(program, wanted, residuals, (cotangents,))
     return None, *bars
 
 
-execute_again.defvjp(_forward_again, _backward_again, symbolic_zeros=True)
+execute_from_residuals.defvjp(
+    _forward_from_residuals, _backward_from_residuals, symbolic_zeros=True
+)

@@ -30,20 +30,19 @@ def reverse_only(tree: Any) -> Any:
         >>> jax.grad(lambda x: 2 * reverse_only(x))(1.0).item()
         2.0
     """
-    leaves, structure = jax.tree.flatten(tree)
-    floats = [k for k, leaf in enumerate(leaves) if has_derivative(leaf)]
-    if floats:
-        marked = _identity(*(leaves[k] for k in floats))
-        for k, leaf in zip(floats, marked, strict=True):
-            leaves[k] = leaf
-    return jax.tree.unflatten(structure, leaves)
+
+    def mark(leaf: Any) -> Any:
+        return _identity(leaf) if has_derivative(leaf) else leaf
+
+    return jax.tree.map(mark, tree)
 
 
 def reverse_only_outside(leaves: Sequence[Any]) -> list[Any]:
     """As `reverse_only`, for arguments outside of compiled functions.
 
     There JAX linearizes what is marked anew in each call, so this marks one floating
-    tracer of each transformation: that suffices to refuse forward mode.
+    tracer of each transformation, by which one differentiates unless `jax.vmap` made
+    it: then JAX may refuse forward mode in its own words.
 
     Args:
         leaves: Arrays, some of them tracers.

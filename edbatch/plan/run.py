@@ -14,7 +14,7 @@ from edbatch.gradient.differentiable import (
     Taped,
     Wanted,
     differentiable_execute,
-    execute_again,
+    execute_from_residuals,
     execute_packed,
     execute_with_tapes,
 )
@@ -74,7 +74,7 @@ def run_packed(packed: dict[int, Packed], plan: Plan, rng: Any = None) -> Any:
 
 
 def run_forward(params: Any, plan: Plan, rng: Any = None) -> tuple[Any, Taped]:
-    """As `run_plan`, and returns what `run_again` reads for the backward pass.
+    """As `run_plan`, and returns what `run_from_residuals` reads for the backward pass.
 
     Args:
         params: As for `run_plan`.
@@ -94,8 +94,8 @@ def run_forward(params: Any, plan: Plan, rng: Any = None) -> tuple[Any, Taped]:
     return _assembled(plan, found), taped
 
 
-def run_again(taped: Taped, params: Any, plan: Plan, rng: Any = None) -> Any:
-    """Stands for a run whose forward pass is over, to be differentiated.
+def run_from_residuals(taped: Taped, params: Any, plan: Plan, rng: Any = None) -> Any:
+    """Has the derivatives of `run_plan`, computed from what the forward pass kept.
 
     Args:
         taped: What `run_forward` returned.
@@ -109,7 +109,7 @@ def run_again(taped: Taped, params: Any, plan: Plan, rng: Any = None) -> Any:
     program, pools = _checked(params, plan, rng)
     kinds, rows = _values_of(plan)
     inputs = taped, params, pools, plan.as_stream(), rows
-    return _assembled(plan, execute_again(program, Wanted(kinds), *inputs))
+    return _assembled(plan, execute_from_residuals(program, Wanted(kinds), *inputs))
 
 
 def compute_results(params: Any, plan: Plan, rng: Any = None) -> tuple[Array, ...]:

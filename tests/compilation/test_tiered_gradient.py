@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiered_runs import PARAMS, records_of
+from tiered_runs import PARAMS
 from trees import assert_equal, encode, make_params, sample_trees
 
 import edbatch as eb
@@ -55,26 +55,35 @@ def test_it_is_the_gradient_of_the_model_in_all_tiers(tiers, batched, plan):
             eb.wait_for_compilations(60)
 
 
-def test_both_passes_swap_together_and_the_swap_compiles_nothing(
+def test_no_gradient_after_the_first_waits_for_a_compilation(
     auto, batched, plan, compiled
 ):
     gradient = jax.grad(partial(loss_of, batched))
-    for _ in range(REFINE_AFTER):
-        coarse = gradient(PARAMS, plan)
-    assert eb.wait_for_compilations(60)
-    assert [each.runs for each in records("coarse")] == [REFINE_AFTER] * 2
-    assert all(each.background for each in records("fine"))
-    assert compiled[-2:] == ["edbatch-compile"] * 2
-    before = len(compiled)
-    assert_equal(gradient(PARAMS, plan), coarse)
-    assert len(compiled) == before
-    assert [each.runs for each in records("coarse")] == [REFINE_AFTER] * 2
-    assert [each.runs for each in records("fine")] == [1] * 2
-    assert sorted(each.function for each in records("fine")) == [
-        "encode, backward pass",
-        "encode, forward pass",
-    ]
+    coarse = gradient(PARAMS, plan)
+    with eb.set_stance("fail_on_compile"):
+        for _ in range(REFINE_AFTER - 1):
+            gradient(PARAMS, plan)
+        assert eb.wait_for_compilations(60)  # for the forward pass
+        before = len(compiled)
+        assert_equal(gradient(PARAMS, plan), coarse)  # by coarse programs once more
+        assert eb.wait_for_compilations(60)  # for the backward pass
+        assert_equal(gradient(PARAMS, plan), coarse)
+        assert_equal(gradient(PARAMS, plan), coarse)
+    assert set(compiled[before:]) == {"edbatch-compile"}
+    assert [each.runs for each in records("coarse")] == [REFINE_AFTER + 1] * 2
+    forward, backward = records("fine")
+    assert forward.function == "encode, forward pass" and forward.runs == 3
+    assert backward.function == "encode, backward pass" and backward.runs == 2
+    assert forward.background and backward.background
     assert batched.compiles == 2  # programs that run plans forward
+
+
+def run_until_fine(gradient, *args):
+    found = [gradient(*args) for _ in range(REFINE_AFTER)]
+    assert eb.wait_for_compilations(60)
+    found += [gradient(*args)]
+    assert eb.wait_for_compilations(60)
+    return [*found, gradient(*args)]
 
 
 @pytest.mark.parametrize("tiers", ["coarse", "fine"])
@@ -90,54 +99,93 @@ def test_one_tier_compiles_two_programs(tiers, batched, plan, compiled):
     assert len(compiled) <= before + len(PARAMS)  # the products by 2
 
 
+def on_first_device(tree):
+    return jax.device_put(tree, jax.devices()[0])
+
+
+def on_all_devices(tree):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("own",))
+    return jax.device_put(tree, jax.NamedSharding(mesh, jax.P()))
+
+
 @pytest.mark.parametrize(
     "place",
     [
-        lambda x: jax.device_put(x, jax.devices()[0]),
-        lambda x: jax.tree.map(np.asarray, x),
+        on_first_device,
+        pytest.param(on_all_devices, marks=pytest.mark.devices),
+        lambda tree: jax.tree.map(np.asarray, tree),
     ],
-    ids=["committed", "numpy"],
+    ids=["committed", "replicated", "numpy"],
 )
-def test_the_swap_compiles_nothing_wherever_parameters_lie(
-    auto, batched, plan, compiled, place
-):
+def test_wherever_parameters_lie(auto, batched, plan, place):
     params = place(PARAMS)
     gradient = jax.grad(partial(loss_of, batched))
-    for _ in range(REFINE_AFTER):
-        coarse = gradient(params, plan)
-    assert eb.wait_for_compilations(60)
-    before = len(compiled)
-    assert_equal(gradient(params, plan), coarse)
-    assert len(compiled) == before
-    assert [each.runs for each in records("fine")] == [1] * 2
+    expected = gradient(params, plan)
+    with eb.set_stance("fail_on_compile"):
+        for found in run_until_fine(gradient, params, plan):
+            assert_equal(found, expected)
+    assert [each.runs > 0 for each in records("fine")] == [True] * 2
 
 
 def test_a_backward_pass_goes_with_its_forward_pass(auto, batched, plan):
     _, pull = jax.vjp(lambda params: loss_of(batched, params, plan), PARAMS)
     [expected] = pull(jnp.float32(2))
-    for _ in range(REFINE_AFTER):
-        jax.grad(partial(loss_of, batched))(PARAMS, plan)
-    assert eb.wait_for_compilations(60)
-    jax.grad(partial(loss_of, batched))(PARAMS, plan)
-    assert [each.runs for each in records("fine")] == [1] * 2
-    assert_equal(pull(jnp.float32(2))[0], expected)  # it was a coarse one
+    run_until_fine(jax.grad(partial(loss_of, batched)), PARAMS, plan)
+    fine, coarse = (
+        [each.runs for each in records(tier)] for tier in ("fine", "coarse")
+    )
+    assert_equal(pull(jnp.float32(2))[0], expected)
     [half] = pull(jnp.float32(1))
     assert_equal(jax.tree.map(lambda x: 2 * x, half), expected)
+    assert [each.runs for each in records("fine")] == fine
+    assert [each.runs for each in records("coarse")] == [coarse[0], coarse[1] + 2]
 
 
-def test_other_outputs_are_another_backward_pass(auto, batched, plan):
+def test_arrays_of_numpy_may_change_before_the_pull(batched, plan):
+    own = jax.tree.map(np.array, PARAMS)
+    own_plan = jax.tree.map(np.array, plan)
+    expected = jax.grad(partial(loss_of, batched))(PARAMS, plan)
+    _, pull = jax.vjp(lambda params: loss_of(batched, params, own_plan), own)
+    for each in jax.tree.leaves((own, own_plan)):
+        each[...] = 0
+    assert_equal(pull(jnp.float32(1))[0], expected)
+
+
+def test_other_derivatives_do_not_wait_for_their_fine_program(
+    auto, batched, plan, compiled
+):
     def of_hidden(params):
         return batched.apply(params, plan)[0].sum()
 
-    for _ in range(REFINE_AFTER):
-        jax.grad(partial(loss_of, batched))(PARAMS, plan)
-        found = jax.grad(of_hidden)(PARAMS)
-    assert eb.wait_for_compilations(60)
-    assert_equal(jax.grad(of_hidden)(PARAMS), found)
     expected = jax.grad(
         lambda params: sum(encode(params, each)[0].sum() for each in TREES)
+    )(PARAMS)
+    run_until_fine(jax.grad(partial(loss_of, batched)), PARAMS, plan)
+    before = [each.seconds for each in eb.compile_report()]
+    for found in run_until_fine(jax.grad(of_hidden), PARAMS):
+        assert_equal(found, expected)
+    new = list(eb.compile_report())[len(before) :]
+    assert [(each.tier, each.background) for each in new] == [
+        ("fine", True),
+        ("coarse", False),
+    ]
+    assert new[1].reason.startswith("cotangents[1] is no more") or (
+        "of outputs [0] by inputs" in new[1].reason
     )
-    assert_equal(found, expected(PARAMS))
+    assert new[0].runs == 4
+
+
+def test_settings_and_meshes_of_the_pull_are_its_own(auto, batched, plan):
+    def step():
+        with jax.default_matmul_precision("highest"):
+            _, pull = jax.vjp(lambda params: loss_of(batched, params, plan), PARAMS)
+        return pull(jnp.float32(1))
+
+    expected = step()
+    with eb.set_stance("fail_on_compile"):
+        for found in run_until_fine(step):
+            assert_equal(found, expected)
+    assert [each.runs > 0 for each in records("fine")] == [True] * 2
 
 
 def test_inputs_some_parameters_and_results_that_are_inputs():
@@ -215,7 +263,7 @@ def test_random_numbers_are_those_of_other_calls():
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_inside_vmap_and_vmap_inside(auto, batched, plan):
+def test_inside_vmap_and_vmap_inside(batched, plan):
     params = jax.tree.map(lambda x: jnp.stack([x, 2 * x, 3 * x]), make_params())
     gradient = jax.grad(partial(loss_of, batched))
     expected = [
@@ -232,18 +280,22 @@ def test_inside_vmap_and_vmap_inside(auto, batched, plan):
 
 def test_what_is_not_differentiated_runs_as_a_direct_call(auto, batched, plan):
     hidden, _ = batched.apply(PARAMS, plan)
+    known = eb.compile_report().records
 
     def loss(scale):
         return scale * batched.apply(PARAMS, plan)[0].sum()
 
-    known = len(records_of("encode, forward pass"))
     np.testing.assert_allclose(jax.grad(loss)(1.0), hidden.sum(), rtol=1e-5)
-    assert len(records_of("encode, forward pass")) == known
+    assert eb.compile_report().records == known
+    assert known[-1].function == "encode" and known[-1].runs == 2
 
 
 def test_compiling_may_be_forbidden(batched, plan):
     with (
         eb.set_stance("fail_on_compile"),
-        pytest.raises(eb.CompilationError, match="encode, forward pass would have to"),
+        pytest.raises(
+            eb.CompilationError,
+            match=r"encode, forward pass would have to.*compute one such gradient",
+        ),
     ):
         jax.grad(partial(loss_of, batched))(PARAMS, plan)

@@ -98,3 +98,25 @@ def test_only_what_has_a_tangent_is_refused():
     assert reverse_only({"a": 1}) == {"a": 1}
     jaxpr = jax.make_jaxpr(lambda x: jax.grad(lambda x: reverse_only(x) * x)(x))(2.0)
     assert "tangent_of" not in str(jaxpr)
+
+
+def test_a_scan_over_plans_keeps_its_parameters_once():
+    @eb.cell
+    def product(params, x):
+        return params @ x
+
+    params = jnp.ones((5, 5))
+    batched = eb.batch(product, params=params)
+    plans = [batched.plan([np.full(5, k, np.float32)] * 3, pad_to=3) for k in range(7)]
+    stacked = jax.tree.map(lambda *own: jnp.stack(own), *plans)
+
+    def loss(params):
+        def step(total, plan):
+            return total + batched.apply(params, plan).sum(), None
+
+        return jax.lax.scan(step, jnp.float32(0), stacked)[0]
+
+    found = jax.grad(loss)(params)
+    assert found.tolist() == [[3 * sum(range(7))] * 5] * 5
+    assert "f32[5,5]" in str(jax.make_jaxpr(jax.grad(loss))(params))
+    assert "f32[7,5,5]" not in str(jax.make_jaxpr(jax.grad(loss))(params))

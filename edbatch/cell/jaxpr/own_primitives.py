@@ -9,49 +9,36 @@ from jax import Array
 from edbatch.cell.jaxpr.internals import Primitive, ad, batching, mlir
 
 
-def reverse_only_identity(
-    refuse: Callable[..., NoReturn],
-) -> Callable[..., list[Array]]:
+def reverse_only_identity(refuse: Callable[..., NoReturn]) -> Callable[[Any], Array]:
     """Makes an identity that is differentiated in reverse mode only.
 
     Its tangent passes through a second primitive, which reverse mode transposes, and
-    thereby removes, before anything is computed. Both take all arrays at once: outside
-    of compiled functions JAX linearizes each application of a primitive anew.
+    thereby removes, before anything is computed.
 
     Args:
         refuse: Called if the tangent is computed, mapped or compiled; raises.
 
     Returns:
-        The identity, of any number of arrays of floating numbers.
+        The identity, of one array of floating numbers.
     """
     value, tangent = Primitive("reverse_only"), Primitive("tangent_of_reverse_only")
-    value.multiple_results = tangent.multiple_results = True
 
-    def jvp(
-        primals: Sequence[Array], tangents: Sequence[Any]
-    ) -> tuple[list[Array], list[Any]]:
-        moved = [each for each in tangents if type(each) is not ad.Zero]
-        passed = iter(tangent.bind(*moved))
-        return value.bind(*primals), [
-            each if type(each) is ad.Zero else next(passed) for each in tangents
-        ]
+    def jvp(primals: tuple[Array], tangents: tuple[Any]) -> tuple[Array, Any]:
+        [own], [moved] = primals, tangents
+        return value.bind(own), moved if type(moved) is ad.Zero else tangent.bind(moved)
 
-    def batch(arrays: Sequence[Array], axes: Sequence[Any]) -> Any:
-        return value.bind(*arrays), axes
-
-    value.def_abstract_eval(lambda *avals: list(avals))
-    value.def_impl(lambda *arrays: list(arrays))
-    batching.primitive_batchers[value] = batch
-    mlir.register_lowering(value, lambda _, *arrays: arrays)
+    value.def_abstract_eval(lambda aval: aval)
+    value.def_impl(lambda array: array)
+    batching.defvectorized(value)
+    mlir.register_lowering(value, lambda _, array: [array])
     ad.primitive_jvps[value] = jvp
 
-    tangent.def_abstract_eval(lambda *avals: list(avals))
+    tangent.def_abstract_eval(lambda aval: aval)
     tangent.def_impl(refuse)
     batching.primitive_batchers[tangent] = refuse
     mlir.register_lowering(tangent, refuse)
-    ad.deflinear2(tangent, lambda cotangents, *_: cotangents)
-    found: Callable[..., list[Array]] = value.bind
-    return found
+    ad.deflinear2(tangent, lambda cotangent, _: [cotangent])
+    return lambda array: value.bind(array)
 
 
 class Stored(Protocol):
