@@ -47,6 +47,7 @@ class Queue:
         self._cancelled: deque[int] = deque()  # numbers; some may not wait any more
         self.changed = threading.Condition()
         self.closed = False
+        self._is_forked = False
         self._why_closed = "it was drained or closed; send them to another one"
         self.deadline = math.inf
 
@@ -65,9 +66,7 @@ class Queue:
         count = len(instances)
         with self.changed:
             if self.closed:
-                raise ServerClosedError(
-                    f"the server takes no requests any more: {self._why_closed}"
-                )
+                raise self._closed_error()
             if len(self._waiting) + count > self._most:
                 self._drop_cancelled()
             if len(self._waiting) + count > self._most:
@@ -159,11 +158,21 @@ class Queue:
     def after_fork(self) -> None:
         """Takes no more in a forked process, whose server has no thread."""
         self.changed = threading.Condition()  # that of the parent may be held
-        self.closed = True
+        self.closed = self._is_forked = True
         self._why_closed = (
             "its thread runs in the process that this one is a fork of; start processes"
             " by multiprocessing's 'spawn', since JAX does not survive forks, either,"
             " and make a server in each"
+        )
+
+    def check_process(self) -> None:
+        """Raises `ServerClosedError` in a fork of the process with the server."""
+        if self._is_forked:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ServerClosedError:
+        return ServerClosedError(
+            f"the server takes no requests any more: {self._why_closed}"
         )
 
 

@@ -148,7 +148,9 @@ class Server:
 
         Raises:
             Exception: What the model raised for an instance.
+            ServerClosedError: This process is a fork of that with the server.
         """
+        self._queue.check_process()
         given = list_of(EdbatchError, "a sample", sample)
         most = max(len(given), self._max_in_flight)
         instances = list(islice(cycle(given), most))

@@ -582,7 +582,15 @@ def test_requests_that_cannot_be_started_fail(monkeypatch):
     assert not server.is_running and server.stats().failed == 3
 
 
-def test_a_server_is_of_the_process_that_made_it():
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda server: server.submit_nowait((1, None)),
+        lambda server: server.warm_up([(1, None)]),
+    ],
+    ids=["submit", "warm_up"],
+)
+def test_a_server_is_of_the_process_that_made_it(use):
     with eb.Server(eb.batch(walk), make_params()) as server:
         server.submit_nowait((2, None)).result(60)
         with server._queue.changed:  # as another thread of the parent may hold it
@@ -592,7 +600,7 @@ def test_a_server_is_of_the_process_that_made_it():
             if not child:
                 code = 1
                 try:
-                    server.submit_nowait((1, None))
+                    use(server)
                 except ServerClosedError as error:
                     code = 7 if "a fork of" in str(error) else 2
                 os._exit(code)
