@@ -1,6 +1,6 @@
 """The executor as a function with a rule for its gradient."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from edbatch.gradient.backward import differentiate
 from edbatch.gradient.forward import TapedRun, run_with_tapes
 from edbatch.gradient.stored import StoredRun, differentiate_stored, run_stored
 from edbatch.gradient.tables import Table, lookups_of_types, rows_of_tables
+from edbatch.graph.type_table import TypeTable
 from edbatch.stream.stream import Stream
 
 
@@ -341,7 +342,23 @@ def execute_from_residuals(
     Returns:
         Zeros in place of the results.
     """
-    avals = [program.types.avals[kind] for kind in wanted.kinds]
+    return zero_results(program.types, wanted.kinds, rows)
+
+
+def zero_results(
+    types: TypeTable, kinds: Sequence[int], rows: Sequence[Array]
+) -> tuple[Array, ...]:
+    """Returns zeros in the shapes that results have.
+
+    Args:
+        types: The model's types.
+        kinds: Array kind of each result.
+        rows: Rows of each result, ``[n] int32``.
+
+    Returns:
+        Zeros, ``[n, ...]`` each.
+    """
+    avals = [types.avals[kind] for kind in kinds]
     return tuple(
         jnp.zeros((len(own), *aval.shape), aval.dtype)
         for own, aval in zip(rows, avals, strict=True)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jax import Array
 
 from edbatch.gradient.asked_tables import Probes
+from edbatch.gradient.differentiable import zero_results
 from edbatch.gradient.tables import Table, find_tables, new_probes
 from edbatch.graph.output_tree import ResultShape
 from edbatch.graph.type_table import TypeTable
@@ -36,7 +36,9 @@ class PlanTableRun(NamedTuple):
     def results(self) -> Any:
         """Returns what `run` returns, of zeros."""
         shape, plan = self.plan.shape, self.plan
-        return zero_results(shape.result, shape.program.types, plan.rows, plan.lengths)
+        return assembled_zeros(
+            shape.result, shape.program.types, plan.rows, plan.lengths
+        )
 
     def run(
         self, params: Any, tables: tuple[Table, ...], probes: Probes
@@ -48,7 +50,7 @@ class PlanTableRun(NamedTuple):
         return self.plan.shape.result.assemble(results, self.plan.lengths), looked_up
 
 
-def zero_results(
+def assembled_zeros(
     shape: ResultShape,
     types: TypeTable,
     rows: Sequence[Array],
@@ -65,9 +67,5 @@ def zero_results(
     Returns:
         The model's pytree with a leading axis over instances.
     """
-    avals = [types.avals[kind] for _, kind in shape.tree.leaves]
-    zeros = tuple(
-        jnp.zeros((len(own), *each.shape), each.dtype)
-        for own, each in zip(rows, avals, strict=True)
-    )
-    return shape.assemble(zeros, lengths)
+    kinds = [kind for _, kind in shape.tree.leaves]
+    return shape.assemble(zero_results(types, kinds, rows), lengths)

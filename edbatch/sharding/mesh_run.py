@@ -18,7 +18,7 @@ from edbatch.gradient.asked_tables import Probes
 from edbatch.gradient.tables import Table, find_tables, new_probes
 from edbatch.plan.plan import Plan
 from edbatch.plan.run import compute_results_and_lookups
-from edbatch.plan.table_run import zero_results
+from edbatch.plan.table_run import assembled_zeros
 from edbatch.sharding.collectives import attach, buckets, detach, gather
 from edbatch.sharding.plan import ShardedPlan
 from edbatch.sharding.row_sums import run_with_row_sums, summed_as_rows
@@ -146,7 +146,7 @@ class ShardedTableRun(NamedTuple):
     def results(self) -> Any:
         """Returns what `run` returns, of zeros."""
         plan, types = self.plan, self.plan.shards.shape.program.types
-        return zero_results(plan.shape.result, types, plan.rows, plan.lengths)
+        return assembled_zeros(plan.shape.result, types, plan.rows, plan.lengths)
 
     def run(
         self, params: Any, tables: tuple[Table, ...], probes: Probes
