@@ -33,6 +33,7 @@ _CONTEXTS: dict[str, Callable[[Any], Any]] = {
     "jax_default_prng_impl": jax.default_prng_impl,
 }
 _SETTINGS: Callable[[Any], tuple[Any, ...]] = attrgetter(*_CONTEXTS)
+_MESH = "the mesh of jax.set_mesh"
 
 
 class Key(NamedTuple):
@@ -113,8 +114,21 @@ class StaticArguments:
 
 
 def settings() -> tuple[Any, ...]:
-    """Returns the settings of JAX that the calling thread traces under."""
-    return _SETTINGS(jax.config)
+    """Returns the settings of JAX that the calling thread traces under.
+
+    The last of them is the mesh of ``jax.set_mesh``, or None.
+    """
+    return (*_SETTINGS(jax.config), _mesh())
+
+
+def _mesh() -> jax.sharding.Mesh | None:
+    if jax.sharding.get_abstract_mesh().empty:  # which is found sooner
+        return None
+    try:
+        mesh = jax.sharding.get_mesh()
+    except ValueError:  # a function is being traced
+        return None
+    return None if mesh.empty else mesh
 
 
 def changed_settings(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
@@ -127,7 +141,7 @@ def changed_settings(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[st
     Returns:
         Their names, as ``jax.config`` has them.
     """
-    pairs = zip(_CONTEXTS, before, after, strict=True)
+    pairs = zip((*_CONTEXTS, _MESH), before, after, strict=True)
     return [name for name, one, other in pairs if one != other]
 
 
@@ -141,9 +155,12 @@ def under(values: tuple[Any, ...]) -> ExitStack:
         The stack, a context manager.
     """
     stack = ExitStack()
-    for (name, context), value in zip(_CONTEXTS.items(), values, strict=True):
+    *own, mesh = values
+    for (name, context), value in zip(_CONTEXTS.items(), own, strict=True):
         if getattr(jax.config, name) != value:
             stack.enter_context(context(value))
+    if mesh != _mesh():
+        stack.enter_context(jax.set_mesh(mesh))
     return stack
 
 
@@ -212,7 +229,7 @@ def describe(
     Returns:
         Texts such as ``"int32[512]"`` by places such as ``"plan.stream"``.
     """
-    found = {"JAX settings": repr(settings())}
+    found = dict(zip((*_CONTEXTS, _MESH), map(repr, settings()), strict=True))
     for name, argument, is_static in _named(function, args, kwargs, static):
         if is_static:
             found[name] = shown(argument)

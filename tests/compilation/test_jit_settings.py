@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tiered_runs import PARAMS, loss_of, records_of
+from jax.sharding import Mesh, PartitionSpec
+from tiered_runs import PARAMS, loss_of, records_of, run_until_fine
 from trees import sample_trees
 
 import edbatch as eb
@@ -88,6 +89,31 @@ def test_settings_are_restored_and_checked():
     with eb.set_stance("fail_on_compile"), pytest.raises(eb.CompilationError):
         function(1.0)
     assert function(1.0) == 1
+
+
+def test_the_background_compiles_under_the_mesh_of_the_call(auto, batched, plan):
+    seen = []
+    inner = loss_of(batched, seen)
+
+    def loss(params, plan, weights):
+        split = jax.lax.with_sharding_constraint(weights, PartitionSpec("data"))
+        return inner(params, plan) * split.sum()
+
+    function = eb.jit(loss)
+    with jax.set_mesh(Mesh(np.array(jax.devices()[:1]), ("data",))):
+        coarse, fine = run_until_fine(function, PARAMS, plan, np.ones(4))
+    assert seen == ["coarse", "fine"]
+    np.testing.assert_allclose(fine, coarse[0], rtol=1e-5)
+
+
+def test_a_mesh_is_told_as_what_is_new():
+    function = eb.jit(lambda x: x)
+    function(1.0)
+    with jax.set_mesh(Mesh(np.array(jax.devices()[:1]), ("data",))):
+        function(1.0)
+    found = records_of(function.__qualname__)[-1].reason
+    assert found.startswith("the mesh of jax.set_mesh is Mesh(")
+    assert found.endswith(" and was None")
 
 
 @eb.jit

@@ -12,6 +12,7 @@ from asking_models import embed, make_params, steps, turn
 from compared_answers import assert_same
 from jax.extend.core import Primitive
 from jax.interpreters import batching
+from jax.sharding import Mesh
 
 import edbatch as eb
 from edbatch.compilation.signature import settings
@@ -255,6 +256,22 @@ def test_a_setting_of_jax_around_a_value_is_refused():
             bad.result(60)
         check_good(server, futures, params)
     assert set(seen) == {settings()}
+
+
+def test_requests_run_under_the_mesh_that_the_server_was_made_under():
+    seen = []
+
+    def model(params, count):
+        seen.append(jax.sharding.get_mesh())
+        return steps(params, count)
+
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    params = make_params()
+    with jax.set_mesh(mesh):
+        server = eb.Server(eb.batch(model), params)
+    with server:
+        assert_same(server.submit_nowait(2).result(60), steps(params, 2))
+    assert seen == [mesh]
 
 
 def test_a_setting_of_the_process_may_change_while_requests_run():
