@@ -76,7 +76,7 @@ class Tape(TapeColumns):
             more: How many.
             refusal: What the call of a cell beyond them is told.
         """
-        self.node_limit = len(self.node_type) + more
+        self.node_limit = min(len(self.node_type) + more, sys.maxsize)
         self.has_refused = False
         self._refusal = refusal
 

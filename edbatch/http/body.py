@@ -91,6 +91,9 @@ def _content_type(text: str) -> tuple[str, str]:
     if len(text) > _LONGEST_TYPE:
         return "", ""
     header = Message()
-    header["content-type"] = text
-    charset = header.get_content_charset("utf-8").replace("_", "-")
-    return header.get_content_type(), charset
+    try:
+        header["content-type"] = text
+        charset = header.get_content_charset("utf-8").replace("_", "-")
+        return header.get_content_type(), charset
+    except Exception:  # a malformed parameter may raise about anything
+        return "", ""

@@ -1,8 +1,8 @@
-"""Limits on connections: how many there are, and how long one may send nothing whole.
+"""Limits on connections: how many there are, and how long one may do nothing.
 
-Uvicorn bounds neither: a client that only connects, or that never ends the head of its
-request, would hold a file for good; and where the process has no file left, it answers
-nobody.
+Uvicorn bounds neither: a client that only connects, that never ends the head of its
+request, or that never reads its answer, would hold a file for good; and where the
+process has no file left, it answers nobody.
 """
 
 import asyncio
@@ -11,7 +11,10 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+# Not httptools, where that is installed: it bounds no head, drops the body of a request
+# that asks for another protocol, and of requests in a row tells only the last one that
+# the client has hung up.
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _HEAD_S = 30.0
 _LOOK_S = 2.0
@@ -39,15 +42,17 @@ def connection_class(most: int) -> type[Any]:
     """Makes the class of Uvicorn's connections that closes those that are too many.
 
     Each one knows in ``waits_since`` when it began to wait for a request, by
-    `time.monotonic`.
+    `time.monotonic`, and in ``unread`` how many bytes of answers the client had not
+    taken at the last look, and since when these are as many.
 
     Args:
         most: How many there may be at once.
     """
 
-    class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    class Connection(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             self.waits_since = time.monotonic()
+            self.unread = 0, self.waits_since
             super().connection_made(transport)
             if len(self.connections) > most:
                 transport.abort()
@@ -60,7 +65,10 @@ def connection_class(most: int) -> type[Any]:
 
 
 async def close_idle(connections: Collection[Any], limit_s: float = _HEAD_S) -> None:
-    """Closes connections on which no whole head of a request has come for a while.
+    """Closes connections on which for a while no whole head of a request has come.
+
+    Those of clients that for as long have taken nothing of an answer end at once, with
+    what is left of it.
 
     Args:
         connections: Those of Uvicorn, a collection that changes, of the class that
@@ -70,6 +78,13 @@ async def close_idle(connections: Collection[Any], limit_s: float = _HEAD_S) -> 
     while True:
         now = time.monotonic()
         for each in [*connections]:
+            unread = each.transport.get_write_buffer_size()
+            if unread != each.unread[0]:
+                each.unread = unread, now
+            if unread:  # to close it would wait for the client
+                if now - each.unread[1] > limit_s:
+                    each.transport.abort()
+                continue
             waits = each.cycle is None or each.cycle.response_complete
             if waits and now - each.waits_since > limit_s:
                 each.transport.close()

@@ -132,7 +132,11 @@ class Endpoints:
 
     async def metrics(self, request: Request) -> Response:
         """``GET /metrics``: counts for Prometheus."""
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        accepted = request.headers.get("accept", "")
+        try:
+            encode, kind = choose_encoder(accepted)
+        except Exception:  # of a version that is no number, say
+            encode, kind = choose_encoder("")
         return Response(encode(self._registry), headers={"Content-Type": kind})
 
     async def schema(self, request: Request) -> Response:

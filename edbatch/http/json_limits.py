@@ -54,7 +54,9 @@ def check_json_text(body: bytes, max_depth: int) -> None:
 def _check_huge(body: bytes) -> None:
     """Refuses numbers like 1e999, which are JSON and would be read as infinity."""
     try:
-        json.loads(body, parse_float=_finite, parse_int=_short)
+        # As UTF-8: of other encodings, the brackets were not counted.
+        text = str(body, "utf-8-sig")
+        json.loads(text, parse_float=_finite, parse_int=_short)
     except ValueError:  # no JSON: the parser behind says where
         return
 

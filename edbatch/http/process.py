@@ -24,7 +24,7 @@ from edbatch.errors import ServiceError
 from edbatch.http.connections import close_idle, connection_class, most_connections
 from edbatch.http.daemon_thread import in_daemon_thread
 from edbatch.http.endpoints import Endpoints
-from edbatch.http.request_log import say
+from edbatch.http.request_log import flush_log, say
 
 _BACKLOG = 1024
 _CLOSE_S = 2  # for the last answers to reach their clients
@@ -206,7 +206,9 @@ def _freeze() -> None:
 
 def end_now(code: int) -> None:
     """Ends the process as it is: threads that compile or run a model do not hold it."""
-    for stream in (sys.stdout, sys.stderr):
+    # To flush a stream that nobody reads would wait for ever. One may be closed, too.
+    streams = (sys.stdout, sys.stderr if flush_log() else None)
+    for stream in filter(None, streams):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)

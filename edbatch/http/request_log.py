@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edbatch.http.log_thread import FLUSH_S, LogThread
 from edbatch.http.refusal import HUNG_UP
 
 LOG = logging.getLogger("edbatch.http")
@@ -50,7 +51,9 @@ def log_as_json(level: str) -> None:
     Args:
         level: The least level that is written, a name in lower case.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler: logging.Handler = logging.NullHandler()
+    if sys.stderr is not None:  # else it is closed
+        handler = LogThread(sys.stderr)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -64,6 +67,12 @@ def log_as_json(level: str) -> None:
     # What it says at this level, the lines about the server say, too.
     logging.getLogger("uvicorn.error").setLevel(others)
     logging.captureWarnings(True)
+
+
+def flush_log() -> bool:
+    """Waits a moment until all lines are written; returns whether they are."""
+    handlers = logging.getLogger().handlers
+    return all(each.wait(FLUSH_S) for each in handlers if isinstance(each, LogThread))
 
 
 def say(message: str, level: int = logging.INFO, **fields: Any) -> None:

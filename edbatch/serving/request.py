@@ -122,8 +122,12 @@ def _is_of_a_wave(leaf: Any) -> bool:
 
 def _harmless(error: BaseException) -> ServerError:
     """Returns an exception that ends no program, in place of one that may."""
+    try:
+        text = f" ({shown(error)})"
+    except BaseException:  # its own repr raises what ends programs, too
+        text = ""
     found = ServerError(
-        f"the request raised {type(error).__name__} ({shown(error)}), which is no"
+        f"the request raised {type(error).__name__}{text}, which is no"
         " Exception but ends a program or a task; it ended this request alone; raise an"
         " Exception in the model, and call sys.exit outside"
     )

@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import cycle, islice
 from os import PathLike
 from typing import Any, NoReturn
@@ -38,15 +39,18 @@ from edbatch.serving.queue import Queue
 from edbatch.serving.request import Request
 from edbatch.serving.stats import Counts, ServerStats
 from edbatch.serving.wave_loop import WaveLoop
+from edbatch.waves.programs import as_arrays
 
 _AT_EXIT_S = 5.0  # that the process waits, when it ends, for models in Python
 _PARTS = 2  # one is in Python while the device computes the other
 
-_servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
+_threads: "weakref.WeakSet[_Thread]" = weakref.WeakSet()
 
 
 class Server:
     """Serves requests by a batched function; see `submit`.
+
+    One that is dropped without `drain` or `close` answers what it has taken, and ends.
 
     Args:
         batched: The batched function, of one device.
@@ -67,7 +71,8 @@ class Server:
             and from how many requests came before.
 
     Raises:
-        EdbatchError: An argument is of another type, or out of range.
+        EdbatchError: An argument is of another type, or out of range; or a parameter is
+            no array, or was deleted.
 
     Example:
         >>> import edbatch as eb
@@ -106,31 +111,32 @@ class Server:
         ):
             check_number(EdbatchError, f"{name} of eb.Server", value, 1, whole=True)
         check_number(EdbatchError, "patience_ms of eb.Server", patience_ms, 0)
+        abstract(params)  # which raises where a leaf is a setting, say
+        params = as_arrays(params)
         self._policy = None if policy is None else as_serving_policy(policy)
         self._admission = JOIN_AT_ONCE
         if self._policy is not None:
             self._admission = self._policy.admission
             max_in_flight = min(max_in_flight, self._admission.max_requests)
-        self._max_rows, self._patience_ms = int(max_rows), float(patience_ms)
-        self._batched, self._rng = batched, rng
-        self._max_in_flight, self._max_nodes = int(max_in_flight), int(max_nodes)
+        self._new = partial(
+            _generation, batched, rng, int(max_rows), float(patience_ms), int(max_nodes)
+        )
+        self._max_in_flight = int(max_in_flight)
         self._counts = Counts()
         self._queue = Queue(int(max_waiting), self._counts)
         self._answers = LoopAnswers()
-        self._loop = WaveLoop(
+        self._loop = WaveLoop(  # without the server, which may be dropped
             self._queue,
             self._counts,
-            lambda params: self._new(params, self._counts, self._policy),
+            partial(self._new, counts=self._counts, policy=self._policy),
             params,
             self._admission,
             self._max_in_flight,
             self._answers,
         )
-        self._thread = threading.Thread(
-            target=self._loop.run, name="edbatch server", daemon=True
-        )
+        self._thread = _Thread(self._loop, self._queue)
         self._thread.start()
-        _servers.add(self)
+        weakref.finalize(self, self._queue.close).atexit = False
 
     def warm_up(self, sample: Iterable[Any], *, block: bool = True) -> Pending:
         """Compiles ahead what requests like those of a sample will run.
@@ -158,7 +164,7 @@ class Server:
         # Sizes grow in the first rounds.
         rounds = (None, None) if self._policy is None else (None, *2 * [self._policy])
         for policy in rounds:
-            own = self._new(self._loop.params, Counts(), policy)
+            own = self._new(self._loop.params, counts=Counts(), policy=policy)
             requests = [Request(each, k, 0, None) for k, each in enumerate(instances)]
             for first in range(0, len(requests), self._max_in_flight):
                 for each in requests[first : first + self._max_in_flight]:
@@ -319,7 +325,7 @@ class Server:
             params: Parameters of the same structure, shapes and dtypes.
 
         Raises:
-            PlanError: They differ in one of these.
+            PlanError: They differ in one of these, or were deleted.
         """
         check_params(
             params,
@@ -328,7 +334,7 @@ class Server:
             "swap in parameters of the same structure, shapes and dtypes, or start a"
             " server for these",
         )
-        self._loop.swap_params(params)
+        self._loop.swap_params(as_arrays(params))
 
     @property
     def is_running(self) -> bool:
@@ -430,22 +436,45 @@ class Server:
             f" {self._loop.in_flight} in flight>"
         )
 
-    def _new(
-        self, params: Any, counts: Counts, policy: ServingPolicy | None
-    ) -> Generation:
-        runner, model = self._batched.wave_runner(params, self._rng)
-        deciders = [
-            WaveDecider(policy, self._max_rows, self._patience_ms)
-            for _ in range(_PARTS)
-            if policy is not None
-        ]
-        return Generation(runner, model, self._max_nodes, counts, deciders)
+
+def _generation(
+    batched: Batched,
+    rng: Any,
+    max_rows: int,
+    patience_ms: float,
+    max_nodes: int,
+    params: Any,
+    *,
+    counts: Counts,
+    policy: ServingPolicy | None,
+) -> Generation:
+    runner, model = batched.wave_runner(params, rng)
+    deciders = [
+        WaveDecider(policy, max_rows, patience_ms)
+        for _ in range(_PARTS)
+        if policy is not None
+    ]
+    return Generation(runner, model, max_nodes, counts, deciders)
+
+
+class _Thread(threading.Thread):
+    """The thread of a server, which may live longer than it."""
+
+    def __init__(self, loop: WaveLoop, queue: Queue) -> None:
+        super().__init__(target=loop.run, name="edbatch server", daemon=True)
+        self.loop, self.queue = loop, queue
+        _threads.add(self)
+
+    def stop(self) -> None:
+        """Ends it as soon as its model lets it, without the requests that wait."""
+        self.loop.stopped = True
+        self.queue.close()
 
 
 def _after_fork() -> None:
-    for each in list(_servers):
-        each._queue.after_fork()
-    _servers.clear()
+    for each in list(_threads):
+        each.queue.after_fork()
+    _threads.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -458,11 +487,12 @@ def _close_servers() -> None:
 
     A model that never returns does not keep the process: the thread is a daemon.
     """
-    servers, until = list(_servers), time.monotonic() + _AT_EXIT_S
-    for each in servers:
-        each.close(0)  # so that all end at the same time
-    for each in servers:
-        each.close(max(0.0, until - time.monotonic()))
+    threads, until = list(_threads), time.monotonic() + _AT_EXIT_S
+    for each in threads:
+        each.stop()  # so that all end at the same time
+    for each in threads:
+        if each is not threading.current_thread() and each.is_alive():
+            each.join(max(0.0, until - time.monotonic()))
 
 
 def _checked_timeout(name: str, timeout: float | None) -> float | None:

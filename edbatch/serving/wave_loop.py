@@ -156,7 +156,7 @@ class WaveLoop:
         self._take_params()  # those that were swapped in before a request came, too
         while self._taken:
             while self._taken:
-                self._generations[-1].start(self._taken[0])
+                self._start(self._taken[0])
                 self._taken.popleft()
                 started += 1
             if started >= _AT_ONCE and self._has_values():
@@ -164,6 +164,16 @@ class WaveLoop:
             self._taken.extend(self._queue.take(min(_FEW, joining - started)))
             self._take_params()
         return started
+
+    def _start(self, request: Request) -> None:
+        """Starts a request; what goes wrong beside its model ends as in `_step`."""
+        generation = self._generations[-1]
+        try:
+            generation.start(request)
+        except BaseException as error:
+            self._end(generation, error)
+            if not request.future.done():
+                request.fail(copy_of(error), self._counts)
 
     def _has_values(self) -> bool:
         """Whether the values of a wave are there."""
@@ -182,12 +192,16 @@ class WaveLoop:
             waits = not self._queue.closed  # else nobody comes
             return generation.step(len(self._queue), may_wait=waits)
         except BaseException as error:
-            generation.fail_all(error)
-            self._generations.remove(generation)
-            self._generations.append(self._new(self.params))
+            self._end(generation, error)
             return True
         finally:
             self._answers.send()
+
+    def _end(self, generation: Generation, error: BaseException) -> None:
+        """Ends all requests of a generation; others run with a new one."""
+        generation.fail_all(error)
+        self._generations.remove(generation)
+        self._generations.append(self._new(self.params))
 
     def _end_all(self) -> None:
         error = ServerClosedError(

@@ -12,7 +12,7 @@ from edbatch.cell.jaxpr import is_tracing
 from edbatch.compilation.signature import StaticArguments
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compiler import NEVER
-from edbatch.errors import PlanError
+from edbatch.errors import PlanError, shown
 from edbatch.executor.base import Prepared
 from edbatch.executor.packed_parameters import is_traced
 from edbatch.executor.program import CompileOptions, ProgramShape
@@ -271,7 +271,8 @@ def as_arrays(params: Any) -> Any:
         The same pytree.
 
     Raises:
-        PlanError: They are traced, or the caller is.
+        PlanError: They are traced, or the caller is; or one is no array that can be
+            read.
     """
     if is_tracing() or is_traced(params):
         raise PlanError(
@@ -280,7 +281,23 @@ def as_arrays(params: Any) -> Any:
             " them, and differentiate batched.apply(params, batched.plan(recordings))"
             " of the recordings of batched.rollout"
         )
-    return jax.tree.map(jnp.asarray, params)
+    return jax.tree_util.tree_map_with_path(_as_array, params)
+
+
+def _as_array(path: tuple[Any, ...], leaf: Any) -> jax.Array:
+    name = f"params{jax.tree_util.keystr(path)}"
+    if isinstance(leaf, jax.Array) and leaf.is_deleted():
+        raise PlanError(
+            f"{name} was deleted, usually since a step of training took it by"
+            " donate_argnums; pass what the step returned, or a copy made before"
+        )
+    try:
+        return jnp.asarray(leaf)
+    except (TypeError, ValueError) as error:  # a shape alone, or a masked array
+        raise PlanError(
+            f"{name} is no array that can be read but {shown(leaf)}, of type"
+            f" {type(leaf).__name__}; pass arrays of JAX or NumPy"
+        ) from error
 
 
 def largest_batches(schedule: Schedule, places: np.ndarray) -> dict[int, int]:

@@ -299,6 +299,7 @@ def test_work_in_a_daemon_thread(error, told):
         # The email package takes three seconds for one, and raises for the other.
         ('application/json; x="' + ";" * 60_000, 415),
         ("application/json; charset*" + "9" * 5000 + "=x", 415),
+        ("application/json; charset*0*=x; charset*=y", 415),
     ],
 )
 def test_content_types(kind, status):
@@ -313,6 +314,35 @@ def test_content_types(kind, status):
     with eb.Server(guarded_batch(model, None), make_params()) as server:
         found, _ = asyncio.run(main(create_app(server, cold)))
     assert found == status
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        "application/openmetrics-text;version=zzz",
+        "text/plain;version=abc",
+        "text/plain;version=" + "9" * 5000,
+        "application/openmetrics-text;version=1.0.0",
+    ],
+)
+def test_metrics_for_whoever_asks(accepted):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def main(app):
+        scope = {
+            **{"type": "http", "method": "GET", "path": "/metrics"},
+            **{"query_string": b"", "client": ("test", 1), "http_version": "1.1"},
+            "headers": [(b"accept", accepted.encode())],
+        }
+        await app(scope, None, send)
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        asyncio.run(main(create_app(server, cold)))
+    assert sent[0]["status"] == 200
+    assert b"edbatch" in b"".join(each.get("body", b"") for each in sent)
 
 
 def test_no_path_is_redirected_to_the_host_that_a_client_names():

@@ -1,9 +1,12 @@
-"""Connections that a server closes: too many, and those that never send a request."""
+"""Connections that a server closes, and its log: nobody who waits holds it."""
 
 import asyncio
 import contextlib
+import io
 import json
 import logging
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,14 +19,20 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from edbatch.http.connections import close_idle, connection_class, most_connections
+from edbatch.http.log_thread import LogThread
 from edbatch.http.process import Process
 from edbatch.http.request_log import LOG
 
 GET = b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n"
+LARGE = 2**24  # bytes, more than sockets hold
 
 
 async def quick(request):
     return PlainTextResponse("quick")
+
+
+async def large(request):
+    return PlainTextResponse(b"x" * LARGE)
 
 
 async def slow(request):
@@ -36,7 +45,7 @@ async def serving(most, limit_s):
     """A server in this event loop; yields what connects to it."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        Starlette(routes=[Route("/quick", quick), Route("/slow", slow)]),
+        Starlette(routes=[Route(f"/{f.__name__}", f) for f in (quick, slow, large)]),
         http=connection_class(most),
         log_config=None,
         lifespan="off",
@@ -54,6 +63,7 @@ async def serving(most, limit_s):
         opened.append(writer)
         return reader, writer
 
+    connect.connections = server.server_state.connections
     try:
         yield connect
     finally:
@@ -94,6 +104,36 @@ def test_a_connection_in_use_stays_open():
             while time.monotonic() < began + 4 * 0.4:
                 assert await answer(used, b"quick") == (b"200", b"quick")
                 await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("requests", [1, 50])
+def test_a_client_that_does_not_read_its_answers_is_dropped(requests):
+    async def main():
+        async with serving(most=10, limit_s=0.4) as connect:
+            reader, writer = await connect()
+            writer.write(requests * (GET % b"large"))
+            await reader.readuntil(b"\r\n\r\n")
+            assert len(connect.connections) == 1
+            async with asyncio.timeout(30):
+                while connect.connections:
+                    await asyncio.sleep(0.1)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(LARGE)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_reads_slowly_has_its_whole_answer():
+    async def main():
+        async with serving(most=10, limit_s=0.4) as connect:
+            reader, writer = await connect()
+            writer.write(GET % b"large")
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(16):  # three times the limit, in all
+                assert len(await reader.readexactly(LARGE // 16)) == LARGE // 16
+                await asyncio.sleep(0.08)
 
     asyncio.run(main())
 
@@ -171,3 +211,38 @@ def test_other_loggers_write_warnings_unless_errors_alone_are_asked_for(level, o
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     assert json.loads(found.stdout) == [others] * 3
+
+
+def test_a_log_that_nobody_reads_holds_nobody():
+    """Lines are dropped, and one says so; they come in order once somebody reads."""
+    theirs, own = os.pipe()
+    os.set_blocking(theirs, False)
+    with open(theirs, "rb", buffering=0) as reader, open(own, "w") as stream:
+        handler = LogThread(stream, most=100)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        for k in range(1000):
+            values = {"msg": f"{k:04} {'x' * 10_000}"}  # a pipe holds 64 KiB
+            handler.handle(logging.makeLogRecord(values))
+        assert not handler.wait(0.1)
+        found = bytearray()
+        while not handler.wait(0.01):
+            while (piece := reader.read(2**20)) is not None:
+                found += piece
+        while (piece := reader.read(2**20)) is not None:
+            found += piece
+    text = found.decode()
+    numbers = [int(each) for each in re.findall("^([0-9]{4}) x{10000}$", text, re.M)]
+    dropped = [
+        int(each) for each in re.findall("^([0-9]+) lines were dropped", text, re.M)
+    ]
+    assert numbers == sorted(numbers) and 100 <= len(numbers) < 1000
+    assert len(numbers) + sum(dropped) == 1000
+    assert len(text.splitlines()) == len(numbers) + len(dropped)
+
+
+def test_a_log_whose_reader_has_ended_holds_nobody():
+    stream = io.StringIO()
+    handler = LogThread(stream)
+    stream.close()
+    handler.handle(logging.makeLogRecord({"msg": "one"}))
+    assert handler.wait(30)

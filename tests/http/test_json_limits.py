@@ -59,6 +59,12 @@ def test_numbers_that_are_not_finite(number):
     assert caught.value.code == "number_out_of_range"
 
 
+def test_brackets_in_another_encoding_are_none():
+    """Whose depth is not known; Python's parser would guess the encoding."""
+    body = ('["\u2200\u3165\u3031",' + "[" * 6000).encode("utf-16-le")
+    check_json_text(body, 9)
+
+
 @pytest.mark.parametrize(
     "text", ['"NaN 1e999"', "1e308", "1e-999", "0.0001e310", "9" * 299, '["1e999"]']
 )

@@ -2,16 +2,21 @@
 
 import http.client
 import json
+import os
 import signal
+import socket
+import subprocess
+import sysconfig
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 from asking_models import make_params
 from served_jobs import EXAMPLES, expected
-from served_process import JSON, ServeProcess, wait_until
+from served_process import JSON, LIMIT_S, TESTS, ServeProcess, wait_until
 
 ENDLESS = {"words": [1], "steps": 10**9}
 
@@ -153,6 +158,37 @@ def test_a_second_signal_ends_at_once(serve):
     assert server.wait() == 128 + signal.SIGTERM
     thread.join()
     assert isinstance(answers[0], Exception)
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_closed_stream_changes_no_exit_code(serve, tmp_path, closed):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    script = Path(sysconfig.get_path("scripts")) / "edbatch"
+    words = [script, "serve", "--model", "served_jobs:cold", "--port", str(port)]
+    redirected = ">&-" if closed == "stdout" else "2>&-"
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec "$@" {redirected}', "sh", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+    )
+    try:
+        wait_until(lambda: answers(port))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    with closing(connection):
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
 
 
 def test_a_body_that_is_half_sent_is_refused_at_the_end(serve):

@@ -1,5 +1,6 @@
 """How requests end: counted before the client is told, with answers of their own."""
 
+import gc
 import threading
 import time
 
@@ -80,6 +81,18 @@ def test_an_answer_of_values_holds_itself_alone(form):
             np.testing.assert_array_equal(found["value"], np.full(4, 2 * k))
             assert found["value"].base is None and found["value"].flags.writeable
             assert not found["own"].flags.writeable, "the model's own array is as it is"
+
+
+def test_a_server_that_is_dropped_answers_and_ends():
+    params = jnp.float32(2)
+    batched = eb.batch(double)
+    futures = eb.Server(batched, params).submit_many([1.0, 2.0, 3.0])
+    [thread] = [each for each in threading.enumerate() if each.name == "edbatch server"]
+    del batched
+    assert [each.result(60).item() for each in futures] == [2, 4, 6]
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_late_request_is_told_its_whole_deadline():

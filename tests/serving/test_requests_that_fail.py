@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 import edbatch as eb
 from edbatch.compilation.signature import settings
+from edbatch.graph.tape import Tape
 from edbatch.serving import generation
 from edbatch.waves.runner import WaveRunner
 
@@ -164,6 +165,71 @@ def test_what_ends_a_program_ends_one_request(when, end):
         assert type(error.__cause__).__name__ in str(error)
         check_good(server, futures, params)
         assert server.stats().failed == 1
+
+
+class Hostile(BaseException):
+    def __repr__(self):
+        raise KeyboardInterrupt("as it is told")
+
+
+def test_an_exception_that_cannot_be_told_ends_one_request():
+    def model(params, count):
+        if count < 0:
+            raise Hostile
+        return steps(params, count)
+
+    params = make_params()
+    with eb.Server(eb.batch(model), params) as server:
+        bad = server.submit_nowait(-1)
+        assert str(bad.exception(60)).startswith("the request raised Hostile, which is")
+        check_good(server, [(2, server.submit_nowait(2))], params)
+
+
+def test_what_fails_beside_the_model_ends_what_is_in_flight(monkeypatch):
+    params = make_params()
+    with eb.Server(eb.batch(steps), params) as server:
+        check_good(server, [(2, server.submit_nowait(2))], params)
+        with monkeypatch.context() as patch:
+            patch.setattr(Tape, "mark", lambda self: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                server.submit_nowait(3).result(60)
+        check_good(server, [(k, server.submit_nowait(k)) for k in range(5)], params)
+        assert server.stats().failed == 1
+
+
+@pytest.mark.parametrize("most", [sys.maxsize, 2**63, 10**30])
+def test_a_limit_may_be_as_large_as_one_likes(most):
+    params = make_params()
+    with eb.Server(eb.batch(steps), params, max_nodes=most) as server:
+        futures = server.submit_many([1, 2, 3])
+        check_good(server, list(zip([1, 2, 3], futures, strict=True)), params)
+
+
+def deleted(leaf):
+    found = jax.numpy.array(leaf)
+    found.delete()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (deleted, r"params\['\w+'\].* was deleted, usually since .*donate_argnums"),
+        (jax.typeof, r"of type ShapedArray; pass arrays of JAX or NumPy"),
+        (np.ma.masked_array, r"of type MaskedArray; pass arrays of JAX or NumPy"),
+    ],
+    ids=["deleted", "shape", "masked"],
+)
+def test_parameters_that_no_request_could_run_with_are_refused(change, told):
+    params = make_params()
+    leaves, treedef = jax.tree.flatten(params)
+    wrong = treedef.unflatten([change(leaves[0]), *leaves[1:]])
+    with pytest.raises(eb.PlanError, match=told):
+        eb.Server(eb.batch(steps), wrong)
+    with eb.Server(eb.batch(steps), params) as server:
+        with pytest.raises(eb.PlanError, match=told):
+            server.swap_params(wrong)
+        check_good(server, [(2, server.submit_nowait(2))], params)
 
 
 def test_what_ends_a_program_in_clean_up_ends_nothing():

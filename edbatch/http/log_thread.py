@@ -1,0 +1,83 @@
+"""Writes a log in a thread of its own, since whoever reads it may stop reading.
+
+A pipe that is full holds whoever writes to it: were that the event loop, the server
+would answer nobody, and no signal would end it.
+"""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from typing import TextIO
+
+_MOST_WAITING = 10_000  # lines
+FLUSH_S = 1.0
+
+
+class LogThread(logging.Handler):
+    """Writes lines to a stream, in the order in which they come.
+
+    Lines that come while too many wait are dropped; a line says how many they were.
+
+    Args:
+        stream: Where to write.
+        most: How many lines may wait.
+    """
+
+    def __init__(self, stream: TextIO, most: int = _MOST_WAITING) -> None:
+        super().__init__()
+        self._stream, self._most = stream, most
+        self._lines: deque[str] = deque()
+        self._dropped = 0
+        self._is_writing = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="edbatch log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Lets a record wait to be written."""
+        line = self.format(record)
+        with self._changed:
+            if len(self._lines) < self._most:
+                self._lines.append(line)
+                self._changed.notify_all()
+            else:
+                self._dropped += 1
+
+    def flush(self) -> None:
+        """Waits until all is written, but not long."""
+        self.wait(FLUSH_S)
+
+    def wait(self, timeout: float) -> bool:
+        """Waits until all is written.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether it is.
+        """
+        with self._changed:
+            return self._changed.wait_for(self._is_done, timeout)
+
+    def _is_done(self) -> bool:
+        return not self._lines and not self._is_writing
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._lines)
+                lines, self._lines = self._lines, deque()
+                dropped, self._dropped = self._dropped, 0
+                self._is_writing = True
+            if dropped:
+                lines.append(self._told(dropped))
+            with contextlib.suppress(OSError, ValueError):  # the reader has ended
+                self._stream.write("".join(f"{each}\n" for each in lines))
+                self._stream.flush()
+
+    def _told(self, dropped: int) -> str:
+        text = f"{dropped} lines were dropped, as nobody read those before them"
+        values = {"name": __name__, "levelno": logging.WARNING, "msg": text}
+        return self.format(logging.makeLogRecord({**values, "levelname": "WARNING"}))
