@@ -1,5 +1,7 @@
 """Parameters of workloads as `.npz` files: one array per dotted path."""
 
+import os
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -56,8 +58,10 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
     wrong = (
         f"--params takes an .npz file of arrays, as --save-params writes it, but {path}"
     )
-    if not path.is_file():
+    if not os.path.exists(path):
         raise CommandError(f"{wrong} does not exist; check the name")
+    if not path.is_file():
+        raise CommandError(f"{wrong} is no regular file; check the name")
     if not zipfile.is_zipfile(path):  # which an .npz file is
         raise CommandError(f"{wrong} is another kind of file, or cut short")
     try:
@@ -144,22 +148,55 @@ def fill(
                 f" {shown([*arrays])[1:-1] or 'none'}"
             )
         if not _is_number(arrays[name].dtype):
-            raise CommandError(
-                f"{source} has {name!r} of {arrays[name].dtype} but the model needs"
-                f" {leaf.dtype}; save the parameters again"
-            )
+            raise _other_dtype(source, name, arrays[name], leaf)
         if arrays[name].shape != leaf.shape:
             raise CommandError(
                 f"{source} has {name!r} of shape {list(arrays[name].shape)} but the"
                 f" model needs {list(leaf.shape)}; {mend}"
             )
-    leaves = [arrays[name].astype(leaf.dtype) for name, leaf in expected.items()]
+    leaves = [
+        _converted(source, name, arrays[name], leaf) for name, leaf in expected.items()
+    ]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def _is_number(dtype: np.dtype) -> bool:
     """Whether arrays of a dtype are numbers, bfloat16 included."""
     return dtype.kind == "b" or jax.numpy.issubdtype(dtype, np.number)
+
+
+def _converted(source: Path, name: str, array: np.ndarray, leaf: Any) -> np.ndarray:
+    """Converts an array to the dtype of a parameter, where no value is lost by it."""
+    if not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+            found = array.astype(leaf.dtype)
+            if not np.array_equal(found, array):  # real ones as complex, say
+                raise _other_dtype(source, name, array, leaf)
+        return found
+    with np.errstate(over="ignore"):
+        found = array.astype(leaf.dtype)
+    if found.dtype.kind in "iu" and not np.array_equal(found, array):
+        raise _too_large(source, name, array, leaf)
+    if found.dtype.kind not in "iub" and np.any(
+        np.isfinite(array) & ~np.isfinite(found)
+    ):
+        raise _too_large(source, name, array, leaf)
+    return found
+
+
+def _other_dtype(source: Path, name: str, array: np.ndarray, leaf: Any) -> CommandError:
+    return CommandError(
+        f"{source} has {name!r} of {array.dtype} but the model needs {leaf.dtype}; save"
+        " the parameters again"
+    )
+
+
+def _too_large(source: Path, name: str, array: np.ndarray, leaf: Any) -> CommandError:
+    return CommandError(
+        f"{source} has {name!r} of {array.dtype} with values that do not fit"
+        f" {leaf.dtype}, which the model needs; save the parameters again"
+    )
 
 
 def named(tree: Any) -> list[tuple[str, Any]]:

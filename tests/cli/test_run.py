@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from edbatch import limits
 from edbatch.cli.params_file import fill, read_arrays, save_params
 from edbatch.cli.run import sizes_of
+from edbatch.errors import EdbatchError
 from edbatch.models import WORKLOADS, get_workload
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -168,6 +170,12 @@ def test_parameters_tell_their_sizes(name: str, hidden: int, tmp_path: Path) -> 
         ("'leaf.i.b' of <U1 but the model needs float32; save", {
             "leaf_i_b": np.array(["a", "b", "c"])
         }),
+        ("'leaf.i.b' of complex64 but the model needs float32; save", {
+            "leaf_i_b": np.full(3, 1j, np.complex64)
+        }),
+        ("'leaf.i.b' of float64 with values that do not fit float32, which", {
+            "leaf_i_b": np.full(3, 1e300)
+        }),
         (r"has as 'vocabulary' float64\[2\] and no list of words; save the par", {
             "vocabulary": np.zeros(2)
         }),
@@ -183,6 +191,44 @@ def test_what_is_wrong_with_parameters_is_said(
     np.savez(file, **tree_params(**changes))
     arguments = ("run", "--workload", "tree-lstm", "--data", treebank)
     assert_fails(message, *arguments, "--params", file)
+
+
+@pytest.mark.parametrize(
+    ("array", "leaf"),
+    [
+        (np.float64([1.5, np.inf, np.nan]), np.float32),
+        (np.complex64([1, 2]), np.float32),  # real ones
+        (np.int64([1, -2]), np.int32),
+        (np.int64([1, -2]), jnp.bfloat16),
+        (np.float32([1, 2]), np.int32),  # whole ones
+        (np.array([True, False]), np.float32),
+    ],
+)
+def test_parameters_of_another_dtype_are_converted_where_no_value_is_lost(array, leaf):
+    shape = {"w": jax.ShapeDtypeStruct(array.shape, leaf)}
+    found = fill(shape, {"w": array}, Path("params.npz"))["w"]
+    assert found.dtype == leaf
+    np.testing.assert_array_equal(found.astype(array.dtype), array)
+
+
+@pytest.mark.parametrize(
+    ("array", "leaf"),
+    [
+        (np.float64([1e39]), np.float32),
+        (np.int64([2**40]), np.int32),
+        (np.float32([1.5]), np.int32),
+        (np.complex64([1j]), np.float32),
+    ],
+)
+def test_parameters_that_would_be_others_are_refused(array, leaf):
+    shape = {"w": jax.ShapeDtypeStruct(array.shape, leaf)}
+    with pytest.raises(EdbatchError, match=f"'w' of {array.dtype} .*save the param"):
+        fill(shape, {"w": array}, Path("params.npz"))
+
+
+def test_parameters_in_a_folder_are_no_file(assert_fails, tmp_path: Path) -> None:
+    arguments = ("run", "--workload", "tree-lstm", "--params", tmp_path)
+    assert_fails("is no regular file; check the name", *arguments)
 
 
 def test_a_file_of_another_kind_is_no_parameters(assert_fails, tmp_path: Path) -> None:
