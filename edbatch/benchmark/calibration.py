@@ -167,6 +167,7 @@ def calibrate(
     for done, some in enumerate(recorded):
         progress(done, len(recorded), "Timing minibatches")
         timed.append([_time(batched, each, some, watch, rounds) for each in policies])
+    progress(len(recorded), len(recorded), "Timing minibatches")
     seen = [each for some in timed[: len(minibatches)] for each in some]
     costs = _chunk_costs(batched, shares, recorded[: len(minibatches)], watch)
     costs = fit_rest(costs, seen, watch.standard_us)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from edbatch.cli import options
 from edbatch.cli.console import print_json, print_out, print_table, say, stage
+from edbatch.cli.one_sentence import CommandError
+from edbatch.cli.output_file import is_same
 from edbatch.cli.serving_options import ServingOptions, rate_text
-from edbatch.cli.simulated_server import simulated_server
+from edbatch.cli.simulated_server import SimulatedServer, simulated_server
 
 if TYPE_CHECKING:
+    from edbatch.graph import TypeKey
     from edbatch.policies.serving import (
         ServingHeuristic,
         ServingMachine,
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     )
 
 _REQUESTS = 2000
+_NAMED = 4  # operations in a message
 # Seeds of the requests that are compared on; those of training begin elsewhere.
 _COMPARED_SEEDS = (2_000_001, 2_000_002, 2_000_003)
 
@@ -35,12 +39,24 @@ def compare_for_serving(
     json: bool,
 ) -> None:
     """Compares policies for serving with the heuristics."""
+    from edbatch.policies.registry import is_policy_name
     from edbatch.policies.serving import compare_serving, load_serving_policy
 
     requests = given.requests or _REQUESTS
     files: list[str | Path] = [policy] if beside is None else [policy, beside]
+    if beside is not None and is_same(Path(policy), beside):
+        raise CommandError(
+            f"--policy and --beside name one file, {beside}; leave --beside out"
+        )
+    if is_policy_name(policy):
+        raise CommandError(
+            f"--policy takes a file of train-policy --serving but {policy!r} schedules"
+            " minibatches; heuristics for serving are compared with any file"
+        )
     learned = [load_serving_policy(each) for each in files]
     server = simulated_server(task_options, given, costs, seed, held_out=True)
+    for file, each in zip(files, learned, strict=True):
+        _check_types(file, each.types, server.library.type_keys, server)
     bound: list[ServingRule | ServingMachine | ServingHeuristic] = [
         *(each.for_types(server.library.type_keys) for each in learned),
         *server.heuristics,
@@ -76,9 +92,38 @@ def compare_for_serving(
     say(f"Costs are {server.costs}; a wave costs {given.overhead_us:g} µs more.")
     for process in server.arrivals:
         at_rate = [row for row in rows if row.rate == process.rate]
+        at_rate = shown_rows(at_rate, len(learned))
         others = at_rate[len(learned) :]
         for row in at_rate[: len(learned)]:
             say(outcome([row, *others]))
+
+
+def _check_types(
+    file: str | Path,
+    known: "tuple[TypeKey, ...]",
+    asked: "tuple[TypeKey, ...]",
+    server: SimulatedServer,
+) -> None:
+    """Says which operations of the model a policy was not trained on.
+
+    Raises:
+        CommandError: It was trained on none of them.
+    """
+    cells = {(each.cell, each.path) for each in known}
+    unknown = [each for each in asked if (each.cell, each.path) not in cells]
+    names = ", ".join(sorted({repr(str(each)) for each in unknown})[:_NAMED])
+    if len(unknown) == len(asked):
+        raise CommandError(
+            f"{file} was trained on none of the operations of"
+            f" {server.task.description}, such as {names}; train one for it by"
+            " train-policy --serving"
+        )
+    if unknown:
+        say(
+            f"{file} was not trained on {names}"
+            f"{' and others' if len(unknown) > _NAMED else ''}, for which it decides as"
+            " for the average of those that it knows."
+        )
 
 
 def outcome(rows: "list[ServingScore]") -> str:
@@ -93,15 +138,17 @@ def outcome(rows: "list[ServingScore]") -> str:
     learned, *others = rows
     parts = []
     for what, name in (("mean", "mean_ms"), ("p99", "p99_ms")):
-        best = min(others, key=lambda row: getattr(row, name))
+        best = min(others, key=lambda row: (getattr(row, name), row.p99_ms))
         if not math.isfinite(getattr(learned, name)):
             parts.append(f"no {what}, as it kept waiting and was given up")
             continue
         change = getattr(learned, name) / getattr(best, name) - 1
         way = "below" if change < 0 else "above"
-        parts.append(f"{what} {abs(change):.1%} {way} that of {best.policy}")
+        size = f"{abs(change):.1%}"
+        difference = "equal to" if size == "0.0%" else f"{size} {way}"
+        parts.append(f"{what} {difference} that of {best.policy}")
     said = f"{learned.policy} has {' and '.join(parts)}"
-    best = min(others, key=lambda row: row.late)
+    best = min(others, key=_lateness)
     if best.late or learned.late:
         said += f", {learned.late:.1%} late where {best.policy} has {best.late:.1%}"
     return f"At {rate_text(learned.rate)} requests/s: {said}."
@@ -139,6 +186,8 @@ def _print_rate(
 def shown_rows(rows: "list[ServingScore]", learned: int = 0) -> "list[ServingScore]":
     """Keeps of each heuristic the length of waves with the smallest 99th percentile.
 
+    Those with the smallest mean and the fewest late answers of all stay, too.
+
     Args:
         rows: At one rate.
         learned: So many at the beginning are of learned policies, and stay.
@@ -151,7 +200,19 @@ def shown_rows(rows: "list[ServingScore]", learned: int = 0) -> "list[ServingSco
         name = row.policy.partition(",")[0]
         if name not in best or row.p99_ms < best[name].p99_ms:
             best[name] = row
-    return [*rows[:learned], *best.values()]
+    heuristics = rows[learned:]
+    kept = [*best.values()]
+    if heuristics:
+        kept += [min(heuristics, key=_mean), min(heuristics, key=_lateness)]
+    return [*rows[:learned], *(row for row in heuristics if row in kept)]
+
+
+def _mean(row: "ServingScore") -> tuple[float, float]:
+    return row.mean_ms, row.p99_ms
+
+
+def _lateness(row: "ServingScore") -> tuple[float, float]:
+    return row.late, row.p99_ms
 
 
 def _names(files: list[str | Path]) -> list[str]:

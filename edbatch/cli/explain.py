@@ -12,6 +12,7 @@ from edbatch.cli.one_sentence import CommandError
 if TYPE_CHECKING:
     from edbatch import Batched, Explanation
     from edbatch.cli.task import Task
+    from edbatch.policies import CostModel
 
 
 @options.spread
@@ -71,6 +72,8 @@ def explain(
         check_distinct({"--plot": plot}, read)
     chosen = get_policy(policy)
     known = None if costs is None else load_costs(costs)
+    if costs is not None and known is not None:
+        hidden = _hidden_of(known, costs, hidden)
     task = load_task(task_options, seed, batch_size, hidden or 128)
     rng = np.random.default_rng(seed)
     say_if_repeated(batch_size, len(task.instances))
@@ -99,6 +102,22 @@ def _check(measure: bool, costs: Path | None, plot: Path | None) -> None:
             "--plot draws batches over time but no times were asked for; add --measure,"
             " or --costs FILE of edbatch calibrate"
         )
+
+
+def _hidden_of(known: "CostModel", file: Path, hidden: int | None) -> int | None:
+    """Returns the length of states that costs were measured with, if they tell."""
+    record = known.record
+    if record is None or record.hidden is None:
+        return hidden
+    if hidden is None:
+        say(f"The costs are those of states of length {record.hidden}; so are these.")
+    elif hidden != record.hidden:
+        raise CommandError(
+            f"the costs in {file} were measured with --hidden {record.hidden} but this"
+            f" asks for --hidden {hidden}; leave it out, or run edbatch calibrate with"
+            " it"
+        )
+    return record.hidden
 
 
 def _explain(

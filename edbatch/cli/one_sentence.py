@@ -14,12 +14,16 @@ from typer.exceptions import Abort, TyperException
 from edbatch.cli.console import say
 from edbatch.compilation.settings import check_environment
 from edbatch.ctrl_c import EXIT_INTERRUPTED
-from edbatch.errors import EdbatchError, raising_frame, raising_line
+from edbatch.errors import EdbatchError, raising_frame, raising_line, shown
 
 EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141  # as of a program that SIGPIPE has ended
 DEBUG = "EDBATCH_DEBUG"
 _JAX_FOLDER = "jax_compilation_cache_dir"
+_MOST = 2**31 - 1  # of whole numbers in options: no model has more of anything
+_LAST_SEED = 2**63 - 1
+_OUT_OF_MEMORY = "Out of memory"  # in the text of JAX's error, which has no class
+_SHOWN = 120  # characters of an error
 _OF_OWN_MODELS = ("--model", "--instances")  # where a command has them
 
 
@@ -29,6 +33,16 @@ class CommandError(EdbatchError, ValueError):
 
 class OneSentenceCommand(TyperCommand):
     """A command that fails as this module says."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command, unless a whole number is beyond all that fits memory."""
+        for name, value in ctx.params.items():
+            if type(value) is int and value > (_LAST_SEED if "seed" in name else _MOST):
+                raise CommandError(
+                    f"--{name.replace('_', '-')} is {shown(value)} but may be"
+                    f" {_LAST_SEED if 'seed' in name else _MOST:,} at most; give less"
+                )
+        return super().invoke(ctx)
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Runs the command and exits."""
@@ -97,6 +111,16 @@ def _exit(run: Callable[[], Any]) -> NoReturn:
             raise
         say(f"Error: {_sentence(error)}")
         code = EXIT_ERROR
+    except (MemoryError, RuntimeError) as error:
+        if is_debugging() or not _is_out_of_memory(error):
+            raise
+        text = str(error).splitlines()[0]
+        text = text[max(0, text.find(_OUT_OF_MEMORY)) :]
+        say(
+            f"Error: this takes more memory than there is ({text[:_SHOWN]}); ask for"
+            " less, such as a smaller --hidden, --batch-size or number of instances"
+        )
+        code = EXIT_ERROR
     except Abort:
         code = EXIT_INTERRUPTED
     except SystemExit as error:  # not by typer, which returns its codes here
@@ -118,6 +142,12 @@ def _ended(error: SystemExit) -> int:
         f" ({raising_line(error)}), which ended the command; leave that out"
     )
     return EXIT_ERROR
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether NumPy or JAX could not allocate an array."""
+    text = str(error)
+    return bool(text) and (isinstance(error, MemoryError) or _OUT_OF_MEMORY in text)
 
 
 def _sentence(error: Exception) -> str:

@@ -74,7 +74,7 @@ def check_distinct(
         if path is not None and (path.is_file() or not path.exists())
     }
     for (one, path), (other, its) in combinations(written.items(), 2):
-        if _is_same(path, its):
+        if is_same(path, its):
             raise CommandError(
                 f"{one} and {other} name the same file, {path}; give each its own"
             )
@@ -100,7 +100,8 @@ def _paths(read: _Input) -> Iterator[Path]:
         yield from read
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def is_same(one: Path, other: Path) -> bool:
+    """Whether two paths name one file, which need not exist."""
     if one.exists() and other.exists():
         return one.samefile(other)
     return os.path.realpath(one) == os.path.realpath(other)
@@ -109,7 +110,7 @@ def _is_same(one: Path, other: Path) -> bool:
 def _is_read_from(source: Path, path: Path) -> bool:
     """Whether an existing file is what a path stands for, or one of its files."""
     if not source.is_dir():
-        return _is_same(source, path)
+        return is_same(source, path)
     inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(source))
     return inside and _may_be_data(path)
 

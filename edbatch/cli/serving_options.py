@@ -1,5 +1,6 @@
 """Options of `train-policy --serving` and `edbatch compare --serving`."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,8 +191,9 @@ def parse_rates(text: str) -> list[tuple[float, bool]]:
             number = 0.0
         if not 0 < number < 1e9:
             raise CommandError(
-                "--rate takes requests per second above 0, or percents of what the best"
-                f" heuristic can serve, with commas between them, but has {word!r};"
+                "--rate takes requests per second above 0 and below 1e9, or percents of"
+                " what the best heuristic can serve, with commas between them, but has"
+                f" {word!r};"
                 " write for example 30%,50%,70%,90%"
             )
         is_share = word.endswith("%")
@@ -215,6 +217,8 @@ def check_given(
     command = context.info_name
     for option in given_options(context):
         name = option.opts[0]
+        if context.params[option.name] == math.inf:
+            raise CommandError(f"{name} takes a finite number but received inf")
         if serving and option.name in of_minibatches:
             raise CommandError(
                 f"{name} belongs to minibatches but --serving was given as well; leave"

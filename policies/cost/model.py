@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from edbatch.errors import PolicyError, nearest, shown
+from edbatch.errors import PolicyError, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.policies.files.json_file import COSTS, type_entry
 from edbatch.schedule.schedule import Schedule
@@ -269,10 +269,10 @@ class CostModel:
         ]
         if alike:
             return min(alike)[-1]
-        hint = nearest(str(key), map(str, self.types))
+        measured = shown([*map(str, self.types)], 80)
         raise PolicyError(
-            f"costs are those of the cells that were measured but {str(key)!r} was not;"
-            f" {hint}; run edbatch calibrate for this model"
+            f"costs are those of the cells that were measured, {measured}, but"
+            f" {str(key)!r} was not; run edbatch calibrate for this model"
         )
 
     def _batches_us(self, place: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ it becomes a sentence that names the file and the fix.
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -22,6 +23,7 @@ from edbatch.policies.fsm.training_record import is_number
 T = TypeVar("T")
 
 _MAX_BYTES = 2**28
+_AGAIN = re.compile(r"; train [\w ]+ again$")  # an advice that the file's replaces
 
 _KINDS = {
     str: "string",
@@ -180,7 +182,7 @@ class JsonFormat:
         except ValueError as error:
             raise PolicyError(
                 f"a {self.what} file keeps to the format of its version but in"
-                f" {source} {error}; {self.again}"
+                f" {source} {_AGAIN.sub('', str(error))}; {self.again}"
             ) from None
 
     def _read_json(self, text: str, source: str) -> Any:

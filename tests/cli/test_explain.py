@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from edbatch import TypeKey
 from edbatch.policies import load_costs, save_costs
-from edbatch.policies.cost.model import CostModel
+from edbatch.policies.cost.model import CostModel, CostRecord
 
 LATTICES = ("--workload", "lattice-lstm", "--batch-size", 6, "--hidden", 8)
 
@@ -55,8 +56,6 @@ def test_predicted_by_costs(edbatch, tmp_path: Path, own_module: str) -> None:
     )
     result = edbatch("explain", *own)
     assert result.exit_code == 0, result.output
-    from edbatch import TypeKey
-
     keys = (TypeKey("leaf", "", 0), TypeKey("join", "", 2))
     assert [each["type"] for each in json.loads(result.stdout)["types"]] == [
         *map(str, keys)
@@ -68,6 +67,28 @@ def test_predicted_by_costs(edbatch, tmp_path: Path, own_module: str) -> None:
     assert found["time_source"] == "predicted"
     leaf, join = found["types"]
     assert (leaf["time_us"], join["time_us"]) == (6.0, 5.0 * join["batches"])
+
+
+def test_costs_are_those_of_one_hidden_size(
+    edbatch, assert_fails, tmp_path: Path
+) -> None:
+    keys = tuple(TypeKey(*each) for each in (("leaf", "", 0), ("compose", "", 2)))
+    keys += (TypeKey("classify", "", 1),)
+    record = CostRecord("tree-lstm", "cpu", "0.10.2", 8, 4, 1, 1, 5.0)
+    file = save_costs(
+        CostModel(keys, (8,), 3 * ((3.0,),), 3 * (1,), 3 * (1.0,), record=record),
+        tmp_path / "costs.json",
+    )
+    command = ("explain", "--workload", "tree-lstm", "--batch-size", 4)
+    found = edbatch(*command, "--costs", file)
+    assert found.exit_code == 0, found.output
+    assert "costs are those of states of length 8; so are these" in found.stderr
+    same = edbatch(*command, "--costs", file, "--hidden", 8)
+    assert same.stdout == found.stdout and "states of length" not in same.stderr
+    assert_fails(
+        "measured with --hidden 8 but this asks for --hidden 128",
+        *(*command, "--costs", file, "--hidden", 128),
+    )
 
 
 def test_options_that_do_not_fit(edbatch, assert_fails, tmp_path: Path) -> None:

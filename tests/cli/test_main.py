@@ -1,11 +1,13 @@
 """What all commands have in common."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
+import jax
 import pytest
 from typer.testing import CliRunner
 
@@ -109,6 +111,46 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         timeout=100,
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (MemoryError("Unable to allocate 7.28 TiB"), "(Unable to allocate 7.28 TiB)"),
+        (
+            jax.errors.JaxRuntimeError(
+                "INTERNAL: Error: Out of memory allocating 4 bytes"
+            ),
+            "(Out of memory allocating 4 bytes)",
+        ),
+    ],
+)
+def test_too_little_memory_is_told(assert_fails, monkeypatch, error, shown) -> None:
+    def raises(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("edbatch.cli.task.load_task", raises)
+    told = f"more memory than there is {re.escape(shown)}; ask for less, such as"
+    assert_fails(told, "explain", "--workload", "tree-lstm")
+
+
+def test_another_error_of_a_program_is_no_lack_of_memory(edbatch, monkeypatch) -> None:
+    def raises(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("edbatch.cli.task.load_task", raises)
+    result = edbatch("explain", "--workload", "tree-lstm")
+    assert isinstance(result.exception, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("option", "most"), [("--batch-size", 2**31 - 1), ("--seed", 2**63 - 1)]
+)
+def test_numbers_beyond_all_that_there_is(assert_fails, option, most) -> None:
+    command = ("explain", "--workload", "tree-lstm", option)
+    assert_fails(
+        f"{option} is {most + 1} but may be {most:,} at most", *command, most + 1
+    )
 
 
 def test_an_unreadable_file_is_named(

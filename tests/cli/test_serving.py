@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,37 @@ def test_costs_of_a_file(edbatch, serving_file: Path, tmp_path: Path) -> None:
     assert dear > cheap
 
 
+def test_a_policy_of_other_operations_is_refused_or_told(
+    edbatch, assert_fails, serving_file: Path, tmp_path: Path
+) -> None:
+    content = json.loads(serving_file.read_text())
+    other = tmp_path / "other.json"
+    content["types"][0]["cell"] = "unknown"
+    other.write_text(json.dumps(content))
+    command = ("compare", *TREES, *QUICK, "--policy", other)
+    result = edbatch(*command)
+    assert result.exit_code == 0, result.output
+    assert re.search(
+        "other.json was not trained on '\\w+/[0-9]', for which it decides as for the",
+        " ".join(result.stderr.split()),
+    )
+    for each in content["types"]:
+        each["cell"] = "unknown " + each["cell"]
+    other.write_text(json.dumps(content))
+    assert_fails("was trained on none of the operations of tree-lstm", *command)
+
+
+def test_what_is_no_serving_policy_is_told(assert_fails, serving_file: Path) -> None:
+    command = ("compare", *TREES, *QUICK, "--policy")
+    for name in ("greedy", "zoo:tree-lstm"):
+        assert_fails(f"{name}' schedules minibatches", *command, name)
+    beside = (serving_file, "--beside", serving_file)
+    assert_fails("--policy and --beside name one file", *command, *beside)
+    for option in ("--burst", "--deadline-ms"):
+        told = f"{option} takes a finite number but received inf"
+        assert_fails(told, *command, serving_file, option, "inf")
+
+
 def score(policy: str, mean: float, p99: float) -> ServingScore:
     return ServingScore(policy, 100.0, mean, mean, p99, p99, 1.0, 0.0, 1.0, 1.0)
 
@@ -139,6 +171,14 @@ def test_the_outcome_in_a_sentence() -> None:
     assert outcome(rows) == (
         "At 100 requests/s: learned has mean 10.0% below that of a and p99 10.0% above"
         " that of b, 8."
+    )
+
+
+def test_an_outcome_that_is_equal() -> None:
+    rows = [score("learned", 9, 33), score("a", 9, 40), score("a, 8", 9, 33)]
+    assert outcome(rows) == (
+        "At 100 requests/s: learned has mean equal to that of a, 8 and p99 equal to"
+        " that of a, 8."
     )
 
 
@@ -174,7 +214,9 @@ def test_low_rates_of_a_training_are_written(edbatch) -> None:
 
 def test_of_each_heuristic_the_best_wave_is_shown() -> None:
     rows = [score(name, 1, p) for name, p in (("a", 3), ("b", 2), ("a, 8", 2))]
-    assert [row.policy for row in shown_rows(rows)] == ["a, 8", "b"]
+    assert [row.policy for row in shown_rows(rows)] == ["b", "a, 8"]
+    short = score("a", 0.5, 3)  # the smallest mean of all
+    assert shown_rows([short, *rows[1:]]) == [short, *rows[1:]]
     learned = [score("r, 1.json", 1, 5), score("r, 2.json", 1, 4)]
     assert shown_rows([*learned, *rows], 2)[:2] == learned
 
