@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edbatch.cli import options
-from edbatch.cli.console import print_fields, print_json, print_table, say
+from edbatch.cli.console import print_fields, print_json, print_out, print_table, say
 from edbatch.cli.one_sentence import CommandError
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ def _print_policy(policy: "StateMachine", name: str, limit: int) -> None:
         ("states", len(policy.states)),
     ]
     print_fields(fields)
+    if not policy.states:
+        print_out(f"It has no states, and follows {policy.otherwise} everywhere.")
     ranked = sorted(policy.states, key=lambda state: -state.visits)
     rows = [
         (

@@ -7,11 +7,14 @@ would answer nobody, and no signal would end it.
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from typing import TextIO
 
 _MOST_WAITING = 10_000  # lines
 FLUSH_S = 1.0
+# Between two writes, so that under load one of them has many lines.
+_PAUSE_S = 0.01
 
 
 class LogThread(logging.Handler):
@@ -76,6 +79,7 @@ class LogThread(logging.Handler):
             with contextlib.suppress(OSError, ValueError):  # the reader has ended
                 self._stream.write("".join(f"{each}\n" for each in lines))
                 self._stream.flush()
+            time.sleep(_PAUSE_S)
 
     def _told(self, dropped: int) -> str:
         text = f"{dropped} lines were dropped, as nobody read those before them"

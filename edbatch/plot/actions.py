@@ -110,15 +110,10 @@ def plot_actions(
 def _rows_of_table(machine: StateMachine) -> list[_Row]:
     """The states of the table, the most visited first."""
     if not machine.states:
-        follows = (
-            "its encoding's first type"
-            if machine.encoding == "fall"
-            else "the greedy heuristic"
-        )
         raise PlotError(
             "a picture of actions shows the states of a policy but this one has none:"
-            f" it follows {follows} everywhere; draw one that has, or give structures"
-            " to run it on"
+            f" it follows {machine.otherwise} everywhere; draw one that has, or give"
+            " structures to run it on"
         )
     ranked = sorted(machine.states, key=lambda state: -state.visits)
     return [

@@ -120,6 +120,13 @@ class StateMachine:
         """Short name for tables, such as ``fsm-sort``."""
         return f"fsm-{self.encoding}"
 
+    @property
+    def otherwise(self) -> str:
+        """What it follows in states that it does not have, as part of a sentence."""
+        if self.encoding == "fall":
+            return "its encoding's first type"
+        return "the greedy heuristic"
+
     @keyboard_interrupts()
     def schedule(self, structure: GraphStructure) -> Schedule:
         """Schedules a graph.

@@ -107,8 +107,12 @@ def test_a_picture_of_another_format(assert_fails, policy_file: Path) -> None:
     )
 
 
-def test_a_policy_without_states_has_no_picture(assert_fails, tmp_path: Path) -> None:
+def test_a_policy_without_states_has_no_picture(
+    edbatch, assert_fails, tmp_path: Path
+) -> None:
     file = StateMachine(chain("ab").type_keys, "sort").save(tmp_path / "empty.json")
+    told = edbatch("inspect", file).stdout
+    assert "It has no states, and follows the greedy heuristic everywhere." in told
     assert_fails(
         "this one has none: it follows the greedy heuristic",
         *("inspect", file, "--plot", tmp_path / "tree.png"),
