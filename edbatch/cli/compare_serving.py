@@ -145,7 +145,7 @@ def outcome(rows: "list[ServingScore]") -> str:
         change = getattr(learned, name) / getattr(best, name) - 1
         way = "below" if change < 0 else "above"
         size = f"{abs(change):.1%}"
-        difference = "equal to" if size == "0.0%" else f"{size} {way}"
+        difference = "within 0.1% of" if size == "0.0%" else f"{size} {way}"
         parts.append(f"{what} {difference} that of {best.policy}")
     said = f"{learned.policy} has {' and '.join(parts)}"
     best = min(others, key=_lateness)

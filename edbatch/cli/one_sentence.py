@@ -20,7 +20,8 @@ EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141  # as of a program that SIGPIPE has ended
 DEBUG = "EDBATCH_DEBUG"
 _JAX_FOLDER = "jax_compilation_cache_dir"
-_MOST = 2**31 - 1  # of whole numbers in options: no model has more of anything
+_MOST = 2**31 - 1  # of whole numbers in options; no array has a longer axis
+_LIMITS = frozenset({"max_body_bytes", "max_nodes", "max_waiting", "max_in_flight"})
 _LAST_SEED = 2**63 - 1
 _OUT_OF_MEMORY = "Out of memory"  # in the text of JAX's error, which has no class
 _SHOWN = 120  # characters of an error
@@ -37,11 +38,13 @@ class OneSentenceCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Runs the command, unless a whole number is beyond all that fits memory."""
         for name, value in ctx.params.items():
-            if type(value) is int and value > (_LAST_SEED if "seed" in name else _MOST):
-                raise CommandError(
-                    f"--{name.replace('_', '-')} is {shown(value)} but may be"
-                    f" {_LAST_SEED if 'seed' in name else _MOST:,} at most; give less"
-                )
+            most = _LAST_SEED if "seed" in name else _MOST
+            for each in value if isinstance(value, list | tuple) else [value]:
+                if type(each) is int and each > most and name not in _LIMITS:
+                    raise CommandError(
+                        f"--{name.replace('_', '-')} is {shown(each)} but may be"
+                        f" {most:,} at most; give less"
+                    )
         return super().invoke(ctx)
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -114,11 +117,12 @@ def _exit(run: Callable[[], Any]) -> NoReturn:
     except (MemoryError, RuntimeError) as error:
         if is_debugging() or not _is_out_of_memory(error):
             raise
-        text = str(error).splitlines()[0]
-        text = text[max(0, text.find(_OUT_OF_MEMORY)) :]
+        text = next(iter(str(error).splitlines()), "")
+        text = text[max(0, text.find(_OUT_OF_MEMORY)) :][:_SHOWN]
+        told = f" ({text})" if text else ""
         say(
-            f"Error: this takes more memory than there is ({text[:_SHOWN]}); ask for"
-            " less, such as a smaller --hidden, --batch-size or number of instances"
+            f"Error: this takes more memory than there is{told}; ask for less, such as"
+            " a smaller --hidden, --batch-size or number of instances"
         )
         code = EXIT_ERROR
     except Abort:
@@ -146,8 +150,7 @@ def _ended(error: SystemExit) -> int:
 
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether NumPy or JAX could not allocate an array."""
-    text = str(error)
-    return bool(text) and (isinstance(error, MemoryError) or _OUT_OF_MEMORY in text)
+    return isinstance(error, MemoryError) or _OUT_OF_MEMORY in str(error)
 
 
 def _sentence(error: Exception) -> str:

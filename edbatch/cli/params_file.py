@@ -166,12 +166,12 @@ def _is_number(dtype: np.dtype) -> bool:
 
 
 def _converted(source: Path, name: str, array: np.ndarray, leaf: Any) -> np.ndarray:
-    """Converts an array to the dtype of a parameter, where no value is lost by it."""
+    """Converts an array to the dtype of a parameter; values are at most rounded."""
     if not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
             found = array.astype(leaf.dtype)
-            if not np.array_equal(found, array):  # real ones as complex, say
+            if not np.array_equal(found, array, equal_nan=True):  # real ones, say
                 raise _other_dtype(source, name, array, leaf)
         return found
     with np.errstate(over="ignore"):

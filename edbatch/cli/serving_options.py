@@ -217,8 +217,9 @@ def check_given(
     command = context.info_name
     for option in given_options(context):
         name = option.opts[0]
-        if context.params[option.name] == math.inf:
-            raise CommandError(f"{name} takes a finite number but received inf")
+        value = context.params[option.name]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CommandError(f"{name} takes a finite number but received {value}")
         if serving and option.name in of_minibatches:
             raise CommandError(
                 f"{name} belongs to minibatches but --serving was given as well; leave"

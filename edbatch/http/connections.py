@@ -7,6 +7,7 @@ process has no file left, it answers nobody.
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Collection
 from typing import Any
@@ -15,6 +16,15 @@ from typing import Any
 # that asks for another protocol, and of requests in a row tells only the last one that
 # the client has hung up.
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+try:
+    import fcntl
+    import termios
+
+    # As SIOCOUTQ of Linux; the kernel takes megabytes at once of what is written.
+    _OUTPUT_QUEUE = termios.TIOCOUTQ if sys.platform == "linux" else None
+except ImportError:  # on Windows
+    _OUTPUT_QUEUE = None
 
 _HEAD_S = 30.0
 _LOOK_S = 2.0
@@ -64,6 +74,17 @@ def connection_class(most: int) -> type[Any]:
     return Connection
 
 
+def _unread(transport: asyncio.Transport) -> int:
+    """Bytes that the client has not received, those that the kernel holds as well."""
+    found = transport.get_write_buffer_size()
+    socket = transport.get_extra_info("socket")
+    if socket is not None and _OUTPUT_QUEUE is not None:
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            queued = fcntl.ioctl(socket.fileno(), _OUTPUT_QUEUE, bytes(4))
+            found += int.from_bytes(queued, sys.byteorder)
+    return found
+
+
 async def close_idle(connections: Collection[Any], limit_s: float = _HEAD_S) -> None:
     """Closes connections on which for a while no whole head of a request has come.
 
@@ -78,7 +99,7 @@ async def close_idle(connections: Collection[Any], limit_s: float = _HEAD_S) -> 
     while True:
         now = time.monotonic()
         for each in [*connections]:
-            unread = each.transport.get_write_buffer_size()
+            unread = _unread(each.transport)
             if unread != each.unread[0]:
                 each.unread = unread, now
             if unread:  # to close it would wait for the client

@@ -6,6 +6,7 @@ would answer nobody, and no signal would end it.
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -32,13 +33,25 @@ class LogThread(logging.Handler):
         self._stream, self._most = stream, most
         self._lines: deque[str] = deque()
         self._dropped = 0
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        """Starts the thread; that of a forked process is not there."""
+        self._lines.clear()
         self._is_writing = False
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # that of the parent may be held
         threading.Thread(target=self._run, name="edbatch log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Lets a record wait to be written."""
-        line = self.format(record)
+        try:
+            line = self.format(record)
+        except Exception as error:  # of a value that cannot be told
+            line = self._told(
+                f"a line of {record.name} cannot be written: {type(error).__name__}"
+            )
         with self._changed:
             if len(self._lines) < self._most:
                 self._lines.append(line)
@@ -75,13 +88,17 @@ class LogThread(logging.Handler):
                 dropped, self._dropped = self._dropped, 0
                 self._is_writing = True
             if dropped:
-                lines.append(self._told(dropped))
+                lines.append(
+                    self._told(
+                        f"{dropped} lines were dropped, as nobody read those before"
+                        " them"
+                    )
+                )
             with contextlib.suppress(OSError, ValueError):  # the reader has ended
                 self._stream.write("".join(f"{each}\n" for each in lines))
                 self._stream.flush()
             time.sleep(_PAUSE_S)
 
-    def _told(self, dropped: int) -> str:
-        text = f"{dropped} lines were dropped, as nobody read those before them"
+    def _told(self, text: str) -> str:
         values = {"name": __name__, "levelno": logging.WARNING, "msg": text}
         return self.format(logging.makeLogRecord({**values, "levelname": "WARNING"}))

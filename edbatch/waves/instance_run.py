@@ -7,7 +7,7 @@ import numpy as np
 from greenlet import GreenletExit
 
 from edbatch.cell.jaxpr import is_tracing
-from edbatch.compilation.signature import changed_settings, settings
+from edbatch.compilation.signature import changed_settings, config_settings
 from edbatch.errors import RecordingError, user_line
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.context import context
@@ -97,7 +97,7 @@ class InstanceRun(Recorder):
 
     def _run(self, go_on: Any, argument: Any) -> None:
         outer, context.recorder = context.recorder, self
-        self._settings = settings()
+        self._settings = config_settings()
         try:
             found = go_on(argument)
         finally:
@@ -144,7 +144,7 @@ class InstanceRun(Recorder):
                 " or in another greenlet, where an instance cannot wait; call it in the"
                 " model itself"
             )
-        if (now := settings()) != self._settings:
+        if (now := config_settings()) != self._settings:
             changed = ", ".join(changed_settings(self._settings, now))
             raise RecordingError(
                 f"eb.value was called ({user_line()}) where {changed} differs from what"

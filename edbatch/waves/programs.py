@@ -281,19 +281,30 @@ def as_arrays(params: Any) -> Any:
             " them, and differentiate batched.apply(params, batched.plan(recordings))"
             " of the recordings of batched.rollout"
         )
-    return jax.tree_util.tree_map_with_path(_as_array, params)
+    try:
+        return jax.tree.map(_as_array, params)
+    except (TypeError, ValueError, OverflowError):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            _check_array(f"params{jax.tree_util.keystr(path)}", leaf)
+        raise
 
 
-def _as_array(path: tuple[Any, ...], leaf: Any) -> jax.Array:
-    name = f"params{jax.tree_util.keystr(path)}"
+def _as_array(leaf: Any) -> jax.Array:
+    if isinstance(leaf, jax.Array) and leaf.is_deleted():
+        raise ValueError
+    return jnp.asarray(leaf)
+
+
+def _check_array(name: str, leaf: Any) -> None:
+    """Raises `PlanError` if a parameter cannot be read."""
     if isinstance(leaf, jax.Array) and leaf.is_deleted():
         raise PlanError(
             f"{name} was deleted, usually since a step of training took it by"
             " donate_argnums; pass what the step returned, or a copy made before"
         )
     try:
-        return jnp.asarray(leaf)
-    except (TypeError, ValueError) as error:  # a shape alone, or a masked array
+        jnp.asarray(leaf)
+    except (TypeError, ValueError, OverflowError) as error:  # a masked array, say
         raise PlanError(
             f"{name} is no array that can be read but {shown(leaf)}, of type"
             f" {type(leaf).__name__}; pass arrays of JAX or NumPy"

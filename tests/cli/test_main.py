@@ -116,12 +116,13 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("error", "shown"),
     [
-        (MemoryError("Unable to allocate 7.28 TiB"), "(Unable to allocate 7.28 TiB)"),
+        (MemoryError("Unable to allocate 7.28 TiB"), " (Unable to allocate 7.28 TiB)"),
+        (MemoryError(), ""),
         (
             jax.errors.JaxRuntimeError(
                 "INTERNAL: Error: Out of memory allocating 4 bytes"
             ),
-            "(Out of memory allocating 4 bytes)",
+            " (Out of memory allocating 4 bytes)",
         ),
     ],
 )
@@ -130,7 +131,7 @@ def test_too_little_memory_is_told(assert_fails, monkeypatch, error, shown) -> N
         raise error
 
     monkeypatch.setattr("edbatch.cli.task.load_task", raises)
-    told = f"more memory than there is {re.escape(shown)}; ask for less, such as"
+    told = f"more memory than there is{re.escape(shown)}; ask for less, such as"
     assert_fails(told, "explain", "--workload", "tree-lstm")
 
 

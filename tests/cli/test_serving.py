@@ -174,11 +174,11 @@ def test_the_outcome_in_a_sentence() -> None:
     )
 
 
-def test_an_outcome_that_is_equal() -> None:
+def test_an_outcome_that_is_the_same() -> None:
     rows = [score("learned", 9, 33), score("a", 9, 40), score("a, 8", 9, 33)]
     assert outcome(rows) == (
-        "At 100 requests/s: learned has mean equal to that of a, 8 and p99 equal to"
-        " that of a, 8."
+        "At 100 requests/s: learned has mean within 0.1% of that of a, 8 and p99 within"
+        " 0.1% of that of a, 8."
     )
 
 

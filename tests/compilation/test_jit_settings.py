@@ -15,6 +15,7 @@ from trees import sample_trees
 
 import edbatch as eb
 from edbatch.compilation.settings import REFINE_AFTER
+from edbatch.compilation.signature import settings, under
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -104,6 +105,21 @@ def test_the_background_compiles_under_the_mesh_of_the_call(auto, batched, plan)
         coarse, fine = run_until_fine(function, PARAMS, plan, np.ones(4))
     assert seen == ["coarse", "fine"]
     np.testing.assert_allclose(fine, coarse[0], rtol=1e-5)
+
+
+def test_settings_of_a_mesh_hold_inside_of_traces():
+    with jax.set_mesh(Mesh(np.array(jax.devices()[:1]), ("data",))):
+        own = settings()
+
+        def function(x):
+            with under(own), under(settings()):
+                return 2 * x
+
+        for transformed in (jax.jit(function), jax.grad(function)):
+            assert transformed(1.0) == 2
+        assert jax.vmap(function)(jnp.ones(2)).tolist() == [2, 2]
+    with under(own):
+        assert settings() == own
 
 
 def test_a_mesh_is_told_as_what_is_new():

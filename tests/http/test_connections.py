@@ -127,13 +127,15 @@ def test_a_client_that_does_not_read_its_answers_is_dropped(requests):
 
 def test_a_client_that_reads_slowly_has_its_whole_answer():
     async def main():
-        async with serving(most=10, limit_s=0.4) as connect:
+        async with serving(most=10, limit_s=2.0) as connect:
             reader, writer = await connect()
             writer.write(GET % b"large")
             await reader.readuntil(b"\r\n\r\n")
-            for _ in range(16):  # three times the limit, in all
-                assert len(await reader.readexactly(LARGE // 16)) == LARGE // 16
-                await asyncio.sleep(0.08)
+            left = LARGE
+            for _ in range(28):  # more than three times the limit, at 400 KB/s
+                left -= len(await reader.readexactly(100_000))
+                await asyncio.sleep(0.25)
+            assert len(await reader.readexactly(left)) == left
 
     asyncio.run(main())
 
@@ -238,6 +240,43 @@ def test_a_log_that_nobody_reads_holds_nobody():
     assert numbers == sorted(numbers) and 100 <= len(numbers) < 1000
     assert len(numbers) + sum(dropped) == 1000
     assert len(text.splitlines()) == len(numbers) + len(dropped)
+
+
+def test_a_line_that_cannot_be_told_raises_nothing_where_it_is_logged():
+    stream = io.StringIO()
+    handler = LogThread(stream)
+    for message, arguments in [("%d items", ("x",)), ("%s", (Untold(),)), ("two", ())]:
+        values = {"name": "lib", "msg": message, "args": arguments}
+        handler.handle(logging.makeLogRecord(values))
+    assert handler.wait(30)
+    assert stream.getvalue().splitlines() == [
+        "a line of lib cannot be written: TypeError",
+        "a line of lib cannot be written: RuntimeError",
+        "two",
+    ]
+
+
+class Untold:
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are of POSIX")
+def test_a_fork_writes_a_log_of_its_own(tmp_path):
+    code = (
+        "import logging, os, sys; from edbatch.http.log_thread import LogThread;"
+        "handler = LogThread(sys.stderr);"
+        "handler.handle(logging.makeLogRecord({'msg': 'parent'}));"
+        "assert handler.wait(30); child = os.fork();"
+        "name = 'parent' if child else 'child';"
+        "handler.handle(logging.makeLogRecord({'msg': name}));"
+        "assert handler.wait(30); child and os.waitpid(child, 0)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    lines = [each for each in found.stderr.splitlines() if each in ("child", "parent")]
+    assert sorted(lines) == ["child", "parent", "parent"]  # JAX warns of forks, too
 
 
 def test_a_log_whose_reader_has_ended_holds_nobody():
