@@ -12,16 +12,25 @@ PARAMS = make_params()
 def loss_of(batched, seen):
     def loss(params, plan):
         parts = jax.tree.leaves(plan, is_leaf=lambda each: hasattr(each, "shape"))
-        seen.append(tier_of(parts[0]))
+        note_tier(seen, parts[0])
         hidden, _ = batched.apply(params, plan)
         return (hidden**2).sum()
 
     return loss
 
 
+def note_tier(seen, plan):
+    """Adds the tier of a plan that is traced, unless it is to be compared only."""
+    if not options_of(plan).again:
+        seen.append(tier_of(plan))
+
+
+def options_of(plan):
+    return getattr(plan, "shards", plan).shape.program.options
+
+
 def tier_of(plan):
-    program = getattr(plan, "shards", plan).shape.program
-    return program.options.tier
+    return options_of(plan).tier
 
 
 def run_until_fine(function, *args):

@@ -27,6 +27,11 @@ def jit(
     both agree within rounding. Functions whose arguments hold no plan are compiled as
     by `jax.jit`.
 
+    As with `jax.jit`, what the function reads beside its arguments (a global variable,
+    one of a function around it, an attribute) keeps the value that it had at the first
+    call. Where such a variable has changed by the time the fine program is made, the
+    coarse one stays and a warning is logged: pass what changes as an argument.
+
     Args:
         function: The function, such as a step of training that calls `apply` of a
             batched function and `jax.grad`; plans may stand anywhere in its arguments.
@@ -81,4 +86,5 @@ def jit(
         StaticArguments.of(function, static_argnums, static_argnames),
         {name: each for name, each in donated.items() if each is not None},
         tiers,
+        reads_variables=True,
     )

@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from edbatch.compilation.first_trace import FirstTrace
 from edbatch.compilation.record import Runs
 from edbatch.compilation.settings import REFINE_AFTER
 from edbatch.compilation.signature import Key
@@ -31,6 +32,8 @@ class Programs:
         refine_after: Runs of the coarse one before the fine one is asked for.
         only_coarse: Whether the plans name the coarse tier themselves: there is one
             program, in `fine`, which is a coarse one.
+        first_trace: What the coarse one was traced to, until the fine one is there,
+            where the function may read variables that change.
     """
 
     key: Key
@@ -44,6 +47,7 @@ class Programs:
     ended_coarse: bool = False
     refine_after: int = REFINE_AFTER
     only_coarse: bool = False
+    first_trace: FirstTrace | None = None
 
     @property
     def is_fine(self) -> bool:

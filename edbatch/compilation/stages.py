@@ -60,6 +60,7 @@ def compile_stages(
     kwargs: dict[str, Any],
     record: Compilation,
     *,
+    at_traced: Callable[[Any], None] = lambda _: None,
     at_compiler: Callable[[bool], None] = lambda _: None,
     at_lowered: Callable[[Any], None] = lambda _: None,
     note: str | None = None,
@@ -71,6 +72,8 @@ def compile_stages(
         args: Arguments of the signature, abstract or not, static ones among them.
         kwargs: Those by keyword.
         record: The record, which is filled in.
+        at_traced: Is given the trace, as JAX returns it; compilation ends with what it
+            raises.
         at_compiler: Is told when XLA's compiler begins, and when it is done.
         at_lowered: Is given the lowered program; compilation ends with what it raises.
         note: The name under which to note that the program is in the persistent cache.
@@ -84,6 +87,7 @@ def compile_stages(
             clock = time.perf_counter()
             traced = jitted.trace(*args, **kwargs)
             record.trace_s = time.perf_counter() - clock
+            at_traced(traced)
             lowered = traced.lower()
             record.lower_s = time.perf_counter() - clock - record.trace_s
             at_lowered(lowered)

@@ -111,5 +111,33 @@ def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
     return run
 
 
+def run_again(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function for another trace of the coarse tier.
+
+    JAX keeps what functions of `jax.jit` inside of it were traced to, for plans that it
+    has met; these are others to it.
+
+    Args:
+        function: A function of plans.
+
+    Returns:
+        A new function with the same arguments.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree.map(_as_another, (args, kwargs), is_leaf=_is_plan)
+        return function(*args, **kwargs)
+
+    return run
+
+
+def _as_another(part: Any) -> Any:
+    """Of a plan, the coarse one, as one that JAX has not met."""
+    if hasattr(type(part), "traced_again"):
+        return part.traced_again()
+    return part.in_tier("coarse") if _is_plan(part) else part
+
+
 def _is_plan(part: object) -> bool:
     return hasattr(type(part), "in_tier")

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from edbatch.cell.jaxpr import is_staging, is_tracing
+from edbatch.compilation.first_trace import FirstTrace
 from edbatch.compilation.kept_fine import (
     check_note,
     is_large,
@@ -55,6 +56,7 @@ from edbatch.compilation.tier import (
     has_other_tier,
     in_tier,
     names_coarse,
+    run_again,
     run_in_tier,
 )
 from edbatch.compilation.worker import WORKER, Pending, Work
@@ -86,6 +88,8 @@ class TieredFunction:
             in place of a call. JAX traces a function with a rule of differentiation
             once without and once with it where a call stands around it.
         keeps_coarse: Whether coarse programs stay when fine ones replace them.
+        reads_variables: Whether the function is a user's, which may read variables
+            that change; the fine program is compiled only if they have not.
         advice: What to do where `set_stance` forbids to compile.
     """
 
@@ -99,6 +103,7 @@ class TieredFunction:
         *,
         inlined: bool = False,
         keeps_coarse: bool = False,
+        reads_variables: bool = False,
         advice: str = _ADVICE,
     ) -> None:
         self._function = function
@@ -112,6 +117,7 @@ class TieredFunction:
         self._name = name or name_of(function)
         self._inlined = inlined
         self._keeps_coarse = keeps_coarse
+        self._reads_variables = reads_variables
         self._advice = advice
         self._inner: Any = jax.jit(function, **self._options)
         self._jitted: dict[tuple[tuple[str, Any], ...], Any] = {(): self._inner}
@@ -375,7 +381,14 @@ class TieredFunction:
             ):
                 return
             coarse = self._coarse(args, kwargs)
-            record = self._compile(programs, "coarse", coarse, args, kwargs)
+
+            def remember(traced: Any) -> None:
+                if self._reads_variables:
+                    programs.first_trace = FirstTrace(traced)
+
+            record = self._compile(
+                programs, "coarse", coarse, args, kwargs, at_traced=remember
+            )
             if in_background and record.from_cache:
                 programs.refine_after = READ_AFTER
             if programs.is_fine:  # a warm-up was quicker
@@ -442,8 +455,27 @@ class TieredFunction:
                 programs.coarse, programs.ended_coarse = coarse, True
                 return
             fine = self._fine(args, kwargs)
-            self._compile(programs, "fine", fine, args, kwargs, background=background)
-        programs.fine = fine
+            compared = []
+
+            def compare(_: Any = None) -> None:
+                first = programs.first_trace
+                if first is None or first in compared:
+                    return
+                again = jax.jit(run_again(self._function), **self._options)
+                first.check(again.trace(*args, **kwargs))
+                compared.append(first)
+
+            self._compile(
+                programs,
+                "fine",
+                fine,
+                args,
+                kwargs,
+                background=background,
+                at_traced=compare,
+            )
+            compare()  # with the trace of a call that came meanwhile
+        programs.fine, programs.first_trace = fine, None
         if not self._keeps_coarse:
             programs.coarse = None
 
@@ -456,6 +488,7 @@ class TieredFunction:
         kwargs: dict[str, Any],
         *,
         background: bool = False,
+        at_traced: Callable[[Any], None] = lambda _: None,
     ) -> Compilation:
         tier = "coarse" if programs.only_coarse else tier
         record = keep(
@@ -464,7 +497,7 @@ class TieredFunction:
             )
         )
         note = note_name(self._name, programs.text, tier)
-        told = {}
+        told: dict[str, Callable[[Any], None]] = {"at_traced": at_traced}
         if background:
             reads = is_noted(note)
             told["at_compiler"] = functools.partial(WORKER.at_compiler, reads=reads)

@@ -142,6 +142,10 @@ class Plan:
         """
         return self._with_options(tier=tier)
 
+    def traced_again(self) -> "Plan":
+        """Returns the plan for the coarse tier, as one that JAX has not met before."""
+        return self._with_options(tier="coarse", again=True)
+
     def without_keys(self) -> "Plan":
         """Returns the plan whose cells run with the default of their key."""
         return self._with_options(with_keys=False)

@@ -108,6 +108,10 @@ class ShardedPlan:
         shards = self.shards.in_tier(tier)
         return self if shards is self.shards else replace(self, shards=shards)
 
+    def traced_again(self) -> "ShardedPlan":
+        """Returns the plan for another trace; see `Plan.traced_again`."""
+        return replace(self, shards=self.shards.traced_again())
+
     def compiler_options(self) -> dict[str, Option]:
         """Returns the options of XLA for the program of its tier."""
         return self.shards.compiler_options()

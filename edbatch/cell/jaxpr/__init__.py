@@ -12,6 +12,8 @@ public. They use `Var`, `Literal` and `JaxprEqn` as types, the `invars`, `outvar
 `effects` of an equation, and the functions below for everything else.
 """
 
+from edbatch.cell.jaxpr.comparison import changeable_constants as changeable_constants
+from edbatch.cell.jaxpr.comparison import same_operations as same_operations
 from edbatch.cell.jaxpr.control_flow import Scan as Scan
 from edbatch.cell.jaxpr.control_flow import While as While
 from edbatch.cell.jaxpr.control_flow import read_branches as read_branches

@@ -1,0 +1,162 @@
+"""Whether two traces of one function are of the same operations.
+
+A function that is traced twice, with arguments of the same shapes, differs where it
+reads something else than its arguments and that has changed: another number, array or
+branch. Functions among the parameters of equations (rules, callbacks) are new ones in
+each trace and say nothing.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from edbatch.cell.jaxpr.equation import (
+    Atom,
+    dtype_of,
+    literal_key,
+    name_of,
+    shape_of,
+)
+from edbatch.cell.jaxpr.function_body import Body, as_body, inner_bodies
+from edbatch.cell.jaxpr.internals import Literal, Var
+
+
+def same_operations(one: Body, other: Body) -> bool:
+    """Tells whether two functions have the same operations and constants.
+
+    Args:
+        one: A function.
+        other: Another, whose variables may have other names.
+
+    Returns:
+        Whether they compute the same, but for functions that equations call back.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from edbatch.cell.jaxpr import trace
+        >>> def traced(scale):
+        ...     return trace(lambda x: scale * x, jnp.ones(2))[0]
+        >>> [same_operations(traced(2.0), traced(each)) for each in (2.0, 3.0)]
+        [True, False]
+    """
+    return _Comparison().bodies(one, other)
+
+
+def changeable_constants(body: Body) -> tuple[bytes, ...]:
+    """Describes the constants that can be changed in place: NumPy's arrays.
+
+    Args:
+        body: A function.
+
+    Returns:
+        A hash of the content of each, of functions that it calls, too.
+    """
+    found = [
+        hashlib.blake2b(np.asarray(each).tobytes()).digest()
+        for each in body.constants.values()
+        if _is_array(each) and not isinstance(each, jax.Array)
+    ]
+    for eqn in body.equations:
+        for inner in inner_bodies(eqn):
+            found += changeable_constants(inner)
+    return tuple(found)
+
+
+class _Comparison:
+    """Compares two functions; pairs that were found to be the same are known."""
+
+    def __init__(self) -> None:
+        self._same: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def bodies(self, one: Body, other: Body) -> bool:
+        places: dict[Var, Var] = {}
+
+        def defined(own: Any, others: Any) -> bool:
+            if len(own) != len(others):
+                return False
+            places.update(zip(own, others, strict=True))
+            return all(_same_type(*pair) for pair in zip(own, others, strict=True))
+
+        def read(own: Any, others: Any) -> bool:
+            return len(own) == len(others) and all(
+                _same_atom(*pair, places) for pair in zip(own, others, strict=True)
+            )
+
+        return (
+            defined(one.inputs, other.inputs)
+            and defined([*one.constants], [*other.constants])
+            and self.values([*one.constants.values()], [*other.constants.values()])
+            and len(one.equations) == len(other.equations)
+            and all(
+                name_of(own) == name_of(another)
+                and read(own.invars, another.invars)
+                and self.values(own.params, another.params)
+                and defined(own.outvars, another.outvars)
+                for own, another in zip(one.equations, other.equations, strict=True)
+            )
+            and read(one.outputs, other.outputs)
+        )
+
+    def values(self, one: Any, other: Any) -> bool:
+        """Compares constants, or parameters of equations."""
+        if one is other or (id(one), id(other)) in self._same:
+            return True
+        body, others = as_body(one), as_body(other)
+        if body is not None and others is not None:
+            same = self.bodies(body, others)
+            if same:
+                self._same[id(one), id(other)] = one, other  # and keeps them
+            return same
+        if _is_array(one) and _is_array(other):
+            return _same_array(one, other)
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, Mapping):
+            own, its = [*one.values()], [*other.values()]
+            return [*one] == [*other] and self.values(own, its)
+        if isinstance(one, tuple | list):
+            return len(one) == len(other) and all(map(self.values, one, other))
+        if dataclasses.is_dataclass(one) and not isinstance(one, type):
+            return self.values(_fields(one), _fields(other))
+        return _has_no_value(one) or bool(one == other)
+
+
+def _fields(record: Any) -> list[Any]:
+    return [getattr(record, each.name, None) for each in dataclasses.fields(record)]
+
+
+def _has_no_value(value: Any) -> bool:
+    """Whether it is a function, or equal to nothing but itself."""
+    is_function = callable(value) or hasattr(value, "call_wrapped")
+    *classes, _ = type(value).__mro__
+    return is_function or not any("__eq__" in vars(each) for each in classes)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of NumPy or JAX, or what JAX wraps one of NumPy in."""
+    return isinstance(value, jax.Array) or hasattr(value, "__array__")
+
+
+def _same_array(one: Any, other: Any) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+        one, other = jax.random.key_data(one), jax.random.key_data(other)
+    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def _same_type(one: Atom, other: Atom) -> bool:
+    return shape_of(one) == shape_of(other) and dtype_of(one) == dtype_of(other)
+
+
+def _same_atom(one: Atom, other: Atom, places: dict[Var, Var]) -> bool:
+    if isinstance(one, Literal) or isinstance(other, Literal):
+        if not (isinstance(one, Literal) and isinstance(other, Literal)):
+            return False
+        return _same_type(one, other) and literal_key(one) == literal_key(other)
+    return places.get(one) is other

@@ -1,0 +1,44 @@
+"""What a user's function was first traced to, to see whether it is still the same.
+
+A function may read variables beside its arguments: globals, closures, attributes.
+`jax.jit` keeps the values of the first call for a signature. Here the coarse program
+does, and the fine one is traced later, when a variable may have another value. Then the
+program must not be swapped in: results would change at a moment that nobody chose.
+"""
+
+from typing import Any
+
+from edbatch.cell.jaxpr import body_of, changeable_constants, same_operations
+from edbatch.errors import CompilationError
+
+
+class FirstTrace:
+    """The trace that a coarse program was compiled from.
+
+    Args:
+        traced: As ``jax.jit(function).trace`` returns it.
+    """
+
+    def __init__(self, traced: Any) -> None:
+        self._body = body_of(traced.jaxpr)
+        self._constants = changeable_constants(self._body)
+
+    def check(self, again: Any) -> None:
+        """Compares a later trace with this one.
+
+        Args:
+            again: The trace of the same function with the same arguments.
+
+        Raises:
+            CompilationError: It is of other operations or constants.
+        """
+        body = body_of(again.jaxpr)
+        if same_operations(self._body, body) and (
+            changeable_constants(self._body) == self._constants
+        ):
+            return
+        raise CompilationError(
+            "the function reads a variable that has changed since its first call, or"
+            " does not do the same each time; its first values stay, as with jax.jit;"
+            " pass what changes as an argument, or make another function with eb.jit"
+        )

@@ -1,0 +1,198 @@
+"""What a function of `eb.jit` reads beside its arguments stays as at its first call."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tiered_runs import PARAMS, records_of, run_until_fine
+from trees import assert_equal, sample_trees
+
+import edbatch as eb
+from edbatch.compilation.settings import REFINE_AFTER
+from edbatch.errors import CompilationError
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+CHANGED = "reads a variable that has changed since its first call"
+
+
+class Read:
+    """What the functions below read."""
+
+    scale = 2.0
+    add = False
+    array = np.ones((1, 4), np.float32)
+
+
+@pytest.fixture
+def read():
+    return Read()
+
+
+def change_number(read):
+    read.scale = 3.0
+
+
+def change_branch(read):
+    read.add = True
+
+
+def change_array(read):
+    read.array = read.array + 1
+
+
+def change_array_in_place(read):
+    read.array[0, 1] = 5
+
+
+CHANGES = [change_number, change_branch, change_array, change_array_in_place]
+
+
+def loss_of(batched, read):
+    """A loss that reads all of them."""
+
+    def loss(params, plan):
+        hidden, _ = batched.apply(params, plan)
+        total = read.scale * (hidden * read.array).sum()
+        return total + 1 if read.add else total
+
+    return loss
+
+
+def slope_of(batched, read):
+    return jax.grad(loss_of(batched, read))
+
+
+def inner_of(batched, read):
+    """In a function that JAX keeps the trace of, since it is compiled itself."""
+    inner = jax.jit(loss_of(batched, read))
+    return lambda params, plan: inner(params, plan) + 1
+
+
+MAKERS = [loss_of, slope_of, inner_of]
+
+
+def runs_until_asked(function, *args):
+    return [function(*args) for _ in range(REFINE_AFTER - 1)]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("maker", MAKERS)
+def test_the_first_values_stay(auto, batched, plan, read, maker, change, caplog):
+    read.array = np.ones((1, 4), np.float32)
+    function = eb.jit(maker(batched, read))
+    before = runs_until_asked(function, PARAMS, plan)
+    change(read)
+    before.append(function(PARAMS, plan))  # asks for the fine program
+    assert eb.wait_for_compilations(120)
+    for _ in range(3):
+        assert_equal(function(PARAMS, plan), before[0])
+    assert_equal(before[-1], before[0])
+    *_, last = records_of(function.__qualname__)
+    assert (last.tier, last.state) == ("fine", "failed")
+    [message] = [each.getMessage() for each in caplog.records]
+    assert CHANGED in message and "pass what changes as an argument" in message
+    with pytest.raises(CompilationError, match=CHANGED):
+        function.warm_up(PARAMS, plan)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_an_equal_array_is_no_change(auto, batched, plan, read, maker):
+    function = eb.jit(maker(batched, read))
+    before = runs_until_asked(function, PARAMS, plan)
+    read.array = jnp.array(read.array) if maker is loss_of else read.array.copy()
+    function(PARAMS, plan)
+    assert eb.wait_for_compilations(120)
+    assert_equal(function(PARAMS, plan), before[0])
+    assert records_of(function.__qualname__)[-1].state == "finished"
+
+
+def test_a_call_while_the_program_is_compiled_ahead(auto, batched, plan, read):
+    """The call's values count, if the program has others."""
+    function = eb.jit(loss_of(batched, read))
+    function.warm_up(PARAMS, plan)
+    change_number(read)
+    expected = 2.0 * jax.jit(loss_of(batched, read))(PARAMS, plan) / 3.0
+    assert_equal(function(PARAMS, plan), expected)
+
+
+def steps(batched, read):
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+    state = optimizer.init(PARAMS)
+
+    def step(params, plan):
+        value, slope = jax.value_and_grad(loss_of(batched, read))(params, plan)
+        updates, _ = optimizer.update(slope, state, params)
+        return optax.apply_updates(params, updates), value
+
+    return step
+
+
+def rules(batched, read):
+    """Rules of differentiation, loops, branches, keys, callbacks and NaN."""
+
+    @jax.custom_vjp
+    def twice(x):
+        return 2 * x
+
+    twice.defvjp(lambda x: (2 * x, x), lambda x, g: (2 * g,))
+    key = jax.random.key(3)
+
+    def function(params, plan):
+        hidden, _ = batched.apply(params, plan)
+        x = jax.nn.relu(twice(hidden)) + jax.random.normal(key, hidden.shape)
+        x = jax.lax.cond(x.sum() > 0, lambda x: x, lambda x: -x, x)
+        x, _ = jax.lax.scan(lambda x, _: (jnp.sin(x), None), x, None, length=3)
+        x = jax.checkpoint(jnp.tanh)(jax.vmap(jnp.square)(x))
+        x = jnp.linalg.solve(jnp.eye(x.shape[1]) * 2, x.T).T
+        x = jax.lax.while_loop(lambda x: x.sum() > 1e3, lambda x: x / 2, x)
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        x = jax.pure_callback(lambda x: np.asarray(x) + 1, shape, x)
+        jax.debug.callback(lambda x: None, x)
+        return jnp.where(jnp.isnan(x), jnp.nan, x).sum()
+
+    return function
+
+
+def slopes_of_rules(batched, read):
+    def function(params, plan):
+        hidden, _ = batched.apply(params, plan)
+        return jnp.linalg.norm(jax.nn.gelu(jax.nn.relu(hidden))) + jnp.inf * 0
+
+    return jax.value_and_grad(function)
+
+
+@pytest.mark.parametrize("maker", [*MAKERS, steps, rules, slopes_of_rules])
+def test_what_stays_the_same_is_refined(auto, batched, plan, read, maker, caplog):
+    function = eb.jit(maker(batched, read))
+    coarse, fine = run_until_fine(function, PARAMS, plan)
+    *_, last = records_of(function.__qualname__)
+    assert (last.tier, last.state, last.runs) == ("fine", "finished", 1)
+    assert_equal(coarse[0], fine)
+    assert not caplog.records
+
+
+@pytest.mark.devices
+def test_of_two_devices(auto, batched, plan, read):
+    sharded = batched.sharded()
+    plan = sharded.plan(sample_trees(0, 7))
+    function = eb.jit(loss_of(sharded, read))
+    before = runs_until_asked(function, PARAMS, plan)
+    change_number(read)
+    function(PARAMS, plan)
+    assert eb.wait_for_compilations(120)
+    assert_equal(function(PARAMS, plan), before[0])
+
+
+def test_functions_without_plans_and_of_one_tier_are_traced_once(plan, batched, read):
+    traced = []
+
+    def function(params, plan):
+        traced.append(1)
+        return loss_of(batched, read)(params, plan)
+
+    compiled = eb.jit(function, tiers="fine")
+    for _ in range(5):
+        compiled(PARAMS, plan)
+    assert len(traced) == 1
