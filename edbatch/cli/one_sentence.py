@@ -1,5 +1,6 @@
 """Errors of commands: one sentence on stderr and exit code 2, no traceback."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -167,4 +168,9 @@ def _sentence(error: Exception) -> str:
         return f"{message}; see '{command} --help'"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used: {error.strerror}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"the command's output cannot be written ({error.strerror}); make room, or"
+            " write it to another place"
+        )
     return str(error)

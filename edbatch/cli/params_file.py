@@ -39,7 +39,7 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Writes named arrays as `.npz`, as a whole."""
 
     def write(beside: Path) -> None:
-        with open(beside, "xb") as file:  # savez would append a suffix to a name
+        with open(beside, "wb") as file:  # savez would append a suffix to a name
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     write_whole(path, write)

@@ -204,7 +204,8 @@ def serve(
 
     POST /v1/run takes {"input": ...}; /schema says what an input is, / is a page to
     look at, /metrics is for Prometheus, /healthz and /readyz for whoever supervises.
-    SIGTERM and Ctrl-C answer what was taken, then end; a second one ends at once.
+    SIGTERM, SIGHUP and Ctrl-C answer what was taken, then end; a second one ends at
+    once.
 
     Example: edbatch serve --model my_service:service --params trained.npz
 

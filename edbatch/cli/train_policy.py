@@ -12,6 +12,7 @@ from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.train_serving import train_serving
 from edbatch.cli.training_options import LogOptions, TrainingOptions
 from edbatch.ctrl_c import EXIT_INTERRUPTED
+from edbatch.errors import EdbatchError
 
 if TYPE_CHECKING:
     from edbatch.cli.task import Task
@@ -171,7 +172,13 @@ def train_policy(
         record = policy.training
         assert record is not None, "train_policy keeps a record"
         if out is not None and checkpoint is not None:
-            policy.save(out)
+            try:
+                policy.save(out)
+            except EdbatchError as error:
+                raise CommandError(
+                    f"{error}, and move {checkpoint} beside that one for --resume,"
+                    " which goes on from what was found"
+                ) from error
             if record.stopped != "interrupted":
                 checkpoint.unlink(missing_ok=True)
     _report(policy, record, reported, task.description, out, json=json)

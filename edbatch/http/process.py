@@ -1,6 +1,6 @@
 """The process of a server: its socket, its signals, and how it ends.
 
-The first SIGTERM or SIGINT drains: the server is not ready at once, refuses new
+The first SIGTERM, SIGINT or SIGHUP drains: the server is not ready at once, refuses new
 requests, and answers those that it took; then the process ends. A second one ends it at
 once.
 """
@@ -149,7 +149,10 @@ class Process:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
+        signals = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+            signals.append(signal.SIGHUP)
+        for each in signals:
             loop.add_signal_handler(each, self._on_signal, each)
         loop.set_exception_handler(self._on_problem)
         host, port = self._socket.getsockname()[:2]

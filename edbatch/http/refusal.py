@@ -87,9 +87,10 @@ def refusal_of(error: Exception) -> Refusal:
 
 def shutting_down() -> Refusal:
     """Returns the refusal of a server that is about to end."""
-    return retry_later(
+    return Refusal(
         503,
         "shutting_down",
         "the server is shutting down and takes no more requests; send it to"
         " another one",
+        {"Retry-After": _RETRY_S, "Connection": "close"},
     )

@@ -20,9 +20,18 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         write: Writes to the path that it is given, whose suffix is that of `path`.
 
     Raises:
-        OSError: It cannot be written; nothing has changed then.
+        OSError: It cannot be written, with its name; nothing has changed then.
     """
-    target = Path(os.path.realpath(path))
+    try:
+        _write(Path(os.path.realpath(path)), write)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # Of a full disk Python does not say which file it was.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write(target: Path, write: Callable[[Path], object]) -> None:
     if target.is_char_device() or target.is_fifo():
         write(target)
         return

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.progress import Progress
@@ -196,3 +197,23 @@ def test_resuming_without_a_checkpoint_is_said_before_the_work(
     assert_fails(r"no such file; start it without --resume", *resumed)
     out.write_text("{}")
     assert_fails(r"lattice.json is there, so that training has ended", *resumed)
+
+
+def test_a_policy_that_cannot_be_saved_leaves_what_was_found(
+    assert_fails, edbatch, tmp_path, monkeypatch
+) -> None:
+    out, other = tmp_path / "out.json", tmp_path / "other" / "out.json"
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("edbatch.policies.files.json_file.write_whole", refuse)
+        assert_fails(
+            rf"name another, and move .*{out.name}\.checkpoint beside that one",
+            *(*LATTICES, "--out", out),
+        )
+    other.parent.mkdir()
+    Path(f"{out}.checkpoint").rename(f"{other}.checkpoint")
+    assert edbatch(*LATTICES, "--out", other, "--resume").exit_code == 0
+    assert other.exists()

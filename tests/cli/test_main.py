@@ -168,6 +168,19 @@ def test_an_unreadable_file_is_named(
     )
 
 
+def test_a_full_disk_without_a_name(
+    assert_fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("edbatch.cli.workloads.print_json", refuse)
+    assert_fails(
+        r"output cannot be written \(No space left on device\); make room",
+        *("workloads", "--json"),
+    )
+
+
 def test_help_does_not_wait_for_what_commands_need() -> None:
     code = (
         "import sys; from edbatch.cli import main;"

@@ -226,6 +226,17 @@ def test_parameters_that_would_be_others_are_refused(array, leaf):
         fill(shape, {"w": array}, Path("params.npz"))
 
 
+def test_a_device_is_written_to(edbatch) -> None:
+    edbatch("run", "--workload", "tree-lstm", *SMALL, "--out", "/dev/null")
+
+
+def test_a_full_disk_is_told_with_the_file(assert_fails) -> None:
+    assert_fails(
+        "/dev/full cannot be used: No space left on device",
+        *("run", "--workload", "tree-lstm", *SMALL, "--out", "/dev/full"),
+    )
+
+
 def test_parameters_in_a_folder_are_no_file(assert_fails, tmp_path: Path) -> None:
     arguments = ("run", "--workload", "tree-lstm", "--params", tmp_path)
     assert_fails("is no regular file; check the name", *arguments)

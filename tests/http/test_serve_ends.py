@@ -139,11 +139,30 @@ def test_a_full_server_refuses_and_drains_with_a_limit(serve):
     assert server.get("/healthz")[0] == 200
     status, headers, text = server.request("POST", "/v1/run", body, JSON)
     assert (status, headers["retry-after"]) == (503, "1")
+    assert headers["connection"] == "close"  # not to be reused and then cut off
     assert server.wait() == 1  # something was left
     for each in threads:
         each.join()
     assert [status for status, _ in answers] == [503, 503]
     assert "requests without an answer" in [each["message"] for each in server.log()]
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_is_closed(serve, ignored):
+    """Drains, unless it is ignored, as below nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if ignored else None
+    try:
+        server = serve("--model", "served_jobs:cold")
+    finally:
+        if ignored:
+            signal.signal(signal.SIGHUP, before)
+    body = json.dumps({"input": {"words": [1]}})
+    server.send_signal(signal.SIGHUP)
+    if ignored:
+        assert server.request("POST", "/v1/run", body, JSON)[0] == 200
+        server.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert "SIGTERM" if ignored else "SIGHUP" in server.errors.read_text()
 
 
 def test_a_second_signal_ends_at_once(serve):
