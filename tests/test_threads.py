@@ -33,8 +33,8 @@ def many_types(params, seed):
     rng = np.random.default_rng(seed)
     values = [1.0]
     for _ in range(5):
-        values.append(scaled(params, values[-1], int(rng.integers(60))))
-    return with_more_slots(params, values[: rng.integers(2, 6)], int(rng.integers(9)))
+        values.append(scaled(params, values[-1], int(rng.integers(20))))
+    return with_more_slots(params, values[: rng.integers(2, 5)], int(rng.integers(3)))
 
 
 def of_many_types(**options):
