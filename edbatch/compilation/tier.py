@@ -111,32 +111,31 @@ def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
     return run
 
 
-def run_again(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function for another trace of the coarse tier.
+def run_again(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
+    """Returns a function for another trace in a tier.
 
     JAX keeps what functions of `jax.jit` inside of it were traced to, for plans that it
     has met; these are others to it.
 
     Args:
         function: A function of plans.
+        tier: The tier.
 
     Returns:
         A new function with the same arguments.
     """
 
+    def another(part: Any) -> Any:
+        return part.traced_again() if hasattr(type(part), "traced_again") else part
+
+    run = run_in_tier(function, tier)
+
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = jax.tree.map(_as_another, (args, kwargs), is_leaf=_is_plan)
-        return function(*args, **kwargs)
+    def run_others(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = jax.tree.map(another, (args, kwargs), is_leaf=_is_plan)
+        return run(*args, **kwargs)
 
-    return run
-
-
-def _as_another(part: Any) -> Any:
-    """Of a plan, the coarse one, as one that JAX has not met."""
-    if hasattr(type(part), "traced_again"):
-        return part.traced_again()
-    return part.in_tier("coarse") if _is_plan(part) else part
+    return run_others
 
 
 def _is_plan(part: object) -> bool:

@@ -455,15 +455,13 @@ class TieredFunction:
                 programs.coarse, programs.ended_coarse = coarse, True
                 return
             fine = self._fine(args, kwargs)
-            compared = []
+            first, its_own = programs.first_trace, []
 
-            def compare(_: Any = None) -> None:
-                first = programs.first_trace
-                if first is None or first in compared:
-                    return
-                again = jax.jit(run_again(self._function), **self._options)
-                first.check(again.trace(*args, **kwargs))
-                compared.append(first)
+            def check(traced: Any) -> None:
+                if first is not None:
+                    self._check_same(first, "coarse", args, kwargs)
+                elif self._reads_variables:
+                    its_own.append(FirstTrace(traced))
 
             self._compile(
                 programs,
@@ -472,12 +470,26 @@ class TieredFunction:
                 args,
                 kwargs,
                 background=background,
-                at_traced=compare,
+                at_traced=check,
             )
-            compare()  # with the trace of a call that came meanwhile
+            if first is None and programs.first_trace is not None:
+                # A call came meanwhile: both were traced from what is there now.
+                self._check_same(programs.first_trace, "coarse", args, kwargs)
+                self._check_same(its_own[0], "fine", args, kwargs)
         programs.fine, programs.first_trace = fine, None
         if not self._keeps_coarse:
             programs.coarse = None
+
+    def _check_same(
+        self,
+        first: FirstTrace,
+        tier: Tier,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Checks that the function is traced to what it was traced to before."""
+        again = jax.jit(run_again(self._function, tier), **self._options)
+        first.check(again.trace(*args, **kwargs))
 
     def _compile(
         self,

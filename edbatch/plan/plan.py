@@ -143,8 +143,8 @@ class Plan:
         return self._with_options(tier=tier)
 
     def traced_again(self) -> "Plan":
-        """Returns the plan for the coarse tier, as one that JAX has not met before."""
-        return self._with_options(tier="coarse", again=True)
+        """Returns the plan as one that JAX has not met before, for another trace."""
+        return self._with_options(again=True)
 
     def without_keys(self) -> "Plan":
         """Returns the plan whose cells run with the default of their key."""

@@ -1,11 +1,13 @@
 """What a function of `eb.jit` reads beside its arguments stays as at its first call."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tiered_runs import PARAMS, records_of, run_until_fine
+from tiered_runs import PARAMS, options_of, records_of, run_until_fine, tier_of
 from trees import assert_equal, sample_trees
 
 import edbatch as eb
@@ -108,13 +110,45 @@ def test_an_equal_array_is_no_change(auto, batched, plan, read, maker):
     assert records_of(function.__qualname__)[-1].state == "finished"
 
 
-def test_a_call_while_the_program_is_compiled_ahead(auto, batched, plan, read):
-    """The call's values count, if the program has others."""
+def test_what_is_compiled_ahead_has_the_values_of_then(auto, batched, plan, read):
     function = eb.jit(loss_of(batched, read))
+    expected = jax.jit(loss_of(batched, read))(PARAMS, plan)
     function.warm_up(PARAMS, plan)
     change_number(read)
-    expected = 2.0 * jax.jit(loss_of(batched, read))(PARAMS, plan) / 3.0
     assert_equal(function(PARAMS, plan), expected)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_call_while_a_program_is_compiled_ahead(
+    auto, batched, plan, read, changed, caplog
+):
+    """The program that is traced first is compiled last."""
+    traced, gate = threading.Event(), threading.Event()
+    loss = loss_of(batched, read)
+
+    def function(params, plan):
+        value = loss(params, plan)
+        if tier_of(plan) == "fine" and not options_of(plan).again:
+            traced.set()
+            assert gate.wait(60)
+        return value
+
+    function = eb.jit(function)
+    handle = function.warm_up_in_background(PARAMS, plan)
+    assert traced.wait(60)
+    if changed:
+        change_number(read)
+    coarse = function(PARAMS, plan)
+    gate.set()
+    assert eb.wait_for_compilations(120)
+    assert_equal(function(PARAMS, plan), coarse)
+    if changed:
+        with pytest.raises(CompilationError, match=CHANGED):
+            handle.wait()
+        assert len(caplog.records) == 1
+    else:
+        handle.wait()
+        assert not caplog.records
 
 
 def steps(batched, read):
