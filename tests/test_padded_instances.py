@@ -66,8 +66,12 @@ def test_random_sizes_share_programs_forward_and_gradient():
     batched = eb.batch(few, params=params, sizes=eb.Sizes(widths=(8,)))
     recordings = batched.record_all(TREES)
 
+    @jax.jit  # one program for each size, where JAX would compile each operation
+    def sum_of_squares(hidden):
+        return jnp.sum(hidden**2)
+
     def loss(params, chosen):
-        return jnp.sum(batched(params, chosen)[0] ** 2)
+        return sum_of_squares(batched(params, chosen)[0])
 
     for call in (batched, jax.grad(loss)):
         before = batched.compiles

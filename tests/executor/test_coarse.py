@@ -1,4 +1,7 @@
-"""Coarse programs run the streams of fine ones: the same numbers from fewer bodies."""
+"""Coarse programs run the streams of fine ones: the same numbers from fewer bodies.
+
+Ready workloads in both tiers are in `models/test_batched.py`.
+"""
 
 import functools
 
@@ -27,7 +30,6 @@ from edbatch.executor.arenas import new_arenas
 from edbatch.executor.coarse import type_loops
 from edbatch.executor.loops import Loops
 from edbatch.executor.program import CompileOptions
-from edbatch.models import WORKLOADS, get_workload
 from edbatch.stream.loop import Loop, order_loops
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -91,18 +93,6 @@ def test_trees(options, coarse):
     trees = sample_trees(3, 9)
     assert_coarse(batched, trees)
     eb.verify(batched, make_tree_params(), trees)
-
-
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_workloads(name, coarse):
-    workload = get_workload(name, vocabulary_size=30)
-    params = workload.init_params(jax.random.key(0), hidden=4)
-    drawn = workload.sample(np.random.default_rng(1), 12)
-    # Short ones, but of several widths: their own calls take most of the time.
-    minibatch = sorted(drawn, key=lambda each: len([*workload.words(each)]))[1:5]
-    batched = eb.batch(workload.model, params=params, sizes=SIZES)
-    assert_coarse(batched, minibatch)
-    eb.verify(batched, params, minibatch)
 
 
 @pytest.mark.parametrize("widths", [(1, 3, 8), (4, 8)])

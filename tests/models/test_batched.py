@@ -9,11 +9,13 @@ import pytest
 import edbatch as eb
 from edbatch.data import Program, SpelledSentence, sample_tree
 from edbatch.data.programs import FUNCTIONS, pseudo_features
+from edbatch.executor.coarse import type_loops
 from edbatch.models import WORKLOADS, get_workload
 
 # These tests pay for compiles, not for rows.
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 SIZES = eb.Sizes(widths=(16,))
+PARTS = eb.Sizes(widths=(2, 6, 16))  # of which coarse programs make loops of two rows
 
 LSTMS = [
     f"{place}.{direction}"
@@ -45,12 +47,18 @@ def test_batched_equals_unbatched(name, options):
     instances = workload.sample(np.random.default_rng(1), 12)
     # Short ones, for fewer types to compile.
     instances = sorted(instances, key=lambda each: len([*workload.words(each)]))[1:4]
-    batched = eb.batch(workload.model, sizes=SIZES)
-    found = eb.verify(batched, random_params(workload, 7), instances)
-    assert found.instances == 3
-    assert found.max_output_error < 1e-5
-    assert found.max_gradient_error is not None
-    assert found.max_gradient_error < 1e-5
+    params = random_params(workload, 7)
+    fine = eb.batch(workload.model, sizes=SIZES)
+    coarse = eb.batch(workload.model, sizes=PARTS, params=params)
+    loops = coarse.plan(instances).in_tier("coarse").shape.program.loops
+    assert any(last - first > 1 for first, last, _ in type_loops(loops))
+    # One after the other, since the model of one instance is compiled for both.
+    for batched, tier in ((fine, "fine"), (coarse, "coarse")):
+        found = eb.verify(batched, params, instances, tier=tier)
+        assert found.instances == 3
+        assert found.max_output_error < 1e-5
+        assert found.max_gradient_error is not None
+        assert found.max_gradient_error < 1e-5
 
 
 def test_the_tagger_returns_a_ragged_list_of_logits():
