@@ -32,13 +32,23 @@ class FirstTrace:
         Raises:
             CompilationError: It is of other operations or constants.
         """
-        body = body_of(again.jaxpr)
-        if same_operations(self._body, body) and (
-            changeable_constants(self._body) == self._constants
-        ):
-            return
-        raise CompilationError(
-            "the function reads a variable that has changed since its first call, or"
-            " does not do the same each time; its first values stay, as with jax.jit;"
-            " pass what changes as an argument, or make another function with eb.jit"
-        )
+        self.check_constants()
+        if not same_operations(self._body, body_of(again.jaxpr)):
+            raise _changed()
+
+    def check_constants(self) -> None:
+        """Checks that arrays of NumPy among the constants are as they were.
+
+        Raises:
+            CompilationError: One was changed in place.
+        """
+        if changeable_constants(self._body) != self._constants:
+            raise _changed()
+
+
+def _changed() -> CompilationError:
+    return CompilationError(
+        "the function reads a variable that has changed since its first call, or it is"
+        " not traced to the same operations each time; the values of the first call"
+        " stay, as with jax.jit; pass what changes as an argument, or call eb.jit again"
+    )

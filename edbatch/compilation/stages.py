@@ -87,7 +87,9 @@ def compile_stages(
             clock = time.perf_counter()
             traced = jitted.trace(*args, **kwargs)
             record.trace_s = time.perf_counter() - clock
+            checked = time.perf_counter()
             at_traced(traced)
+            clock += time.perf_counter() - checked
             lowered = traced.lower()
             record.lower_s = time.perf_counter() - clock - record.trace_s
             at_lowered(lowered)

@@ -1,6 +1,7 @@
 """Plans among the arguments of a function, and the tier of programs that they name."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -10,6 +11,8 @@ import numpy as np
 from edbatch.target import Option, Target
 
 Tier = Literal["fine", "coarse"]
+
+_TRACES = itertools.count(1)
 
 
 def in_tier(tree: Any, tier: Tier) -> Any:
@@ -111,31 +114,34 @@ def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
     return run
 
 
-def run_again(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
-    """Returns a function for another trace in a tier.
+def run_afresh(
+    function: Callable[..., Any], tier: Tier | None = None
+) -> Callable[..., Any]:
+    """Returns a function of which JAX has traced nothing, nor of what it calls.
 
-    JAX keeps what functions of `jax.jit` inside of it were traced to, for plans that it
-    has met; these are others to it.
+    JAX keeps what functions of `jax.jit` were traced to, for plans that it has met;
+    these are others to it. So each trace reads the variables of its moment.
 
     Args:
         function: A function of plans.
-        tier: The tier.
+        tier: The tier in which it runs plans; None for those that they name.
 
     Returns:
         A new function with the same arguments.
     """
+    number = next(_TRACES)
 
     def another(part: Any) -> Any:
-        return part.traced_again() if hasattr(type(part), "traced_again") else part
-
-    run = run_in_tier(function, tier)
+        return part.in_trace(number) if hasattr(type(part), "in_trace") else part
 
     @functools.wraps(function)
-    def run_others(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if tier is not None:
+            args, kwargs = in_tier((args, kwargs), tier)
         args, kwargs = jax.tree.map(another, (args, kwargs), is_leaf=_is_plan)
-        return run(*args, **kwargs)
+        return function(*args, **kwargs)
 
-    return run_others
+    return run
 
 
 def _is_plan(part: object) -> bool:

@@ -56,7 +56,7 @@ from edbatch.compilation.tier import (
     has_other_tier,
     in_tier,
     names_coarse,
-    run_again,
+    run_afresh,
     run_in_tier,
 )
 from edbatch.compilation.worker import WORKER, Pending, Work
@@ -161,6 +161,7 @@ class TieredFunction:
 
         Raises:
             Exception: What tracing the function raised.
+            CompilationError: It reads a variable that has changed since its first call.
 
         Example:
             >>> import edbatch as eb
@@ -370,8 +371,9 @@ class TieredFunction:
             self._check_stance(programs)
             if tiers == "fine":
                 fine = self._fine(args, kwargs)
-                self._compile(programs, "fine", fine, args, kwargs)
+                self._compile(programs, "fine", fine, args, kwargs, remembers=False)
                 programs.fine, programs.coarse = fine, None
+                programs.first_trace = None
                 return
             in_background = tiers == "auto" and self._reads_fine_later(programs)
             if (
@@ -381,19 +383,12 @@ class TieredFunction:
             ):
                 return
             coarse = self._coarse(args, kwargs)
-
-            def remember(traced: Any) -> None:
-                if self._reads_variables:
-                    programs.first_trace = FirstTrace(traced)
-
-            record = self._compile(
-                programs, "coarse", coarse, args, kwargs, at_traced=remember
-            )
+            record, first = self._compile(programs, "coarse", coarse, args, kwargs)
             if in_background and record.from_cache:
                 programs.refine_after = READ_AFTER
             if programs.is_fine:  # a warm-up was quicker
                 return
-            programs.coarse = coarse
+            programs.first_trace, programs.coarse = first, coarse
 
     def _reads_fine_later(self, programs: Programs) -> bool:
         """Whether both tiers are in the cache, and the fine one takes long to read."""
@@ -424,6 +419,12 @@ class TieredFunction:
     def _fine(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the function of `jax.jit` for the fine program of a signature."""
         options = compiler_options((args, kwargs))
+        if self._reads_variables:
+            return jax.jit(
+                run_afresh(self._function),
+                compiler_options=options or None,
+                **self._options,
+            )
         key = tuple(options.items())
         if key not in self._jitted:
             made = jax.jit(self._function, compiler_options=options, **self._options)
@@ -433,8 +434,9 @@ class TieredFunction:
     def _coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns a function of `jax.jit` for the coarse program of a signature."""
         options = compiler_options(in_tier((args, kwargs), "coarse"))
+        run = run_afresh if self._reads_variables else run_in_tier
         return jax.jit(
-            run_in_tier(self._function, "coarse"),
+            run(self._function, "coarse"),
             compiler_options=options or None,
             **self._options,
         )
@@ -449,33 +451,37 @@ class TieredFunction:
         with under(programs.key.settings):
             if self._tiers_of(programs) == "coarse":
                 coarse = self._coarse(args, kwargs)
-                self._compile(
+                _, programs.first_trace = self._compile(
                     programs, "coarse", coarse, args, kwargs, background=background
                 )
                 programs.coarse, programs.ended_coarse = coarse, True
                 return
-            fine = self._fine(args, kwargs)
-            first, its_own = programs.first_trace, []
+            fine, first = self._fine(args, kwargs), programs.first_trace
 
-            def check(traced: Any) -> None:
+            def check() -> None:
                 if first is not None:
                     self._check_same(first, "coarse", args, kwargs)
-                elif self._reads_variables:
-                    its_own.append(FirstTrace(traced))
 
-            self._compile(
+            record, own = self._compile(
                 programs,
                 "fine",
                 fine,
                 args,
                 kwargs,
                 background=background,
-                at_traced=check,
+                check=check,
+                remembers=first is None,
             )
-            if first is None and programs.first_trace is not None:
-                # A call came meanwhile: both were traced from what is there now.
-                self._check_same(programs.first_trace, "coarse", args, kwargs)
-                self._check_same(its_own[0], "fine", args, kwargs)
+            try:
+                if first is not None:
+                    first.check_constants()  # which are read after the check
+                elif own is not None and programs.first_trace is not None:
+                    # A call came meanwhile: both read what is there now.
+                    self._check_same(programs.first_trace, "coarse", args, kwargs)
+                    self._check_same(own, "fine", args, kwargs)
+            except CompilationError as error:
+                record.state, record.error = "failed", f"CompilationError: {error}"
+                raise
         programs.fine, programs.first_trace = fine, None
         if not self._keeps_coarse:
             programs.coarse = None
@@ -488,7 +494,7 @@ class TieredFunction:
         kwargs: dict[str, Any],
     ) -> None:
         """Checks that the function is traced to what it was traced to before."""
-        again = jax.jit(run_again(self._function, tier), **self._options)
+        again = jax.jit(run_afresh(self._function, tier), **self._options)
         first.check(again.trace(*args, **kwargs))
 
     def _compile(
@@ -500,8 +506,18 @@ class TieredFunction:
         kwargs: dict[str, Any],
         *,
         background: bool = False,
-        at_traced: Callable[[Any], None] = lambda _: None,
-    ) -> Compilation:
+        check: Callable[[], None] = lambda: None,
+        remembers: bool = True,
+    ) -> tuple[Compilation, FirstTrace | None]:
+        """Returns the record, and what was traced if it may be another thing later."""
+        found = None
+
+        def at_traced(traced: Any) -> None:
+            nonlocal found
+            if self._reads_variables and remembers:
+                found = FirstTrace(traced)
+            check()
+
         tier = "coarse" if programs.only_coarse else tier
         record = keep(
             Compilation(
@@ -514,7 +530,7 @@ class TieredFunction:
             reads = is_noted(note)
             told["at_compiler"] = functools.partial(WORKER.at_compiler, reads=reads)
         compile_stages(jitted, args, kwargs, record, note=note, **told)
-        return record
+        return record, found
 
     def _maybe_refine(self, programs: Programs) -> None:
         """Has the fine program compiled, once the coarse one ran a few times."""
@@ -538,6 +554,9 @@ class TieredFunction:
     def _refine(self, programs: Programs) -> None:
         try:
             self._compile_ahead(programs, background=True)
+        except CompilationError as error:
+            log.warning("%s keeps its coarse program: %s", self._name, error)
+            raise
         except Exception as error:
             log.warning(
                 "compiling the fine program of %s in the background failed, so calls"

@@ -38,8 +38,6 @@ class CompileOptions:
             then there is no gradient.
         tier: "fine": a loop per type, width and set of slices, the fastest program;
             "coarse": one loop body per type, a program that compiles fast.
-        again: Says nothing of the program: a plan with it is another one to JAX, which
-            traces functions of it anew.
     """
 
     target: Target = CPU
@@ -48,7 +46,6 @@ class CompileOptions:
     remat: bool = False
     reuses_rows: bool = False
     tier: Tier = "fine"
-    again: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ class PlanShape:
     Attributes:
         program: Loops and arenas.
         result: Structure of the result.
+        trace: The number of a trace, 0 outside. It says nothing of the program: a plan
+            in another trace is another one to JAX, which then finds nothing of what
+            functions of `jax.jit` were traced to before.
 
     Example:
         >>> import edbatch as eb
@@ -50,6 +53,7 @@ class PlanShape:
 
     program: ProgramShape
     result: ResultShape
+    trace: int = 0
 
     def __repr__(self) -> str:
         """Says what it is in one line."""
@@ -142,9 +146,13 @@ class Plan:
         """
         return self._with_options(tier=tier)
 
-    def traced_again(self) -> "Plan":
-        """Returns the plan as one that JAX has not met before, for another trace."""
-        return self._with_options(again=True)
+    def in_trace(self, number: int) -> "Plan":
+        """Returns the plan as one that JAX has not met before.
+
+        Args:
+            number: The number of the trace, see `PlanShape`.
+        """
+        return replace(self, shape=replace(self.shape, trace=number))
 
     def without_keys(self) -> "Plan":
         """Returns the plan whose cells run with the default of their key."""

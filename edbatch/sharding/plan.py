@@ -108,9 +108,13 @@ class ShardedPlan:
         shards = self.shards.in_tier(tier)
         return self if shards is self.shards else replace(self, shards=shards)
 
-    def traced_again(self) -> "ShardedPlan":
-        """Returns the plan for another trace; see `Plan.traced_again`."""
-        return replace(self, shards=self.shards.traced_again())
+    def in_trace(self, number: int) -> "ShardedPlan":
+        """Returns the plan for another trace; see `Plan.in_trace`.
+
+        Args:
+            number: The number of the trace.
+        """
+        return replace(self, shards=self.shards.in_trace(number))
 
     def compiler_options(self) -> dict[str, Option]:
         """Returns the options of XLA for the program of its tier."""

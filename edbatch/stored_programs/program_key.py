@@ -7,7 +7,6 @@ settings and version, and the sources of edbatch that make programs.
 
 import functools
 import hashlib
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def _content_of(program: ProgramShape) -> str | None:
         content.put((_environment(), types.x64, types.compute_dtype))
         content.put([(jax.tree_util.keystr(path), leaf) for path, leaf in paths])
         content.put((program.loops, program.arena_rows, program.type_rows))
-        content.put((replace(program.options, again=False), program.chunks))
+        content.put((program.options, program.chunks))
         content.put([(k, _aval(types, k)) for k, _ in program.arena_rows])
         for type_id in sorted({loop.type_id for loop in program.loops}):
             _put_type(content, program, type_id)

@@ -53,6 +53,22 @@ DIFFERENT = {
         lambda x: x.astype(np.float16).sum(),
         lambda x: x.astype(jnp.bfloat16).sum(),
     ),
+    "a precision": (
+        lambda x: jnp.dot(x, x, precision=None),
+        lambda x: jnp.dot(x, x, precision="highest"),
+    ),
+    "another precision": (
+        lambda x: jnp.dot(x, x, precision="high"),
+        lambda x: jnp.dot(x, x, precision="highest"),
+    ),
+    "a mode": (
+        lambda x: x.at[jnp.array([5])].get(mode="clip"),
+        lambda x: x.at[jnp.array([5])].get(mode="fill"),
+    ),
+    "a number in a parameter": (
+        lambda x: jax.lax.reduce_precision(x, 8, 7),
+        lambda x: jax.lax.reduce_precision(x, 8, 8),
+    ),
     "in a function": (jax.jit(scaled(2.0)), jax.jit(scaled(3.0))),
     "in a loop": (looped(scaled(2.0)), looped(scaled(3.0))),
     "in a branch": (chosen(scaled(2.0)), chosen(scaled(3.0))),
@@ -86,6 +102,27 @@ def test_shapes_of_arguments_differ():
 
 def test_numbers_that_are_none_are_the_same():
     assert same_operations(traced(scaled(np.nan)), traced(scaled(np.nan)))
+
+
+def test_settings_of_an_operation():
+    def draw(x):
+        return x + jax.random.normal(KEY, (3, 3))
+
+    with jax.threefry_partitionable(False):
+        before = traced(lambda x: draw(x))
+    assert not same_operations(traced(lambda x: draw(x)), before)
+
+
+def test_structures_of_arguments_of_callbacks():
+    def calling():
+        def function(x):
+            jax.debug.callback(lambda **parts: None, one=x, two=x)
+            jax.debug.print("{x}", x=x)
+            return jax.scipy.linalg.solve(x, x)
+
+        return function
+
+    assert same_operations(traced(calling()), traced(calling()))
 
 
 def test_callbacks_say_nothing():

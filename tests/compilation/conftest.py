@@ -4,7 +4,7 @@ import threading
 
 import jax
 import pytest
-from tiered_runs import PARAMS
+from tiered_runs import COMPARING, PARAMS
 from trees import encode, sample_trees
 
 import edbatch as eb
@@ -15,7 +15,12 @@ COMPILE = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.fixture
-def auto():
+def watched(monkeypatch):
+    COMPARING.watch(monkeypatch)
+
+
+@pytest.fixture
+def auto(watched):
     with eb.use_tiers("auto"):
         yield
     assert eb.wait_for_compilations(60)

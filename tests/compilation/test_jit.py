@@ -117,6 +117,7 @@ def test_coarse_only(auto, batched, plan):
     assert seen == ["coarse"]
 
 
+@pytest.mark.usefixtures("watched")
 def test_what_a_function_says_goes_before_the_setting(batched, plan):
     seen = []
     function = eb.jit(loss_of(batched, seen), tiers="auto")

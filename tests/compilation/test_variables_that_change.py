@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tiered_runs import PARAMS, options_of, records_of, run_until_fine, tier_of
+from tiered_runs import COMPARING, PARAMS, records_of, run_until_fine, tier_of
 from trees import assert_equal, sample_trees
 
 import edbatch as eb
@@ -110,6 +110,75 @@ def test_an_equal_array_is_no_change(auto, batched, plan, read, maker):
     assert records_of(function.__qualname__)[-1].state == "finished"
 
 
+def test_another_function_of_the_same_one_has_its_own_values(
+    auto, batched, plan, read, caplog
+):
+    loss = loss_of(batched, read)
+    run_until_fine(eb.jit(loss), PARAMS, plan)
+    change_number(read)
+    function = eb.jit(loss)
+    coarse, fine = run_until_fine(function, PARAMS, plan)
+    assert_equal(coarse[0], jax.jit(loss_of(batched, read))(PARAMS, plan))
+    assert_equal(fine, coarse[0])
+    assert function.compilations()[-1].tier == "fine" and not caplog.records
+
+
+@pytest.mark.parametrize("use", ["lower", "trace", "eval_shape", "grad"])
+def test_what_was_traced_before_the_first_call_is_not_taken(
+    auto, batched, plan, read, use
+):
+    loss = loss_of(batched, read)
+    function = eb.jit(loss)
+    if use == "grad":
+        jax.grad(function)(PARAMS, plan)
+    else:
+        getattr(function, use)(PARAMS, plan)
+    change_number(read)
+    coarse, fine = run_until_fine(function, PARAMS, plan)
+    assert_equal(coarse[0], jax.jit(loss_of(batched, read))(PARAMS, plan))
+    assert_equal(fine, coarse[0])
+
+
+@pytest.mark.parametrize("jit", [jax.jit, eb.jit])
+def test_what_an_inner_function_was_traced_to_is_not_taken(
+    auto, batched, plan, read, jit
+):
+    inner = jit(loss_of(batched, read))
+    inner(PARAMS, plan.in_tier("fine"))
+    change_number(read)
+    function = eb.jit(lambda params, plan: inner(params, plan) + 1)
+    coarse, fine = run_until_fine(function, PARAMS, plan)
+    expected = jax.jit(loss_of(batched, read))(PARAMS, plan) + 1
+    assert_equal(coarse[0], expected)
+    assert_equal(fine, expected)
+
+
+def test_values_that_come_back(auto, batched, plan, read):
+    """Nothing of what the background refused is used later."""
+    function = eb.jit(loss_of(batched, read))
+    before = runs_until_asked(function, PARAMS, plan)
+    change_number(read)
+    function(PARAMS, plan)
+    assert eb.wait_for_compilations(120)
+    read.scale = Read.scale
+    function.warm_up(PARAMS, plan)
+    assert function.compilations()[-1].state == "finished"
+    assert_equal(function(PARAMS, plan), before[0])
+
+
+def test_a_setting_that_changes_later(auto, batched, plan, read):
+    """Coarse programs that were compiled ahead are compared as well."""
+    function = eb.jit(loss_of(batched, read))
+    with eb.use_tiers("coarse"):
+        function.warm_up(PARAMS, plan)
+        before = [function(PARAMS, plan) for _ in range(REFINE_AFTER)]
+    change_number(read)
+    function(PARAMS, plan)
+    assert eb.wait_for_compilations(120)
+    assert_equal(function(PARAMS, plan), before[0])
+    assert function.compilations()[-1].state == "failed"
+
+
 def test_what_is_compiled_ahead_has_the_values_of_then(auto, batched, plan, read):
     function = eb.jit(loss_of(batched, read))
     expected = jax.jit(loss_of(batched, read))(PARAMS, plan)
@@ -128,7 +197,7 @@ def test_a_call_while_a_program_is_compiled_ahead(
 
     def function(params, plan):
         value = loss(params, plan)
-        if tier_of(plan) == "fine" and not options_of(plan).again:
+        if tier_of(plan) == "fine" and not COMPARING.on:
             traced.set()
             assert gate.wait(60)
         return value

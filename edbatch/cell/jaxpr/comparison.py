@@ -3,12 +3,13 @@
 A function that is traced twice, with arguments of the same shapes, differs where it
 reads something else than its arguments and that has changed: another number, array or
 branch. Functions among the parameters of equations (rules, callbacks) are new ones in
-each trace and say nothing.
+each trace and say nothing: what a rule computes is among the operations, what a
+callback reads on the host is its own affair.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from edbatch.cell.jaxpr.equation import (
     shape_of,
 )
 from edbatch.cell.jaxpr.function_body import Body, as_body, inner_bodies
-from edbatch.cell.jaxpr.internals import Literal, Var
+from edbatch.cell.jaxpr.internals import JaxprEqn, Literal, Var
 
 
 def same_operations(one: Body, other: Body) -> bool:
@@ -56,10 +57,14 @@ def changeable_constants(body: Body) -> tuple[bytes, ...]:
     Returns:
         A hash of the content of each, of functions that it calls, too.
     """
+    atoms = [each for eqn in body.equations for each in eqn.invars]
+    literals = [
+        each.val for each in [*atoms, *body.outputs] if isinstance(each, Literal)
+    ]
     found = [
         hashlib.blake2b(np.asarray(each).tobytes()).digest()
-        for each in body.constants.values()
-        if _is_array(each) and not isinstance(each, jax.Array)
+        for each in [*body.constants.values(), *literals]
+        if _is_array(each) and each.ndim and not isinstance(each, jax.Array)
     ]
     for eqn in body.equations:
         for inner in inner_bodies(eqn):
@@ -73,7 +78,13 @@ class _Comparison:
     def __init__(self) -> None:
         self._same: dict[tuple[int, int], tuple[Any, Any]] = {}
 
-    def bodies(self, one: Body, other: Body) -> bool:
+    def bodies(
+        self,
+        one: Body,
+        other: Body,
+        unbound: Sequence[Var] = (),
+        others_unbound: Sequence[Var] = (),
+    ) -> bool:
         places: dict[Var, Var] = {}
 
         def defined(own: Any, others: Any) -> bool:
@@ -88,7 +99,8 @@ class _Comparison:
             )
 
         return (
-            defined(one.inputs, other.inputs)
+            defined(unbound, others_unbound)
+            and defined(one.inputs, other.inputs)
             and defined([*one.constants], [*other.constants])
             and self.values([*one.constants.values()], [*other.constants.values()])
             and len(one.equations) == len(other.equations)
@@ -96,6 +108,7 @@ class _Comparison:
                 name_of(own) == name_of(another)
                 and read(own.invars, another.invars)
                 and self.values(own.params, another.params)
+                and _same_surroundings(own, another)
                 and defined(own.outvars, another.outvars)
                 for own, another in zip(one.equations, other.equations, strict=True)
             )
@@ -108,7 +121,7 @@ class _Comparison:
             return True
         body, others = as_body(one), as_body(other)
         if body is not None and others is not None:
-            same = self.bodies(body, others)
+            same = self.bodies(body, others, _unbound(one), _unbound(other))
             if same:
                 self._same[id(one), id(other)] = one, other  # and keeps them
             return same
@@ -116,6 +129,10 @@ class _Comparison:
             return _same_array(one, other)
         if type(one) is not type(other):
             return False
+        if _is_function(one):
+            return True
+        if isinstance(one, jax.tree_util.PyTreeDef):  # plans name their trace there
+            return one.num_leaves == other.num_leaves
         if isinstance(one, Mapping):
             own, its = [*one.values()], [*other.values()]
             return [*one] == [*other] and self.values(own, its)
@@ -123,18 +140,33 @@ class _Comparison:
             return len(one) == len(other) and all(map(self.values, one, other))
         if dataclasses.is_dataclass(one) and not isinstance(one, type):
             return self.values(_fields(one), _fields(other))
-        return _has_no_value(one) or bool(one == other)
+        if isinstance(one, float | complex):
+            return repr(one) == repr(other)
+        return bool(one == other)
 
 
 def _fields(record: Any) -> list[Any]:
     return [getattr(record, each.name, None) for each in dataclasses.fields(record)]
 
 
-def _has_no_value(value: Any) -> bool:
-    """Whether it is a function, or equal to nothing but itself."""
-    is_function = callable(value) or hasattr(value, "call_wrapped")
-    *classes, _ = type(value).__mro__
-    return is_function or not any("__eq__" in vars(each) for each in classes)
+def _unbound(jaxpr: Any) -> Sequence[Var]:
+    """Variables of arrays that an equation hands to an open jaxpr in another way."""
+    opened = getattr(jaxpr, "jaxpr", jaxpr)
+    bound: Sequence[Var] = opened.constvars[: len(getattr(jaxpr, "consts", ()))]
+    return [each for each in opened.constvars if each not in bound]
+
+
+def _is_function(value: Any) -> bool:
+    is_own = callable(value) and not isinstance(value, type)
+    return is_own or hasattr(value, "call_wrapped")  # as JAX holds rules
+
+
+def _same_surroundings(one: JaxprEqn, other: JaxprEqn) -> bool:
+    """Whether settings that JAX notes with an equation are the same."""
+    return all(
+        getattr(one.ctx, name, None) == getattr(other.ctx, name, None)
+        for name in ("compute_type", "threefry_partitionable", "xla_metadata")
+    )
 
 
 def _is_array(value: Any) -> bool:
@@ -151,6 +183,10 @@ def _same_array(one: Any, other: Any) -> bool:
 
 
 def _same_type(one: Atom, other: Atom) -> bool:
+    """Whether they are arrays of one shape and dtype, or no arrays but of one type."""
+    own, its = one.aval, other.aval
+    if not (hasattr(own, "shape") and hasattr(its, "shape")):
+        return type(own) is type(its)
     return shape_of(one) == shape_of(other) and dtype_of(one) == dtype_of(other)
 
 
