@@ -175,9 +175,11 @@ def train_policy(
             try:
                 policy.save(out)
             except EdbatchError as error:
+                if not checkpoint.exists():
+                    raise
                 raise CommandError(
-                    f"{error}, and move {checkpoint} beside that one for --resume,"
-                    " which goes on from what was found"
+                    f"{error}, and rename {checkpoint} to its name with .checkpoint for"
+                    " --resume, which goes on from what was found"
                 ) from error
             if record.stopped != "interrupted":
                 checkpoint.unlink(missing_ok=True)

@@ -174,6 +174,8 @@ class Process:
             say("no file is left for more connections", logging.WARNING)
 
     def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP and self._signals:
+            return  # a shell sends it to its jobs, and the kernel sends it again
         self._signals += 1
         if self._signals > 1:
             say("ended by a second signal", logging.WARNING)

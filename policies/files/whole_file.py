@@ -22,24 +22,25 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: It cannot be written, with its name; nothing has changed then.
     """
+    target = Path(os.path.realpath(path))
+    # As short as the longest name of a file allows, whatever that of the target.
+    suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
+    beside = target.parent / (f".{secrets.token_hex(4)}.tmp{suffix}")
     try:
-        _write(Path(os.path.realpath(path)), write)
+        _write(target, beside, write)
     except OSError as error:
-        if error.errno is None:
-            raise
         # Of a full disk Python does not say which file it was.
+        if error.errno is None or error.filename not in (None, str(beside)):
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(target: Path, write: Callable[[Path], object]) -> None:
+def _write(target: Path, beside: Path, write: Callable[[Path], object]) -> None:
     if target.is_char_device() or target.is_fifo():
         write(target)
         return
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    # As short as the longest name of a file allows, whatever that of the target.
-    suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
-    beside = target.with_name(f".{secrets.token_hex(4)}.tmp{suffix}")
     with deferred_interrupt(short=True):
         try:
             write(beside)

@@ -210,7 +210,7 @@ def test_a_policy_that_cannot_be_saved_leaves_what_was_found(
     with monkeypatch.context() as patch:
         patch.setattr("edbatch.policies.files.json_file.write_whole", refuse)
         assert_fails(
-            rf"name another, and move .*{out.name}\.checkpoint beside that one",
+            rf"name another, and rename .*{out.name}\.checkpoint to its name with",
             *(*LATTICES, "--out", out),
         )
     other.parent.mkdir()

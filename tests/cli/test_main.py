@@ -176,7 +176,7 @@ def test_a_full_disk_without_a_name(
 
     monkeypatch.setattr("edbatch.cli.workloads.print_json", refuse)
     assert_fails(
-        r"output cannot be written \(No space left on device\); make room",
+        r"output, cannot be written \(No space left on device\); make room",
         *("workloads", "--json"),
     )
 

@@ -227,7 +227,8 @@ def test_parameters_that_would_be_others_are_refused(array, leaf):
 
 
 def test_a_device_is_written_to(edbatch) -> None:
-    edbatch("run", "--workload", "tree-lstm", *SMALL, "--out", "/dev/null")
+    result = edbatch("run", "--workload", "tree-lstm", *SMALL, "--out", "/dev/null")
+    assert result.exit_code == 0, result.output
 
 
 def test_a_full_disk_is_told_with_the_file(assert_fails) -> None:
