@@ -131,15 +131,21 @@ def run_afresh(
     """
     number = next(_TRACES)
 
-    def another(part: Any) -> Any:
-        return part.in_trace(number) if hasattr(type(part), "in_trace") else part
+    def renumbered(tree: Any, number: int) -> Any:
+        return jax.tree.map(
+            lambda part: (
+                part.in_trace(number) if hasattr(type(part), "in_trace") else part
+            ),
+            tree,
+            is_leaf=_is_plan,
+        )
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if tier is not None:
             args, kwargs = in_tier((args, kwargs), tier)
-        args, kwargs = jax.tree.map(another, (args, kwargs), is_leaf=_is_plan)
-        return function(*args, **kwargs)
+        args, kwargs = renumbered((args, kwargs), number)
+        return renumbered(function(*args, **kwargs), 0)  # a plan may be a result
 
     return run
 

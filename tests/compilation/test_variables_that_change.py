@@ -153,6 +153,18 @@ def test_what_an_inner_function_was_traced_to_is_not_taken(
     assert_equal(fine, expected)
 
 
+def test_a_plan_that_is_returned_is_the_one_that_was_given(auto, batched, plan, read):
+    def step(params, plan):
+        return loss_of(batched, read)(params, plan), plan
+
+    function = eb.jit(step, tiers="fine")
+    value, returned = function(PARAMS, plan)
+    assert returned.shape == plan.shape
+    again, _ = function(PARAMS, returned)
+    assert_equal(value, again)
+    assert len(function.compilations()) == 1
+
+
 def test_values_that_come_back(auto, batched, plan, read):
     """Nothing of what the background refused is used later."""
     function = eb.jit(loss_of(batched, read))
