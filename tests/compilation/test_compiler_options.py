@@ -103,10 +103,10 @@ def test_functions_of_two_sizes_are_right_and_each_is_compiled_once(made):
         return jnp.sum(apply(params, plan) ** 2, where=plan.instance_mask[:, None])
 
     step = eb.jit(jax.value_and_grad(loss), tiers="fine", static_argnames="apply")
+    layers = [layer(length) for length in (8, 300)]
     for _ in range(2):
-        for length in (8, 300):
-            params, batched, xs = layer(length)
-            xs = [jnp.asarray(each) for each in xs]
+        for params, batched, arrays in layers:
+            xs = [jnp.asarray(each) for each in arrays]
 
             def unbatched(params, xs=xs):
                 ends = [jnp.tanh(jnp.tanh(x @ params) @ params) for x in xs]
@@ -116,7 +116,7 @@ def test_functions_of_two_sizes_are_right_and_each_is_compiled_once(made):
             expected = jax.value_and_grad(unbatched)(params)
             for one, other in zip(found, expected, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
-    assert made.count(SMALL) == 1
+    assert made.count(SMALL) == 1 and len(step.compilations()) == 2
 
 
 def test_the_options_are_those_of_the_program_that_runs():
