@@ -150,12 +150,13 @@ def test_a_full_server_refuses_and_drains_with_a_limit(serve):
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_terminal_that_is_closed(serve, ignored):
     """Drains, unless it is ignored, as below nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if ignored else None
+    # These tests may run below nohup themselves.
+    handler = signal.SIG_IGN if ignored else signal.SIG_DFL
+    before = signal.signal(signal.SIGHUP, handler)
     try:
         server = serve("--model", "served_jobs:cold")
     finally:
-        if ignored:
-            signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, before)
     body = json.dumps({"input": {"words": [1]}})
     for _ in range(2):  # a shell sends it, and so does the kernel
         server.send_signal(signal.SIGHUP)
