@@ -170,7 +170,7 @@ def _sentence(error: Exception) -> str:
         return f"{error.filename} cannot be used: {error.strerror}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"something, probably the command's output, cannot be written"
+            "something, probably the command's output, cannot be written"
             f" ({error.strerror}); make room, or write it to another place"
         )
     return str(error)

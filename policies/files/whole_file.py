@@ -25,7 +25,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     target = Path(os.path.realpath(path))
     # As short as the longest name of a file allows, whatever that of the target.
     suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
-    beside = target.parent / (f".{secrets.token_hex(4)}.tmp{suffix}")
+    beside = target.parent / f".{secrets.token_hex(4)}.tmp{suffix}"
     try:
         _write(target, beside, write)
     except OSError as error:
