@@ -6,8 +6,8 @@ import jax
 from trees import make_params
 
 import edbatch as eb
+from edbatch.compilation.function_compiler import FunctionCompiler
 from edbatch.compilation.settings import REFINE_AFTER
-from edbatch.compilation.tiered_function import TieredFunction
 
 PARAMS = make_params()
 
@@ -18,7 +18,7 @@ class Comparing(threading.local):
     on = False
 
     def watch(self, monkeypatch):
-        check = TieredFunction._check_same
+        check = FunctionCompiler._check_same
 
         def watched(*args):
             self.on = True
@@ -27,7 +27,7 @@ class Comparing(threading.local):
             finally:
                 self.on = False
 
-        monkeypatch.setattr(TieredFunction, "_check_same", watched)
+        monkeypatch.setattr(FunctionCompiler, "_check_same", watched)
 
 
 COMPARING = Comparing()

@@ -19,17 +19,12 @@ from typing import Any
 import jax
 
 from edbatch.cell.jaxpr import is_staging, is_tracing
-from edbatch.compilation.first_trace import FirstTrace
-from edbatch.compilation.kept_fine import (
-    check_note,
-    is_large,
-    is_noted,
-    note_name,
-)
+from edbatch.compilation.function_compiler import FunctionCompiler
+from edbatch.compilation.kept_fine import is_large, is_noted, note_name
 from edbatch.compilation.memory_regions import make_room, register
 from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
-from edbatch.compilation.report import compile_report, keep
+from edbatch.compilation.report import compile_report
 from edbatch.compilation.settings import (
     READ_AFTER,
     SETTINGS,
@@ -49,19 +44,9 @@ from edbatch.compilation.signature import (
     name_of,
     under,
 )
-from edbatch.compilation.stages import compile_stages
-from edbatch.compilation.tier import (
-    Tier,
-    compiler_options,
-    has_other_tier,
-    in_tier,
-    names_coarse,
-    run_afresh,
-    run_in_tier,
-)
+from edbatch.compilation.tier import has_other_tier, names_coarse
 from edbatch.compilation.worker import WORKER, Pending, Work
 from edbatch.errors import CompilationError, PickleError, shown
-from edbatch.stored_programs.stored_program import NotStoredError, only_stored
 
 log = logging.getLogger("edbatch")
 
@@ -108,19 +93,19 @@ class TieredFunction:
     ) -> None:
         self._function = function
         self._static = static or StaticArguments()
-        self._options = {
-            "static_argnums": self._static.numbers or None,
-            "static_argnames": self._static.names or None,
-            **(options or {}),
-        }
         self._tiers = tiers
         self._name = name or name_of(function)
         self._inlined = inlined
         self._keeps_coarse = keeps_coarse
-        self._reads_variables = reads_variables
         self._advice = advice
-        self._inner: Any = jax.jit(function, **self._options)
-        self._jitted: dict[tuple[tuple[str, Any], ...], Any] = {(): self._inner}
+        options = {
+            "static_argnums": self._static.numbers or None,
+            "static_argnames": self._static.names or None,
+            **(options or {}),
+        }
+        self._compiler = FunctionCompiler(
+            function, options, self._name, reads_variables=reads_variables
+        )
         self._programs: dict[Key, Programs] = {}
         self._avals: Avals = {}  # of the signatures
         self._lock = threading.Lock()
@@ -131,7 +116,8 @@ class TieredFunction:
         """Runs the function: its fine program if there is one, else the coarse one."""
         if is_tracing() or getattr(jax.config, _DISABLED):
             inlined = self._inlined and is_staging()
-            return (self._function if inlined else self._inner)(*args, **kwargs)
+            function = self._function if inlined else self._compiler.inner
+            return function(*args, **kwargs)
         programs = self._find(args, kwargs)
         while (fine := programs.fine) is None:
             coarse = programs.coarse
@@ -258,7 +244,7 @@ class TieredFunction:
         Returns:
             The lowered program.
         """
-        return self._fine(args, kwargs).lower(*args, **kwargs)
+        return self._compiler.fine(args, kwargs).lower(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Traces the fine program, as ``jax.jit(function).trace`` does.
@@ -270,7 +256,7 @@ class TieredFunction:
         Returns:
             The traced program.
         """
-        return self._fine(args, kwargs).trace(*args, **kwargs)
+        return self._compiler.fine(args, kwargs).trace(*args, **kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the shapes of the results, as ``jax.jit(function).eval_shape``.
@@ -282,15 +268,14 @@ class TieredFunction:
         Returns:
             A pytree of ``jax.ShapeDtypeStruct``.
         """
-        return self._inner.eval_shape(*args, **kwargs)
+        return self._compiler.inner.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Drops all programs."""
         with self._lock:
             self._programs.clear()
             self._avals.clear()
-        for jitted in list(self._jitted.values()):
-            jitted.clear_cache()
+        self._compiler.clear_cache()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Binds the function as a method."""
@@ -370,20 +355,21 @@ class TieredFunction:
                 return
             self._check_stance(programs)
             if tiers == "fine":
-                fine = self._fine(args, kwargs)
-                self._compile(programs, "fine", fine, args, kwargs, remembers=False)
+                fine, _, _ = self._compiler.compile(
+                    programs, "fine", args, kwargs, remembers=False
+                )
                 programs.fine, programs.coarse = fine, None
                 programs.first_trace = None
                 return
             in_background = tiers == "auto" and self._reads_fine_later(programs)
-            if (
-                tiers == "auto"
-                and not in_background
-                and self._find_fine(programs, args, kwargs)
-            ):
-                return
-            coarse = self._coarse(args, kwargs)
-            record, first = self._compile(programs, "coarse", coarse, args, kwargs)
+            if tiers == "auto" and not in_background:
+                stored = self._compiler.find_stored_fine(programs, args, kwargs)
+                if stored is not None:
+                    programs.fine = stored
+                    return
+            coarse, record, first = self._compiler.compile(
+                programs, "coarse", args, kwargs
+            )
             if in_background and record.from_cache:
                 programs.refine_after = READ_AFTER
             if programs.is_fine:  # a warm-up was quicker
@@ -395,52 +381,6 @@ class TieredFunction:
         coarse = note_name(self._name, programs.text, "coarse")
         return is_noted(coarse) and is_large(note_name(self._name, programs.text))
 
-    def _find_fine(
-        self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        """Looks for a fine program that an earlier process compiled."""
-        note = note_name(self._name, programs.text)
-        if note is None or not is_noted(note):
-            return False
-        record = Compilation(
-            self._name, "fine", programs.reason, programs=programs.runs
-        )
-        check = functools.partial(check_note, note)
-        fine = self._fine(args, kwargs)
-        try:
-            with only_stored():
-                compile_stages(fine, args, kwargs, record, at_lowered=check)
-        except NotStoredError:
-            return False
-        keep(record)
-        programs.fine = fine
-        return True
-
-    def _fine(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns the function of `jax.jit` for the fine program of a signature."""
-        options = compiler_options((args, kwargs))
-        if self._reads_variables:
-            return jax.jit(
-                run_afresh(self._function),
-                compiler_options=options or None,
-                **self._options,
-            )
-        key = tuple(options.items())
-        if key not in self._jitted:
-            made = jax.jit(self._function, compiler_options=options, **self._options)
-            self._jitted.setdefault(key, made)
-        return self._jitted[key]
-
-    def _coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns a function of `jax.jit` for the coarse program of a signature."""
-        options = compiler_options(in_tier((args, kwargs), "coarse"))
-        run = run_afresh if self._reads_variables else run_in_tier
-        return jax.jit(
-            run(self._function, "coarse"),
-            compiler_options=options or None,
-            **self._options,
-        )
-
     def _compile_ahead(self, programs: Programs, *, background: bool) -> None:
         """Compiles the program that a signature ends with."""
         if self._is_ready(programs):
@@ -450,87 +390,17 @@ class TieredFunction:
         args, kwargs = self._static.join(dynamic, named, programs.key.static)
         with under(programs.key.settings):
             if self._tiers_of(programs) == "coarse":
-                coarse = self._coarse(args, kwargs)
-                _, programs.first_trace = self._compile(
-                    programs, "coarse", coarse, args, kwargs, background=background
+                coarse, _, programs.first_trace = self._compiler.compile(
+                    programs, "coarse", args, kwargs, background=background
                 )
                 programs.coarse, programs.ended_coarse = coarse, True
                 return
-            fine, first = self._fine(args, kwargs), programs.first_trace
-
-            def check() -> None:
-                if first is not None:
-                    self._check_same(first, "coarse", args, kwargs)
-
-            record, own = self._compile(
-                programs,
-                "fine",
-                fine,
-                args,
-                kwargs,
-                background=background,
-                check=check,
-                remembers=first is None,
+            fine = self._compiler.compile_fine_ahead(
+                programs, args, kwargs, background=background
             )
-            try:
-                if first is not None:
-                    first.check_constants()  # which are read after the check
-                elif own is not None and programs.first_trace is not None:
-                    # A call came meanwhile: both read what is there now.
-                    self._check_same(programs.first_trace, "coarse", args, kwargs)
-                    self._check_same(own, "fine", args, kwargs)
-            except CompilationError as error:
-                record.state, record.error = "failed", f"CompilationError: {error}"
-                raise
         programs.fine, programs.first_trace = fine, None
         if not self._keeps_coarse:
             programs.coarse = None
-
-    def _check_same(
-        self,
-        first: FirstTrace,
-        tier: Tier,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Checks that the function is traced to what it was traced to before."""
-        again = jax.jit(run_afresh(self._function, tier), **self._options)
-        first.check(again.trace(*args, **kwargs))
-
-    def _compile(
-        self,
-        programs: Programs,
-        tier: Tier,
-        jitted: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        background: bool = False,
-        check: Callable[[], None] = lambda: None,
-        remembers: bool = True,
-    ) -> tuple[Compilation, FirstTrace | None]:
-        """Returns the record, and what was traced if it may be another thing later."""
-        found = None
-
-        def at_traced(traced: Any) -> None:
-            nonlocal found
-            if self._reads_variables and remembers:
-                found = FirstTrace(traced)
-            check()
-
-        tier = "coarse" if programs.only_coarse else tier
-        record = keep(
-            Compilation(
-                self._name, tier, programs.reason, background, programs=programs.runs
-            )
-        )
-        note = note_name(self._name, programs.text, tier)
-        told: dict[str, Callable[[Any], None]] = {"at_traced": at_traced}
-        if background:
-            reads = is_noted(note)
-            told["at_compiler"] = functools.partial(WORKER.at_compiler, reads=reads)
-        compile_stages(jitted, args, kwargs, record, note=note, **told)
-        return record, found
 
     def _maybe_refine(self, programs: Programs) -> None:
         """Has the fine program compiled, once the coarse one ran a few times."""

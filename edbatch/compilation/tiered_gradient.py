@@ -130,9 +130,9 @@ class _ForwardPass(_Pass):
             with programs.lock:
                 if programs.coarse is None:
                     self._check_stance(programs)
-                    coarse = self._coarse(args, {})
-                    self._compile(programs, "coarse", coarse, args, {})
-                    programs.coarse = coarse
+                    programs.coarse, _, _ = self._compiler.compile(
+                        programs, "coarse", args, {}
+                    )
             programs.runs.coarse += 1
             return programs.coarse(*args)
 
@@ -155,7 +155,9 @@ class _BackwardPass(_Pass):
                 return True
             if programs.refining is None:
                 with jax.sharding.use_abstract_mesh(args[0].mesh):
-                    if self._find_fine(programs, args, {}):
+                    stored = self._compiler.find_stored_fine(programs, args, {})
+                    if stored is not None:
+                        programs.fine = stored
                         return True
                 programs.refining = self._submit(programs)
         return False
@@ -347,8 +349,12 @@ def _with_tier(forward: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
 
 
 def _kept(value: Any) -> Any:
-    """An array of NumPy as one of JAX: its owner may change it before the pull."""
-    return jnp.array(value) if isinstance(value, np.ndarray) else value
+    """An array of NumPy as one of JAX: its owner may change it before the pull.
+
+    The copy is made here: `jnp.array` shares the memory of arrays that JAX has wrapped
+    if it is aligned, and copies large ones when the array may have changed already.
+    """
+    return jnp.asarray(value.copy()) if isinstance(value, np.ndarray) else value
 
 
 def _is_zero(cotangent: Any) -> bool:
