@@ -227,15 +227,22 @@ class InstanceTape(TapeWriter):
 
 
 def _may_change(value: Any) -> bool:
-    """Whether somebody may write to an array: to it, or to one that it is a view of."""
-    while isinstance(value, np.ndarray):
-        if value.flags.writeable:
+    """Whether somebody may write to an array: to it, or to one that it is a view of.
+
+    Of memory that is not NumPy's, or a view of it, nobody knows who writes to it.
+    """
+    if not isinstance(value, np.ndarray):  # one of JAX
+        return False
+    owner: Any = value
+    while isinstance(owner, np.ndarray):
+        if owner.flags.writeable:
             return True
-        value = value.base
-    if isinstance(value, memoryview):  # which may be read-only, of memory that is not
-        value = value.obj
-        return not isinstance(value, bytes)
-    return isinstance(value, bytearray)
+        if owner.base is None:
+            return not owner.flags.owndata
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return not isinstance(owner, bytes)
 
 
 def _same_bytes(copy: np.ndarray, array: np.ndarray) -> bool:

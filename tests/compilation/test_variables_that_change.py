@@ -25,6 +25,7 @@ class Read:
     scale = 2.0
     add = False
     array = np.ones((1, 4), np.float32)
+    rate = np.ones((), np.float32)
 
 
 @pytest.fixture
@@ -48,7 +49,17 @@ def change_array_in_place(read):
     read.array[0, 1] = 5
 
 
-CHANGES = [change_number, change_branch, change_array, change_array_in_place]
+def change_rate_in_place(read):
+    read.rate[...] = 5
+
+
+CHANGES = [
+    change_number,
+    change_branch,
+    change_array,
+    change_array_in_place,
+    change_rate_in_place,
+]
 
 
 def loss_of(batched, read):
@@ -56,7 +67,7 @@ def loss_of(batched, read):
 
     def loss(params, plan):
         hidden, _ = batched.apply(params, plan)
-        total = read.scale * (hidden * read.array).sum()
+        total = read.scale * ((hidden * read.array).sum() * read.rate)
         return total + 1 if read.add else total
 
     return loss
@@ -82,7 +93,7 @@ def runs_until_asked(function, *args):
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("maker", MAKERS)
 def test_the_first_values_stay(auto, batched, plan, read, maker, change, caplog):
-    read.array = np.ones((1, 4), np.float32)
+    read.array, read.rate = np.ones((1, 4), np.float32), np.ones((), np.float32)
     function = eb.jit(maker(batched, read))
     before = runs_until_asked(function, PARAMS, plan)
     change(read)

@@ -224,11 +224,31 @@ def test_recording_a_chain_of_depth_100000():
     assert graph.structure.depth.max() == 100_000
 
 
-@pytest.mark.parametrize("make", [np.broadcast_to, lambda array, _: array.view()])
+class Foreign:
+    """Memory of NumPy's as another library hands it out."""
+
+    def __init__(self, array):
+        self.array = array
+        self.__array_interface__ = array.__array_interface__
+
+
+VIEWS = {
+    "broadcast": lambda array: np.broadcast_to(array, (2, 3)),
+    "view": lambda array: array.view(),
+    "windows": lambda array: np.lib.stride_tricks.sliding_window_view(array, 2),
+    "strides": lambda array: np.lib.stride_tricks.as_strided(array, (2,), (4,)),
+    "foreign": lambda array: np.asarray(Foreign(array)),
+    "dlpack": np.from_dlpack,
+    "buffer": lambda array: np.frombuffer(array, np.float32),
+    "bytes of it": lambda array: np.asarray(memoryview(array).toreadonly()),
+}
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
 def test_what_can_change_through_its_base_is_copied(make):
     """A view may be read-only while the array that it shows is not."""
     array = np.zeros(3, np.float32)
-    view = make(array, (2, 3))
+    view = make(array)
     view.flags.writeable = False
 
     @eb.cell
@@ -244,6 +264,24 @@ def test_what_can_change_through_its_base_is_copied(make):
 
     graph = record_one(model, 3)
     (pool,) = graph.externals.values()
+    assert [row.max() for row in pool] == [1, 2, 3]
+
+
+def test_files_in_memory_can_change(tmp_path):
+    path = tmp_path / "rows"
+    np.zeros(3, np.float32).tofile(path)
+    writer = np.memmap(path, np.float32, "r+")
+    reader = np.memmap(path, np.float32, "r")
+    total = eb.cell(lambda params, x: x.sum())
+
+    def model(params, steps):
+        sums = []
+        for _ in range(steps):
+            writer[:] += 1
+            sums.append(total(params, reader))
+        return sums
+
+    (pool,) = record_one(model, 3).externals.values()
     assert [row.max() for row in pool] == [1, 2, 3]
 
 

@@ -64,7 +64,7 @@ def changeable_constants(body: Body) -> tuple[bytes, ...]:
     found = [
         hashlib.blake2b(np.asarray(each).tobytes()).digest()
         for each in [*body.constants.values(), *literals]
-        if _is_array(each) and each.ndim and not isinstance(each, jax.Array)
+        if _is_array(each) and not isinstance(each, jax.Array)
     ]
     for eqn in body.equations:
         for inner in inner_bodies(eqn):

@@ -15,6 +15,7 @@ from edbatch.cell.jaxpr.internals import (
     Var,
     jaxpr_as_fun,
 )
+from edbatch.cell.jaxpr.own_constants import with_own_constants
 from edbatch.cell.primitives import CALLS, REMAT
 
 
@@ -63,10 +64,11 @@ def trace(function: Callable[..., Any], *specs: Any) -> tuple[Body, Any]:
         *specs: Its arguments, with ``jax.ShapeDtypeStruct`` leaves.
 
     Returns:
-        The function, and the structure of its output.
+        The function, with the values that NumPy's arrays have now, and the structure of
+        its output.
     """
     closed, output = jax.make_jaxpr(function, return_shape=True)(*specs)
-    return body_of(closed), jax.tree.structure(output)
+    return body_of(with_own_constants(closed)), jax.tree.structure(output)
 
 
 def as_function(

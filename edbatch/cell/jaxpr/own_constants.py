@@ -1,0 +1,111 @@
+"""Copies of the arrays of NumPy that a traced function closes over.
+
+JAX keeps these arrays themselves, and reads them when the function is lowered. Here one
+trace is lowered often: for each size of minibatch, for each tier, in other threads. An
+array that its owner changes in place meanwhile would have each program compute
+something else, and programs that are stored under the key of the old values.
+"""
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from edbatch.cell.jaxpr.equation import Atom
+from edbatch.cell.jaxpr.internals import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+# Copies that are in use, by memory, shape and dtype of what they were made of: cells
+# that read one large table share its copy.
+_COPIES: "weakref.WeakValueDictionary[Any, np.ndarray]" = weakref.WeakValueDictionary()
+
+
+def with_own_constants(jaxpr: Any) -> Any:
+    """Returns a traced function that nobody can change.
+
+    Args:
+        jaxpr: As `jax.make_jaxpr` returns it.
+
+    Returns:
+        The same function, with copies of NumPy's arrays, in functions that it calls,
+        too. What rules of differentiation and callbacks read is not among them.
+    """
+    return _Copying().jaxpr(jaxpr)
+
+
+class _Copying:
+    """Copies the constants of a function; parts without any stay the same objects."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Any]] = {}  # by id of what it keeps alive
+
+    def jaxpr(self, jaxpr: Any) -> Any:
+        known = self._made.get(id(jaxpr))
+        if known is None:
+            known = self._made[id(jaxpr)] = jaxpr, self._of_copies(jaxpr)
+        return known[1]
+
+    def _of_copies(self, jaxpr: Any) -> Any:
+        opened = getattr(jaxpr, "jaxpr", jaxpr)  # one class since JAX 0.12
+        constants = getattr(jaxpr, "consts", ())
+        own = [self.array(each) for each in constants]
+        equations = [self.equation(each) for each in opened.eqns]
+        outputs = [self.atom(each) for each in opened.outvars]
+        is_same = _are_same(equations, opened.eqns) and _are_same(
+            outputs, opened.outvars
+        )
+        if is_same and _are_same(own, constants):
+            return jaxpr
+        if not is_same:
+            opened = opened.replace(eqns=equations, outvars=outputs)
+        return ClosedJaxpr(opened, own) if isinstance(jaxpr, ClosedJaxpr) else opened
+
+    def equation(self, eqn: JaxprEqn) -> JaxprEqn:
+        inputs = [self.atom(each) for each in eqn.invars]
+        params = {name: self.parameter(each) for name, each in eqn.params.items()}
+        if not _are_same(inputs, eqn.invars):
+            eqn = eqn.replace(invars=inputs)
+        if not _are_same(params.values(), eqn.params.values()):
+            eqn = eqn.replace(params=params)
+        return eqn
+
+    def parameter(self, value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr | Jaxpr):
+            return self.jaxpr(value)
+        if type(value) in (tuple, list):
+            own = [self.parameter(each) for each in value]
+            return value if _are_same(own, value) else type(value)(own)
+        return value
+
+    def atom(self, atom: Atom) -> Atom:
+        if not isinstance(atom, Literal):
+            return atom
+        own = self.array(atom.val)
+        return atom if own is atom.val else Literal(own, atom.aval)
+
+    def array(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        known = self._made.get(id(value))
+        if known is None:
+            known = self._made[id(value)] = value, _copy_of(value)
+        return known[1]
+
+
+def _copy_of(array: np.ndarray) -> np.ndarray:
+    """Returns a copy that cannot be written to; the one in use if it is the same."""
+    if not array.ndim:  # as are literals of JAX
+        return array.copy()
+    place = array.__array_interface__
+    key = place["data"][0], array.shape, array.strides, array.dtype, type(array)
+    known = _COPIES.get(key)
+    if known is not None and known.tobytes() == array.tobytes():
+        return known
+    copy = array.copy()
+    copy.flags.writeable = False
+    _COPIES[key] = copy
+    return copy
+
+
+def _are_same(own: Iterable[Any], others: Iterable[Any]) -> bool:
+    return all(one is other for one, other in zip(own, others, strict=True))
