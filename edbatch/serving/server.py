@@ -186,7 +186,8 @@ class Server:
         """Submits a request, from any thread.
 
         Args:
-            instance: The instance.
+            instance: The instance, which the server's thread reads later: its arrays
+                may not be written to before it is answered.
             deadline_ms: Time in which it is to be answered. Once it has passed, what is
                 left of the request does not run.
             priority: Of requests that wait, those of higher priority run first.

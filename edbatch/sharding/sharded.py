@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -143,6 +144,10 @@ class Sharded(HostSide):
         Returns:
             The same pytree, on all devices of the mesh.
         """
+        # JAX would share the memory of NumPy's arrays with a device that can read it.
+        params = jax.tree.map(
+            lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, params
+        )
         return jax.device_put(params, NamedSharding(self.mesh, P()))
 
     def plan(

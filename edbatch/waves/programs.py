@@ -262,7 +262,7 @@ def pad_pools(
 
 
 def as_arrays(params: Any) -> Any:
-    """Returns parameters as arrays of JAX.
+    """Returns parameters as arrays of JAX; those of NumPy are copied.
 
     Args:
         params: The parameters.
@@ -292,7 +292,8 @@ def as_arrays(params: Any) -> Any:
 def _as_array(leaf: Any) -> jax.Array:
     if isinstance(leaf, jax.Array) and leaf.is_deleted():
         raise ValueError
-    return jnp.asarray(leaf)
+    # JAX copies later, when the owner may have changed it.
+    return jnp.asarray(leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
 
 
 def _check_array(name: str, leaf: Any) -> None:

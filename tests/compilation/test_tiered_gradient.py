@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from shared_memory import aligned, keep_busy
 from tiered_runs import PARAMS
 from trees import assert_equal, encode, make_params, sample_trees
 
@@ -141,25 +142,10 @@ def test_a_backward_pass_goes_with_its_forward_pass(auto, batched, plan):
     assert [each.runs for each in records("coarse")] == [coarse[0], coarse[1] + 2]
 
 
-def aligned(array):
-    """A copy whose memory JAX reads as it is, since it begins at 64 bytes."""
-    others = []
-    while (copied := np.array(array)).ctypes.data % 64:
-        others.append(copied)
-    return copied
-
-
-@jax.jit
-def square_often(matrix):
-    return jax.lax.fori_loop(0, 200, lambda _, each: jnp.tanh(each @ each), matrix)
-
-
 def test_arrays_of_numpy_may_change_before_the_pull(batched, plan):
     own, own_plan = jax.tree.map(aligned, (PARAMS, plan))
     expected = jax.grad(partial(loss_of, batched))(PARAMS, plan)
-    matrix = square_often(jnp.ones((200, 200))).block_until_ready()
-    for _ in range(8):  # what JAX does later, it does after these
-        square_often(matrix)
+    keep_busy()
     _, pull = jax.vjp(lambda params: loss_of(batched, params, own_plan), own)
     for each in jax.tree.leaves((own, own_plan)):
         each[...] = 0
