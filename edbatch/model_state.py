@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from edbatch.cell import HoistedTable, HoistedTypes
+from edbatch.cell.type_call import trace_at_call
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.compiler import NEVER
 from edbatch.executor.packed_parameters import PackedParameters
@@ -187,5 +188,5 @@ def new_state(
     Returns:
         The state.
     """
-    types = TypeTable(spec, model, options.compute_dtype)
+    types = TypeTable(spec, model, options.compute_dtype, at_new=trace_at_call)
     return ModelState(types, PlanState.start(types, options), order=order)

@@ -75,28 +75,39 @@ class _Alike:
 
     def __init__(self) -> None:
         self._types: dict[Hashable, int] = {}
+        self._functions: dict[Hashable, set[int]] = {}  # by code; types keep them
         self._warned: set[Hashable] = set()
 
     def add(self, node_type: NodeType) -> None:
         """Counts a type."""
         key = self._key(node_type)
         self._types[key] = self._types.get(key, 0) + 1
+        function = node_type.cell.function
+        self._functions.setdefault(_code(node_type), set()).add(id(function))
 
     def warn(self, node_type: NodeType) -> None:
-        """Warns once if a type with parameters of shapes of its own is one of many."""
+        """Warns once if a type that shares with no other is one of many."""
         key = self._key(node_type)
-        count = self._types[key]
+        count, functions = self._types[key], len(self._functions[_code(node_type)])
         if count < MANY or key in self._warned:
             return
         self._warned.add(key)
-        warnings.warn(
-            f"types that differ in their parameters alone share one compiled loop, but"
-            f" cell {node_type.key.cell!r} has {count} types, of which many read"
-            " parameters of shapes that no other has, so each is compiled by itself;"
-            " give these parameters one shape, padded with zeros, or make them inputs",
-            ManyTypesWarning,
-            stacklevel=2,
-        )
+        cell = node_type.key.cell
+        if functions > 1:
+            text = (
+                f"the model makes cell {cell!r} anew in each call, {functions} times by"
+                " now, so that calls share no batch and each is compiled by itself;"
+                " define the cell once, outside the model, and pass what differs as an"
+                " argument"
+            )
+        else:
+            text = (
+                "types that differ in their parameters alone share one compiled loop,"
+                f" but cell {cell!r} has {count} types, of which many read parameters"
+                " of shapes that no other has, so each is compiled by itself; give"
+                " these parameters one shape, padded with zeros, or make them inputs"
+            )
+        warnings.warn(text, ManyTypesWarning, stacklevel=2)
 
     @staticmethod
     def _key(node_type: NodeType) -> Hashable:
@@ -108,6 +119,13 @@ class _Alike:
         )
         kinds = node_type.operand_kinds, node_type.external_kinds
         return node_type.key.cell, replace(template, leaves=leaves), *kinds
+
+
+def _code(node_type: NodeType) -> Hashable:
+    """What functions have in common that one line of a program makes."""
+    function = node_type.cell.function
+    code: Hashable = getattr(function, "__code__", function)
+    return code
 
 
 class SharedTypes:

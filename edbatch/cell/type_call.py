@@ -1,6 +1,7 @@
 """The cell of a type as a function of flat arrays, and what tracing it gives."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -96,3 +97,19 @@ def traced_type(node_type: NodeType, types: TypeTable) -> tuple[CellGraph, Specs
         made = graph, specs, node_type.function  # which so keeps its number
         found = types.traces.setdefault(key, made)
     return found[:2]
+
+
+def trace_at_call(node_type: NodeType, types: TypeTable) -> None:
+    """Traces the cell of a type that is called for the first time.
+
+    What it closes over may be another thing once the model has run: the variable of a
+    loop in which it was made, say.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+    """
+    traced_type(node_type, types)
+    if node_type.takes_rng and not node_type.needs_rng:
+        with suppress(Exception):  # is raised where the model runs without a key
+            traced_type(node_type.without_rng(), types)

@@ -76,9 +76,11 @@ class TypeTable:
         params_spec: Any,
         model: Callable[..., Any] | None = None,
         compute_dtype: np.dtype | None = None,
+        at_new: "Callable[[NodeType, TypeTable], None] | None" = None,
     ) -> None:
         self.params_spec = params_spec
         self.compute_dtype = compute_dtype
+        self._at_new = at_new  # is told of each new type, during the call of its cell
         self._model = _reference_to(model)
         self.model_name = "" if model is None else full_name(model)
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
@@ -358,6 +360,8 @@ class TypeTable:
             if found is None:
                 found = self._add(*facts, *self._outputs.of(*facts))
                 self._list_lengths.add(cell, found.key.path, template.treedef)
+                if self._at_new is not None:
+                    self._at_new(found, self)
             return found
 
     def _add(
