@@ -15,7 +15,8 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 EXIT_INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
@@ -57,6 +58,29 @@ def ends_at_ctrl_c() -> bool:
     return signal.getsignal(signal.SIGINT) is _end
 
 
+@contextmanager
+def kill_as_ctrl_c() -> Iterator[None]:
+    """Takes SIGTERM and SIGHUP for Ctrl-C, as long as it is open.
+
+    Whatever ends jobs sends the one, a terminal that is closed the other. Those that
+    are ignored remain so, as below `nohup`.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):
+            if signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, _as_ctrl_c)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
 def ignore_ctrl_c() -> None:
     """Ignores Ctrl-C from now on: the command is done, and has said so."""
     if ends_at_ctrl_c():
@@ -66,7 +90,9 @@ def ignore_ctrl_c() -> None:
 def _watch(reader: int) -> None:
     """Ends the process unless Ctrl-C is deferred, which is a handler of its own."""
     while received := os.read(reader, 1):
-        if received[0] == signal.SIGINT and ends_at_ctrl_c():
+        number = received[0]
+        is_taken = number == signal.SIGINT or signal.getsignal(number) is _as_ctrl_c
+        if is_taken and ends_at_ctrl_c():
             _end(signal.SIGINT, None)
 
 

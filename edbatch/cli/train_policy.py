@@ -11,7 +11,7 @@ from edbatch.cli.console import print_json, say, stage
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.train_serving import train_serving
 from edbatch.cli.training_options import LogOptions, TrainingOptions
-from edbatch.ctrl_c import EXIT_INTERRUPTED
+from edbatch.ctrl_c import EXIT_INTERRUPTED, kill_as_ctrl_c
 from edbatch.errors import EdbatchError
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def train_policy(
     the lower bound. Where greedy already meets it on every minibatch nothing is
     trained: the file then says to follow greedy, as eb.batch does without it.
 
-    Ctrl-C ends the training early: the best policy so far is compared and written, and
-    the exit code is 130. With --out a checkpoint stands beside the policy until
-    training has ended; --resume goes on from there to the very same policy.
+    Ctrl-C or SIGTERM ends the training early: the best policy so far is compared and
+    written, and the exit code is 130. With --out a checkpoint stands beside the policy
+    until training has ended; --resume goes on from there to the very same policy.
 
     Beside --out the held-out batches of each evaluation stand in a CSV file, by trial;
     --metrics names another, --tensorboard a folder for TensorBoard.
@@ -123,6 +123,7 @@ def train_policy(
     from edbatch.policies import load_costs
     from edbatch.schedule.interrupt import deferred_interrupt
 
+    context.with_resource(kill_as_ctrl_c())
     serving_options.check_given(context, serving_, _OF_MINIBATCHES)
     check_writable("--out", out)
     logs = LogFiles.of(out, log.metrics, log.tensorboard, resume=resume)

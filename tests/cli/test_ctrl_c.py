@@ -182,10 +182,11 @@ def test_no_process_outlives_the_demo(tmp_path: Path, number: signal.Signals) ->
             time.sleep(0.05)
 
 
-def test_training_keeps_what_it_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_training_keeps_what_it_found(tmp_path: Path, number: signal.Signals) -> None:
     running = Running(tmp_path, *ENDLESS, *OUT, "--json")
     running.wait_for((tmp_path / "a.json.checkpoint").exists)
-    running.press_ctrl_c()
+    running.process.send_signal(number)
     assert_interrupted(running)
     found = json.loads(running.output.read_text())
     assert found["training"]["stopped"] == "interrupted"
@@ -221,12 +222,29 @@ def test_training_for_a_server_keeps_what_it_found(tmp_path: Path) -> None:
         *(*OUT, "--json"),
     )
     running.wait_for((tmp_path / LOG).exists)
-    running.press_ctrl_c()
+    running.process.send_signal(signal.SIGTERM)
     assert_interrupted(running)
     found = json.loads(running.output.read_text())
     assert found["training"]["interrupted"]
     assert left_in(tmp_path) == {"a.json", LOG, costs.name}
     assert load_serving_policy(tmp_path / "a.json").training.interrupted
+
+
+def test_a_terminal_that_is_closed_ends_a_training_before_it_begins(
+    tmp_path: Path,
+) -> None:
+    for ignored in (False, True):
+        before = signal.signal(signal.SIGHUP, [signal.SIG_DFL, signal.SIG_IGN][ignored])
+        command = (*TRAIN, *OUT, "--train-anyway", "--trials", "2")
+        running = Running(tmp_path, *command)  # which inherits it
+        signal.signal(signal.SIGHUP, before)
+        running.wait_for_line("Sampling ")
+        running.process.send_signal(signal.SIGHUP)
+        if ignored:
+            assert running.ended()[0] == 0
+        else:
+            assert_interrupted(running)
+            assert left_in(tmp_path) <= {LOG, "a.json.checkpoint"}
 
 
 def test_where_ctrl_c_is_ignored_it_remains_so(tmp_path: Path) -> None:
