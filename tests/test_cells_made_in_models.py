@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import edbatch as eb
+from edbatch.compiler import OFF
 
 # Instances share no batch here, which is what the library warns of.
 pytestmark = pytest.mark.filterwarnings(
@@ -144,6 +145,25 @@ def test_values_on_the_way():
 
     batched = eb.batch(asking, params=PARAMS, sizes=SIZES)
     eb.verify(batched, PARAMS, INSTANCES)
+
+
+def test_layers_read_what_the_first_one_did():
+    """Types that differ in their parameters alone are traced once, at the first."""
+    params = {"layers": [{"w": jnp.float32(k)} for k in range(1, 6)], **PARAMS}
+
+    def model(params, x):
+        factor = 2.0
+        scale = eb.cell(lambda own, other, h: h * own["w"] + factor * other["w"])
+        h, layers = start(params, x), params["layers"]
+        for one, other in ((0, 1), (2, 2), (4, 3), (1, 1)):
+            h = scale(layers[one], layers[other], h)
+        factor = 7.0
+        return h
+
+    batched = eb.batch(model, params=params, sizes=SIZES)
+    eb.verify(batched, params, INSTANCES)
+    off = eb.batch(model, params=params, sizes=SIZES, compiler=OFF)
+    eb.verify(off, params, INSTANCES)
 
 
 class Layer:

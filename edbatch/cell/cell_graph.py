@@ -147,6 +147,27 @@ def trace_cell(
     return graph, output_tree
 
 
+def renamed(graph: CellGraph, names: dict[Var, Var]) -> CellGraph:
+    """Returns a traced cell that reads other variables in place of some.
+
+    Args:
+        graph: The cell, of equations alone.
+        names: The variables to read, by those that they take the place of.
+
+    Returns:
+        The cell, with the same parameters and inputs.
+    """
+
+    def read(atoms: Sequence[Atom]) -> list[Atom]:
+        return [names.get(x, x) if isinstance(x, Var) else x for x in atoms]
+
+    nodes = [
+        rewire(node, read(node.invars)) if isinstance(node, JaxprEqn) else node
+        for node in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes), outputs=tuple(read(graph.outputs)))
+
+
 def effects_of(node: Node) -> Collection[Any]:
     """Returns the effects of a node: what it does beside computing."""
     return node.effects if isinstance(node, JaxprEqn) else ()

@@ -5,7 +5,7 @@ where packed cells (see `packed_cell`) merge parameters, too; `run` computes the
 for one batch row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from jax import Array
 from jax.sharding import use_abstract_mesh
 
 from edbatch.cell.cell_graph import count_uses
+from edbatch.cell.jaxpr import as_function, equations_of
 from edbatch.cell.packed_cell import pack_type
 from edbatch.cell.rows_of import rows_of
 from edbatch.cell.same_form import Form, form_of
@@ -119,13 +120,15 @@ class PlainCell:
     """
 
     def __init__(self, node_type: NodeType, types: TypeTable) -> None:
-        self._node_type = node_type
-        self._specs, self._treedef = jax.tree.flatten(
-            node_type.params_spec(types.params_spec)
-        )
         graph, _ = traced_type(node_type, types)
         read = count_uses(graph)
         self._used = [k for k, each in enumerate(graph.parameters) if each in read]
+        self._function = as_function(
+            [*(graph.parameters[k] for k in self._used), *graph.inputs],
+            equations_of(graph.nodes),
+            graph.outputs,
+            graph.constants,
+        )
 
     def pack(self, params: Any) -> Packed:
         """Returns the parameters that the cell reads."""
@@ -140,22 +143,13 @@ class PlainCell:
         masks: list[Array],
     ) -> list[Array]:
         """Runs one batch row; inputs as for `CallTemplate.call`."""
-        leaves = [jnp.zeros(each.shape, each.dtype) for each in self._specs]
-        for k, array in zip(self._used, packed, strict=True):
-            leaves[k] = array
-        return self._call(leaves, operands, externals, masks)
+        inputs = jax.tree.leaves((operands, externals, masks))
+        return list(self._function(*packed, *inputs))
 
     @cached_property
     def rows(self) -> Any:
         """As `CellProgram.rows`."""
         return rows_of(self.run)
-
-    def _call(self, leaves: Sequence[Any], *inputs: Any) -> list[Any]:
-        params = jax.tree.unflatten(self._treedef, leaves)
-        output = self._node_type.template.call(
-            self._node_type.function, params, *inputs
-        )
-        return jax.tree.leaves(output)
 
 
 def run_rows(

@@ -1,14 +1,19 @@
-"""The cell of a type as a function of flat arrays, and what tracing it gives."""
+"""What tracing the cell of a type gives, of flat arrays."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, use_abstract_mesh
 
-from edbatch.cell.cell_graph import CellGraph, trace_cell
+from edbatch.cell.cell_graph import CellGraph, renamed, trace_cell
+from edbatch.cell.jaxpr import Var, trace
+from edbatch.graph.constants import number_marks
 from edbatch.graph.node_type import NodeType, input_specs
+from edbatch.graph.parameters import part_of
 from edbatch.graph.type_table import TypeTable
 
 Specs = tuple[list[Any], list[Any], list[Any]]  # operands, external inputs, masks
@@ -35,68 +40,129 @@ def trace_settings() -> tuple[Any, ...]:
     return tuple(getattr(jax.config, name, None) for name in _SETTINGS)
 
 
-def type_call(
-    node_type: NodeType, types: TypeTable
-) -> tuple[Callable[..., list[Any]], Specs]:
-    """Returns the cell of a type, and what it takes beside the parameters.
-
-    Args:
-        node_type: The type.
-        types: The table that it is in.
-
-    Returns:
-        ``function(params, operands, externals, masks)`` for one batch row, which
-        returns the list of the output's arrays; and the arrays that it takes, as
-        ``jax.ShapeDtypeStruct``.
-    """
-
-    def function(params: Any, *inputs: Any) -> list[Any]:
-        output = node_type.template.call(node_type.function, params, *inputs)
-        return jax.tree.leaves(output)
-
-    specs = input_specs(
-        node_type.template,
-        node_type.operand_kinds,
-        node_type.external_kinds,
-        types.avals,
-    )
-    return function, specs
-
-
 def traced_type(node_type: NodeType, types: TypeTable) -> tuple[CellGraph, Specs]:
-    """Traces the cell of a type, once for all who ask.
+    """Returns the traced cell of a type, the same one for all who ask.
+
+    Types that differ only in which parameters they read are traced once.
 
     Args:
         node_type: The type.
         types: The table that it is in.
 
     Returns:
-        The cell, of the parameters that `NodeType.params_spec` describes; and what it
-        takes beside them, as `type_call` returns it.
+        The cell, of the parameters that `NodeType.params_spec` describes; and the
+        operands, external inputs and masks of one instance that it takes beside them,
+        as ``jax.ShapeDtypeStruct``.
     """
     template = node_type.template.with_exact_constants()
+    steps = [path._steps for kind, path in template.leaves if kind == "parameter"]
+    own = iter(steps)
     leaves = tuple(
-        (kind, content._steps if kind == "parameter" else content)
+        (kind, next(own) if kind == "parameter" else content)
         for kind, content in template.leaves
     )
-    key = (
+    facts = (
         id(node_type.function),
-        (template.treedef, leaves),
+        template.treedef,
         (template.operands, template.externals, template.paddings),
         (node_type.operand_kinds, node_type.external_kinds),
-        node_type.family,
         trace_settings(),
     )
-
+    key = (*facts, leaves, node_type.family)
     found = types.traces.get(key)
     if found is None:
-        function, specs = type_call(node_type, types)
         params_spec = node_type.params_spec(types.params_spec)
-        with use_abstract_mesh(NO_MESH):
-            graph, _ = trace_cell(function, params_spec, specs)
+        parts = [part_of(params_spec, each) for each in steps]
+        without_paths = (*facts, _without_paths(leaves))
+        form, specs = _traced_form(node_type, types, parts, without_paths)
+        variables = types.derived(
+            (_at_places, node_type.family),
+            lambda: trace(lambda _: (), params_spec)[0].inputs,
+        )
+        graph = _at_places(form, _places(params_spec, steps), variables)
         made = graph, specs, node_type.function  # which so keeps its number
         found = types.traces.setdefault(key, made)
     return found[:2]
+
+
+def _without_paths(leaves: Sequence[tuple[str, Any]]) -> Hashable:
+    return tuple((k, None if k == "parameter" else content) for k, content in leaves)
+
+
+def _traced_form(
+    node_type: NodeType, types: TypeTable, parts: list[Any], facts: Hashable
+) -> tuple[CellGraph, Specs]:
+    """Traces a cell of the parts of the parameters that it is called with.
+
+    Args:
+        node_type: A type of the cell.
+        types: The table that it is in.
+        parts: The parts, with ``jax.ShapeDtypeStruct`` leaves.
+        facts: What it depends on beside their structure.
+
+    Returns:
+        The cell, whose parameters are the arrays of the parts, one after the other;
+        and what it takes beside them.
+    """
+    arrays, treedef = jax.tree.flatten(parts)
+    shapes = tuple((each.shape, each.dtype) for each in arrays)
+    key = (_traced_form, facts, treedef, number_marks(treedef), shapes)
+    found = types.traces.get(key)
+    if found is None:
+        numbers = itertools.count()
+        template = replace(
+            node_type.template,
+            leaves=tuple(
+                ("part", next(numbers)) if kind == "parameter" else (kind, content)
+                for kind, content in node_type.template.leaves
+            ),
+        )
+
+        def function(parts: Any, *inputs: Any) -> list[Any]:
+            output = template.call(node_type.function, parts, *inputs)
+            return jax.tree.leaves(output)
+
+        specs = input_specs(
+            node_type.template,
+            node_type.operand_kinds,
+            node_type.external_kinds,
+            types.avals,
+        )
+        with use_abstract_mesh(NO_MESH):
+            graph, _ = trace_cell(function, parts, specs)
+        made = graph, specs, node_type.function  # which so keeps its number
+        found = types.traces.setdefault(key, made)
+    return found[:2]
+
+
+def _places(params_spec: Any, steps: Iterable[Any]) -> list[int]:
+    """Positions in the parameters of the arrays of some parts."""
+    leaves, treedef = jax.tree.flatten(params_spec)
+    positions = jax.tree.unflatten(treedef, range(len(leaves)))
+    return jax.tree.leaves([part_of(positions, each) for each in steps])
+
+
+def _at_places(
+    form: CellGraph, places: list[int], variables: Sequence[Var]
+) -> CellGraph:
+    """Returns a cell of all parameters.
+
+    Args:
+        form: The cell, of some arrays.
+        places: Where each of them stands among the parameters.
+        variables: Of all parameters, for those that it does not take.
+
+    Returns:
+        The cell, in which an array that is passed twice is one variable.
+    """
+    variable_at = dict(enumerate(variables))
+    own = dict(zip(reversed(places), reversed(form.parameters), strict=True))
+    first = {
+        var: own[place] for var, place in zip(form.parameters, places, strict=True)
+    }
+    twice = {var: one for var, one in first.items() if var is not one}
+    graph = renamed(form, twice) if twice else form
+    return replace(graph, parameters=tuple({**variable_at, **own}.values()))
 
 
 def trace_at_call(node_type: NodeType, types: TypeTable) -> None:

@@ -160,7 +160,7 @@ class CallTemplate:
 
         Args:
             function: The cell's function.
-            params: The model's parameters.
+            params: The model's parameters; their parts where leaves are ``"part"``.
             operands: One array per operand group, ``[K, ...]`` where stacked.
             externals: One array per external group, likewise.
             masks: One boolean ``[K]`` array per padded argument.
@@ -176,6 +176,8 @@ class CallTemplate:
                 values.append(externals[content])
             elif kind == "parameter":
                 values.append(resolve(params, content))
+            elif kind == "part":
+                values.append(params[content])
             else:
                 values.append(content)
         args, kwargs = jax.tree.unflatten(self.treedef, values)

@@ -53,11 +53,24 @@ class OutputTraces:
                 made anew too often.
         """
         facts = (template, operand_kinds, external_kinds)
-        key = call_identity(cell, self._without_paths(template), *facts[1:])
+        key = self._key(cell, *facts)
         if key not in self._known:
             self._check_not_anew(cell.name, cell.function)
             self._known[key] = self.trace(cell.name, self.function_of(cell), *facts)
         return self._known[key]
+
+    def knows(
+        self,
+        cell: Cell,
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+    ) -> bool:
+        """Whether such a call was traced, whichever parameters it reads."""
+        return self._key(cell, template, operand_kinds, external_kinds) in self._known
+
+    def _key(self, cell: Cell, template: CallTemplate, *kinds: Any) -> Hashable:
+        return call_identity(cell, self._without_paths(template), *kinds)
 
     def _without_paths(self, template: CallTemplate) -> CallTemplate:
         """A template with the structure of each parameter in place of its path."""

@@ -80,7 +80,8 @@ class TypeTable:
     ) -> None:
         self.params_spec = params_spec
         self.compute_dtype = compute_dtype
-        self._at_new = at_new  # is told of each new type, during the call of its cell
+        # Is told of types, during the call, whatever parameters of a shape they read.
+        self._at_new = at_new
         self._model = _reference_to(model)
         self.model_name = "" if model is None else full_name(model)
         self.params: Any = None if params_spec is None else ParameterPath(params_spec)
@@ -358,9 +359,10 @@ class TypeTable:
         with self.lock:
             found = self._by_facts.get(call_identity(*facts))
             if found is None:
+                is_new = not self._outputs.knows(*facts)
                 found = self._add(*facts, *self._outputs.of(*facts))
                 self._list_lengths.add(cell, found.key.path, template.treedef)
-                if self._at_new is not None:
+                if is_new and self._at_new is not None:
                     self._at_new(found, self)
             return found
 

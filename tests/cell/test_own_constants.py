@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from edbatch.cell.jaxpr import body_of, trace
-from edbatch.cell.jaxpr.internals import jaxpr_as_fun
-from edbatch.cell.jaxpr.own_constants import with_own_constants
+from edbatch.cell.jaxpr import as_function, body_of, trace, with_own_constants
 
 X = jnp.arange(3.0)
 READS = {
@@ -33,11 +31,11 @@ READS = {
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_change_in_place_is_not_seen(read, constant):
     own = np.array(constant, np.float32)
-    traced = jax.make_jaxpr(lambda x: read(x, own))(X)
-    kept = with_own_constants(traced)
+    body, _ = trace(lambda x: read(x, own), X)
     expected = jax.tree.leaves(read(X, own.copy()))
     own[...] = 99
-    for one, other in zip(jaxpr_as_fun(kept)(X), expected, strict=True):
+    run = as_function(body.inputs, body.equations, body.outputs, body.constants)
+    for one, other in zip(run(X), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 

@@ -63,6 +63,7 @@ from edbatch.cell.jaxpr.operations import read_cuts as read_cuts
 from edbatch.cell.jaxpr.operations import read_dot as read_dot
 from edbatch.cell.jaxpr.operations import read_lookup as read_lookup
 from edbatch.cell.jaxpr.operations import reduced_axes as reduced_axes
+from edbatch.cell.jaxpr.own_constants import with_own_constants as with_own_constants
 from edbatch.cell.jaxpr.own_primitives import Stored as Stored
 from edbatch.cell.jaxpr.own_primitives import (
     reverse_only_identity as reverse_only_identity,
