@@ -24,6 +24,7 @@ _COMMANDS = ("edbatch", "train-policy")
 _SHOW_CURSOR = "\x1b[?25h\r\n"  # progress bars hide it
 _ending = threading.Lock()
 TO_REMOVE: list[str] = []  # files that must not outlive the process
+_TAKEN: set[int] = set()  # signals that are taken for Ctrl-C
 
 
 def is_command() -> bool:
@@ -62,23 +63,33 @@ def ends_at_ctrl_c() -> bool:
 def kill_as_ctrl_c() -> Iterator[None]:
     """Takes SIGTERM and SIGHUP for Ctrl-C, as long as it is open.
 
-    Whatever ends jobs sends the one, a terminal that is closed the other. Those that
-    are ignored remain so, as below `nohup`.
+    Whatever ends jobs sends the one, a terminal that is closed the other, to which
+    nothing is then written any more. Those that are ignored remain so, as below
+    `nohup`; and all remain as they are where Ctrl-C is ignored.
     """
     before = {}
-    if threading.current_thread() is threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        terminals = [each for each in (1, 2) if os.isatty(each)]
+
+        def as_ctrl_c(number: int, frame: FrameType | None) -> None:
+            if number != signal.SIGTERM:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                for each in terminals:
+                    os.dup2(nowhere, each)
+                os.close(nowhere)
+            signal.raise_signal(signal.SIGINT)
+
         for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):
             if signal.getsignal(number) == signal.SIG_DFL:
-                before[number] = signal.signal(number, _as_ctrl_c)
+                before[number] = signal.signal(number, as_ctrl_c)
+    _TAKEN.update(before)
     try:
         yield
     finally:
         for number, handler in before.items():
+            _TAKEN.discard(number)
             signal.signal(number, handler)
-
-
-def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGINT)
 
 
 def ignore_ctrl_c() -> None:
@@ -90,9 +101,7 @@ def ignore_ctrl_c() -> None:
 def _watch(reader: int) -> None:
     """Ends the process unless Ctrl-C is deferred, which is a handler of its own."""
     while received := os.read(reader, 1):
-        number = received[0]
-        is_taken = number == signal.SIGINT or signal.getsignal(number) is _as_ctrl_c
-        if is_taken and ends_at_ctrl_c():
+        if received[0] in (signal.SIGINT, *_TAKEN) and ends_at_ctrl_c():
             _end(signal.SIGINT, None)
 
 

@@ -12,9 +12,7 @@ import edbatch as eb
 from edbatch.compiler import OFF
 
 # Instances share no batch here, which is what the library warns of.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the model makes cell:edbatch.errors.ManyTypesWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::edbatch.errors.ManyTypesWarning")
 
 PARAMS = {"table": jnp.arange(1.0, 5.0), "scale": jnp.float32(0.5)}
 SIZES = eb.Sizes(widths=(4,))
@@ -194,7 +192,26 @@ def test_many_copies_of_a_cell_are_warned_of():
     batched = eb.batch(loop_variable, params=PARAMS, sizes=SIZES)
     with pytest.warns(
         eb.errors.ManyTypesWarning,
-        match=r"the model makes cell 'scale' anew in each call, \d+ times by now.*"
-        "outside the model",
+        match=r"cell 'scale' was made \d+ times, .*, outside the model",
     ):
         batched(PARAMS, INSTANCES)
+
+
+@pytest.mark.filterwarnings("default::edbatch.errors.ManyTypesWarning")
+def test_cells_of_a_factory_are_not_taken_for_copies():
+    def make(activation):
+        @eb.cell
+        def layer(w, x):
+            return activation(w @ x).sum()
+
+        return layer
+
+    layers = make(jnp.tanh), make(jnp.sin)
+    params = {"layers": [jnp.ones((1 + k, 4)) for k in range(10)]}
+
+    def model(params, x):
+        return [cell(w, x) for w in params["layers"] for cell in layers]
+
+    batched = eb.batch(model, params=params, sizes=SIZES)
+    with pytest.warns(eb.errors.ManyTypesWarning, match="parameters of shapes that no"):
+        batched(params, [jnp.ones(4)])

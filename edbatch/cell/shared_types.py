@@ -93,12 +93,12 @@ class _Alike:
             return
         self._warned.add(key)
         cell = node_type.key.cell
-        if functions > 1:
+        if functions >= MANY:
             text = (
-                f"the model makes cell {cell!r} anew in each call, {functions} times by"
-                " now, so that calls share no batch and each is compiled by itself;"
-                " define the cell once, outside the model, and pass what differs as an"
-                " argument"
+                f"cell {cell!r} was made {functions} times, as by a model that defines"
+                " it in its own body; calls of different ones share no batch, and each"
+                " is compiled by itself; define the cell once, outside the model, and"
+                " pass what differs as an argument"
             )
         else:
             text = (

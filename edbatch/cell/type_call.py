@@ -75,10 +75,11 @@ def traced_type(node_type: NodeType, types: TypeTable) -> tuple[CellGraph, Specs
         parts = [part_of(params_spec, each) for each in steps]
         without_paths = (*facts, _without_paths(leaves))
         form, specs = _traced_form(node_type, types, parts, without_paths)
-        variables = types.derived(
-            (_at_places, node_type.family),
-            lambda: trace(lambda _: (), params_spec)[0].inputs,
-        )
+        with use_abstract_mesh(NO_MESH):
+            variables = types.derived(
+                (_at_places, node_type.family),
+                lambda: trace(lambda _: (), params_spec)[0].inputs,
+            )
         graph = _at_places(form, _places(params_spec, steps), variables)
         made = graph, specs, node_type.function  # which so keeps its number
         found = types.traces.setdefault(key, made)

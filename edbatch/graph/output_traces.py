@@ -38,9 +38,22 @@ class OutputTraces:
         self._copies: dict[Any, set[Callable[..., Any]]] = {}
         self._structures = PartStructures(params_spec)
         self._known: dict[Hashable, Output] = {}
+        self.told: set[Hashable] = set()  # forms that a table was told of
+
+    def form_of(
+        self,
+        cell: Cell,
+        template: CallTemplate,
+        operand_kinds: tuple[int, ...],
+        external_kinds: tuple[int, ...],
+    ) -> Hashable:
+        """Returns what calls have in common that differ in their parameters alone."""
+        without_paths = self._without_paths(template)
+        return call_identity(cell, without_paths, operand_kinds, external_kinds)
 
     def of(
         self,
+        form: Hashable,
         cell: Cell,
         template: CallTemplate,
         operand_kinds: tuple[int, ...],
@@ -52,25 +65,11 @@ class OutputTraces:
             CellError: The function cannot be traced on these shapes; or the cell was
                 made anew too often.
         """
-        facts = (template, operand_kinds, external_kinds)
-        key = self._key(cell, *facts)
-        if key not in self._known:
+        if form not in self._known:
             self._check_not_anew(cell.name, cell.function)
-            self._known[key] = self.trace(cell.name, self.function_of(cell), *facts)
-        return self._known[key]
-
-    def knows(
-        self,
-        cell: Cell,
-        template: CallTemplate,
-        operand_kinds: tuple[int, ...],
-        external_kinds: tuple[int, ...],
-    ) -> bool:
-        """Whether such a call was traced, whichever parameters it reads."""
-        return self._key(cell, template, operand_kinds, external_kinds) in self._known
-
-    def _key(self, cell: Cell, template: CallTemplate, *kinds: Any) -> Hashable:
-        return call_identity(cell, self._without_paths(template), *kinds)
+            facts = (template, operand_kinds, external_kinds)
+            self._known[form] = self.trace(cell.name, self.function_of(cell), *facts)
+        return self._known[form]
 
     def _without_paths(self, template: CallTemplate) -> CallTemplate:
         """A template with the structure of each parameter in place of its path."""

@@ -80,7 +80,8 @@ class TypeTable:
     ) -> None:
         self.params_spec = params_spec
         self.compute_dtype = compute_dtype
-        # Is told of types, during the call, whatever parameters of a shape they read.
+        # Is called during the first call, under the lock, with the first type of those
+        # that differ only in where their parameters stand; it is not in the table yet.
         self._at_new = at_new
         self._model = _reference_to(model)
         self.model_name = "" if model is None else full_name(model)
@@ -359,11 +360,10 @@ class TypeTable:
         with self.lock:
             found = self._by_facts.get(call_identity(*facts))
             if found is None:
-                is_new = not self._outputs.knows(*facts)
-                found = self._add(*facts, *self._outputs.of(*facts))
+                form = self._outputs.form_of(*facts)
+                output = self._outputs.of(form, *facts)
+                found = self._add(*facts, *output, form=form)
                 self._list_lengths.add(cell, found.key.path, template.treedef)
-                if is_new and self._at_new is not None:
-                    self._at_new(found, self)
             return found
 
     def _add(
@@ -375,11 +375,14 @@ class TypeTable:
         output_kinds: tuple[int, ...],
         output_tree: Any,
         *,
+        form: Hashable = None,
         is_stored: bool = False,
     ) -> NodeType:
+        key = TypeKey(cell.name, parameter_names(template.leaves), len(operand_kinds))
+        variant = self._variants.get(key, 0)
         node_type = NodeType(
             id=len(self.types),
-            key=self._key(cell.name, template, len(operand_kinds)),
+            key=replace(key, variant=variant),
             cell=cell,
             function=self._outputs.function_of(cell),
             template=template,
@@ -389,6 +392,11 @@ class TypeTable:
             output_tree=output_tree,
             is_stored=is_stored,
         )
+        told = self._outputs.told
+        if self._at_new is not None and form is not None and form not in told:
+            self._at_new(node_type, self)
+            told.add(form)
+        self._variants[key] = variant + 1
         facts = (cell, template, operand_kinds, external_kinds)
         # In this order: what is found has its place, wherever an exception comes.
         self.types.append(node_type)
@@ -414,12 +422,6 @@ class TypeTable:
             node_type.operand_kinds,
             node_type.external_kinds,
         )
-
-    def _key(self, name: str, template: CallTemplate, arity: int) -> TypeKey:
-        key = TypeKey(name, parameter_names(template.leaves), arity)
-        variant = self._variants.get(key, 0)
-        self._variants[key] = variant + 1
-        return TypeKey(key.cell, key.path, key.arity, variant)
 
 
 def x64_enabled() -> bool:

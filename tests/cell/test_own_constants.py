@@ -8,7 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from edbatch.cell.jaxpr import as_function, body_of, trace, with_own_constants
+from edbatch.cell.jaxpr import (
+    as_function,
+    body_of,
+    inner_bodies,
+    trace,
+    with_own_constants,
+)
 
 X = jnp.arange(3.0)
 READS = {
@@ -80,13 +86,45 @@ def test_copies_are_let_go():
 
 
 def test_weak_types_stay():
-    def of(constants):
-        return [each.aval.weak_type for each in constants]
+    own = np.ones(3, np.float32)
+    inner = jax.jit(lambda x, y: (x * own, y * 2.0))
 
-    own = np.float32(2) * np.ones((), np.float32)
-    traced = jax.make_jaxpr(lambda x: x * own)(jnp.ones(3, jnp.bfloat16))
-    kept = with_own_constants(traced)
-    assert str(kept.jaxpr) == str(traced.jaxpr)
-    atoms = [eqn.invars for eqn in body_of(kept).equations]
-    others = [eqn.invars for eqn in body_of(traced).equations]
-    assert list(map(of, atoms)) == list(map(of, others))
+    def types_of(jaxpr):
+        return [
+            (str(each.aval), each.aval.weak_type)
+            for eqn in body_of(jaxpr).equations
+            for inner in inner_bodies(eqn)
+            for each_eqn in inner.equations
+            for each in (*each_eqn.invars, *each_eqn.outvars)
+        ]
+
+    traced = jax.make_jaxpr(inner)(X, 2.0)
+    assert {is_weak for _, is_weak in types_of(traced)} == {False, True}
+    assert types_of(with_own_constants(traced)) == types_of(traced)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 400_000), (3, 2, 700_000), (0, 3), (2, 0)])
+def test_a_copy_is_taken_again_only_if_all_bytes_are_the_same(shape):
+    own = np.zeros(shape, np.float32)
+
+    def copied():
+        [found] = trace(lambda x: x + own.sum() * 0 + jnp.asarray(own).sum(), X)[
+            0
+        ].constants.values()
+        return found
+
+    first = copied()
+    assert copied() is first
+    if own.size:
+        own.reshape(-1)[-1] = -0.0
+        assert copied() is not first
+
+
+def test_a_cell_made_of_traced_ones_copies_nothing():
+    own = np.arange(3, dtype=np.float32)
+    body, _ = trace(lambda x: x + own, X)
+    [copy] = body.constants.values()
+    run = as_function(body.inputs, body.equations, body.outputs, body.constants)
+    again, _ = trace(lambda x: run(x * 2), X)
+    [found] = again.constants.values()
+    assert np.shares_memory(found, copy)

@@ -6,6 +6,7 @@ the first import.
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -228,6 +229,43 @@ def test_training_for_a_server_keeps_what_it_found(tmp_path: Path) -> None:
     assert found["training"]["interrupted"]
     assert left_in(tmp_path) == {"a.json", LOG, costs.name}
     assert load_serving_policy(tmp_path / "a.json").training.interrupted
+
+
+@pytest.mark.parametrize("closed", ["output", "both"])
+def test_a_terminal_that_is_closed_leaves_the_policy(
+    tmp_path: Path, closed: str
+) -> None:
+    """Nothing can be written to it any more."""
+    ours, terminal = os.openpty()
+    errors = tmp_path / "stderr.txt"
+    with errors.open("w") as file:
+        process = subprocess.Popen(
+            [SCRIPTS / ENDLESS[0], *ENDLESS[1:], *OUT],
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=terminal if closed == "both" else file,
+            cwd=tmp_path,
+            start_new_session=True,
+        )
+    os.close(terminal)
+    end = time.monotonic() + LIMIT_S
+    while not (tmp_path / "a.json.checkpoint").exists():
+        assert process.poll() is None and time.monotonic() < end, errors.read_text()
+        if select.select([ours], [], [], 0.01)[0]:
+            os.read(ours, 2**16)  # else the training would wait for us
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(LIMIT_S) == 130, errors.read_text()
+    assert eb.load_policy(tmp_path / "a.json").name == "fsm-sort"
+
+
+def test_a_training_ends_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    running = Running(tmp_path, *ENDLESS, *OUT)  # which inherits it
+    signal.signal(signal.SIGINT, before)
+    running.wait_for((tmp_path / "a.json.checkpoint").exists)
+    running.process.send_signal(signal.SIGTERM)
+    assert running.ended()[0] == -signal.SIGTERM
 
 
 def test_a_terminal_that_is_closed_ends_a_training_before_it_begins(
