@@ -14,7 +14,7 @@ from edbatch.errors import RecordingError, user_line
 from edbatch.graph.cell_decorator import cell
 from edbatch.graph.node_keys import is_key
 from edbatch.graph.parameters import ParameterPath
-from edbatch.graph.tape import InstanceTape
+from edbatch.graph.tape import InstanceTape, may_change
 
 
 @cell
@@ -23,12 +23,15 @@ def parameter(params: Any) -> Any:
     return params
 
 
-def parameters_as_values(recorder: InstanceTape, tree: Any) -> Any:
+def parameters_as_values(
+    recorder: InstanceTape, tree: Any, *, copies: bool = False
+) -> Any:
     """Replaces the parameters in a pytree by outputs of cells.
 
     Args:
         recorder: The instance's tape.
         tree: Any pytree.
+        copies: Whether arrays that somebody may change are copied.
 
     Returns:
         The same pytree. A parameter that is a pytree itself becomes one of handles.
@@ -40,7 +43,7 @@ def parameters_as_values(recorder: InstanceTape, tree: Any) -> Any:
     def as_value(leaf: Any) -> Any:
         if isinstance(leaf, ParameterPath):
             return parameter_as_value(recorder, leaf)
-        return leaf
+        return leaf.copy() if copies and may_change(leaf) else leaf
 
     try:
         leaves, treedef = jax.tree.flatten(tree)

@@ -217,19 +217,26 @@ class InstanceTape(TapeWriter):
         if (
             known is value
             and its_kind == kind
-            and (not _may_change(value) or _same_bytes(rows[row], value))
+            and (not may_change(value) or _same_bytes(rows[row], value))
         ):
             return row
         # Keeping the array alive keeps its id its own.
         self.tape.shared_rows[id(value)] = (value, kind, len(rows))
-        rows.append(value.copy() if _may_change(value) else np.asarray(value))
+        rows.append(value.copy() if may_change(value) else np.asarray(value))
         return len(rows) - 1
 
 
-def _may_change(value: Any) -> bool:
-    """Whether somebody may write to an array: to it, or to one that it is a view of.
+def may_change(value: Any) -> bool:
+    """Tells whether somebody may write to an array, or to what it is a view of.
 
-    Of memory that is not NumPy's, or a view of it, nobody knows who writes to it.
+    Of memory that is neither NumPy's nor of bytes, nobody knows who writes to it: views
+    of arrays of JAX count, too.
+
+    Args:
+        value: An array of NumPy or JAX, or anything else.
+
+    Returns:
+        Whether it has to be copied to be kept as it is.
     """
     if not isinstance(value, np.ndarray):  # one of JAX
         return False

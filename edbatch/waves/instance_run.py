@@ -109,7 +109,8 @@ class InstanceRun(Recorder):
         self._stacks.append(self._stack)
         self._stack, self.ended, error = None, True, found.error
         if error is None:
-            self.result = parameters_as_values(self, found.result)
+            # It is kept until all have ended: models may fill an array again and again.
+            self.result = parameters_as_values(self, found.result, copies=True)
         elif not (self._closing and isinstance(error, GreenletExit)):
             reason = explain(error) if isinstance(error, Exception) else error
             if reason is error:
@@ -120,7 +121,8 @@ class InstanceRun(Recorder):
         """Suspends the instance until values are there; see `edbatch.value`."""
         if type(tree) is Handle and self.values is None:
             return self._ask([tree])[0]
-        leaves, treedef = jax.tree.flatten(parameters_as_values(self, tree))
+        tree = parameters_as_values(self, tree, copies=True)
+        leaves, treedef = jax.tree.flatten(tree)
         handles = [each for each in leaves if type(each) is Handle]
         answers = iter(self._ask(handles) if handles else ())
         found = [

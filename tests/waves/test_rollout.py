@@ -252,3 +252,28 @@ def test_recordings_and_instances_are_two_minibatches():
         batched(params, [*recordings, sentences[0]])
     with pytest.raises(eb.PlanError, match="two minibatches"):
         batched.rollout(params, [*recordings, sentences[0]])
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_arrays_that_a_model_fills_again_and_again(asks):
+    """What it returns, asks the value of and passes to cells is what it was then."""
+    scratch = np.zeros(3, np.float32)
+    double = eb.cell(lambda x: 2 * x)
+
+    def model(params, x):
+        seen = []
+        for k in range(2):
+            scratch[:] = x + k
+            doubled = double(scratch)
+            seen.append(eb.value((doubled, scratch))[1] if asks else scratch * 1)
+        # Where it asks, other instances fill it meanwhile.
+        return doubled, x if asks else scratch, seen
+
+    doubled, returned, seen = eb.batch(model)({}, [3.0, 7.0])
+    assert doubled[:, 0].tolist() == [8, 16]
+    if not asks:
+        assert returned[:, 0].tolist() == [4, 8]
+    assert [np.stack(each)[:, 0].tolist() for each in split_instances(seen, 2)] == [
+        [3, 4],
+        [7, 8],
+    ]
