@@ -12,7 +12,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ class Running:
             raise
         lines = self.errors.read_text().splitlines()
         return code, [each for each in lines if not each.startswith(IMPORT)]
+
+
+@contextmanager
+def inheriting(number: signal.Signals, handler: signal.Handlers) -> Iterator[None]:
+    """Processes that are started ignore a signal, or do not, whatever this one does."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def assert_interrupted(running: Running) -> None:
@@ -238,7 +249,7 @@ def test_a_terminal_that_is_closed_leaves_the_policy(
     """Nothing can be written to it any more."""
     ours, terminal = os.openpty()
     errors = tmp_path / "stderr.txt"
-    with errors.open("w") as file:
+    with inheriting(signal.SIGHUP, signal.SIG_DFL), errors.open("w") as file:
         process = subprocess.Popen(
             [SCRIPTS / ENDLESS[0], *ENDLESS[1:], *OUT],
             stdin=subprocess.DEVNULL,
@@ -248,21 +259,24 @@ def test_a_terminal_that_is_closed_leaves_the_policy(
             start_new_session=True,
         )
     os.close(terminal)
-    end = time.monotonic() + LIMIT_S
-    while not (tmp_path / "a.json.checkpoint").exists():
-        assert process.poll() is None and time.monotonic() < end, errors.read_text()
-        if select.select([ours], [], [], 0.01)[0]:
-            os.read(ours, 2**16)  # else the training would wait for us
-    os.close(ours)
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(LIMIT_S) == 130, errors.read_text()
+    try:
+        end = time.monotonic() + LIMIT_S
+        while not (tmp_path / "a.json.checkpoint").exists():
+            assert process.poll() is None and time.monotonic() < end, errors.read_text()
+            if select.select([ours], [], [], 0.01)[0]:
+                os.read(ours, 2**16)  # else the training would wait for us
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 130, errors.read_text()
+    finally:
+        process.kill()
+        process.wait()
     assert eb.load_policy(tmp_path / "a.json").name == "fsm-sort"
 
 
 def test_a_training_ends_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    running = Running(tmp_path, *ENDLESS, *OUT)  # which inherits it
-    signal.signal(signal.SIGINT, before)
+    with inheriting(signal.SIGINT, signal.SIG_IGN):
+        running = Running(tmp_path, *ENDLESS, *OUT)
     running.wait_for((tmp_path / "a.json.checkpoint").exists)
     running.process.send_signal(signal.SIGTERM)
     assert running.ended()[0] == -signal.SIGTERM
@@ -272,10 +286,9 @@ def test_a_terminal_that_is_closed_ends_a_training_before_it_begins(
     tmp_path: Path,
 ) -> None:
     for ignored in (False, True):
-        before = signal.signal(signal.SIGHUP, [signal.SIG_DFL, signal.SIG_IGN][ignored])
-        command = (*TRAIN, *OUT, "--train-anyway", "--trials", "2")
-        running = Running(tmp_path, *command)  # which inherits it
-        signal.signal(signal.SIGHUP, before)
+        with inheriting(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL):
+            command = (*TRAIN, *OUT, "--train-anyway", "--trials", "2")
+            running = Running(tmp_path, *command)
         running.wait_for_line("Sampling ")
         running.process.send_signal(signal.SIGHUP)
         if ignored:
