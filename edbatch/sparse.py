@@ -21,6 +21,7 @@ from jax import Array
 from edbatch.cell.summation import sum_dtype
 from edbatch.errors import PlanError, nearest
 from edbatch.gradient.asked_tables import AskedTables, Probes, asking
+from edbatch.row_optimizers import check_row_optimizer
 
 if TYPE_CHECKING:
     import optax
@@ -240,8 +241,8 @@ def update(
     (`optax.clip_by_global_norm`) are the same, too.
 
     Args:
-        optimizer: An optimizer of optax that treats each element by itself, whatever it
-            takes of the whole gradient.
+        optimizer: An optimizer of optax that treats each element by itself, but for
+            what it takes of the norm of the whole gradient.
         gradient: The gradient, a pytree as `value_and_grad` returns it.
         state: The optimizer's state, at first ``optimizer.init(params)``.
         params: The parameters.
@@ -250,7 +251,8 @@ def update(
         The parameters and the state.
 
     Raises:
-        PlanError: The optimizer keeps something of another shape for a table.
+        PlanError: The optimizer keeps something of another shape for a table, or gives
+            a row something else than it does with the whole table.
 
     Example:
         >>> import optax
@@ -290,6 +292,8 @@ def update(
     ]
     parts = [_part(*each) for each in zip(leaves, owned, strict=True)]
     own = jax.tree.map(_part, params, once)
+    is_table = list(map(_is_rows, jax.tree.leaves(once, is_leaf=_is_rows)))
+    check_row_optimizer(optimizer, params, is_table)
     updates, found = optimizer.update(values, jax.tree.unflatten(tree, parts), own)
     updated = optax.apply_updates(own, updates)
     found = [

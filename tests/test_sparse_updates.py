@@ -170,6 +170,58 @@ def test_state_of_other_shapes_is_refused():
         sparse.update(optimizer, random_gradient(0), state, params)
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.chain(optax.clip_by_block_rms(0.01), optax.sgd(0.1)),
+        optax.chain(optax.adaptive_grad_clip(0.01), optax.sgd(0.1)),
+        optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.1)),
+        optax.lamb(0.1),
+        optax.lars(0.1),
+        optax.masked(optax.lamb(0.1), {"table": True, "bias": False, "more": [False]}),
+    ],
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_what_depends_on_other_rows_is_refused(optimizer, wrap):
+    params, state = random_state(optimizer)
+    step = wrap(functools.partial(sparse.update, optimizer))
+    for _ in range(2):
+        with pytest.raises(PlanError, match="something else than it does with the"):
+            step(random_gradient(1), state, params)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.masked(optax.lamb(0.1), {"table": False, "bias": True, "more": [False]}),
+        optax.amsgrad(0.1),
+        optax.nadamw(0.1),
+        optax.lion(0.1),
+        optax.rmsprop(0.1, momentum=0.5),
+        optax.adadelta(0.1),
+        optax.adabelief(0.1),
+        optax.adamax(0.1),
+        optax.yogi(0.1),
+        optax.radam(0.1),
+        optax.sgd(0.1, 0.9, nesterov=True),
+        optax.sign_sgd(0.1),
+        optax.chain(optax.clip(0.1), optax.adam(0.1)),
+        optax.apply_if_finite(optax.adam(0.1), 3),
+        optax.inject_hyperparams(optax.adamw)(0.1),
+        optax.adam(0.1, mu_dtype=jnp.bfloat16),
+        optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(),
+        optax.multi_transform(
+            {"a": optax.adam(0.1), "b": optax.lamb(0.1)},
+            {"table": "a", "bias": "b", "more": ["a"]},
+        ),
+    ],
+)
+def test_what_treats_each_element_by_itself_is_taken(optimizer):
+    params, state = random_state(optimizer)
+    for seed in range(2):
+        params, state = sparse.update(optimizer, random_gradient(seed), state, params)
+
+
 @pytest.mark.parametrize("tables", [None, "embedding"])
 def test_trainers_take_tables(tables):
     """The same losses, step by step, where zeros change nothing."""

@@ -222,7 +222,8 @@ def _mark_numbers(value: Any, marks: list[str], around: tuple[Any, ...]) -> None
             elif mark:
                 marks.append(mark)
     elif isinstance(value, _NUMBERS):
-        name = kind.__name__
+        name = kind.__name__  # a bool of NumPy has the name of Python's
+        name = name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
         marks.append(f"{name} {value!r}" if isinstance(value, _INEXACT) else name)
     elif isinstance(value, _SETS):  # equal ones differ in order
         inside: list[str] = []

@@ -396,7 +396,7 @@ def test_settings_of_parameters_that_are_tuples_are_what_they_are():
     assert gradient["layer"] == Convolution(jnp.float32(3), (3, 3))
 
 
-EQUAL = [(1, True), (True, 1), (0.0, -0.0), (2, 2.0)]
+EQUAL = [(1, True), (True, 1), (0.0, -0.0), (2, 2.0), (True, np.True_)]
 
 
 @eb.cell
