@@ -176,7 +176,9 @@ def test_errors_of_the_server_tell_nothing_but_are_in_its_log(server):
     status, given, text = server.request("POST", "/v1/run", body, headers)
     found = message(status, json.loads(text), 500, "internal_error")
     assert "SECRET" not in found and given["x-request-id"] == "seven-steps"
-    [error] = [each for each in server.log() if each["level"] == "error"]
+    [error] = wait_until(  # another thread writes it
+        lambda: [each for each in server.log() if each["level"] == "error"]
+    )
     assert error["id"] == "seven-steps"
     assert "SECRET of the server" in error["error"]
 
