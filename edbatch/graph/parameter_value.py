@@ -12,9 +12,10 @@ import jax
 
 from edbatch.errors import RecordingError, user_line
 from edbatch.graph.cell_decorator import cell
+from edbatch.graph.host_arrays import may_change
 from edbatch.graph.node_keys import is_key
 from edbatch.graph.parameters import ParameterPath
-from edbatch.graph.tape import InstanceTape, may_change
+from edbatch.graph.tape import InstanceTape
 
 
 @cell

@@ -10,6 +10,7 @@ from edbatch.errors import RecordingError
 from edbatch.graph.constants import does_not_fit
 from edbatch.graph.dataflow_graph import MISSING
 from edbatch.graph.external_input import ABSENT, NUMBERS
+from edbatch.graph.host_arrays import may_change, same_bytes
 from edbatch.graph.input_pool import stack_inputs, too_wide
 from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.parameters import ParameterPath
@@ -17,7 +18,6 @@ from edbatch.graph.recording_bases import TapeColumns, TapeWriter
 from edbatch.graph.type_table import TypeTable
 
 _NOT_SHARED = (None, MISSING, MISSING)
-_LARGE_BYTES = 4096  # of an array that is compared without a copy
 
 
 class TapeMark(NamedTuple):
@@ -217,47 +217,10 @@ class InstanceTape(TapeWriter):
         if (
             known is value
             and its_kind == kind
-            and (not may_change(value) or _same_bytes(rows[row], value))
+            and (not may_change(value) or same_bytes(rows[row], value))
         ):
             return row
         # Keeping the array alive keeps its id its own.
         self.tape.shared_rows[id(value)] = (value, kind, len(rows))
         rows.append(value.copy() if may_change(value) else np.asarray(value))
         return len(rows) - 1
-
-
-def may_change(value: Any) -> bool:
-    """Tells whether somebody may write to an array, or to what it is a view of.
-
-    Of memory that is neither NumPy's nor of bytes, nobody knows who writes to it: views
-    of arrays of JAX count, too.
-
-    Args:
-        value: An array of NumPy or JAX, or anything else.
-
-    Returns:
-        Whether it has to be copied to be kept as it is.
-    """
-    if not isinstance(value, np.ndarray):  # one of JAX
-        return False
-    owner: Any = value
-    while isinstance(owner, np.ndarray):
-        if owner.flags.writeable:
-            return True
-        if owner.base is None:
-            return not owner.flags.owndata
-        owner = owner.base
-    if isinstance(owner, memoryview):
-        owner = owner.obj
-    return not isinstance(owner, bytes)
-
-
-def _same_bytes(copy: np.ndarray, array: np.ndarray) -> bool:
-    """Whether an array is what its contiguous copy is, of the same shape and dtype."""
-    if array.nbytes < _LARGE_BYTES or not array.flags.c_contiguous:
-        return copy.tobytes() == array.tobytes()
-    one, other = (each.reshape(-1).view(np.uint8) for each in (copy, array))
-    whole = one.size - one.size % 8
-    return np.array_equal(one[whole:], other[whole:]) and np.array_equal(
-        one[:whole].view(np.uint64), other[:whole].view(np.uint64)
-    )

@@ -14,12 +14,12 @@ import numpy as np
 
 from edbatch.cell.jaxpr.equation import Atom
 from edbatch.cell.jaxpr.internals import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from edbatch.graph.host_arrays import same_bytes
 
 # Copies that are in use, by memory, shape and dtype of what they were made of: cells
 # that read one large table share its copy.
 _COPIES: "weakref.WeakValueDictionary[Any, np.ndarray]" = weakref.WeakValueDictionary()
 _OWN: "weakref.WeakValueDictionary[int, np.ndarray]" = weakref.WeakValueDictionary()
-_BLOCK = 2**20  # bytes
 
 
 def with_own_constants(jaxpr: Any) -> Any:
@@ -106,27 +106,12 @@ def _copy_of(array: np.ndarray) -> np.ndarray:
     place, is_weak = array.__array_interface__, getattr(array, "weak_type", False)
     key = place["data"][0], array.shape, array.strides, array.dtype, is_weak
     known = _COPIES.get(key)
-    if known is not None and type(known) is type(array) and _are_equal(known, array):
+    if known is not None and type(known) is type(array) and same_bytes(known, array):
         return known
-    copy = array.copy()
+    copy = array.copy(order="C")
     copy.flags.writeable = False
     _COPIES[key] = _OWN[id(copy)] = copy
     return copy
-
-
-def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    """Compares the bytes of two arrays of one shape and dtype, without whole copies."""
-    for k in range(len(one)):
-        if one[k].nbytes > _BLOCK:
-            if not _are_equal(one[k], other[k]):
-                return False
-            continue
-        rows = max(_BLOCK // max(one[k].nbytes, 1), 1)
-        return all(
-            one[first : first + rows].tobytes() == other[first : first + rows].tobytes()
-            for first in range(0, len(one), rows)
-        )
-    return True
 
 
 def _are_same(own: Iterable[Any], others: Iterable[Any]) -> bool:
