@@ -81,6 +81,25 @@ def recording(model=chain, params=PARAMS):
     return lambda instances: record(model, types, instances, memory)
 
 
+def least_growth(run, warm_up):
+    """Bytes that `run` leaves allocated, the least of three runs.
+
+    What other threads and earlier tests allocate meanwhile is in one of them; a leak is
+    in each.
+    """
+    grown = []
+    tracemalloc.start()
+    try:
+        warm_up()
+        for _ in range(3):
+            start = tracemalloc.get_traced_memory()[0]
+            run()
+            grown.append(tracemalloc.get_traced_memory()[0] - start)
+    finally:
+        tracemalloc.stop()
+    return min(grown)
+
+
 def test_recordings_leave_no_memory_behind():
     def model(params, count):
         x = chain(params, count)
@@ -97,14 +116,7 @@ def test_recordings_leave_no_memory_behind():
 
     many(50)
     before = [sys.getrefcount(each) for each in counted]
-    tracemalloc.start()
-    try:
-        many(50)
-        start = tracemalloc.get_traced_memory()[0]
-        many(2_000)
-        grown = tracemalloc.get_traced_memory()[0] - start
-    finally:
-        tracemalloc.stop()
+    grown = least_growth(lambda: many(2_000), lambda: many(50))
     assert grown < 20_000  # a handle per recording would be 96,000
     assert [sys.getrefcount(each) for each in counted] == before
 
@@ -123,15 +135,8 @@ def test_calls_that_fail_leave_no_memory_behind():
         gc.collect()
 
     many(5)
-    tracemalloc.start()
-    try:
-        many(5)
-        start = tracemalloc.get_traced_memory()[0]
-        many(100)
-        grown = tracemalloc.get_traced_memory()[0] - start
-    finally:
-        tracemalloc.stop()
-    assert grown < 100_000  # the operands of a call alone take 800 bytes
+    grown = least_growth(lambda: many(100), lambda: many(5))
+    assert grown < 40_000  # the operands of a call alone take 800 bytes
 
 
 def test_a_subclass_may_have_a_call_of_its_own():
