@@ -1,0 +1,103 @@
+"""The warning for static arguments that a model makes anew in each call."""
+
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import edbatch as eb
+from edbatch.errors import ManyTypesWarning
+
+PARAMS = {"w": np.eye(3, dtype=np.float32)}
+
+
+@eb.cell
+def act(weights, x, f):
+    return f(x @ weights)
+
+
+@eb.cell
+def act_of_pair(weights, x, both):
+    return both["f"](x @ weights)
+
+
+@eb.cell
+def act_of_rest(weights, x, *rest):
+    for f in rest:
+        x = f(x @ weights)
+    return x
+
+
+@eb.cell(static=("scale",))
+def scaled(weights, x, *, scale):
+    return scale.factor * (x @ weights)
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+
+class EqualScale(Scale):
+    def __eq__(self, other):
+        return self.factor == other.factor
+
+    def __hash__(self):
+        return hash(self.factor)
+
+
+def chain(call):
+    def model(params, length):
+        x = np.ones(3, np.float32)
+        for _ in range(length):
+            x = call(params["w"], x)
+        return x
+
+    return model
+
+
+def clip(low, x):
+    return jnp.maximum(low, x)
+
+
+ANEW = {
+    "f": chain(lambda w, x: act(w, x, lambda y: 2 * y)),
+    "both": chain(lambda w, x: act_of_pair(w, x, {"f": lambda y: 2 * y})),
+    "*rest": chain(lambda w, x: act_of_rest(w, x, jnp.tanh, lambda y: 2 * y)),
+    "f of partial": chain(lambda w, x: act(w, x, functools.partial(clip, 0.5))),
+    "scale": chain(lambda w, x: scaled(w, x, scale=Scale(2.0))),
+}
+ONCE = {
+    "functions": chain(lambda w, x: act(w, act(w, x, jnp.tanh), jax.nn.relu)),
+    "equal": chain(lambda w, x: scaled(w, x, scale=EqualScale(2.0))),
+    "different": chain(lambda w, x: scaled(w, x, scale=EqualScale(float(id(x))))),
+}
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_objects_made_in_each_call_are_warned_of_once(name):
+    batched = eb.batch(ANEW[name], params=PARAMS)
+    with pytest.warns(ManyTypesWarning) as found:
+        batched.record_all([4, 3, 2, 7, 9])
+    [message] = [str(each.message) for each in found]
+    assert f"as {name.split()[0]!r} (" in message
+    assert "make it once, outside the model" in message
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_other_static_arguments_are_not_warned_of(name):
+    batched = eb.batch(ONCE[name], params=PARAMS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ManyTypesWarning)
+        batched.record_all([9, 9, 9])
+
+
+def test_what_is_warned_of_is_right():
+    model = ANEW["f"]
+    expected = [model(PARAMS, each) for each in (1, 9, 2)]
+    with pytest.warns(ManyTypesWarning):
+        found = eb.batch(model, params=PARAMS)(PARAMS, [1, 9, 2])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
