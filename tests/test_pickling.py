@@ -389,24 +389,35 @@ def test_names_that_mean_something_else_when_a_pickle_is_read(monkeypatch):
     assert pickle.loads(recording)
 
 
-def test_cells_whose_code_was_changed():
+def wider(weights, left, right):
+    hidden, memory = join.function.__wrapped__(weights, left, right)
+    return jnp.stack([hidden, hidden]), memory
+
+
+def of_another_parameter(weights, left, right):
+    return left[0] + weights["gate"], right[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (wider, r"'join' returned other shapes .* than"),
+        (of_another_parameter, r"here cell 'join' is another one.*gate.*record again"),
+    ],
+)
+def test_cells_whose_code_was_changed(changed, message):
     batched = eb.batch(encode, params=make_params(), sizes=SIZES)
     blob = pickle.dumps(batched.record((1, 2)))
     del batched
     gc.collect()
 
-    def wider(weights, left, right):
-        hidden, memory = join.function.__wrapped__(weights, left, right)
-        return jnp.stack([hidden, hidden]), memory
-
     function = join.function
-    wider.__wrapped__ = function
-    join.function = functools.wraps(function)(wider)
+    join.function = functools.wraps(function)(
+        lambda *args: changed(*args)  # which `wraps` may write to
+    )
     try:
         recording = pickle.loads(blob)
-        with pytest.raises(
-            eb.PickleError, match=r"'join' returned other shapes .* than"
-        ):
+        with pytest.raises(eb.PickleError, match=message):
             eb.batch(encode, sizes=SIZES)(make_params(), [recording])
     finally:
         join.function = function

@@ -14,6 +14,7 @@ from edbatch.cell.jaxpr import Var, trace
 from edbatch.graph.constants import number_marks
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.parameters import part_of
+from edbatch.graph.type_checks import check_stored
 from edbatch.graph.type_table import TypeTable
 
 Specs = tuple[list[Any], list[Any], list[Any]]  # operands, external inputs, masks
@@ -110,6 +111,7 @@ def _traced_form(
     key = (_traced_form, facts, treedef, number_marks(treedef), shapes)
     found = types.traces.get(key)
     if found is None:
+        check_stored(types, node_type)
         numbers = itertools.count()
         template = replace(
             node_type.template,

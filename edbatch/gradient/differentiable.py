@@ -289,8 +289,10 @@ def _differentiate_twice(
 ) -> Any:
     raise PlanError(
         "a batched function has first derivatives only, by jax.grad, jax.value_and_grad"
-        " or jax.vjp, but this asks for the derivative of its gradient; for a Hessian,"
-        " differentiate the model itself, instance by instance"
+        " or jax.vjp, but this asks for the derivative of its gradient; where only the"
+        " gradient's value is meant (first-order MAML), take it at"
+        " jax.lax.stop_gradient(params); for a Hessian, differentiate the model itself,"
+        " instance by instance"
     )
 
 

@@ -1,6 +1,6 @@
 """Checks of a table of types where its recordings are used."""
 
-from edbatch.errors import CellError, PlanError
+from edbatch.errors import CellError, PickleError, PlanError
 from edbatch.graph.node_type import NodeType
 from edbatch.graph.type_table import TypeTable, changed_cell, x64_enabled
 
@@ -17,7 +17,15 @@ def check_stored(types: TypeTable, node_type: NodeType) -> None:
     """
     if not node_type.is_stored:
         return
-    if types.trace(node_type) != (node_type.output_kinds, node_type.output_tree):
+    try:
+        found = types.trace(node_type)
+    except CellError as error:
+        raise PickleError(
+            "a recording runs with the cells that it was made with, but here cell"
+            f" {node_type.key.cell!r} is another one: {error}; usually its code was"
+            " changed since; record again"
+        ) from error
+    if found != (node_type.output_kinds, node_type.output_tree):
         raise changed_cell(node_type)
 
 
