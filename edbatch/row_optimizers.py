@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 _ROWS, _LOOKED_UP, _MOST = 7, (1, 4), 3  # rows and columns of the arrays
 _PLACES = 5  # of which two are in use
+_STEPS = 3  # some quantities of whole parameters first show in the second
 
-# Structures that an optimizer was tried on, by its function, for as long as that lives.
+# Structures that an optimizer was tried on, for as long as it lives.
 _TRIED: "weakref.WeakKeyDictionary[Any, dict[Hashable, bool]]"
 _TRIED = weakref.WeakKeyDictionary()
 
@@ -31,7 +32,10 @@ Part = Callable[[Any], Any]
 
 
 def check_row_optimizer(
-    optimizer: "optax.GradientTransformation", params: Any, is_table: list[bool]
+    optimizer: "optax.GradientTransformation",
+    params: Any,
+    is_table: list[bool],
+    extra: dict[str, Any],
 ) -> None:
     """Checks, once, that an optimizer gives rows of a table what it gives the table.
 
@@ -39,82 +43,187 @@ def check_row_optimizer(
         optimizer: An optimizer of optax.
         params: The parameters, for their structure, dtypes and numbers of axes.
         is_table: For each of their arrays, whether rows of it are updated.
+        extra: What else it is called with, for the shapes and dtypes.
 
     Raises:
         PlanError: It does not.
     """
     leaves, tree = jax.tree.flatten(params)
     kinds = tuple((jnp.ndim(each), str(jnp.result_type(each))) for each in leaves)
-    tried = _TRIED.setdefault(optimizer.update, {})
-    key = tree, kinds, tuple(is_table)
+    # A method of an object is another one each time, and dies at once.
+    own = getattr(optimizer.update, "__self__", optimizer.update)
+    tried = _TRIED.setdefault(own, {})
+    key = tree, kinds, tuple(is_table), tuple(sorted(extra))
     if key not in tried:
         with jax.ensure_compile_time_eval():
-            tried[key] = _is_the_same(optimizer, tree, kinds, is_table)
+            ones = jax.tree.map(
+                lambda x: jnp.ones(jnp.shape(x), jnp.result_type(x)), extra
+            )
+            trial = _Trial(optimizer, tree, kinds, is_table, ones)
+            tried[key] = trial.rows_are_as_in_tables() and trial.rows_are_independent()
     if not tried[key]:
         raise PlanError(
             "an optimizer is applied to rows of a table if it treats each element by"
             " itself, but this one gives a row something else than it does with the"
-            " whole table; leave out what divides by norms or sizes of parameters or"
-            " adds noise (optax.lamb, lars, adaptive_grad_clip, clip_by_block_rms,"
-            " add_noise), or use the dense gradient"
+            " whole table; leave out what divides by norms or sizes of parameters, what"
+            " adds noise, and what finds its own step (optax.lamb, lars,"
+            " adaptive_grad_clip, clip_by_block_rms, add_noise, contrib.prodigy), or"
+            " use the dense gradient"
         )
 
 
-def _is_the_same(
-    optimizer: "optax.GradientTransformation",
-    tree: Any,
-    kinds: tuple[tuple[int, str], ...],
-    is_table: list[bool],
-) -> bool:
-    """Whether two steps on rows are those on tables, in the rows that change."""
-    random = np.random.default_rng(0)
-    shapes = [
-        (_ROWS, *(_MOST,) * (ndim - 1)) if table else (_MOST,) * ndim
-        for (ndim, _), table in zip(kinds, is_table, strict=True)
-    ]
+def check_nothing_is_withheld(owners: Any, is_of_rows: Callable[[Any], bool]) -> None:
+    """Checks that no update of rows waits for a step that may not look them up.
 
-    def sample(scale: float) -> Any:
-        return tree.unflatten(
-            [
-                jnp.asarray(scale * random.standard_normal(shape), dtype)
-                for shape, (_, dtype) in zip(shapes, kinds, strict=True)
+    Args:
+        owners: The state of an optimizer of optax, with something else as leaves.
+        is_of_rows: Tells of such a leaf whether it is of a table.
+
+    Raises:
+        PlanError: The optimizer adds up gradients of several steps.
+    """
+    import optax
+
+    kinds = (optax.MultiStepsState, optax.ApplyEvery)
+    for each in jax.tree.leaves(owners, is_leaf=lambda node: isinstance(node, kinds)):
+        if isinstance(each, kinds) and any(
+            map(is_of_rows, jax.tree.leaves(each, is_leaf=is_of_rows))
+        ):
+            raise PlanError(
+                "an optimizer is applied to the rows of a table that a step looks up,"
+                " but this one adds up gradients of several steps (optax.MultiSteps,"
+                " apply_every), and rows that were looked up in an earlier step would"
+                " never be updated; use larger minibatches, or the dense gradient"
+            )
+
+
+class _Trial:
+    """An optimizer and small arrays to try it on.
+
+    Args:
+        optimizer: The optimizer.
+        tree: The structure of the parameters.
+        kinds: Number of axes and dtype of each of their arrays.
+        is_table: Whether rows of it are updated.
+        extra: What else the optimizer is called with.
+    """
+
+    def __init__(
+        self,
+        optimizer: "optax.GradientTransformation",
+        tree: Any,
+        kinds: tuple[tuple[int, str], ...],
+        is_table: list[bool],
+        extra: dict[str, Any],
+    ) -> None:
+        import optax
+
+        self._optimizer = optax.with_extra_args_support(optimizer)
+        self._tree = tree
+        self._is_table, self._extra = is_table, extra
+        random = np.random.default_rng(0)
+
+        def sample(scale: float) -> Any:
+            shapes = [
+                (_ROWS, *(_MOST,) * (ndim - 1)) if table else (_MOST,) * ndim
+                for (ndim, _), table in zip(kinds, is_table, strict=True)
             ]
+            return tree.unflatten(
+                [
+                    jnp.asarray(scale * random.standard_normal(shape), dtype)
+                    for shape, (_, dtype) in zip(shapes, kinds, strict=True)
+                ]
+            )
+
+        self._params = sample(2.0)
+        # Alike, as those of a training: optimizers that look at how far parameters went
+        # in their direction then change their step.
+        base = sample(1.0)
+        self._gradients = [
+            jax.tree.map(jnp.add, base, sample(0.2)) for _ in range(_STEPS)
+        ]
+
+    def rows_are_as_in_tables(self) -> bool:
+        """Whether steps on rows are those on tables of which other rows have none."""
+        used = np.array(_LOOKED_UP)
+        rows = np.full(_PLACES, _ROWS)
+        rows[: len(used)] = used
+
+        def part(table: Any) -> Any:
+            return jnp.asarray(table).at[rows].get(mode="fill", fill_value=0)
+
+        def only_used(table: Any) -> Any:
+            return jnp.zeros_like(table).at[used].set(table[used])
+
+        gradients = [self._of_tables(only_used, each) for each in self._gradients]
+        whole, _ = self._run(self._params, gradients)
+        few, _ = self._run(
+            self._of_tables(part, self._params),
+            [self._of_tables(part, each) for each in gradients],
+        )
+        return all(
+            _are_close(one, other)
+            for one, other in zip(
+                self._seen(whole, lambda table: table[used]),
+                self._seen(few, lambda table: table[: len(used)]),
+                strict=True,
+            )
         )
 
-    def of_tables(change: Part, pytree: Any) -> Any:
+    def rows_are_independent(self) -> bool:
+        """Whether rows move as they do if gradients of others are turned round."""
+        used = np.array(_LOOKED_UP)
+
+        def others_turned(table: Any) -> Any:
+            return (-table).at[used].set(table[used])
+
+        gradients = list(self._gradients)
+        gradients[1] = self._of_tables(others_turned, gradients[1])
+        found = []
+        for each in (self._gradients, gradients):
+            updates, state = self._run(self._params, each)
+            kept = [
+                leaf[used] if jnp.shape(leaf)[:1] == (_ROWS,) else leaf
+                for leaf in jax.tree.leaves(state)
+                if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+            ]
+            found.append(self._seen(updates, lambda table: table[used]) + kept)
+        return all(_are_close(*pair) for pair in zip(*found, strict=True))
+
+    def _run(self, params: Any, gradients: list[Any]) -> tuple[list[Any], Any]:
+        """What each step adds to the parameters, and the state after the last one."""
+        state, found = self._optimizer.init(params), []
+        for each in gradients:
+            updates, state = self._optimizer.update(each, state, params, **self._extra)
+            params = jax.tree.map(
+                lambda old, step: (old + step).astype(old.dtype), params, updates
+            )
+            found.append(updates)
+        return found, state
+
+    def _of_tables(self, change: Part, pytree: Any) -> Any:
         found = jax.tree.leaves(pytree)
-        return tree.unflatten(
+        return self._tree.unflatten(
             [
                 change(each) if table else each
-                for each, table in zip(found, is_table, strict=True)
+                for each, table in zip(found, self._is_table, strict=True)
             ]
         )
 
-    used = np.array(_LOOKED_UP)
-    rows = np.full(_PLACES, _ROWS)
-    rows[: len(used)] = used
+    def _seen(self, updates: list[Any], change: Part) -> list[Any]:
+        """All arrays of some updates, of tables a part."""
+        return [
+            leaf
+            for each in updates
+            for leaf in jax.tree.leaves(self._of_tables(change, each))
+        ]
 
-    def part(table: Any) -> Any:
-        return jnp.asarray(table).at[rows].get(mode="fill", fill_value=0)
 
-    def only_used(table: Any) -> Any:
-        return jnp.zeros_like(table).at[used].set(table[used])
-
-    params, gradient = sample(2.0), of_tables(only_used, sample(1.0))
-    whole, _ = optimizer.update(gradient, optimizer.init(params), params)
-    own = of_tables(part, params)
-    few, _ = optimizer.update(of_tables(part, gradient), optimizer.init(own), own)
-    pairs = zip(
-        jax.tree.leaves(of_tables(lambda each: each[used], whole)),
-        jax.tree.leaves(of_tables(lambda each: each[: len(used)], few)),
-        strict=True,
-    )
-    return all(
-        np.allclose(
-            np.asarray(one, np.float64),
-            np.asarray(other, np.float64),
-            rtol=0.05 if jnp.dtype(one.dtype).itemsize < 4 else 1e-3,
-            atol=1e-7,
-        )
-        for one, other in pairs
+def _are_close(one: Any, other: Any) -> bool:
+    expected, found = (np.asarray(each, np.float64) for each in (one, other))
+    return np.allclose(
+        found,
+        expected,
+        rtol=0.05 if jnp.dtype(one.dtype).itemsize < 4 else 1e-3,
+        atol=1e-5 * np.abs(expected).max(initial=0.0),
     )

@@ -21,7 +21,7 @@ from jax import Array
 from edbatch.cell.summation import sum_dtype
 from edbatch.errors import PlanError, nearest
 from edbatch.gradient.asked_tables import AskedTables, Probes, asking
-from edbatch.row_optimizers import check_row_optimizer
+from edbatch.row_optimizers import check_nothing_is_withheld, check_row_optimizer
 
 if TYPE_CHECKING:
     import optax
@@ -229,7 +229,11 @@ def _new_probes(run: Callable[..., Any], leaves: _Leaves) -> list[Probes]:
 
 
 def update(
-    optimizer: "optax.GradientTransformation", gradient: Any, state: Any, params: Any
+    optimizer: "optax.GradientTransformation",
+    gradient: Any,
+    state: Any,
+    params: Any,
+    **extra: Any,
 ) -> tuple[Any, Any]:
     """Applies an optimizer of optax to dense gradients and to rows of tables.
 
@@ -246,13 +250,16 @@ def update(
         gradient: The gradient, a pytree as `value_and_grad` returns it.
         state: The optimizer's state, at first ``optimizer.init(params)``.
         params: The parameters.
+        **extra: What some optimizers take beside these, such as ``value``, the loss;
+            others do not look at it.
 
     Returns:
         The parameters and the state.
 
     Raises:
-        PlanError: The optimizer keeps something of another shape for a table, or gives
-            a row something else than it does with the whole table.
+        PlanError: The optimizer keeps something of another shape for a table, gives a
+            row something else than it does with the whole table, or adds up gradients
+            of several steps, as `optax.MultiSteps` does.
 
     Example:
         >>> import optax
@@ -265,8 +272,11 @@ def update(
     """
     import optax
 
+    apply = optimizer.update
+    if not isinstance(optimizer, optax.MultiSteps):  # which takes them
+        apply = optax.with_extra_args_support(optimizer).update
     if not any(map(_is_rows, jax.tree.leaves(gradient, is_leaf=_is_rows))):
-        updates, state = optimizer.update(gradient, state, params)
+        updates, state = apply(gradient, state, params, **extra)
         return optax.apply_updates(params, updates), state
     once = jax.tree.map(
         lambda g: g.sum_duplicates() if _is_rows(g) else g, gradient, is_leaf=_is_rows
@@ -274,27 +284,20 @@ def update(
     values = jax.tree.map(
         lambda g: g.values if _is_rows(g) else g, once, is_leaf=_is_rows
     )
-    # What each leaf of the state belongs to.
-    owners = jax.tree.leaves(
-        optax.tree.map_params(
-            optimizer,
-            _Owner,
-            state,
-            once,
-            transform_non_params=lambda each: _Owner(each, None),
-            is_leaf=lambda each: isinstance(each, optax.MaskedNode),
-        ),
-        is_leaf=lambda each: isinstance(each, _Owner),
-    )
+    owners = _owners(optimizer, state, once)
+    check_nothing_is_withheld(owners, _is_of_rows)
     leaves, tree = jax.tree.flatten(state)
     owned = [
-        each.rows for each in owners if not isinstance(each.leaf, optax.MaskedNode)
+        each.rows
+        for each in jax.tree.leaves(owners, is_leaf=_is_owner)
+        if not isinstance(each.leaf, optax.MaskedNode)
     ]
     parts = [_part(*each) for each in zip(leaves, owned, strict=True)]
     own = jax.tree.map(_part, params, once)
     is_table = list(map(_is_rows, jax.tree.leaves(once, is_leaf=_is_rows)))
-    check_row_optimizer(optimizer, params, is_table)
-    updates, found = optimizer.update(values, jax.tree.unflatten(tree, parts), own)
+    check_row_optimizer(optimizer, params, is_table, extra)
+    state = jax.tree.unflatten(tree, parts)
+    updates, found = apply(values, state, own, **extra)
     updated = optax.apply_updates(own, updates)
     found = [
         _whole(old, new, rows)
@@ -309,6 +312,42 @@ class _Owner(NamedTuple):
 
     leaf: Any
     rows: Any
+
+
+def _owners(optimizer: Any, state: Any, gradient: Any) -> Any:
+    """The state of an optimizer, with what each leaf belongs to."""
+    import optax
+
+    try:
+        return optax.tree.map_params(
+            optimizer,
+            _Owner,
+            state,
+            gradient,
+            transform_non_params=lambda each: _Owner(each, None),
+            is_leaf=lambda each: isinstance(each, optax.MaskedNode),
+        )
+    except Exception as error:  # optax names none for it
+        raise PlanError(
+            "an optimizer is applied to rows of a table if it keeps an array like the"
+            " table, or nothing for it, but this one keeps something of another"
+            f" structure ({error}); use another one, or the dense gradient"
+        ) from error
+
+
+def _is_owner(each: Any) -> bool:
+    return isinstance(each, _Owner)
+
+
+def _is_of_rows(each: Any) -> bool:
+    """Whether a leaf of a state is kept for a table, which is not masked."""
+    import optax
+
+    return (
+        isinstance(each, _Owner)
+        and isinstance(each.rows, SparseRows)
+        and not isinstance(each.leaf, optax.MaskedNode)
+    )
 
 
 def _is_rows(each: Any) -> bool:

@@ -54,7 +54,8 @@ class Trainer:
             leaves out rows of padding (``plan.instance_mask``), which the last
             minibatch of an epoch may have; the first such minibatch is used to check
             that it does.
-        optimizer: The optimizer, of Optax.
+        optimizer: The optimizer, of Optax; ``optax.MultiSteps``, too. It gets the loss
+            as ``value``, for those that look at it.
         params: The parameters before the first step.
         targets: ``[N, ...]``, a row per instance of the loader's data; ``loss`` gets
             those of its minibatch, a row for each row of the result. None where
@@ -63,7 +64,8 @@ class Trainer:
             `edbatch.sparse.value_and_grad`; None for dense gradients.
 
     Attributes:
-        learned: Parameters and state of the optimizer after the last step.
+        learned: Parameters and state of the optimizer after the last step. Those of a
+            checkpoint may be put there before the first one, as `Learned`.
         losses: The loss of each step that was checked.
 
     Raises:
@@ -98,7 +100,7 @@ class Trainer:
     def __init__(
         self,
         loss: Loss,
-        optimizer: optax.GradientTransformation,
+        optimizer: optax.GradientTransformation | optax.MultiSteps,
         params: Any,
         targets: np.ndarray | None = None,
         tables: sparse.Paths | None = None,
@@ -107,6 +109,10 @@ class Trainer:
             raise TrainingError(
                 "a loss is a function loss(params, plan, targets) but this is"
                 f" {loss!r}; pass the function itself"
+            )
+        if isinstance(optimizer, optax.MultiSteps):
+            optimizer = optax.GradientTransformationExtraArgs(
+                optimizer.init, optimizer.update
             )
         check_type(
             TrainingError,
@@ -222,7 +228,7 @@ def _update(
     """Computes a step: what it learned, the loss, and whether all is finite."""
     value, gradient = value_and_grad(learned.params, plan, targets)
     params, state = sparse.update(
-        optimizer, gradient, learned.optimizer_state, learned.params
+        optimizer, gradient, learned.optimizer_state, learned.params, value=value
     )
     parts = [
         jnp.isfinite(each).all()

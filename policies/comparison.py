@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from edbatch.arguments import check_number
-from edbatch.errors import PolicyError
+from edbatch.arguments import check_number, list_of
+from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
+from edbatch.graph.structure_arguments import structures_of
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.lower_bound import lower_bound
 from edbatch.schedule.policy import Policy, needs_check, reject_invalid
@@ -89,7 +90,8 @@ def compare(
 
     Raises:
         PolicyError: There is no minibatch, or one without nodes; nothing is timed; or a
-            policy of one's own returned what is no schedule of a minibatch.
+            policy of one's own returned what is no schedule of a minibatch. An argument
+            is no list of policies, or of structures.
 
     Example:
         >>> from edbatch.policies import Agenda, Depth
@@ -98,6 +100,15 @@ def compare(
         >>> [(row.policy, row.mean_batches, row.worst_ratio) for row in rows]
         [('depth', 4.0, 1.0), ('agenda', 4.0, 1.0)]
     """
+    policies = list_of(PolicyError, "policies of a comparison", policies, "a policy")
+    for each in policies:
+        if not callable(getattr(each, "schedule", None)):
+            raise PolicyError(
+                f"a comparison is one of policies, but this is {shown(each)}, of type"
+                f" {type(each).__name__}; write edbatch.policies.Greedy() for the"
+                " heuristic, or edbatch.policies.load_policy(path)"
+            )
+    structures = structures_of(PolicyError, "minibatches of a comparison", structures)
     if not structures or not all(each.num_nodes for each in structures):
         raise PolicyError(
             "a comparison needs minibatches with nodes but there are none, or an empty"

@@ -178,7 +178,13 @@ def test_state_of_other_shapes_is_refused():
         optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.1)),
         optax.lamb(0.1),
         optax.lars(0.1),
+        optax.lamb(optax.linear_schedule(0.0, 0.1, 10_000)),
         optax.masked(optax.lamb(0.1), {"table": True, "bias": False, "more": [False]}),
+        optax.contrib.prodigy(0.1),
+        optax.contrib.dadapt_adamw(),
+        optax.contrib.dowg(),
+        optax.contrib.muon(0.1),
+        optax.contrib.mechanize(optax.sgd(0.1)),
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
@@ -188,6 +194,55 @@ def test_what_depends_on_other_rows_is_refused(optimizer, wrap):
     for _ in range(2):
         with pytest.raises(PlanError, match="something else than it does with the"):
             step(random_gradient(1), state, params)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.MultiSteps(optax.sgd(0.1), 2),
+        optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(),
+        optax.chain(optax.apply_every(2), optax.sgd(0.1)),
+        optax.masked(
+            optax.apply_every(2), {"table": True, "bias": False, "more": [False]}
+        ),
+    ],
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_gradients_of_several_steps_are_refused(optimizer, wrap):
+    """Rows of the first step would wait for one that looks them up again."""
+    params, state = random_state(optimizer)
+    step = wrap(functools.partial(sparse.update, optimizer))
+    with pytest.raises(PlanError, match="rows that were looked up in an earlier step"):
+        step(random_gradient(1), state, params)
+
+
+def test_state_of_another_structure_is_refused():
+    optimizer = optax.sm3(0.1)
+    params, state = random_state(optimizer)
+    with pytest.raises(PlanError, match="something of another structure"):
+        sparse.update(optimizer, random_gradient(0), state, params)
+
+
+def test_trainers_take_optimizers_that_add_up_gradients_and_look_at_the_loss():
+    trees, targets = sample(2, 8), np.arange(8, dtype=np.float32)
+
+    def loss(params, plan, targets):
+        found = BATCHED.apply(params, plan).sum(1) - targets
+        return jnp.mean(found**2, where=plan.instance_mask)
+
+    optimizer = optax.MultiSteps(
+        optax.chain(optax.sgd(0.05), optax.contrib.reduce_on_plateau(0.5, patience=0)),
+        2,
+    )
+    trainer = Trainer(loss, optimizer, new_params(), targets)
+    params, state = new_params(), optimizer.init(new_params())
+    for minibatch in eb.Loader(BATCHED, trees, 4, seed=1).epochs(4):
+        trainer.step(minibatch)
+        own = targets[minibatch.padded_index]
+        value, bars = jax.value_and_grad(loss)(params, minibatch.plan, own)
+        updates, state = optimizer.update(bars, state, params, value=value)
+        params = optax.apply_updates(params, updates)
+    assert_close(trainer.finish().params, params)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +264,17 @@ def test_what_depends_on_other_rows_is_refused(optimizer, wrap):
         optax.apply_if_finite(optax.adam(0.1), 3),
         optax.inject_hyperparams(optax.adamw)(0.1),
         optax.adam(0.1, mu_dtype=jnp.bfloat16),
-        optax.MultiSteps(optax.adam(0.1), 2).gradient_transformation(),
+        optax.contrib.schedule_free_adamw(0.1),
+        optax.sgd(optax.linear_schedule(0.0, 0.1, 1000)),
+        optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1)),
+        optax.contrib.reduce_on_plateau(),
+        optax.partition(
+            {
+                "a": optax.adam(0.1),
+                "b": optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(),
+            },
+            {"table": "a", "bias": "b", "more": ["a"]},
+        ),
         optax.multi_transform(
             {"a": optax.adam(0.1), "b": optax.lamb(0.1)},
             {"table": "a", "bias": "b", "more": ["a"]},
@@ -219,7 +284,9 @@ def test_what_depends_on_other_rows_is_refused(optimizer, wrap):
 def test_what_treats_each_element_by_itself_is_taken(optimizer):
     params, state = random_state(optimizer)
     for seed in range(2):
-        params, state = sparse.update(optimizer, random_gradient(seed), state, params)
+        params, state = sparse.update(
+            optimizer, random_gradient(seed), state, params, value=jnp.float32(1)
+        )
 
 
 @pytest.mark.parametrize("tables", [None, "embedding"])

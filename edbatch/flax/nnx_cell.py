@@ -102,9 +102,9 @@ def _run(
     result = getattr(module, method)(*args, **kwargs)
     flat = nnx.to_flat_state(nnx.state(module))
     changed = {
-        path: type(variable)
-        for path, variable in flat
-        if variable.get_value() is not before.get(path)
+        path: type(each) if isinstance(each, nnx.Variable) else nnx.Variable
+        for path, each in flat
+        if _value(each) is not before.get(path)
     }
     return result, changed
 
@@ -142,8 +142,12 @@ def _streams(module: nnx.Module) -> list[str]:
 
 def _values(state: Any) -> _Values:
     """The arrays of a state, by path."""
-    flat = nnx.to_flat_state(state)
-    return {path: variable.get_value() for path, variable in flat}
+    return {path: _value(each) for path, each in nnx.to_flat_state(state)}
+
+
+def _value(leaf: Any) -> Any:
+    """The array of a variable, or an attribute that is one itself."""
+    return leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
 
 
 def _name(path: tuple[Any, ...]) -> str:

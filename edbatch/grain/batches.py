@@ -18,6 +18,7 @@ from edbatch.arguments import check_number, list_of
 from edbatch.batched_function import BatchedFunction
 from edbatch.compilation.signature import name_of
 from edbatch.errors import LoaderError, PickleError, shown
+from edbatch.graph.parameter_structure import check_params
 from edbatch.graph.portable_graph import GraphPacker, GraphUnpacker, PackedGraph
 from edbatch.graph.reference import full_name
 from edbatch.graph.type_table import TypeTable, x64_enabled
@@ -36,6 +37,8 @@ class RecordedBatch:
         rest: What `RecordBatch` was told to make of the rest of the elements.
         model: The model; None after it travelled between processes.
         model_name: Its name.
+        params_spec: The structure of the parameters that it was recorded for.
+        compute_dtype: The dtype that cells compute in, if it was given.
 
     Example:
         >>> import jax
@@ -58,6 +61,8 @@ class RecordedBatch:
         pad_to: int | None,
         rest: Any,
         model: Callable[..., Any],
+        params_spec: Any,
+        compute_dtype: Any,
     ) -> None:
         self.graphs = graphs
         self.instances = instances
@@ -65,6 +70,7 @@ class RecordedBatch:
         self.rest = rest
         self.model: Callable[..., Any] | None = model
         self.model_name = full_name(model)
+        self.params_spec, self.compute_dtype = params_spec, compute_dtype
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the model, which may be large."""
@@ -238,7 +244,8 @@ class RecordBatch:
         if self._rest is not None:
             padding = max((self.pad_to or 0) - len(elements), 0)
             rest = self._rest([*elements, *elements[:1] * padding])
-        return RecordedBatch(packed, len(elements), self.pad_to, rest, self._model)
+        made_for = self._model, self._params, self._dtype
+        return RecordedBatch(packed, len(elements), self.pad_to, rest, *made_for)
 
     def _tools_here(self) -> tuple[InstanceRecorder, GraphPacker]:
         if self._tools is None:
@@ -296,8 +303,9 @@ class PlanBatch:
             The plan, with what came with the recording.
 
         Raises:
-            LoaderError: It is no recording of a batch, or of another model, or has more
-                instances than rows to pad to.
+            LoaderError: It is no recording of a batch, or of another model or for
+                another dtype, or has more instances than rows to pad to.
+            PlanError: It was recorded for parameters of other shapes.
             EdbatchError: As for `edbatch.Batched.plan`.
         """
         if not isinstance(recorded, RecordedBatch):
@@ -314,24 +322,37 @@ class PlanBatch:
                 " instances; usually Grain's batch_size is another; give both the same"
             )
         with self._lock:
+            if self._unpacker.table is not self._batched.types:  # it was bound anew
+                self._unpacker = GraphUnpacker(self._batched.types)
             graphs = [self._unpacker.unpack(each) for each in recorded.graphs]
         plan = self._batched.plan(graphs, pad_to=pad_to)
         return PlannedBatch(plan, count, recorded.rest)
 
     def _check_model(self, recorded: RecordedBatch) -> None:
-        """Checks by which model a batch was recorded, before its types are taken."""
-        own = self._batched.model
-        if recorded.model is own:
-            return
+        """Checks by what a batch was recorded, before its types are taken."""
+        own, types = self._batched.model, self._batched.types
         # Another process has another object for it, and so has a copy of one.
         may_differ = recorded.model is None or not inspect.isfunction(own)
-        if may_differ and recorded.model_name == full_name(own):
-            return
-        raise LoaderError(
-            f"a batch was recorded by another model, {recorded.model_name}, than the"
-            f" one of this PlanBatch, {full_name(own)}; give RecordBatch and PlanBatch"
-            " the same batched function"
+        is_same = may_differ and recorded.model_name == full_name(own)
+        if recorded.model is not own and not is_same:
+            raise LoaderError(
+                f"a batch was recorded by another model, {recorded.model_name}, than"
+                f" the one of this PlanBatch, {full_name(own)}; give RecordBatch and"
+                " PlanBatch the same batched function"
+            )
+        check_params(
+            types.params_spec,
+            recorded.params_spec,
+            "a batch was recorded",
+            "give RecordBatch and PlanBatch the same batched function, and after .bind"
+            " make a new RecordBatch",
         )
+        if recorded.compute_dtype != types.compute_dtype:
+            raise LoaderError(
+                f"a batch was recorded for compute_dtype={recorded.compute_dtype} but"
+                f" this PlanBatch has {types.compute_dtype}; give RecordBatch and"
+                " PlanBatch the same batched function"
+            )
 
     def __reduce__(self) -> NoReturn:
         """Raises: plans are made in the process that runs them."""

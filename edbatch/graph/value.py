@@ -8,6 +8,7 @@ from jax import lax
 
 from edbatch.errors import CellError, EdbatchError, RecordingError, user_line
 from edbatch.graph.context import context
+from edbatch.graph.stand_in import is_stand_in
 
 
 def value(tree: Any) -> Any:
@@ -33,7 +34,8 @@ def value(tree: Any) -> Any:
 
     Raises:
         RecordingError: It is called where there is no value: under ``jax.jit`` or
-            ``jax.vmap``, or in `Batched.record` and `Batched.plan`, which run no cell.
+            ``jax.vmap``, in `Batched.record` and `Batched.plan`, which run no cell, and
+            in a thread or an event loop of `asyncio` that the model starts.
         CellError: It is called inside a cell.
 
     Example:
@@ -61,6 +63,13 @@ def value(tree: Any) -> Any:
 
 
 def _concrete(leaf: Any) -> Any:
+    if is_stand_in(leaf):
+        raise RecordingError(
+            f"eb.value was called ({user_line()}) outside of the recording that"
+            f" {leaf!r} belongs to; usually in a thread that the model starts,"
+            " or once the batched call has returned; call it in the model"
+            " itself, in its own thread"
+        )
     # Under jax.grad the value is known, and has no derivative: it is a constant.
     known = lax.stop_gradient(leaf) if isinstance(leaf, jax.core.Tracer) else leaf
     if isinstance(known, jax.core.Tracer):

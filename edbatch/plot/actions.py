@@ -8,6 +8,7 @@ import numpy as np
 
 from edbatch.errors import PlotError
 from edbatch.graph import GraphStructure, TypeKey
+from edbatch.graph.structure_arguments import structures_of
 from edbatch.plot.figure import (
     check_max_states,
     counted,
@@ -19,6 +20,7 @@ from edbatch.plot.figure import (
 from edbatch.plot.policy_style import policy_styles
 from edbatch.plot.type_style import TypeStyle, short_names, type_styles
 from edbatch.policies import StateMachine, trace_machine
+from edbatch.policies.fsm.machine_trace import check_machine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +75,8 @@ def plot_actions(
 
     Raises:
         PlotError: The policy has no state, or `max_states` is not positive.
-        PolicyError: A graph is one of another model, or none has a node.
+        PolicyError: A graph is one of another model, or none has a node; or `machine`
+            has no states.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
@@ -85,6 +88,8 @@ def plot_actions(
         "Policy with encoding 'base': 2 states"
     """
     check_max_states(max_states)
+    check_machine(machine)
+    structures = structures_of(PlotError, "minibatches of a picture", structures)
     if structures:
         keys, rows = _rows_on(machine, structures)
     else:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edbatch.arguments import check_type
 from edbatch.errors import PlotError
 from edbatch.plot.figure import (
     check_names,
@@ -85,6 +86,13 @@ def plot_comparison(
 
 
 def _check(rows: Mapping[str, Sequence[Comparison]]) -> None:
+    check_type(
+        PlotError,
+        "what a picture of a comparison shows",
+        rows,
+        Mapping,
+        "a dict {name of a workload: edbatch.policies.compare(policies, structures)}",
+    )
     if not rows:
         raise PlotError(
             "a picture of a comparison needs workloads but there is none; give"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from edbatch.arguments import check_type
 from edbatch.errors import PlotError
 from edbatch.plot.figure import (
     check_names,
@@ -45,6 +46,13 @@ def plot_generalisation(
         >>> figure.axes[0].get_xlabel()
         'instances per minibatch'
     """
+    check_type(
+        PlotError,
+        "what a picture of generalisation shows",
+        table,
+        Mapping,
+        "a dict {batch size: edbatch.policies.compare(policies, structures)}",
+    )
     tables = _by_workload(table)
     _check(tables)
     figure, panels = new_panels(len(tables))

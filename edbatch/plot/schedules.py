@@ -7,6 +7,7 @@ import numpy as np
 
 from edbatch.errors import PlotError
 from edbatch.graph import GraphStructure, TypeKey
+from edbatch.graph.structure_arguments import check_structure
 from edbatch.plot.figure import (
     counted,
     legend_below,
@@ -50,7 +51,8 @@ def plot_schedules(
         The figure, with one axes per schedule.
 
     Raises:
-        PlotError: There is no schedule, or one is of another graph or of none.
+        PlotError: There is no schedule, or one is of another graph or of none; or an
+            argument is something else.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
@@ -62,6 +64,7 @@ def plot_schedules(
         >>> [axes.get_title(loc="left") for axes in figure.axes][0]
         'depth: 4 batches, 1.00 × lower bound'
     """
+    check_structure(PlotError, "the graph of a picture of schedules", structure)
     named = _named(schedules)
     _check(named, structure)
     if bound is None:

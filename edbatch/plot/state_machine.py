@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edbatch.errors import PlotError
 from edbatch.graph import GraphStructure, TypeKey
+from edbatch.graph.structure_arguments import structures_of
 from edbatch.plot.figure import (
     check_max_states,
     counted,
@@ -83,6 +85,7 @@ def plot_state_machine(
         "Policy with encoding 'base': 3 states, 4 steps"
     """
     check_max_states(max_states)
+    structures = structures_of(PlotError, "minibatches of a picture", structures)
     trace = trace_machine(machine, structures)
     groups = group_states(trace, max_states)
     layout = lay_out_states(trace, groups)

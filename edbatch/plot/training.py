@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edbatch.arguments import check_type, list_of
 from edbatch.errors import PlotError
 from edbatch.plot.figure import counted, legend_below, new_panels, set_panel_title
 from edbatch.plot.policy_style import policy_styles
@@ -54,6 +55,9 @@ def plot_training(records: Sequence[TrainingRecord]) -> "Figure":
         >>> figure.axes[0].get_title()
         'one tree'
     """
+    records = list_of(
+        PlotError, "records of a picture", records, "a record, such as policy.training"
+    )
     _check(records)
     panels: dict[tuple[str, bool], list[TrainingRecord]] = {}
     for record in records:
@@ -80,6 +84,13 @@ def _check(records: Sequence[TrainingRecord]) -> None:
             " [policy.training] of a trained policy"
         )
     for record in records:
+        check_type(
+            PlotError,
+            "a record of a picture of training",
+            record,
+            TrainingRecord,
+            "a TrainingRecord, such as policy.training",
+        )
         if not record.curve:
             raise PlotError(
                 "a training record has a curve once the policy was judged but that of"

@@ -1,5 +1,6 @@
 """One instance of a model while it runs: it is suspended where it asks for values."""
 
+import sys
 from typing import Any
 
 import jax
@@ -56,6 +57,7 @@ class InstanceRun(Recorder):
         self._stacks = stacks
         self._stack: CallStack | None = None
         self._settings: tuple[Any, ...] = ()
+        self._event_loop: Any = None
 
     def start(self, call: Call, *, traced: bool = False) -> None:
         """Runs the instance until it asks for values or ends.
@@ -97,7 +99,7 @@ class InstanceRun(Recorder):
 
     def _run(self, go_on: Any, argument: Any) -> None:
         outer, context.recorder = context.recorder, self
-        self._settings = config_settings()
+        self._settings, self._event_loop = config_settings(), _event_loop()
         try:
             found = go_on(argument)
         finally:
@@ -155,6 +157,12 @@ class InstanceRun(Recorder):
                 " the context manager before eb.value, or set it around the call of"
                 " the batched function"
             )
+        if _event_loop() is not self._event_loop:
+            raise RecordingError(
+                f"eb.value was called ({user_line()}) in an event loop of asyncio that"
+                " the model runs: a thread has one at a time, so while the instance"
+                " waits it would be that of others; ask before or after asyncio.run"
+            )
         answers: list[np.ndarray] = stack.suspend(handles)
         return answers
 
@@ -166,3 +174,9 @@ class InstanceRun(Recorder):
         if not first <= value < self.tape.num_values:
             return None
         return super().cell_of_value(value - first)
+
+
+def _event_loop() -> Any:
+    """The event loop that runs in this thread, if any."""
+    asyncio = sys.modules.get("asyncio.events")
+    return asyncio._get_running_loop() if asyncio else None

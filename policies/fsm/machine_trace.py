@@ -15,9 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edbatch.arguments import check_type
 from edbatch.errors import PolicyError
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
+from edbatch.graph.structure_arguments import structures_of
 from edbatch.policies.fsm.encoding import encoded
 from edbatch.policies.fsm.state_machine import StateMachine
 from edbatch.policies.heuristics import mean_depths, smallest_mean_depth
@@ -85,6 +87,24 @@ class MachineTrace:
         return source, target, count
 
 
+def check_machine(machine: object) -> None:
+    """Checks that something is a state machine.
+
+    Args:
+        machine: It.
+
+    Raises:
+        PolicyError: It is another policy, or none.
+    """
+    check_type(
+        PolicyError,
+        "a policy that has states",
+        machine,
+        StateMachine,
+        "a StateMachine, as train_policy and load_policy return it",
+    )
+
+
 def trace_machine(
     machine: StateMachine, structures: Sequence[GraphStructure]
 ) -> MachineTrace:
@@ -99,7 +119,7 @@ def trace_machine(
 
     Raises:
         PolicyError: There is no graph with nodes, or the machine was not trained on
-            the cells of one.
+            the cells of one; or an argument is something else.
 
     Example:
         >>> from edbatch.policies import MachineState
@@ -113,6 +133,8 @@ def trace_machine(
         >>> [each.tolist() for each in trace.transitions()]
         [[0, 0, 1, 2], [-1, 0, 2, 0], [1, 1, 1, 1]]
     """
+    check_machine(machine)
+    structures = structures_of(PolicyError, "graphs of a machine's trace", structures)
     symbols = {key: symbol for symbol, key in enumerate(machine.types)}
     for structure in structures:
         for key in structure.type_keys:

@@ -122,6 +122,49 @@ def test_state_that_is_no_parameter():
     assert module.mean[...].tolist() == [0] * 4
 
 
+class WithArrays(nnx.Module):
+    """Has arrays that are no variables."""
+
+    def __init__(self, rngs, *, writes=False):
+        self.linear = nnx.Linear(3, 3, rngs=rngs)
+        self.scale = nnx.data(jnp.array([2.0, 3.0, 4.0]))
+        self.shift, self.writes = np.ones(3, np.float32), writes
+
+    def __call__(self, x):
+        if self.writes:
+            self.scale = self.scale + x
+        return jnp.tanh(self.linear(x) * self.scale + self.shift)
+
+
+@pytest.mark.parametrize("form", [nnx.state, lambda module: module])
+def test_arrays_that_are_no_variables(form):
+    module = WithArrays(nnx.Rngs(0))
+    step = eb.flax.cell(module)
+
+    def model(params, sequence):
+        x = jnp.ones(3)
+        for _ in sequence:
+            x = step(params, x)
+        return x
+
+    batched = eb.batch(model, sizes=SIZES)
+    eb.verify(batched, form(module), SEQUENCES)
+    found = batched(form(module), SEQUENCES[:1])[0]
+    expected = jnp.ones(3)
+    for _ in SEQUENCES[0]:
+        expected = module(expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    with pytest.raises(eb.CellError, match="a state without scale"):
+        batched(as_state(module), SEQUENCES)
+
+
+def test_arrays_that_are_no_variables_and_are_written_to():
+    module = WithArrays(nnx.Rngs(0), writes=True)
+    step = eb.flax.cell(module)
+    with pytest.raises(eb.CellError, match="writes to scale, a Variable"):
+        eb.batch(step, sizes=SIZES)(nnx.state(module), [np.ones(3, np.float32)])
+
+
 def test_state_that_is_only_read():
     module = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
     module.eval()

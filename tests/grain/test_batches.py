@@ -3,8 +3,10 @@
 import copy
 import json
 import pickle
+import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from loaded_data import Trees, word_of
@@ -63,6 +65,32 @@ def test_a_batch_of_another_model_is_refused_and_leaves_nothing(params, travels)
         plan(recorded)
     assert not batched.types.types
     assert eb.grain.PlanBatch(other)(recorded).instances == 3
+
+
+@pytest.mark.parametrize("travels", [False, True])
+def test_a_batch_for_other_parameters_is_refused(params, travels):
+    def recorded_by(batched):
+        found = eb.grain.RecordBatch(batched)(sample_trees(0, 3))
+        return pickle.loads(pickle.dumps(found)) if travels else found
+
+    wide = make_params(2 * params["leaf"].shape[0])
+    name = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(params)[0][0][0])
+    batched = new_batched(params)
+    plan = eb.grain.PlanBatch(batched)
+    message = (
+        re.escape(f"params{name} is") + ".* but a batch was recorded for .*RecordB"
+    )
+    with pytest.raises(eb.PlanError, match=message):
+        plan(recorded_by(new_batched(wide)))
+    half = eb.batch(encode, params=params, compute_dtype=jnp.bfloat16)
+    with pytest.raises(eb.LoaderError, match=r"compute_dtype=bfloat16 but .* has None"):
+        plan(recorded_by(half))
+    assert not batched.types.types
+    old = recorded_by(batched)
+    batched.bind(wide)
+    with pytest.raises(eb.PlanError, match=r"after \.bind make a new RecordBatch"):
+        plan(old)
+    assert plan(recorded_by(batched)).instances == 3
 
 
 def test_functions_are_told_apart_in_one_process_whatever_their_names(params):

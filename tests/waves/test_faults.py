@@ -1,5 +1,6 @@
 """What goes wrong in one instance ends the minibatch cleanly, and leaks nothing."""
 
+import asyncio
 import contextvars
 import gc
 import signal
@@ -137,6 +138,51 @@ def test_settings_of_jax_may_be_the_callers_or_be_left_before_a_value():
         found = batched(params, [0, 1])
         assert settings() == before
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_event_loop_of_the_model_may_not_wait(count):
+    def model(params, k):
+        async def ask():
+            return eb.value(embed(params, k)[0])
+
+        return asyncio.run(ask())
+
+    with pytest.raises(eb.RecordingError, match="in an event loop of asyncio"):
+        eb.batch(model)(make_params(), range(count))
+    assert asyncio.events._get_running_loop() is None
+
+
+def test_the_callers_event_loop_goes_on():
+    def model(params, k):
+        return eb.value(embed(params, k)[0]).sum()
+
+    async def call():
+        found = eb.batch(model)(make_params(), range(3))
+        await asyncio.sleep(0)
+        return found
+
+    expected = [model(make_params(), k) for k in range(3)]
+    np.testing.assert_allclose(asyncio.run(call()), expected, rtol=1e-5)
+
+
+def test_a_thread_of_the_model_may_not_ask():
+    def model(params, k):
+        handle, found = embed(params, k)[0], []
+
+        def ask():
+            try:
+                eb.value(handle)
+            except eb.RecordingError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        raise found[0]
+
+    with pytest.raises(eb.RecordingError, match="in a thread that the model starts"):
+        eb.batch(model)(make_params(), range(2))
 
 
 def test_clean_up_may_fail_or_ask_again():
