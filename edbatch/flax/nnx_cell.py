@@ -82,10 +82,15 @@ class NnxFunction:
         """Raises an error that names the first variable that was written to."""
         for path, kind in written.items():
             if not issubclass(kind, nnx.RngState):
+                fix = (
+                    "return what is sown"
+                    if issubclass(kind, nnx.Intermediate)
+                    else "use a layer without running averages (LayerNorm, GroupNorm),"
+                    " or module.eval()"
+                )
                 raise CellError(
                     f"{self.__name__} writes to {_name(path)}, a {kind.__name__}, but"
-                    " nodes of a minibatch run in any order; use a layer without"
-                    " running averages (LayerNorm, GroupNorm), or module.eval()"
+                    f" nodes of a minibatch run in any order; {fix}"
                 )
             raise CellError(
                 f"{self.__name__} draws random numbers ({_name(path)}) but has no key;"

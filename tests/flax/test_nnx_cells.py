@@ -165,6 +165,23 @@ def test_arrays_that_are_no_variables_and_are_written_to():
         eb.batch(step, sizes=SIZES)(nnx.state(module), [np.ones(3, np.float32)])
 
 
+class Sowing(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(3, 3, rngs=rngs)
+
+    def __call__(self, x):
+        self.sow(nnx.Intermediate, "seen", x)
+        return self.linear(x)
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning")
+def test_what_is_sown_is_to_be_returned():
+    module = Sowing(nnx.Rngs(0))
+    batched = eb.batch(eb.flax.cell(module), sizes=SIZES)
+    with pytest.raises(eb.CellError, match=r"seen, a.*; return what is sown"):
+        batched(nnx.state(module), [np.ones(3, np.float32)])
+
+
 def test_state_that_is_only_read():
     module = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
     module.eval()
