@@ -15,7 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from edbatch.compilation.tier import known_options
 from edbatch.errors import PlanError
+from edbatch.target import choose_target
 
 if TYPE_CHECKING:
     import optax
@@ -118,9 +120,20 @@ class _Trial:
     ) -> None:
         import optax
 
-        self._optimizer = optax.with_extra_args_support(optimizer)
+        self._init, update = optax.with_extra_args_support(optimizer)
+
+        def step(gradient: Any, state: Any, params: Any) -> tuple[Any, Any, Any]:
+            updates, state = update(gradient, state, params, **extra)
+            moved = jax.tree.map(
+                lambda old, change: (old + change).astype(old.dtype), params, updates
+            )
+            return updates, state, moved
+
+        # One program for arrays of a shape, in a hurry, in place of one per operation.
+        options = known_options(choose_target().coarse_options)
+        self._step = jax.jit(step, compiler_options=options)
         self._tree = tree
-        self._is_table, self._extra = is_table, extra
+        self._is_table = is_table
         random = np.random.default_rng(0)
 
         def sample(scale: float) -> Any:
@@ -192,12 +205,9 @@ class _Trial:
 
     def _run(self, params: Any, gradients: list[Any]) -> tuple[list[Any], Any]:
         """What each step adds to the parameters, and the state after the last one."""
-        state, found = self._optimizer.init(params), []
+        state, found = self._init(params), []
         for each in gradients:
-            updates, state = self._optimizer.update(each, state, params, **self._extra)
-            params = jax.tree.map(
-                lambda old, step: (old + step).astype(old.dtype), params, updates
-            )
+            updates, state, params = self._step(each, state, params)
             found.append(updates)
         return found, state
 
