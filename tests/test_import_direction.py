@@ -97,7 +97,10 @@ MAY_IMPORT = {
         "models",
         "benchmark",
     },
-    "plot": {"errors", "graph", "schedule", "envs", "policies", "explain", "plot"},
+    "plot": {
+        *("errors", "arguments", "graph", "schedule", "envs", "policies", "explain"),
+        "plot",
+    },
     "cli": {
         *(*BASE, *STAGES, FRONT_DOOR),
         *("serving", "http", "data", "models", "benchmark", "plot", "cli"),
