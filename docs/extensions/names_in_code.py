@@ -38,6 +38,7 @@ _ALIASES = {
     "jax.jaxlib._jax.Array": "jax.Array",
     "jaxlib._jax.Array": "jax.Array",
     "optax._src.base.GradientTransformation": "optax.GradientTransformation",
+    "optax.transforms._accumulation.MultiSteps": "optax.MultiSteps",
     "numpy.random._generator.Generator": "numpy.random.Generator",
 }
 
