@@ -26,7 +26,7 @@ from edbatch.graph.output_traces import OutputTraces, call_identity
 from edbatch.graph.output_tree import OutputTree
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.reference import full_name
-from edbatch.graph.static_objects import StaticObjects
+from edbatch.graph.static_arguments import StaticArguments
 from edbatch.graph.stored_type import (
     PortableType,
     StoredType,
@@ -95,7 +95,7 @@ class TypeTable:
         self._by_facts: dict[Hashable, NodeType] = {}
         self._variants: dict[TypeKey, int] = {}
         self._list_lengths = ListLengths()
-        self._static_objects = StaticObjects()
+        self._static_arguments = StaticArguments()
         self._counts: tuple[np.ndarray, ...] | None = None
         self._external_kinds = (np.zeros(1, np.int32), np.zeros(0, np.int32))
         self._keys: tuple[TypeKey, ...] = ()
@@ -366,7 +366,7 @@ class TypeTable:
                 output = self._outputs.of(form, *facts)
                 found = self._add(*facts, *output, form=form)
                 self._list_lengths.add(cell, found.key.path, template.treedef)
-                self._static_objects.add(cell, found.key.path, template)
+                self._static_arguments.add(cell, found.key.path, template)
             return found
 
     def _add(

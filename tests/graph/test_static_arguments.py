@@ -1,4 +1,4 @@
-"""The warning for static arguments that a model makes anew in each call."""
+"""The warning for static arguments that make many types."""
 
 import functools
 import warnings
@@ -34,6 +34,11 @@ def act_of_rest(weights, x, *rest):
 @eb.cell(static=("scale",))
 def scaled(weights, x, *, scale):
     return scale.factor * (x @ weights)
+
+
+@eb.cell(static=("times",))
+def grown(weights, x, times):
+    return times * (x @ weights)
 
 
 class Scale:
@@ -101,3 +106,28 @@ def test_what_is_warned_of_is_right():
     with pytest.warns(ManyTypesWarning):
         found = eb.batch(model, params=PARAMS)(PARAMS, [1, 9, 2])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def with_number(values):
+    def model(params, number):
+        return grown(params["w"], np.ones(3, np.float32), values(number))
+
+    return model
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_numbers_of_many_values_are_warned_of_once(kind):
+    batched = eb.batch(with_number(kind), params=PARAMS)
+    with pytest.warns(ManyTypesWarning) as found:
+        batched.record_all([*range(40)])
+    [message] = [str(each.message) for each in found]
+    assert f"'times' ({kind(0)}, {kind(1)}, {kind(2)}, {kind(3)}, ...; " in message
+    assert "leave a number that the cell computes with out of static=" in message
+
+
+def test_few_numbers_and_flags_are_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ManyTypesWarning)
+        for values in (lambda k: k % 15, lambda k: k % 2 == 0):
+            batched = eb.batch(with_number(values), params=PARAMS)
+            batched.record_all([*range(40)])

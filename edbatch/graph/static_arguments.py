@@ -1,8 +1,12 @@
-"""A warning for cells that receive static arguments which the model makes anew."""
+"""A warning for cells whose static arguments make many types.
+
+These are objects that the model makes anew in each call, and numbers of many values.
+"""
 
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Any
 
 import jax
@@ -12,17 +16,23 @@ from edbatch.graph.cell import Cell
 from edbatch.graph.node_type import CallTemplate
 
 MANY = 8  # objects of one definition, each of which makes a type
+MANY_NUMBERS = 16  # values of one argument; sizes that a cell needs are rarely as many
 
 
-class StaticObjects:
-    """Static arguments that equal nothing but themselves, such as functions."""
+class StaticArguments:
+    """The static arguments that cells of one model were called with.
+
+    Counted are objects that equal nothing but themselves, such as functions, and
+    numbers.
+    """
 
     def __init__(self) -> None:
         # By cell, parameters, argument and definition; types keep the objects alive.
         self._objects: dict[tuple[str, str, str, Any], set[int]] = {}
+        self._numbers: dict[tuple[str, str, str], set[float]] = {}
 
     def add(self, cell: Cell, path: str, template: CallTemplate) -> None:
-        """Notes the call of a new type, and warns once if an argument had many objects.
+        """Notes the call of a new type, and warns once if an argument had many values.
 
         Args:
             cell: The cell.
@@ -30,6 +40,9 @@ class StaticObjects:
             template: How it is called.
         """
         for name, value in _static_arguments(cell, template):
+            if isinstance(value, int | float) and not isinstance(value, bool | Enum):
+                self._add_number(cell, path, name, value)
+                continue
             if getattr(type(value), "__eq__", None) is not object.__eq__:
                 continue
             key = cell.name, path, name, _definition(value)
@@ -38,6 +51,13 @@ class StaticObjects:
                 known.add(id(value))
                 if len(known) == MANY:
                     _warn(cell, name, value)
+
+    def _add_number(self, cell: Cell, path: str, name: str, value: float) -> None:
+        known = self._numbers.setdefault((cell.name, path, name), set())
+        if value not in known:
+            known.add(value)
+            if len(known) == MANY_NUMBERS:
+                _warn_of_numbers(cell, name, known)
 
 
 def _static_arguments(cell: Cell, template: CallTemplate) -> Iterator[tuple[str, Any]]:
@@ -69,6 +89,19 @@ def _warn(cell: Cell, name: str, value: Any) -> None:
         f" {cell.name!r} received {MANY} different objects {shown} as {name!r}"
         f" ({user_line()}), as from a model that makes one in each call; make it once,"
         " outside the model, and pass what differs as an argument",
+        ManyTypesWarning,
+        stacklevel=2,
+    )
+
+
+def _warn_of_numbers(cell: Cell, name: str, values: Iterable[float]) -> None:
+    shown = ", ".join(map(str, sorted(values)[:4]))
+    warnings.warn(
+        "each value of a static argument makes a type of its own, which is compiled by"
+        f" itself and shares no batch with the others, and cell {cell.name!r} received"
+        f" {MANY_NUMBERS} different numbers as {name!r} ({shown}, ...; {user_line()});"
+        " leave a number that the cell computes with out of static=, and it is an input"
+        " like any other",
         ManyTypesWarning,
         stacklevel=2,
     )
