@@ -153,3 +153,28 @@ def test_numbers_of_another_generator():
             found = jax.jit(lambda *own: batched.apply(*own))(params, plan)
             expected = np.stack([noise(params, x) for x in (1.0, 2.0)])
             np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@eb.cell
+def gumbel_noise(params, x, rng):
+    return params * x + jax.random.gumbel(rng, (4,))
+
+
+def test_another_way_to_draw():
+    """A recording that ran before the setting was changed is traced again."""
+    params, key = jnp.float32(2), jax.random.key(0)
+    batched = eb.batch(gumbel_noise, params=params, sizes=SIZES)
+    before = jax.config.jax_high_dynamic_range_gumbel
+    results = []
+    try:
+        for setting in (False, True, False):
+            jax.config.update("jax_high_dynamic_range_gumbel", setting)
+            found = batched(params, [1.0, 2.0], rng=key)
+            for k, x in enumerate([1.0, 2.0]):
+                with eb.cell_keys(key, instance=k):
+                    expected = gumbel_noise(params, x)
+                np.testing.assert_allclose(found[k], expected, rtol=1e-5)
+            results.append(np.asarray(found))
+    finally:
+        jax.config.update("jax_high_dynamic_range_gumbel", before)
+    assert np.abs(results[0] - results[1]).max() > 0.1

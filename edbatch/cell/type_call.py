@@ -23,22 +23,38 @@ Specs = tuple[list[Any], list[Any], list[Any]]  # operands, external inputs, mas
 # a function traced there is bound to their mesh.
 NO_MESH = AbstractMesh((), ())
 
-# Settings of JAX that a traced cell depends on.
-_SETTINGS = (
-    "jax_enable_x64",
+# Settings of JAX that a traced cell may depend on.
+SETTINGS = (
+    "eager_constant_folding",
+    "jax_allow_f16_reductions",
+    "jax_auto_pcast",
+    "jax_check_static_indices",
+    "jax_custom_vjp3",
+    "jax_debug_key_reuse",
     "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_jit",
+    "jax_enable_x64",
+    "jax_error_checking_behavior_divide",
+    "jax_error_checking_behavior_nan",
+    "jax_error_checking_behavior_oob",
+    "jax_explicit_x64_dtypes",
+    "jax_high_dynamic_range_gumbel",
     "jax_numpy_dtype_promotion",
     "jax_numpy_rank_promotion",
-    "jax_default_prng_impl",
     "jax_random_seed_offset",
-    "jax_threefry_partitionable",
+    "jax_remat3",
+    "jax_scan3",
     "jax_softmax_custom_jvp",
+    "jax_threefry_partitionable",
+    "jax_use_direct_linearize",
+    "jax_use_simplified_jaxpr_constants",
 )
 
 
 def trace_settings() -> tuple[Any, ...]:
     """Returns the settings of JAX under which a cell is traced in this thread."""
-    return tuple(getattr(jax.config, name, None) for name in _SETTINGS)
+    return tuple(getattr(jax.config, name, None) for name in SETTINGS)
 
 
 def traced_type(node_type: NodeType, types: TypeTable) -> tuple[CellGraph, Specs]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from edbatch.cell.type_call import trace_settings
 from edbatch.compilation.first_trace import FirstTrace
 from edbatch.compilation.kept_fine import check_note, is_noted, note_name
 from edbatch.compilation.program import Programs
@@ -55,16 +56,23 @@ class FunctionCompiler:
         self._name = name
         self._reads_variables = reads_variables
         self.inner: Any = jax.jit(function, **options)
-        self._jitted: dict[tuple[tuple[str, Any], ...], Any] = {(): self.inner}
+        self._functions: dict[tuple[Any, ...], Any] = {}  # by settings of JAX
+        self._jitted: dict[tuple[Any, ...], Any] = {}
 
     def fine(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the function of `jax.jit` for the fine program of a signature."""
         options = compiler_options((args, kwargs))
         if self._reads_variables:
             return self._jit(run_afresh(self._function), options)
-        key = tuple(options.items())
+        # Of one function `jax.jit` keeps a program under some other settings, too.
+        settings = trace_settings()
+        if settings not in self._functions:
+            function = run_afresh(self._function) if self._functions else self._function
+            self._functions.setdefault(settings, function)
+        key = settings, *options.items()
         if key not in self._jitted:
-            self._jitted.setdefault(key, self._jit(self._function, options))
+            jitted = self._jit(self._functions[settings], options)
+            self._jitted.setdefault(key, jitted)
         return self._jitted[key]
 
     def coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -196,7 +204,7 @@ class FunctionCompiler:
 
     def clear_cache(self) -> None:
         """Drops the programs that signatures share."""
-        for jitted in list(self._jitted.values()):
+        for jitted in (self.inner, *self._jitted.values()):
             jitted.clear_cache()
 
     def _run_stages(

@@ -18,21 +18,29 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from edbatch.errors import ArgumentError, shown
+from edbatch.cell.type_call import SETTINGS as TRACED_UNDER
+from edbatch.errors import ArgumentError, CompilationError, shown
 
 _AVAL, _COMMITTED = attrgetter("aval"), attrgetter("committed")
 _SHOWN = 3  # differences named in a sentence
 
-# Settings that a thread may have of its own, and the context that sets each.
+_X64 = "jax_enable_x64"  # the first of the settings
+# Others are those of all threads, or have contexts that are not public.
 _CONTEXTS: dict[str, Callable[[Any], Any]] = {
-    "jax_enable_x64": jax.enable_x64,
-    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_allow_f16_reductions": jax.allow_f16_reductions,
+    "jax_auto_pcast": jax.auto_pcast,
+    "jax_debug_key_reuse": jax.debug_key_reuse,
     "jax_default_device": jax.default_device,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_enable_x64": jax.enable_x64,
     "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
     "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
-    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_softmax_custom_jvp": jax.softmax_custom_jvp,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
 }
-_SETTINGS: Callable[[Any], tuple[Any, ...]] = attrgetter(*_CONTEXTS)
+_NAMES = (_X64, *sorted({*TRACED_UNDER, "jax_default_device"} - {_X64}))
+_SETTINGS: Callable[[Any], tuple[Any, ...]] = attrgetter(*_NAMES)
 _MESH = "the mesh of jax.set_mesh"
 _IN_A_TRACE = "that of a trace"  # which cannot be read there, nor set
 
@@ -147,12 +155,14 @@ def changed_settings(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[st
     Returns:
         Their names, as ``jax.config`` has them.
     """
-    pairs = zip(_CONTEXTS, before, after, strict=True)
+    pairs = zip(_NAMES, before, after, strict=True)
     return [name for name, one, other in pairs if one != other]
 
 
 def under(values: tuple[Any, ...]) -> ExitStack:
     """Puts the calling thread under settings, until the stack is closed.
+
+    Those without a context are as they are: `check_under` tells whether they differ.
 
     Args:
         values: What `settings` returned, in this thread or another.
@@ -162,13 +172,29 @@ def under(values: tuple[Any, ...]) -> ExitStack:
     """
     stack = ExitStack()
     *own, mesh = values
-    for (name, context), value in zip(_CONTEXTS.items(), own, strict=True):
-        if getattr(jax.config, name) != value:
-            stack.enter_context(context(value))
+    for name, value in zip(_NAMES, own, strict=True):
+        if getattr(jax.config, name) != value and name in _CONTEXTS:
+            stack.enter_context(_CONTEXTS[name](value))
     current = _mesh()
     if mesh != current and _IN_A_TRACE not in (mesh, current):
         stack.enter_context(jax.set_mesh(mesh))
     return stack
+
+
+def check_under(values: tuple[Any, ...]) -> None:
+    """Checks that what is traced in this thread is traced under settings.
+
+    Args:
+        values: What `settings` returned, in this thread or another.
+
+    Raises:
+        CompilationError: A setting of the process has another value now.
+    """
+    if changed := changed_settings(values[:-1], config_settings()):
+        raise CompilationError(
+            f"{', '.join(changed)} of jax.config was changed since the call that the"
+            " program is for; set it before the first call"
+        )
 
 
 Avals = dict[Any, Any]  # abstract values of host arrays and numbers by their shape
@@ -236,7 +262,7 @@ def describe(
     Returns:
         Texts such as ``"int32[512]"`` by places such as ``"plan.stream"``.
     """
-    found = dict(zip((*_CONTEXTS, _MESH), map(repr, settings()), strict=True))
+    found = dict(zip((*_NAMES, _MESH), map(repr, settings()), strict=True))
     for name, argument, is_static in _named(function, args, kwargs, static):
         if is_static:
             found[name] = shown(argument)

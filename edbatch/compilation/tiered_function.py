@@ -39,6 +39,7 @@ from edbatch.compilation.signature import (
     call_key,
     check_arguments,
     check_hashable,
+    check_under,
     describe,
     difference,
     name_of,
@@ -389,6 +390,7 @@ class TieredFunction:
         dynamic, named = abstract_arguments(programs.key)
         args, kwargs = self._static.join(dynamic, named, programs.key.static)
         with under(programs.key.settings):
+            check_under(programs.key.settings)
             if self._tiers_of(programs) == "coarse":
                 coarse, _, programs.first_trace = self._compiler.compile(
                     programs, "coarse", args, kwargs, background=background

@@ -223,7 +223,7 @@ def _active(pools: dict[int, Any]) -> dict[int, Any]:
 
 
 def _taped(program: ProgramShape, wanted: Wanted, *inputs: Any) -> Any:
-    return run_stored(_run_with_tapes, program, wanted, *inputs)
+    return run_stored(_run_with_tapes, program, wanted, *inputs, with_tapes=True)
 
 
 def _run_with_tapes(

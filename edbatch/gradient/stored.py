@@ -47,6 +47,7 @@ def run_stored(
     program: ProgramShape,
     wanted: Any,
     *inputs: Any,
+    with_tapes: bool = False,
 ) -> tuple[Any, ...]:
     """Runs a forward pass, by its lowered program if one can be kept.
 
@@ -56,6 +57,7 @@ def run_stored(
         program: The program.
         wanted: What is wanted.
         *inputs: Parameters, external inputs, the stream and the rows of results.
+        with_tapes: Whether it writes tapes, for a backward pass.
 
     Returns:
         The same, a `StoredRun` in place of a `TapedRun`.
@@ -70,7 +72,8 @@ def run_stored(
         return jax.tree.leaves(found)
 
     static = tuple(wanted), _layout(*inputs)
-    found = call_stored(name_of(function), program, static, flat, arrays)
+    name = name_of(function)
+    found = call_stored(name, program, static, flat, arrays, differentiates=with_tapes)
     if found is None:
         return function(program, wanted, *inputs)
     leaves, key = found
@@ -136,7 +139,8 @@ def differentiate_stored(
     def flat(*own: Any) -> list[Any]:
         return jax.tree.leaves(call(jax.tree.unflatten(treedef, own)))
 
-    found = call_stored(name_of(function), program, static, flat, arrays)
+    name = name_of(function)
+    found = call_stored(name, program, static, flat, arrays, differentiates=True)
     if found is None:
         return call(inputs)
     leaves = iter(found[0])

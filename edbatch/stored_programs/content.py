@@ -49,6 +49,11 @@ class UnknownContentError(Exception):
 class Content:
     """A hash of values, in the order in which they are put in.
 
+    Args:
+        with_rules: Whether that of an equation of `jax.custom_jvp` holds its rule,
+            which is traced for it. JAX keeps that trace, and with it what the rule read
+            from outside.
+
     Example:
         >>> one, other = Content(), Content()
         >>> one.put((1, "a")), other.put((1, "b"))
@@ -57,9 +62,9 @@ class Content:
         False
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_rules: bool = True) -> None:
         self._hash = hashlib.sha256()
-        self._in_rule = False
+        self._reads_rules = with_rules
         self._writers: dict[type, Callable[[Any], None]] = {
             bool: self._put_repr,
             int: self._put_repr,
@@ -138,7 +143,7 @@ class Content:
         self._write("equation", name_of(eqn).encode())
         self._put_mapping(parameters_of(eqn))
         self._put_sequence(surroundings)
-        if has_rule_of_jvp(eqn) and not self._in_rule:
+        if has_rule_of_jvp(eqn) and self._reads_rules:
             self._put_rule(eqn)
         self._read(eqn.invars, number)
         self._define(eqn.outvars, number)
@@ -151,9 +156,9 @@ class Content:
         rule = tangents_of(eqn)
         if rule is None:
             raise UnknownContentError(f"the rule of {name_of(eqn)}")
-        self._in_rule = True
+        self._reads_rules = False
         self.put_body(rule)
-        self._in_rule = False
+        self._reads_rules = True
 
     def _define(self, variables: Iterable[Var], number: dict[Var, int]) -> None:
         for each in variables:

@@ -1,8 +1,9 @@
 """Keys of lowered programs: hashes of all that they are made of.
 
-That is what the types' cells compute (their jaxprs, rules of `jax.custom_jvp` traced),
-how their rows are read, the loops, the options, the parameters' structure, JAX's
-settings and version, and the sources of edbatch that make programs.
+That is what the types' cells compute (their jaxprs, and the rules of `jax.custom_jvp`
+where the function differentiates), how their rows are read, the loops, the options, the
+parameters' structure, JAX's settings and version, and the sources of edbatch that make
+programs.
 """
 
 import functools
@@ -31,30 +32,35 @@ _SOURCES = (
 )
 
 
-def program_key(what: Any, program: ProgramShape, static: Any) -> str | None:
+def program_key(
+    what: Any, program: ProgramShape, static: Any, *, differentiates: bool
+) -> str | None:
     """Returns the key of a function of a program.
 
     Args:
         what: Which function.
         program: The program.
         static: All else that it is made of: shapes and dtypes of its arguments.
+        differentiates: Whether it belongs to a backward pass. Else what rules of
+            `jax.custom_jvp` compute is no part of it, and they are not traced: that
+            would settle what they read from outside before the first gradient.
 
     Returns:
         The key, equal in all processes; None if a cell, or something in it, cannot be
         hashed by its content.
     """
     settings = _settings()
-    key = (program_key, program, settings)
-    [found] = program.types.derived(key, lambda: [_content_of(program)])
+    key = (program_key, program, settings, differentiates)
+    [found] = program.types.derived(key, lambda: [_content_of(program, differentiates)])
     if found is None:
         return None
     try:
-        return digest_of((what, found, settings, static))
+        return digest_of((what, found, settings, static, differentiates))
     except UnknownContentError:
         return None
 
 
-def _content_of(program: ProgramShape) -> str | None:
+def _content_of(program: ProgramShape, with_rules: bool) -> str | None:
     content = Content()
     types = program.types
     paths, _ = jax.tree.flatten_with_path(types.params_spec)
@@ -65,13 +71,15 @@ def _content_of(program: ProgramShape) -> str | None:
         content.put((program.options, program.chunks))
         content.put([(k, _aval(types, k)) for k, _ in program.arena_rows])
         for type_id in sorted({loop.type_id for loop in program.loops}):
-            _put_type(content, program, type_id)
+            _put_type(content, program, type_id, with_rules)
     except UnknownContentError:
         return None
     return content.digest()
 
 
-def _put_type(content: Content, program: ProgramShape, type_id: int) -> None:
+def _put_type(
+    content: Content, program: ProgramShape, type_id: int, with_rules: bool
+) -> None:
     """Adds what a type's cell computes, and where it reads and writes."""
     node_type, types = program._type(type_id), program.types
     content.put((type_id, str(node_type.key), _template(node_type)))
@@ -83,15 +91,15 @@ def _put_type(content: Content, program: ProgramShape, type_id: int) -> None:
         content.put([(kind, _aval(types, kind)) for kind in kinds])
     family = node_type.family
     content.put(family and (family.leaves, family.sources, family.entries))
-    content.put(_cell_digest(node_type, types))
+    content.put(_cell_digest(node_type, types, with_rules))
 
 
-def _cell_digest(node_type: NodeType, types: TypeTable) -> str:
+def _cell_digest(node_type: NodeType, types: TypeTable, with_rules: bool) -> str:
     """The hash of a cell's equations; once for all programs."""
     graph, specs = traced_type(node_type, types)
 
     def make() -> tuple[str | None, str]:
-        content = Content()
+        content = Content(with_rules=with_rules)
         try:
             content.put_body(_body(graph))
             content.put(specs)
@@ -99,7 +107,8 @@ def _cell_digest(node_type: NodeType, types: TypeTable) -> str:
             return None, str(error)
         return content.digest(), ""
 
-    digest, problem = types.derived((_cell_digest, node_type, _settings()), make)
+    key = (_cell_digest, node_type, _settings(), with_rules)
+    digest, problem = types.derived(key, make)
     if digest is None:
         raise UnknownContentError(problem)
     return digest

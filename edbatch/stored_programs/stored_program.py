@@ -73,6 +73,8 @@ def call_stored(
     static: Any,
     function: Flat,
     arrays: Sequence[Any],
+    *,
+    differentiates: bool,
 ) -> tuple[Sequence[Any], str] | None:
     """Calls a function of a program, by its lowered program if one can be kept.
 
@@ -82,6 +84,7 @@ def call_stored(
         static: All else that the function is made of, beside the arrays' types.
         function: Of arrays, to a sequence of arrays.
         arrays: Its arguments, traced.
+        differentiates: Whether it belongs to a backward pass.
 
     Returns:
         The results, and the key of the program; None if none can be kept.
@@ -89,7 +92,7 @@ def call_stored(
     Raises:
         NotStoredError: The program is not in the folder, under `only_stored`.
     """
-    key = _key(what, program, static, arrays)
+    key = _key(what, program, static, arrays, differentiates)
     stored = None if key is None else _find(key, what, program, function, arrays)
     if key is not None and stored is not None:
         return _call(stored, *arrays), key
@@ -99,7 +102,11 @@ def call_stored(
 
 
 def _key(
-    what: str, program: ProgramShape, static: Any, arrays: Sequence[Any]
+    what: str,
+    program: ProgramShape,
+    static: Any,
+    arrays: Sequence[Any],
+    differentiates: bool,
 ) -> str | None:
     """The key of a function; None where programs are not kept."""
     backend = jax.default_backend()
@@ -112,7 +119,7 @@ def _key(
     ):
         return None
     types = [(each.shape, str(each.dtype), each.weak_type) for each in arrays]
-    return program_key(what, program, (static, types))
+    return program_key(what, program, (static, types), differentiates=differentiates)
 
 
 def _find(

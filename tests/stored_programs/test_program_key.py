@@ -23,13 +23,22 @@ PARAMS = {"w": np.ones((3, 3), np.float32), "b": np.ones(3, np.float32)}
 CONSTANT = np.arange(3, dtype=np.float32)
 
 
-def key_of(function, params=PARAMS, *, what="f", static=(), sizes=SIZES, **options):
+def key_of(
+    function,
+    params=PARAMS,
+    *,
+    what="f",
+    static=(),
+    sizes=SIZES,
+    differentiates=True,
+    **options,
+):
     cell = eb.cell(lambda params, x: function(params, x), name="cell")
     batched = eb.batch(
         lambda params, x: cell(params, x), params=params, sizes=sizes, **options
     )
     program = batched.plan([np.ones(3, np.float32)] * 3).shape.program
-    return program_key(what, program, static)
+    return program_key(what, program, static, differentiates=differentiates)
 
 
 def base(params, x):
@@ -189,7 +198,8 @@ def test_the_number_of_iterations():
     batched = eb.batch(eb.cell(base), params=PARAMS, sizes=SIZES)
     program = batched.plan([np.ones(3, np.float32)] * 3).shape.program
     keys = [
-        program_key("f", replace(program, chunks=each), ()) for each in (0, 5, 6, 5)
+        program_key("f", replace(program, chunks=each), (), differentiates=True)
+        for each in (0, 5, 6, 5)
     ]
     assert len({*keys}) == 3 and keys[1] == keys[3]
 
@@ -209,7 +219,7 @@ def test_which_list_a_mask_belongs_to():
             lambda params, x: cell(params, [x], [x, x]), params=PARAMS, sizes=SIZES
         )
         program = batched.plan([np.ones(3, np.float32)] * 3).shape.program
-        return program_key("f", program, ())
+        return program_key("f", program, (), differentiates=True)
 
     keys = [key(own, ("one", "other")), key(swapped, ("other", "one"))]
     assert None not in keys and keys[0] != keys[1]
@@ -238,7 +248,7 @@ def test_tier_and_target():
     batched = eb.batch(eb.cell(base), params=PARAMS, sizes=SIZES)
     plan = batched.plan([np.ones(3, np.float32)] * 3)
     keys = [
-        program_key("f", each.shape.program, ())
+        program_key("f", each.shape.program, (), differentiates=True)
         for each in (plan, plan.in_tier("coarse"), plan.on(eb.target.GPU))
     ]
     assert len({*keys}) == 3
@@ -293,6 +303,17 @@ def policy(params, x):
 )
 def test_what_cannot_be_hashed_has_none(function):
     assert key_of(function) is None
+
+
+def test_rules_of_derivatives_count_where_one_differentiates():
+    def key(function, *, differentiates):
+        return key_of(lambda p, x: function(x), differentiates=differentiates)
+
+    functions = halved, halved_with_slope_one, asks_for_zeros
+    assert len({key(each, differentiates=False) for each in functions[:2]}) == 1
+    found = {key(each, differentiates=yes) for each in functions for yes in (0, 1)}
+    assert len(found) == 5  # one of the values of both, two of others, and None
+    assert None not in {key(each, differentiates=False) for each in functions}
 
 
 def test_kinds_of_values_are_told_apart():

@@ -295,6 +295,30 @@ def test_by_what_one_differentiates_is_a_part_of_the_key(folder, made):
     np.testing.assert_allclose(pool_bar[1], 0.5)  # row 0 is nobody's
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["not kept", "kept"])
+def test_rules_are_read_with_the_first_gradient(kept, monkeypatch, tmp_path):
+    """And not by what looks for the program of a forward pass."""
+    monkeypatch.setattr(Folder, "path", tmp_path if kept else None)
+    slope = 2.0
+
+    @jax.custom_jvp
+    def scaled(x):
+        return 1.0 * x
+
+    @scaled.defjvp
+    def _(primals, tangents):
+        return scaled(*primals), slope * tangents[0]
+
+    cell = eb.cell(lambda params, x: scaled(params["w"] * x), name="cell")
+    params, instances = {"w": jnp.ones(3)}, [np.ones(3, np.float32)] * 2
+    batched = new_function(lambda params, x: cell(params, x), params)
+    batched(params, instances)
+    slope = 3.0
+    plan = batched.plan(instances)
+    found = jax.jit(jax.grad(lambda p: batched.apply(p, plan).sum()))(params)
+    np.testing.assert_allclose(found["w"], 6.0)
+
+
 def count_tracers():
     jax.clear_caches()
     gc.collect()
