@@ -17,8 +17,8 @@ import jax
 from edbatch.arguments import check_number, list_of
 from edbatch.batched_function import BatchedFunction
 from edbatch.compilation.signature import name_of
-from edbatch.errors import LoaderError, PickleError, shown
-from edbatch.graph.parameter_structure import check_params
+from edbatch.errors import LoaderError, PickleError, PlanError, shown
+from edbatch.graph.parameter_structure import arrays_digest, check_params
 from edbatch.graph.portable_graph import GraphPacker, GraphUnpacker, PackedGraph
 from edbatch.graph.reference import full_name
 from edbatch.graph.type_table import TypeTable, x64_enabled
@@ -37,7 +37,9 @@ class RecordedBatch:
         rest: What `RecordBatch` was told to make of the rest of the elements.
         model: The model; None after it travelled between processes.
         model_name: Its name.
-        params_spec: The structure of the parameters that it was recorded for.
+        params_spec: The structure of the parameters that it was recorded for; None
+            after it travelled, since what is no array in it need not be picklable.
+        params_digest: A hash of the arrays in it: names, shapes and dtypes.
         compute_dtype: The dtype that cells compute in, if it was given.
 
     Example:
@@ -62,6 +64,7 @@ class RecordedBatch:
         rest: Any,
         model: Callable[..., Any],
         params_spec: Any,
+        params_digest: str,
         compute_dtype: Any,
     ) -> None:
         self.graphs = graphs
@@ -70,11 +73,12 @@ class RecordedBatch:
         self.rest = rest
         self.model: Callable[..., Any] | None = model
         self.model_name = full_name(model)
-        self.params_spec, self.compute_dtype = params_spec, compute_dtype
+        self.params_spec, self.params_digest = params_spec, params_digest
+        self.compute_dtype = compute_dtype
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the model, which may be large."""
-        return vars(self) | {"model": None}
+        """Leaves out the model, which may be large, and the structure of parameters."""
+        return vars(self) | {"model": None, "params_spec": None}
 
     def __repr__(self) -> str:
         """Says what it is in one line."""
@@ -181,6 +185,7 @@ class RecordBatch:
                 )
         self._model = batched.model
         self._params = batched.types.params_spec
+        self._digest = arrays_digest(self._params)
         self._dtype = batched.types.compute_dtype
         self._whole = batched.takes_merged
         self._settings = {name: getattr(jax.config, name) for name in SETTINGS}
@@ -244,7 +249,7 @@ class RecordBatch:
         if self._rest is not None:
             padding = max((self.pad_to or 0) - len(elements), 0)
             rest = self._rest([*elements, *elements[:1] * padding])
-        made_for = self._model, self._params, self._dtype
+        made_for = self._model, self._params, self._digest, self._dtype
         return RecordedBatch(packed, len(elements), self.pad_to, rest, *made_for)
 
     def _tools_here(self) -> tuple[InstanceRecorder, GraphPacker]:
@@ -340,19 +345,29 @@ class PlanBatch:
                 f" the one of this PlanBatch, {full_name(own)}; give RecordBatch and"
                 " PlanBatch the same batched function"
             )
-        check_params(
-            types.params_spec,
-            recorded.params_spec,
+        what, mend = (
             "a batch was recorded",
             "give RecordBatch and PlanBatch the same batched function, and after .bind"
             " make a new RecordBatch",
         )
+        if recorded.params_spec is not None:
+            check_params(types.params_spec, recorded.params_spec, what, mend)
+        elif recorded.params_digest != self._digest():
+            raise PlanError(
+                f"{what} for parameters of another structure, or other shapes or"
+                f" dtypes; {mend}"
+            )
         if recorded.compute_dtype != types.compute_dtype:
             raise LoaderError(
                 f"a batch was recorded for compute_dtype={recorded.compute_dtype} but"
                 f" this PlanBatch has {types.compute_dtype}; give RecordBatch and"
                 " PlanBatch the same batched function"
             )
+
+    def _digest(self) -> str:
+        return self._batched.types.derived(
+            (arrays_digest,), lambda: arrays_digest(self._batched.types.params_spec)
+        )
 
     def __reduce__(self) -> NoReturn:
         """Raises: plans are made in the process that runs them."""

@@ -6,7 +6,9 @@ These are objects that the model makes anew in each call, and numbers of many va
 import functools
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from enum import Enum
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
@@ -14,8 +16,10 @@ import jax
 from edbatch.errors import ManyTypesWarning, user_line
 from edbatch.graph.cell import Cell
 from edbatch.graph.node_type import CallTemplate
+from edbatch.graph.reference import reference
 
-MANY = 8  # objects of one definition, each of which makes a type
+# Objects of one definition, each of which makes a type; tables of such are shorter.
+MANY = 32
 MANY_NUMBERS = 16  # values of one argument; sizes that a cell needs are rarely as many
 
 
@@ -43,14 +47,13 @@ class StaticArguments:
             if isinstance(value, int | float) and not isinstance(value, bool | Enum):
                 self._add_number(cell, path, name, value)
                 continue
-            if getattr(type(value), "__eq__", None) is not object.__eq__:
-                continue
-            key = cell.name, path, name, _definition(value)
-            known = self._objects.setdefault(key, set())
-            if id(value) not in known:
-                known.add(id(value))
-                if len(known) == MANY:
-                    _warn(cell, name, value)
+            for each in _nameless(value):
+                key = cell.name, path, name, _definition(each)
+                known = self._objects.setdefault(key, set())
+                if id(each) not in known:
+                    known.add(id(each))
+                    if len(known) == MANY:
+                        _warn(cell, name, each)
 
     def _add_number(self, cell: Cell, path: str, name: str, value: float) -> None:
         known = self._numbers.setdefault((cell.name, path, name), set())
@@ -74,21 +77,44 @@ def _static_arguments(cell: Cell, template: CallTemplate) -> Iterator[tuple[str,
                 yield name, value
 
 
+def _nameless(value: Any) -> Iterator[Any]:
+    """Finds what equals nothing but itself in a value, and is no module's by a name."""
+    if isinstance(value, tuple | frozenset):
+        for each in value:
+            yield from _nameless(each)
+    elif isinstance(value, MethodType):  # equal if function and object are
+        yield from _nameless(value.__self__)
+    elif getattr(type(value), "__eq__", None) is not object.__eq__:
+        if is_dataclass(value):
+            for own in fields(value):
+                yield from _nameless(getattr(value, own.name, None))
+    elif not isinstance(value, type | ModuleType | Enum) and not _has_name(value):
+        yield value
+
+
+def _has_name(value: Any) -> bool:
+    try:
+        return reference(value) is not None
+    except Exception:  # of the object's own `__getattr__`
+        return False
+
+
 def _definition(value: Any) -> Any:
     """What objects have in common that one place in a program makes again and again."""
     while isinstance(value, functools.partial):
         value = value.func
-    return getattr(value, "__code__", type(value))
+    return value.__code__ if isinstance(value, FunctionType) else type(value)
 
 
 def _warn(cell: Cell, name: str, value: Any) -> None:
-    shown = getattr(value, "__qualname__", type(value).__qualname__)
+    named = value if isinstance(value, FunctionType) else type(value)
     warnings.warn(
         "each object that a cell receives as a static argument makes a type of its own,"
         f" which is compiled by itself and shares no batch with the others, and cell"
-        f" {cell.name!r} received {MANY} different objects {shown} as {name!r}"
-        f" ({user_line()}), as from a model that makes one in each call; make it once,"
-        " outside the model, and pass what differs as an argument",
+        f" {cell.name!r} received {MANY} different objects {named.__qualname__} as"
+        f" {name!r}"
+        f" ({user_line()}), as from a model that makes one in each call; make such"
+        " objects once, outside the model, and pass what differs as an argument",
         ManyTypesWarning,
         stacklevel=2,
     )

@@ -1,9 +1,12 @@
 """Pipelines of Grain: the same plans whoever records, Grain's order, Grain's state."""
 
 import copy
+import functools
 import json
 import pickle
 import re
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +81,9 @@ def test_a_batch_for_other_parameters_is_refused(params, travels):
     batched = new_batched(params)
     plan = eb.grain.PlanBatch(batched)
     message = (
-        re.escape(f"params{name} is") + ".* but a batch was recorded for .*RecordB"
+        "a batch was recorded for parameters of another structure, .*RecordBatch"
+        if travels
+        else re.escape(f"params{name} is") + ".* but a batch was recorded for .*RecordB"
     )
     with pytest.raises(eb.PlanError, match=message):
         plan(recorded_by(new_batched(wide)))
@@ -91,6 +96,39 @@ def test_a_batch_for_other_parameters_is_refused(params, travels):
     with pytest.raises(eb.PlanError, match=r"after \.bind make a new RecordBatch"):
         plan(old)
     assert plan(recorded_by(batched)).instances == 3
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Layer:
+    weights: np.ndarray
+    act: Any = field(metadata={"static": True})
+
+
+@eb.cell
+def run_layer(layer, x):
+    return layer.act(layer.weights @ x)
+
+
+def deep(params, count):
+    x = np.ones(3, np.float32)
+    for _ in range(count):
+        x = run_layer(params, x)
+    return x
+
+
+@pytest.mark.parametrize(
+    "act", [jnp.tanh, jax.nn.relu, lambda x: 2 * x, functools.partial(jnp.add, 1)]
+)
+def test_parameters_with_functions_in_their_structure_do_not_travel(act):
+    layer = Layer(0.5 * np.eye(3, dtype=np.float32), act)
+    batched = eb.batch(deep, params=layer)
+    recorded = eb.grain.RecordBatch(batched)([2, 1])
+    travelled = pickle.loads(pickle.dumps(recorded))
+    assert travelled.params_spec is None
+    plan = eb.grain.PlanBatch(batched)(travelled).plan
+    expected = [deep(layer, count) for count in (2, 1)]
+    np.testing.assert_allclose(batched.apply(layer, plan), expected, rtol=1e-6)
 
 
 def test_functions_are_told_apart_in_one_process_whatever_their_names(params):

@@ -1,7 +1,12 @@
 """The warning for static arguments that make many types."""
 
+import dataclasses
+import enum
 import functools
+import itertools
+import math
 import warnings
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -68,17 +73,76 @@ def clip(low, x):
     return jnp.maximum(low, x)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    f: Callable
+
+    def apply(self, x):
+        return self.f(x)
+
+
+class Kind(enum.Enum):
+    A, B, C, D, E, F, G, H, I, J = range(10)  # noqa: E741
+
+
+class Reading:
+    """Whose attributes are entries: a common kind of configuration."""
+
+    def __init__(self, entries):
+        self.entries = entries
+
+    def __getattr__(self, name):
+        return self.entries[name]
+
+
+@eb.cell(static=("options",))
+def act_with(weights, x, *, options):
+    f = options[0] if isinstance(options, tuple) else options
+    return (f.apply if isinstance(f, Options) else jnp.tanh)(x @ weights)
+
+
 ANEW = {
     "f": chain(lambda w, x: act(w, x, lambda y: 2 * y)),
     "both": chain(lambda w, x: act_of_pair(w, x, {"f": lambda y: 2 * y})),
     "*rest": chain(lambda w, x: act_of_rest(w, x, jnp.tanh, lambda y: 2 * y)),
     "f of partial": chain(lambda w, x: act(w, x, functools.partial(clip, 0.5))),
+    "f of a method": chain(lambda w, x: act(w, x, Options(lambda y: 2 * y).apply)),
+    "f of jit": chain(lambda w, x: act(w, x, jax.jit(lambda y: 2 * y))),
     "scale": chain(lambda w, x: scaled(w, x, scale=Scale(2.0))),
+    "options in a tuple": chain(
+        lambda w, x: act_with(w, x, options=(lambda y: 2 * y, 1))
+    ),
+    "options in a dataclass": chain(
+        lambda w, x: act_with(w, x, options=Options(lambda y: 2 * y))
+    ),
+    "options": chain(lambda w, x: act_with(w, x, options=Reading({"a": 1}))),
 }
+
+
+def of_table(table):
+    """A cell that gets one object of a table after the other."""
+    numbers = itertools.cycle(range(len(table)))
+    return chain(lambda w, x: act_with(w, x, options=table[next(numbers)]))
+
+
+POWERS = [functools.partial(jnp.power, k) for k in range(10)]
+SCALES = [Scale(float(k)) for k in range(10)]
+NAMED = [
+    *(jnp.sin, jnp.cos, jnp.tan, jnp.sinh, jnp.cosh, jnp.tanh, jnp.exp, jnp.log),
+    *(jnp.sqrt, jnp.square, jax.nn.relu, jax.nn.gelu, jax.nn.silu, jax.nn.elu, jnp.abs),
+    *(np.sin, np.cos, np.tan, np.sinh, np.cosh, np.tanh, np.exp, np.log, np.sqrt),
+    *(jnp.add, jnp.multiply, jnp.maximum, jnp.minimum, jnp.subtract, math, jnp, jax),
+    *(np.float32, np.float64, np.int32, np.int8, float, int, str, act, act_of_pair),
+]
 ONCE = {
     "functions": chain(lambda w, x: act(w, act(w, x, jnp.tanh), jax.nn.relu)),
     "equal": chain(lambda w, x: scaled(w, x, scale=EqualScale(2.0))),
     "different": chain(lambda w, x: scaled(w, x, scale=EqualScale(float(id(x))))),
+    "members": of_table([*Kind]),
+    "named": of_table(NAMED),
+    "partial": of_table(POWERS),
+    "objects": of_table(SCALES),
+    "lambdas": of_table([lambda y, k=k: k * y for k in range(20)]),
 }
 
 
@@ -86,10 +150,10 @@ ONCE = {
 def test_objects_made_in_each_call_are_warned_of_once(name):
     batched = eb.batch(ANEW[name], params=PARAMS)
     with pytest.warns(ManyTypesWarning) as found:
-        batched.record_all([4, 3, 2, 7, 9])
+        batched.record_all([4, 3, 2, 7, 9, 20, 12])
     [message] = [str(each.message) for each in found]
     assert f"as {name.split()[0]!r} (" in message
-    assert "make it once, outside the model" in message
+    assert "make such objects once, outside the model" in message
 
 
 @pytest.mark.parametrize("name", ONCE)
@@ -97,14 +161,14 @@ def test_other_static_arguments_are_not_warned_of(name):
     batched = eb.batch(ONCE[name], params=PARAMS)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ManyTypesWarning)
-        batched.record_all([9, 9, 9])
+        batched.record_all([9, 9, 9, 50])
 
 
 def test_what_is_warned_of_is_right():
     model = ANEW["f"]
-    expected = [model(PARAMS, each) for each in (1, 9, 2)]
+    expected = [model(PARAMS, each) for each in (1, 31, 2)]
     with pytest.warns(ManyTypesWarning):
-        found = eb.batch(model, params=PARAMS)(PARAMS, [1, 9, 2])
+        found = eb.batch(model, params=PARAMS)(PARAMS, [1, 31, 2])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
