@@ -9,14 +9,14 @@ rows and of the places that are not in use. So an optimizer is tried on small ar
 
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from edbatch.compilation.tier import known_options
-from edbatch.errors import PlanError
+from edbatch.errors import PlanError, shown
 from edbatch.target import choose_target
 
 if TYPE_CHECKING:
@@ -26,18 +26,39 @@ _ROWS, _LOOKED_UP, _MOST = 7, (1, 4), 3  # rows and columns of the arrays
 _PLACES = 5  # of which two are in use
 _STEPS = 3  # some quantities of whole parameters first show in the second
 
-# Structures that an optimizer was tried on, for as long as it lives.
-_TRIED: "weakref.WeakKeyDictionary[Any, dict[Hashable, bool]]"
-_TRIED = weakref.WeakKeyDictionary()
+# What `optax.contrib` calls the states of optimizers that find their own step. A trial
+# shows it only after as many steps as their learning rate is small.
+_OWN_STEP = {
+    *("DAdaptAdamWState", "DoGState", "DoWGState", "MechanicState", "MomoState"),
+    *("MomoAdamState", "ProdigyState"),
+}
 
 Part = Callable[[Any], Any]
 
 
+class _Verdict(NamedTuple):
+    """What a trial found.
+
+    Attributes:
+        takes_rows: Whether steps on rows are those on tables.
+        withholds: Whether the first step leaves parameters to a later one.
+    """
+
+    takes_rows: bool
+    withholds: bool
+
+
+# By structure of the parameters, for as long as an optimizer lives.
+_TRIED: "weakref.WeakKeyDictionary[Any, dict[Hashable, _Verdict]]"
+_TRIED = weakref.WeakKeyDictionary()
+
+
 def check_row_optimizer(
-    optimizer: "optax.GradientTransformation",
+    optimizer: "optax.GradientTransformation | optax.MultiSteps",
     params: Any,
     is_table: list[bool],
     extra: dict[str, Any],
+    parts: list[Any],
 ) -> None:
     """Checks, once, that an optimizer gives rows of a table what it gives the table.
 
@@ -46,24 +67,26 @@ def check_row_optimizer(
         params: The parameters, for their structure, dtypes and numbers of axes.
         is_table: For each of their arrays, whether rows of it are updated.
         extra: What else it is called with, for the shapes and dtypes.
+        parts: Parts of its state that hold something for tables, from `parts_of_rows`.
 
     Raises:
-        PlanError: It does not.
+        PlanError: It does not, or it adds up gradients of several steps, or it could
+            not be tried.
     """
     leaves, tree = jax.tree.flatten(params)
     kinds = tuple((jnp.ndim(each), str(jnp.result_type(each))) for each in leaves)
-    # A method of an object is another one each time, and dies at once.
-    own = getattr(optimizer.update, "__self__", optimizer.update)
-    tried = _TRIED.setdefault(own, {})
     key = tree, kinds, tuple(is_table), tuple(sorted(extra))
-    if key not in tried:
-        with jax.ensure_compile_time_eval():
-            ones = jax.tree.map(
-                lambda x: jnp.ones(jnp.shape(x), jnp.result_type(x)), extra
-            )
-            trial = _Trial(optimizer, tree, kinds, is_table, ones)
-            tried[key] = trial.rows_are_as_in_tables() and trial.rows_are_independent()
-    if not tried[key]:
+    verdict = _tried(
+        optimizer.update, key, lambda: _try(optimizer, tree, kinds, is_table, extra)
+    )
+    if any(_adds_up(each) for each in parts) and verdict.withholds:
+        raise PlanError(
+            "an optimizer is applied to the rows of a table that a step looks up, but"
+            " this one adds up gradients of several steps (optax.MultiSteps,"
+            " apply_every), and rows that were looked up in an earlier step would never"
+            " be updated; use larger minibatches, or the dense gradient"
+        )
+    if not verdict.takes_rows or any(_finds_its_step(each) for each in parts):
         raise PlanError(
             "an optimizer is applied to rows of a table if it treats each element by"
             " itself, but this one gives a row something else than it does with the"
@@ -74,29 +97,85 @@ def check_row_optimizer(
         )
 
 
-def check_nothing_is_withheld(owners: Any, is_of_rows: Callable[[Any], bool]) -> None:
-    """Checks that no update of rows waits for a step that may not look them up.
+def parts_of_rows(owners: Any, is_of_rows: Callable[[Any], bool]) -> list[Any]:
+    """Finds the parts of an optimizer's state that a trial is to be read by.
 
     Args:
-        owners: The state of an optimizer of optax, with something else as leaves.
+        owners: The state, with something else as leaves.
         is_of_rows: Tells of such a leaf whether it is of a table.
 
-    Raises:
-        PlanError: The optimizer adds up gradients of several steps.
+    Returns:
+        Those that add up gradients, or find their own step, and hold something for a
+        table.
     """
+
+    def is_part(node: Any) -> bool:
+        return _adds_up(node) or _finds_its_step(node)
+
+    return [
+        each
+        for each in jax.tree.leaves(owners, is_leaf=is_part)
+        if is_part(each)
+        and any(map(is_of_rows, jax.tree.leaves(each, is_leaf=is_of_rows)))
+    ]
+
+
+def _adds_up(part: Any) -> bool:
     import optax
 
-    kinds = (optax.MultiStepsState, optax.ApplyEvery)
-    for each in jax.tree.leaves(owners, is_leaf=lambda node: isinstance(node, kinds)):
-        if isinstance(each, kinds) and any(
-            map(is_of_rows, jax.tree.leaves(each, is_leaf=is_of_rows))
-        ):
+    return isinstance(part, optax.MultiStepsState | optax.ApplyEvery)
+
+
+def _finds_its_step(part: Any) -> bool:
+    kind = type(part)
+    return kind.__name__ in _OWN_STEP and kind.__module__.startswith("optax.")
+
+
+def _tried(
+    update: Callable[..., Any], key: tuple[Any, ...], make: Callable[[], _Verdict]
+) -> _Verdict:
+    """What was found of an optimizer before, or is found now."""
+    # A method of an object is another one each time, and dies at once.
+    own = getattr(update, "__self__", update)
+    try:
+        known = _TRIED.setdefault(own, {})
+    except TypeError:  # no weak reference is made to it, or it has no hash
+        return make()
+    key = getattr(update, "__func__", None), *key
+    if key not in known:
+        known[key] = make()
+    return known[key]
+
+
+def _try(
+    optimizer: Any,
+    tree: Any,
+    kinds: tuple[tuple[int, str], ...],
+    is_table: list[bool],
+    extra: dict[str, Any],
+) -> _Verdict:
+    # An alarm for NaN is for numbers of the user.
+    with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
+        try:
+            trial = _Trial(optimizer, tree, kinds, is_table, jax.tree.map(_like, extra))
+            rows = trial.rows_are_as_in_tables() and trial.rows_are_independent()
+            return _Verdict(rows, trial.withholds())
+        except PlanError:
+            raise
+        except Exception as error:  # of many classes: it is code of others
             raise PlanError(
-                "an optimizer is applied to the rows of a table that a step looks up,"
-                " but this one adds up gradients of several steps (optax.MultiSteps,"
-                " apply_every), and rows that were looked up in an earlier step would"
-                " never be updated; use larger minibatches, or the dense gradient"
-            )
+                "an optimizer that is applied to rows of a table is tried on small"
+                " arrays, of three rows and columns or so, but this one raised"
+                f" {type(error).__name__}: {shown(str(error), 200)}; let it take arrays"
+                " of any size, or use the dense gradient"
+            ) from error
+
+
+def _like(value: Any) -> Any:
+    """Ones in place of an array; what is none, such as a function, stays."""
+    if isinstance(value, jax.Array | np.ndarray | np.generic | complex | float | int):
+        return jnp.ones(jnp.shape(value), jnp.result_type(value))
+    return value
 
 
 class _Trial:
@@ -112,7 +191,7 @@ class _Trial:
 
     def __init__(
         self,
-        optimizer: "optax.GradientTransformation",
+        optimizer: "optax.GradientTransformation | optax.MultiSteps",
         tree: Any,
         kinds: tuple[tuple[int, str], ...],
         is_table: list[bool],
@@ -120,7 +199,9 @@ class _Trial:
     ) -> None:
         import optax
 
-        self._init, update = optax.with_extra_args_support(optimizer)
+        self._init, update = optimizer.init, optimizer.update
+        if not isinstance(optimizer, optax.MultiSteps):  # which takes them
+            update = optax.with_extra_args_support(optimizer).update
 
         def step(gradient: Any, state: Any, params: Any) -> tuple[Any, Any, Any]:
             updates, state = update(gradient, state, params, **extra)
@@ -132,6 +213,7 @@ class _Trial:
         # One program for arrays of a shape, in a hurry, in place of one per operation.
         options = known_options(choose_target().coarse_options)
         self._step = jax.jit(step, compiler_options=options)
+        self._eager_step = step
         self._tree = tree
         self._is_table = is_table
         random = np.random.default_rng(0)
@@ -203,13 +285,38 @@ class _Trial:
             found.append(self._seen(updates, lambda table: table[used]) + kept)
         return all(_are_close(*pair) for pair in zip(*found, strict=True))
 
+    def withholds(self) -> bool:
+        """Whether the first step leaves what it does to parameters to a later one."""
+        _, state = self._run(self._params, self._gradients[:1])
+        return any(
+            # The number of steps that were done, or of those that are waited for.
+            not each.gradient_step if hasattr(each, "gradient_step") else each.count
+            for each in jax.tree.leaves(state, is_leaf=_adds_up)
+            if _adds_up(each)
+        )
+
     def _run(self, params: Any, gradients: list[Any]) -> tuple[list[Any], Any]:
         """What each step adds to the parameters, and the state after the last one."""
         state, found = self._init(params), []
         for each in gradients:
-            updates, state, params = self._step(each, state, params)
+            updates, state, params = self._run_step(each, state, params)
             found.append(updates)
+        if any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves(found)):
+            raise PlanError(
+                "an optimizer that is applied to rows of a table is tried on small"
+                " arrays, but this one holds a value that is being traced, such as a"
+                " learning rate that is an argument of a compiled function; make it"
+                " part of the state by optax.inject_hyperparams, or use the dense"
+                " gradient"
+            )
         return found, state
+
+    def _run_step(self, *args: Any) -> tuple[Any, Any, Any]:
+        try:
+            return self._step(*args)
+        except Exception:  # what is traced around it, such as the axis of a mesh
+            self._step = self._eager_step
+            return self._step(*args)
 
     def _of_tables(self, change: Part, pytree: Any) -> Any:
         found = jax.tree.leaves(pytree)
@@ -231,6 +338,8 @@ class _Trial:
 
 def _are_close(one: Any, other: Any) -> bool:
     expected, found = (np.asarray(each, np.float64) for each in (one, other))
+    if not np.isfinite(expected).all():
+        return np.array_equal(found, expected, equal_nan=True)
     return np.allclose(
         found,
         expected,

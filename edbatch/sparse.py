@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from edbatch.cell.summation import sum_dtype
-from edbatch.errors import PlanError, nearest
+from edbatch.errors import PlanError, nearest, shown
 from edbatch.gradient.asked_tables import AskedTables, Probes, asking
-from edbatch.row_optimizers import check_nothing_is_withheld, check_row_optimizer
+from edbatch.row_optimizers import check_row_optimizer, parts_of_rows
 
 if TYPE_CHECKING:
     import optax
@@ -251,7 +251,8 @@ def update(
         state: The optimizer's state, at first ``optimizer.init(params)``.
         params: The parameters.
         **extra: What some optimizers take beside these, such as ``value``, the loss;
-            others do not look at it.
+            others do not look at it. With rows the optimizer is tried on small arrays
+            first, where arrays among these are ones.
 
     Returns:
         The parameters and the state.
@@ -284,8 +285,7 @@ def update(
     values = jax.tree.map(
         lambda g: g.values if _is_rows(g) else g, once, is_leaf=_is_rows
     )
-    owners = _owners(optimizer, state, once)
-    check_nothing_is_withheld(owners, _is_of_rows)
+    owners = _owners(optimizer, state, params, once)
     leaves, tree = jax.tree.flatten(state)
     owned = [
         each.rows
@@ -295,7 +295,8 @@ def update(
     parts = [_part(*each) for each in zip(leaves, owned, strict=True)]
     own = jax.tree.map(_part, params, once)
     is_table = list(map(_is_rows, jax.tree.leaves(once, is_leaf=_is_rows)))
-    check_row_optimizer(optimizer, params, is_table, extra)
+    parts_of_state = parts_of_rows(owners, _is_of_rows)
+    check_row_optimizer(optimizer, params, is_table, extra, parts_of_state)
     state = jax.tree.unflatten(tree, parts)
     updates, found = apply(values, state, own, **extra)
     updated = optax.apply_updates(own, updates)
@@ -314,7 +315,7 @@ class _Owner(NamedTuple):
     rows: Any
 
 
-def _owners(optimizer: Any, state: Any, gradient: Any) -> Any:
+def _owners(optimizer: Any, state: Any, params: Any, gradient: Any) -> Any:
     """The state of an optimizer, with what each leaf belongs to."""
     import optax
 
@@ -328,11 +329,25 @@ def _owners(optimizer: Any, state: Any, gradient: Any) -> Any:
             is_leaf=lambda each: isinstance(each, optax.MaskedNode),
         )
     except Exception as error:  # optax names none for it
+        if jax.tree.structure(state) != _structure_of_state(optimizer, params):
+            raise PlanError(
+                "an optimizer is given the state that it returned, but this is not one"
+                " of its states for these parameters; pass optimizer.init(params) at"
+                " first, and after a change of the optimizer"
+            ) from error
         raise PlanError(
             "an optimizer is applied to rows of a table if it keeps an array like the"
-            " table, or nothing for it, but this one keeps something of another"
-            f" structure ({error}); use another one, or the dense gradient"
+            " table, or nothing for it, but optax cannot tell what this one keeps for"
+            f" which parameter ({shown(str(error), 200)}); give it labels and masks as"
+            " pytrees and not as functions, use another one, or the dense gradient"
         ) from error
+
+
+def _structure_of_state(optimizer: Any, params: Any) -> Any:
+    try:
+        return jax.tree.structure(jax.eval_shape(optimizer.init, params))
+    except Exception:  # of code of others
+        return None
 
 
 def _is_owner(each: Any) -> bool:

@@ -1,12 +1,14 @@
 """Rows of tables as optimizers take them."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import PartitionSpec
 from word_tables import (
     assert_close,
     encode,
@@ -181,8 +183,11 @@ def test_state_of_other_shapes_is_refused():
         optax.lamb(optax.linear_schedule(0.0, 0.1, 10_000)),
         optax.masked(optax.lamb(0.1), {"table": True, "bias": False, "more": [False]}),
         optax.contrib.prodigy(0.1),
+        optax.contrib.prodigy(1e-4),
         optax.contrib.dadapt_adamw(),
         optax.contrib.dowg(),
+        optax.contrib.dowg(0.1),
+        optax.chain(optax.clip(1.0), optax.contrib.mechanize(optax.sgd(1e-5))),
         optax.contrib.muon(0.1),
         optax.contrib.mechanize(optax.sgd(0.1)),
     ],
@@ -205,6 +210,7 @@ def test_what_depends_on_other_rows_is_refused(optimizer, wrap):
         optax.masked(
             optax.apply_every(2), {"table": True, "bias": False, "more": [False]}
         ),
+        optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.where(step > 5, 1, 2)),
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
@@ -216,10 +222,124 @@ def test_gradients_of_several_steps_are_refused(optimizer, wrap):
         step(random_gradient(1), state, params)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("several", [optax.MultiSteps, None])
+def test_gradients_of_one_step_are_not_added_up(wrap, several):
+    one = optax.adam(0.1)
+    alike = several(one, 1) if several else optax.chain(optax.apply_every(1), one)
+    found, expected = random_state(alike), random_state(one)
+    for seed in range(3):
+        gradient = random_gradient(seed)
+        found = wrap(functools.partial(sparse.update, alike))(gradient, *found[::-1])
+        expected = wrap(functools.partial(sparse.update, one))(
+            gradient, *expected[::-1]
+        )
+    assert_close(found[0], expected[0])
+
+
 def test_state_of_another_structure_is_refused():
     optimizer = optax.sm3(0.1)
     params, state = random_state(optimizer)
-    with pytest.raises(PlanError, match="something of another structure"):
+    with pytest.raises(PlanError, match="cannot tell what this one keeps for which"):
+        sparse.update(optimizer, random_gradient(0), state, params)
+
+
+@pytest.mark.parametrize("state", [None, optax.sgd(0.1).init({"table": 1.0})])
+def test_the_state_of_another_optimizer_is_named(state):
+    params, _ = random_state(optax.adam(0.1))
+    with pytest.raises(PlanError, match=r"pass optimizer\.init\(params\) at first"):
+        sparse.update(optax.adam(0.1), random_gradient(0), state, params)
+
+
+class Optimizers(NamedTuple):
+    """Two in one, without a hash that tells them apart, or weak references."""
+
+    scale: float
+
+    def step(self, gradient, state, params=None):
+        return jax.tree.map(lambda each: -self.scale * each, gradient), state
+
+    def step_by_norm(self, gradient, state, params=None):
+        return jax.tree.map(
+            lambda each: -self.scale * each / (1 + jnp.linalg.norm(params["table"])),
+            gradient,
+        ), state
+
+
+class HashedOptimizers:
+    scale = 0.5
+    step, step_by_norm = Optimizers.step, Optimizers.step_by_norm
+
+
+@pytest.mark.parametrize("make", [lambda: Optimizers(0.5), HashedOptimizers])
+@pytest.mark.parametrize("first", ["step", "step_by_norm"])
+def test_methods_of_one_object_are_tried_by_themselves(make, first):
+    own = make()
+    params, _ = random_state(optax.sgd(0.1))
+
+    def run(name):
+        optimizer = optax.GradientTransformation(lambda _: (), getattr(own, name))
+        return sparse.update(optimizer, random_gradient(0), (), params)[0]
+
+    for name in (first, *({"step", "step_by_norm"} - {first})):
+        if name == "step":
+            moved = optax.sgd(0.5)
+            state = moved.init(params)
+            expected, _ = sparse.update(moved, random_gradient(0), state, params)
+            assert_close(run(name), expected)
+        else:
+            with pytest.raises(PlanError, match="something else than it does with the"):
+                run(name)
+
+
+def test_optimizers_that_average_over_a_mesh_are_tried_inside_of_it():
+    average = optax.stateless(lambda updates, _: jax.lax.pmean(updates, "data"))
+    optimizer = optax.chain(average, optax.adam(0.1))
+    params, state = random_state(optimizer)
+    step = jax.shard_map(
+        functools.partial(sparse.update, optimizer),
+        mesh=jax.make_mesh((1,), ("data",)),
+        in_specs=PartitionSpec(),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    found = jax.jit(step)(random_gradient(0), state, params)
+    own = optax.adam(0.1)
+    expected = sparse.update(own, random_gradient(0), own.init(params), params)
+    assert_close(found[0], expected[0])
+
+
+def test_a_learning_rate_that_is_traced_is_named():
+    params, state = random_state(optax.sgd(0.1))
+
+    def step(rate):
+        return sparse.update(optax.sgd(rate), random_gradient(0), state, params)[0]
+
+    with pytest.raises(PlanError, match=r"learning rate .* optax\.inject_hyperparams"):
+        jax.jit(step)(0.1)
+
+
+def test_optimizers_that_raise_on_small_arrays_say_so():
+    optimizer = optax.stateless(lambda updates, _: jnp.ones((9, 4)) + updates["table"])
+    params, state = random_state(optimizer)
+    with pytest.raises(PlanError, match=r"tried on small arrays.* raised TypeError: "):
+        sparse.update(optimizer, random_gradient(0), state, params)
+
+
+def test_functions_among_what_else_is_passed_stay():
+    optimizer = optax.sgd(0.1)
+    params, state = random_state(optimizer)
+    expected = sparse.update(optimizer, random_gradient(0), state, params)
+    found = sparse.update(
+        optimizer, random_gradient(0), state, params, value_fn=lambda _: 0.0
+    )
+    assert_close(found, expected)
+
+
+def test_alarms_for_nan_are_none_of_the_trial():
+    optimizer = optax.contrib.adopt(0.1)
+    params, state = random_state(optimizer)
+    with jax.debug_nans(True):
         sparse.update(optimizer, random_gradient(0), state, params)
 
 
