@@ -258,8 +258,8 @@ def list_of(
         " nothing; write [it]"
     )
     raise error(
-        f"{name} is a list, or anything else to iterate over, of which each element is"
-        f" {one}, but this is {_typed(value)}; {mend}"
+        f"{name} must be a list, or anything else to iterate over, of which each"
+        f" element is {one}, but this is {_typed(value)}; {mend}"
     )
 
 

@@ -212,7 +212,7 @@ class _Trial:
 
         # One program for arrays of a shape, in a hurry, in place of one per operation.
         options = known_options(choose_target().coarse_options)
-        self._step = jax.jit(step, compiler_options=options)
+        self._step: Any = jax.jit(step, compiler_options=options)
         self._eager_step = step
         self._tree = tree
         self._is_table = is_table

@@ -17,6 +17,7 @@ from edbatch.compilation.settings import use_tiers
 from edbatch.errors import EdbatchError, VerificationError, shown
 from edbatch.graph.compute_dtype import cast_returned_parameters, computing_in
 from edbatch.graph.context import given_values, jitted_cells
+from edbatch.graph.dataflow_graph import DataflowGraph
 from edbatch.graph.external_input import input_dtype
 from edbatch.graph.node_keys import cell_keys
 from edbatch.graph.recorder import AsksForValueError
@@ -86,7 +87,7 @@ def verify(
     Args:
         batched: The batched function, of one device or of several.
         params: The model's parameters.
-        instances: Instances (not recordings).
+        instances: Instances, not recordings.
         gradients: Whether to compare gradients.
         tolerance: Allowed difference, relative to the larger of 1 and the largest
             number of the array; of gradients, ten times as much. By default 512
@@ -129,6 +130,11 @@ def verify(
         check_number(EdbatchError, "tolerance of eb.verify", tolerance, 0)
     check_word(EdbatchError, "tier of eb.verify", tier, ("fine", "coarse"))
     instances = minibatch_of(instances)
+    if any(isinstance(each, DataflowGraph) for each in instances):
+        raise EdbatchError(
+            "eb.verify runs the model on each instance, too, but received recordings,"
+            " which do not hold them; pass the instances that were recorded"
+        )
     params = jax.tree.map(lambda leaf: leaf, params)  # keys as jax.grad sorts them
     with use_tiers(tier):
         return _verify(batched, params, instances, gradients, tolerance, seed, rng)

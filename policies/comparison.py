@@ -102,7 +102,7 @@ def compare(
     """
     policies = list_of(PolicyError, "policies of a comparison", policies, "a policy")
     for each in policies:
-        if not callable(getattr(each, "schedule", None)):
+        if isinstance(each, type) or not callable(getattr(each, "schedule", None)):
             raise PolicyError(
                 f"a comparison is one of policies, but this is {shown(each)}, of type"
                 f" {type(each).__name__}; write edbatch.policies.Greedy() for the"

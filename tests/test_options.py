@@ -176,8 +176,8 @@ def test_what_is_no_list_of_instances(batched: Any, params: Any) -> None:
     refused(lambda value: sharded(params, value), tuple)
     with pytest.raises(
         eb.PlanError,
-        match="a minibatch is a list, .* of which each element is an instance, but this"
-        r" is None, of type NoneType; usually an instance by itself, .*; write \[it\]",
+        match="a minibatch must be a list, .* of which each element is an instance, but"
+        r" this is None, of type NoneType; usually an instance by itself, .*; write \[it\]",
     ):
         batched(params, None)
 
@@ -212,7 +212,7 @@ def test_what_is_a_list() -> None:
     for value in values:
         assert [int(each) for each in list_of(eb.PlanError, "x", value)] == [0, 1]
     for value in (np.array(3), jnp.array(3)):
-        with pytest.raises(eb.PlanError, match="x is a list, or anything else to iter"):
+        with pytest.raises(eb.PlanError, match="x must be a list, or anything"):
             list_of(eb.PlanError, "x", value)
 
     def faulty():

@@ -101,3 +101,11 @@ def test_a_wrong_gradient_is_found(tier):
 def test_the_tolerance_can_be_set():
     corrupt = Corrupt(encode, lambda r: (r[0], r[1] + np.float32(1e-3)))
     eb.verify(corrupt, make_params(), sample_trees(0, 4), tolerance=1e-2)
+
+
+def test_recordings_are_no_instances():
+    trees = sample_trees(0, 3)
+    batched = eb.batch(encode, params=make_params())
+    recordings = batched.record_all(trees)
+    with pytest.raises(eb.EdbatchError, match=r"received recordings, .* pass the"):
+        eb.verify(batched, make_params(), [trees[0], recordings[1]])

@@ -82,14 +82,16 @@ class NnxFunction:
         """Raises an error that names the first variable that was written to."""
         for path, kind in written.items():
             if not issubclass(kind, nnx.RngState):
-                fix = (
-                    "return what is sown"
-                    if issubclass(kind, nnx.Intermediate)
-                    else "use a layer without running averages (LayerNorm, GroupNorm),"
-                    " or module.eval()"
-                )
+                fix = "return it, and pass it on as an argument"
+                if issubclass(kind, nnx.Intermediate):
+                    fix = "return what is sown"
+                elif issubclass(kind, nnx.BatchStat):
+                    fix = (
+                        "use a layer without running averages (LayerNorm, GroupNorm),"
+                        " or module.eval()"
+                    )
                 raise CellError(
-                    f"{self.__name__} writes to {_name(path)}, a {kind.__name__}, but"
+                    f"{self.__name__} writes to {_name(path)}, {_named(kind)}, but"
                     f" nodes of a minibatch run in any order; {fix}"
                 )
             raise CellError(
@@ -97,6 +99,13 @@ class NnxFunction:
                 " pass rng=jax.random.key(seed) where the minibatch runs, and make the"
                 " cell of a module that has its streams (rngs=) already"
             )
+
+
+def _named(kind: type) -> str:
+    if kind is jax.Array:
+        return "an array"
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    return f"{article} {kind.__name__}"
 
 
 def _run(
@@ -107,7 +116,7 @@ def _run(
     result = getattr(module, method)(*args, **kwargs)
     flat = nnx.to_flat_state(nnx.state(module))
     changed = {
-        path: type(each) if isinstance(each, nnx.Variable) else nnx.Variable
+        path: type(each) if isinstance(each, nnx.Variable) else jax.Array
         for path, each in flat
         if _value(each) is not before.get(path)
     }

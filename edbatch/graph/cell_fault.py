@@ -3,7 +3,9 @@
 Whoever calls a cell sees an error of edbatch, whose first line must be enough.
 """
 
-from collections.abc import Iterator, Mapping
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -63,6 +65,25 @@ def _mappings(value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
             yield from _mappings(each, depth - 1)
 
 
+def defined_at(function: Callable[..., Any]) -> str:
+    """Says where a function is defined.
+
+    Args:
+        function: The function.
+
+    Returns:
+        ``" (file.py:12)"``; empty if it has no line, as built-in ones.
+
+    Example:
+        >>> defined_at(print)
+        ''
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ""
+    return f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+
+
 def _first_line(error: Exception) -> str:
     text = str(error).strip()
-    return text.splitlines()[0] if text else "no message"
+    return text.splitlines()[0].rstrip(".") if text else "no message"

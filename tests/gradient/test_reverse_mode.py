@@ -120,3 +120,28 @@ def test_a_scan_over_plans_keeps_its_parameters_once():
     assert found.tolist() == [[3 * sum(range(7))] * 5] * 5
     assert "f32[5,5]" in str(jax.make_jaxpr(jax.grad(loss))(params))
     assert "f32[7,5,5]" not in str(jax.make_jaxpr(jax.grad(loss))(params))
+
+
+@eb.cell
+def repeated(params, x, times):
+    def step(state):
+        return state[0] + 1, params * state[1]
+
+    return jax.lax.while_loop(lambda state: state[0] < times, step, (0, x))[1]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, eb.jit])
+@pytest.mark.parametrize("tier", ["coarse", "fine"])
+def test_a_cell_that_has_no_derivative_is_named(wrap, tier):
+    batched = eb.batch(lambda params, x: repeated(params, *x), params=jnp.float32(2))
+    instances = [(1.0, 3), (0.5, 2)]
+    with eb.use_tiers(tier):
+        assert batched(jnp.float32(2), instances).tolist() == [8, 2]
+        plan = batched.plan(instances)
+        slope = wrap(jax.grad(lambda params: batched.apply(params, plan).sum()))
+        with pytest.raises(
+            eb.CellError,
+            match=r"cell 'repeated' \(test_reverse_mode\.py:\d+\) cannot be differen"
+            r"tiated: ValueError: Reverse-mode .*while_loop.*; a gradient needs",
+        ):
+            slope(jnp.float32(2))

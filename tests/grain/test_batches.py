@@ -230,7 +230,7 @@ def test_errors(params):
         (lambda: eb.grain.RecordBatch(batched, 0), "pad_to of RecordBatch is a whole"),
         (lambda: eb.grain.RecordBatch(batched, instance=3), "instance of RecordBatch"),
         (lambda: record([]), "a batch needs at least one element but is empty"),
-        (lambda: record(5), "a batch is a list, or anything else to iterate over"),
+        (lambda: record(5), "a batch must be a list, or anything else to iterate"),
         (lambda: plan([1, 2]), "PlanBatch takes what RecordBatch returned but this"),
         (lambda: plan(record([1, 2])), "pads results to 1 rows but a batch has 2 inst"),
     ):
