@@ -177,7 +177,7 @@ def test_what_is_no_list_of_instances(batched: Any, params: Any) -> None:
     with pytest.raises(
         eb.PlanError,
         match="a minibatch must be a list, .* of which each element is an instance, but"
-        r" this is None, of type NoneType; usually an instance by itself, .*; write \[it\]",
+        r" this is None, of type NoneType; usually an instance by itself, .*; write \[",
     ):
         batched(params, None)
 

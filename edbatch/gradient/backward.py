@@ -315,7 +315,8 @@ def _pull_back(
             raise CellError(
                 f"cell {node_type.key.cell!r}{defined_at(node_type.cell.function)}"
                 f" cannot be differentiated: {describe_fault(error)}; a gradient needs"
-                " cells of what jax.grad takes, or jax.lax.stop_gradient around what it does not"
+                " cells of what jax.grad takes, or jax.lax.stop_gradient around what it"
+                " does not"
             ) from error
         return found
 
