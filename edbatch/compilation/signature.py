@@ -25,21 +25,17 @@ _AVAL, _COMMITTED = attrgetter("aval"), attrgetter("committed")
 _SHOWN = 3  # differences named in a sentence
 
 _X64 = "jax_enable_x64"  # the first of the settings
+_NAMES = tuple(
+    name
+    for name in (_X64, *sorted({*TRACED_UNDER, "jax_default_device"} - {_X64}))
+    if hasattr(jax.config, name)  # not every version of JAX has all
+)
 # Others are those of all threads, or have contexts that are not public.
 _CONTEXTS: dict[str, Callable[[Any], Any]] = {
-    "jax_allow_f16_reductions": jax.allow_f16_reductions,
-    "jax_auto_pcast": jax.auto_pcast,
-    "jax_debug_key_reuse": jax.debug_key_reuse,
-    "jax_default_device": jax.default_device,
-    "jax_default_matmul_precision": jax.default_matmul_precision,
-    "jax_default_prng_impl": jax.default_prng_impl,
-    "jax_enable_x64": jax.enable_x64,
-    "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
-    "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
-    "jax_softmax_custom_jvp": jax.softmax_custom_jvp,
-    "jax_threefry_partitionable": jax.threefry_partitionable,
+    name: getattr(jax, name.removeprefix("jax_"))
+    for name in _NAMES
+    if name != "jax_disable_jit" and hasattr(jax, name.removeprefix("jax_"))
 }
-_NAMES = (_X64, *sorted({*TRACED_UNDER, "jax_default_device"} - {_X64}))
 _SETTINGS: Callable[[Any], tuple[Any, ...]] = attrgetter(*_NAMES)
 _MESH = "the mesh of jax.set_mesh"
 _IN_A_TRACE = "that of a trace"  # which cannot be read there, nor set
