@@ -165,9 +165,9 @@ def _try(
         except Exception as error:  # of many classes: it is code of others
             raise PlanError(
                 "an optimizer that is applied to rows of a table is tried on small"
-                " arrays, of three rows and columns or so, but this one raised"
-                f" {type(error).__name__}: {shown(str(error), 200)}; let it take arrays"
-                " of any size, or use the dense gradient"
+                f" arrays, but this one raised {type(error).__name__}:"
+                f" {shown(str(error), 200)}; let it take arrays of any size, or use the"
+                " dense gradient"
             ) from error
 
 

@@ -329,7 +329,8 @@ def _owners(optimizer: Any, state: Any, params: Any, gradient: Any) -> Any:
             is_leaf=lambda each: isinstance(each, optax.MaskedNode),
         )
     except Exception as error:  # optax names none for it
-        if jax.tree.structure(state) != _structure_of_state(optimizer, params):
+        expected = _structure_of_state(optimizer, params)
+        if expected is not None and jax.tree.structure(state) != expected:
             raise PlanError(
                 "an optimizer is given the state that it returned, but this is not one"
                 " of its states for these parameters; pass optimizer.init(params) at"

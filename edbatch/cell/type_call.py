@@ -23,12 +23,14 @@ Specs = tuple[list[Any], list[Any], list[Any]]  # operands, external inputs, mas
 # a function traced there is bound to their mesh.
 NO_MESH = AbstractMesh((), ())
 
-# Settings of JAX that a traced cell may depend on.
+# Settings of JAX that a traced cell may depend on; not every version has all.
 SETTINGS = (
     "eager_constant_folding",
+    "jax_accurate_erf_inv",
     "jax_allow_f16_reductions",
     "jax_auto_pcast",
     "jax_check_static_indices",
+    "jax_custom_jvp3",
     "jax_custom_vjp3",
     "jax_debug_key_reuse",
     "jax_default_matmul_precision",
@@ -44,6 +46,7 @@ SETTINGS = (
     "jax_numpy_rank_promotion",
     "jax_random_seed_offset",
     "jax_remat3",
+    "jax_remat_barrier_no_cotangents",
     "jax_scan3",
     "jax_softmax_custom_jvp",
     "jax_threefry_partitionable",

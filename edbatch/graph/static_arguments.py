@@ -112,9 +112,8 @@ def _warn(cell: Cell, name: str, value: Any) -> None:
         "each object that a cell receives as a static argument makes a type of its own,"
         f" which is compiled by itself and shares no batch with the others, and cell"
         f" {cell.name!r} received {MANY} different objects {named.__qualname__} as"
-        f" {name!r}"
-        f" ({user_line()}), as from a model that makes one in each call; make such"
-        " objects once, outside the model, and pass what differs as an argument",
+        f" {name!r} ({user_line()}), as from a model that makes one in each call; make"
+        " such objects once, outside the model, and pass what differs as an argument",
         ManyTypesWarning,
         stacklevel=2,
     )

@@ -510,7 +510,9 @@ OF_NO_CELL = {
     *("jax_pallas_use_mosaic_gpu", "jax_ragged_dot_use_gpu_pallas_triton_lowering"),
     *("jax_remove_size_one_mesh_axis_from_type", "jax_threefry_gpu_kernel_lowering"),
     *("jax_use_emit_pipeline_primitive", "jax_use_shardy_partitioner"),
-    "jax_xla_profile_version",
+    *("jax_no_collectives", "jax_raise_on_ppermute_sort_diff", "layout_tracing_mode"),
+    *("jax_use_hlo_logistic_lowering", "jax_xla_profile_version"),
+    *("pallas_dynamic_shapes_export", "pallas_grid_context"),
 }
 
 
