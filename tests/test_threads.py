@@ -14,6 +14,9 @@ from edbatch.instance_results import split_instances
 from edbatch.stream.slice_variants import SliceVariants
 from edbatch.stream.type_widths import TypeWidths
 
+# Types that threads meet at the same time are made of static numbers.
+pytestmark = pytest.mark.filterwarnings("ignore::edbatch.errors.ManyTypesWarning")
+
 SIZES = eb.Sizes(widths=(4, 16))
 SCALE = jnp.float32(0.3)
 

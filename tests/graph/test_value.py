@@ -75,5 +75,5 @@ def test_a_handle_of_another_recording_has_no_value():
         return found
 
     eb.batch(model, params=jnp.float32(2)).record(1.0)
-    with pytest.raises(eb.RecordingError, match="not computed yet"):
+    with pytest.raises(eb.RecordingError, match="outside of the recording that"):
         eb.value(kept[0])
