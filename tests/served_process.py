@@ -87,8 +87,8 @@ class ServeProcess:
         return json.loads(self.get("/v1/stats")[1])
 
     def log(self) -> list[dict[str, Any]]:
-        """The lines of JSON on stderr; what is said before them is text."""
-        lines = self.errors.read_text().splitlines()
+        """The whole lines of JSON on stderr; what is said before them is text."""
+        *lines, _ = self.errors.read_text().split("\n")  # the last is being written
         return [json.loads(each) for each in lines if each.startswith("{")]
 
     def send_signal(self, number: signal.Signals = signal.SIGTERM) -> None:

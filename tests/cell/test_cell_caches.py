@@ -11,6 +11,9 @@ import edbatch as eb
 from edbatch.cell import backward
 from edbatch.cell import program as cells
 
+# Types are made of static numbers, as many as are asked for.
+pytestmark = pytest.mark.filterwarnings("ignore::edbatch.errors.ManyTypesWarning")
+
 
 @eb.cell(static=("power",))
 def shift(params, x, power):
