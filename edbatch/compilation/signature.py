@@ -10,7 +10,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -18,27 +17,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from edbatch.cell.type_call import SETTINGS as TRACED_UNDER
-from edbatch.errors import ArgumentError, CompilationError, shown
+from edbatch.compilation.jax_settings import SETTING_NAMES, settings
+from edbatch.errors import ArgumentError, shown
 
 _AVAL, _COMMITTED = attrgetter("aval"), attrgetter("committed")
 _SHOWN = 3  # differences named in a sentence
-
-_X64 = "jax_enable_x64"  # the first of the settings
-_NAMES = tuple(
-    name
-    for name in (_X64, *sorted({*TRACED_UNDER, "jax_default_device"} - {_X64}))
-    if hasattr(jax.config, name)  # not every version of JAX has all
-)
-# Others are those of all threads, or have contexts that are not public.
-_CONTEXTS: dict[str, Callable[[Any], Any]] = {
-    name: getattr(jax, name.removeprefix("jax_"))
-    for name in _NAMES
-    if name != "jax_disable_jit" and hasattr(jax, name.removeprefix("jax_"))
-}
-_SETTINGS: Callable[[Any], tuple[Any, ...]] = attrgetter(*_NAMES)
-_MESH = "the mesh of jax.set_mesh"
-_IN_A_TRACE = "that of a trace"  # which cannot be read there, nor set
 
 
 class Key(NamedTuple):
@@ -118,81 +101,6 @@ class StaticArguments:
         return tuple(joined), kwargs | dict(by_name)
 
 
-def settings() -> tuple[Any, ...]:
-    """Returns the settings of JAX that the calling thread traces under.
-
-    The last of them is the mesh of ``jax.set_mesh``, or None.
-    """
-    return (*_SETTINGS(jax.config), _mesh())
-
-
-def config_settings() -> tuple[Any, ...]:
-    """Returns `settings` without the mesh, which takes half the time."""
-    return _SETTINGS(jax.config)
-
-
-def _mesh() -> jax.sharding.Mesh | str | None:
-    if jax.sharding.get_abstract_mesh().empty:  # which is found sooner
-        return None
-    try:
-        mesh = jax.sharding.get_mesh()
-    except ValueError:
-        return _IN_A_TRACE
-    return None if mesh.empty else mesh
-
-
-def changed_settings(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
-    """Names the settings that differ.
-
-    Args:
-        before: What `config_settings` returned.
-        after: What it returned later.
-
-    Returns:
-        Their names, as ``jax.config`` has them.
-    """
-    pairs = zip(_NAMES, before, after, strict=True)
-    return [name for name, one, other in pairs if one != other]
-
-
-def under(values: tuple[Any, ...]) -> ExitStack:
-    """Puts the calling thread under settings, until the stack is closed.
-
-    Those without a context are as they are: `check_under` tells whether they differ.
-
-    Args:
-        values: What `settings` returned, in this thread or another.
-
-    Returns:
-        The stack, a context manager.
-    """
-    stack = ExitStack()
-    *own, mesh = values
-    for name, value in zip(_NAMES, own, strict=True):
-        if getattr(jax.config, name) != value and name in _CONTEXTS:
-            stack.enter_context(_CONTEXTS[name](value))
-    current = _mesh()
-    if mesh != current and _IN_A_TRACE not in (mesh, current):
-        stack.enter_context(jax.set_mesh(mesh))
-    return stack
-
-
-def check_under(values: tuple[Any, ...]) -> None:
-    """Checks that what is traced in this thread is traced under settings.
-
-    Args:
-        values: What `settings` returned, in this thread or another.
-
-    Raises:
-        CompilationError: A setting of the process has another value now.
-    """
-    if changed := changed_settings(values[:-1], config_settings()):
-        raise CompilationError(
-            f"{', '.join(changed)} of jax.config was changed since the call that the"
-            " program is for; set it before the first call"
-        )
-
-
 Avals = dict[Any, Any]  # abstract values of host arrays and numbers by their shape
 
 
@@ -258,7 +166,7 @@ def describe(
     Returns:
         Texts such as ``"int32[512]"`` by places such as ``"plan.stream"``.
     """
-    found = dict(zip((*_NAMES, _MESH), map(repr, settings()), strict=True))
+    found = dict(zip(SETTING_NAMES, map(repr, settings()), strict=True))
     for name, argument, is_static in _named(function, args, kwargs, static):
         if is_static:
             found[name] = shown(argument)

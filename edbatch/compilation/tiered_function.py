@@ -20,6 +20,7 @@ import jax
 
 from edbatch.cell.jaxpr import is_staging, is_tracing
 from edbatch.compilation.function_compiler import FunctionCompiler
+from edbatch.compilation.jax_settings import check_under, under
 from edbatch.compilation.kept_fine import is_large, is_noted, note_name
 from edbatch.compilation.memory_regions import make_room, register
 from edbatch.compilation.program import Programs
@@ -39,11 +40,9 @@ from edbatch.compilation.signature import (
     call_key,
     check_arguments,
     check_hashable,
-    check_under,
     describe,
     difference,
     name_of,
-    under,
 )
 from edbatch.compilation.tier import has_other_tier, names_coarse
 from edbatch.compilation.worker import WORKER, Pending, Work

@@ -20,10 +20,11 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 from edbatch.cell.jaxpr import is_tracing
+from edbatch.compilation.jax_settings import settings, under
 from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
 from edbatch.compilation.settings import SETTINGS
-from edbatch.compilation.signature import StaticArguments, settings, under
+from edbatch.compilation.signature import StaticArguments
 from edbatch.compilation.tier import Tier, in_tier, names_coarse
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.gradient.reverse_mode import has_derivative, reverse_only_outside

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from edbatch.compilation.signature import settings, under
+from edbatch.compilation.jax_settings import settings, under
 from edbatch.errors import ServerClosedError
 from edbatch.schedule.serving.policy import Admission
 from edbatch.schedule.serving.simulation import QUANTUM_MS

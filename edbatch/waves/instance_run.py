@@ -8,7 +8,7 @@ import numpy as np
 from greenlet import GreenletExit
 
 from edbatch.cell.jaxpr import is_tracing
-from edbatch.compilation.signature import changed_settings, config_settings
+from edbatch.compilation.jax_settings import changed_settings, thread_settings
 from edbatch.errors import RecordingError, user_line
 from edbatch.graph.call_memory import CallMemory
 from edbatch.graph.context import context
@@ -99,7 +99,7 @@ class InstanceRun(Recorder):
 
     def _run(self, go_on: Any, argument: Any) -> None:
         outer, context.recorder = context.recorder, self
-        self._settings, self._event_loop = config_settings(), _event_loop()
+        self._settings, self._event_loop = thread_settings(), _event_loop()
         try:
             found = go_on(argument)
         finally:
@@ -148,7 +148,7 @@ class InstanceRun(Recorder):
                 " or in another greenlet, where an instance cannot wait; call it in the"
                 " model itself"
             )
-        if (now := config_settings()) != self._settings:
+        if (now := thread_settings()) != self._settings:
             changed = ", ".join(changed_settings(self._settings, now))
             raise RecordingError(
                 f"eb.value was called ({user_line()}) where {changed} differs from what"

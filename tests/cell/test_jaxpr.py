@@ -48,7 +48,6 @@ from edbatch.cell.jaxpr import (
     shape_of,
     trace,
 )
-from edbatch.cell.type_call import SETTINGS
 from edbatch.compilation import use_compilation_cache
 from edbatch.compilation.cache import _JAX_WARNINGS, _READING
 from edbatch.compilation.cache_key import (
@@ -496,33 +495,3 @@ def test_all_settings_are_known_by_name():
         assert jax.config.jax_default_matmul_precision == "highest"
     for word in _OTHER_SETTINGS:
         assert any(word in name for name in names), word
-
-
-# What JAX traces under, and a cell's equations do not depend on: where they run, how
-# they are lowered, and how that is reported.
-OF_NO_CELL = {
-    *("mesh_context_manager", "abstract_mesh_context_manager", "axis_env_state"),
-    *("compute_on_context_manager", "xla_metadata_context_manager", "user_context"),
-    *("pallas_tpu_interpret_mode_context_manager", "jax_default_device", "check_vma"),
-    *("jax_embedded_constants_max_bytes", "jax_enable_pgle", "jax_no_execution"),
-    *("jax_hlo_source_file_canonicalization_regex", "jax_pgle_profiling_runs"),
-    *("jax_mutable_array_checks", "jax_pallas_enable_debug_checks"),
-    *("jax_pallas_use_mosaic_gpu", "jax_ragged_dot_use_gpu_pallas_triton_lowering"),
-    *("jax_remove_size_one_mesh_axis_from_type", "jax_threefry_gpu_kernel_lowering"),
-    *("jax_use_emit_pipeline_primitive", "jax_use_shardy_partitioner"),
-    *("jax_no_collectives", "jax_raise_on_ppermute_sort_diff", "layout_tracing_mode"),
-    *("jax_use_hlo_logistic_lowering", "jax_xla_profile_version"),
-    *("pallas_dynamic_shapes_export", "pallas_grid_context"),
-}
-
-
-def test_every_setting_that_jax_traces_under_is_known():
-    from jax._src import config
-
-    try:
-        names = {*config.trace_context_names()}
-    except NotImplementedError:
-        pytest.skip("this jaxlib does not name them")
-    assert "jax_enable_x64" in names
-    unknown = names - OF_NO_CELL - {*SETTINGS}
-    assert not unknown, f"settings for edbatch/cell/type_call.py: {sorted(unknown)}"

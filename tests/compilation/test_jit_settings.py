@@ -11,12 +11,11 @@ import optax
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 from tiered_runs import PARAMS, loss_of, records_of, run_until_fine
-from trees import encode, sample_trees
+from trees import sample_trees
 
 import edbatch as eb
+from edbatch.compilation.jax_settings import settings, under
 from edbatch.compilation.settings import REFINE_AFTER
-from edbatch.compilation.signature import _CONTEXTS, settings, under
-from edbatch.compilation.worker import WORKER, Pending
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -106,51 +105,6 @@ def test_the_background_compiles_under_the_mesh_of_the_call(auto, batched, plan)
         coarse, fine = run_until_fine(function, PARAMS, plan, np.ones(4))
     assert seen == ["coarse", "fine"]
     np.testing.assert_allclose(fine, coarse[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", _CONTEXTS)
-def test_the_background_compiles_under_the_settings_of_the_call(auto, name):
-    values = {
-        "jax_default_device": jax.devices()[0],
-        "jax_default_matmul_precision": "float32",
-        "jax_default_prng_impl": "rbg",
-        "jax_numpy_dtype_promotion": "strict",
-        "jax_numpy_rank_promotion": "allow",
-    }
-    value = values.get(name, not getattr(jax.config, name))
-    batched = eb.batch(encode, params=PARAMS, sizes=eb.Sizes(widths=(8,)))
-    tiers, found = [], set()
-    inner = loss_of(batched, tiers)
-
-    def loss(params, plan):
-        found.add(getattr(jax.config, name))
-        return inner(params, plan)
-
-    function = eb.jit(loss)
-    with _CONTEXTS[name](value):
-        run_until_fine(function, PARAMS, batched.plan(sample_trees(0, 5)))
-    assert tiers == ["coarse", "fine"] and found == {value}
-    assert getattr(jax.config, name) != value
-
-
-def test_a_setting_of_the_process_that_changes_keeps_the_coarse_program(
-    auto, batched, plan, monkeypatch
-):
-    function, name, jobs = eb.jit(loss_of(batched, [])), "jax_random_seed_offset", []
-    with monkeypatch.context() as patch:
-        patch.setattr(WORKER, "submit", lambda job: jobs.append(job) or Pending(1, []))
-        for _ in range(REFINE_AFTER + 1):
-            expected = function(PARAMS, plan)
-    [job] = jobs
-    jax.config.update(name, 7)
-    try:
-        with pytest.raises(eb.CompilationError, match=f"{name} of jax.config was"):
-            job()
-    finally:
-        jax.config.update(name, 0)
-    assert function(PARAMS, plan) == expected
-    job()
-    np.testing.assert_allclose(function(PARAMS, plan), expected, rtol=1e-5)
 
 
 def test_settings_of_a_mesh_hold_inside_of_traces():

@@ -15,7 +15,7 @@ from jax.interpreters import batching
 from jax.sharding import Mesh
 
 import edbatch as eb
-from edbatch.compilation.signature import settings
+from edbatch.compilation.jax_settings import settings
 from edbatch.graph.tape import Tape
 from edbatch.serving import generation
 from edbatch.waves.runner import WaveRunner

@@ -15,7 +15,7 @@ import pytest
 from asking_models import embed, make_params, sample_words, score, shift_reduce, turn
 
 import edbatch as eb
-from edbatch.compilation.signature import settings
+from edbatch.compilation.jax_settings import settings
 
 
 @pytest.fixture(autouse=True)
