@@ -53,6 +53,17 @@ _TRIED: "weakref.WeakKeyDictionary[Any, dict[Hashable, _Verdict]]"
 _TRIED = weakref.WeakKeyDictionary()
 
 
+def update_of(
+    optimizer: "optax.GradientTransformation | optax.MultiSteps",
+) -> Callable[..., Any]:
+    """Returns an optimizer's function, which takes whatever else optimizers take."""
+    import optax
+
+    if isinstance(optimizer, optax.MultiSteps):  # which takes it by itself
+        return optimizer.update
+    return optax.with_extra_args_support(optimizer).update
+
+
 def check_row_optimizer(
     optimizer: "optax.GradientTransformation | optax.MultiSteps",
     params: Any,
@@ -197,11 +208,7 @@ class _Trial:
         is_table: list[bool],
         extra: dict[str, Any],
     ) -> None:
-        import optax
-
-        self._init, update = optimizer.init, optimizer.update
-        if not isinstance(optimizer, optax.MultiSteps):  # which takes them
-            update = optax.with_extra_args_support(optimizer).update
+        self._init, update = optimizer.init, update_of(optimizer)
 
         def step(gradient: Any, state: Any, params: Any) -> tuple[Any, Any, Any]:
             updates, state = update(gradient, state, params, **extra)

@@ -21,7 +21,7 @@ from jax import Array
 from edbatch.cell.summation import sum_dtype
 from edbatch.errors import PlanError, nearest, shown
 from edbatch.gradient.asked_tables import AskedTables, Probes, asking
-from edbatch.row_optimizers import check_row_optimizer, parts_of_rows
+from edbatch.row_optimizers import check_row_optimizer, parts_of_rows, update_of
 
 if TYPE_CHECKING:
     import optax
@@ -273,9 +273,7 @@ def update(
     """
     import optax
 
-    apply = optimizer.update
-    if not isinstance(optimizer, optax.MultiSteps):  # which takes them
-        apply = optax.with_extra_args_support(optimizer).update
+    apply = update_of(optimizer)
     if not any(map(_is_rows, jax.tree.leaves(gradient, is_leaf=_is_rows))):
         updates, state = apply(gradient, state, params, **extra)
         return optax.apply_updates(params, updates), state

@@ -32,7 +32,7 @@ from edbatch.cell.stacks import Stacks
 from edbatch.cell.summation import sum_dtype, zeros_for_sum
 from edbatch.cell.tapes import Tapes
 from edbatch.cell.wide_casts import packed_without_casts
-from edbatch.errors import CellError, EdbatchError
+from edbatch.errors import EdbatchError
 from edbatch.executor.arenas import Arenas
 from edbatch.executor.chunk import Chunk, fence, read_inputs
 from edbatch.executor.loop_name import type_name
@@ -57,7 +57,7 @@ from edbatch.gradient.reached import (
     mark_reached,
 )
 from edbatch.gradient.tables import Table, cotangents_of_tables, lookups_of_types
-from edbatch.graph.cell_fault import defined_at, describe_fault
+from edbatch.graph.cell_fault import without_derivative
 from edbatch.graph.node_type import NodeType
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
@@ -306,18 +306,14 @@ def _pull_back(
     def pull_back(group: Group, inputs: Any, known_outputs: Any) -> tuple[Any, Tapes]:
         what = _Pulled(loop.width, group.outputs, tuple(operands), tuple(externals))
         arrays = group.live, group.bars, inputs, known_outputs
+        own = node_type.key.cell, node_type.cell.function
         found: tuple[Any, Tapes]
         try:
             found = call(what, packed, transposed, *arrays)
         except (ValueError, TypeError, NotImplementedError) as error:
             if isinstance(error, EdbatchError):
                 raise
-            raise CellError(
-                f"cell {node_type.key.cell!r}{defined_at(node_type.cell.function)}"
-                f" cannot be differentiated: {describe_fault(error)}; a gradient needs"
-                " cells of what jax.grad takes, or jax.lax.stop_gradient around what it"
-                " does not"
-            ) from error
+            raise without_derivative(*own, error) from error
         return found
 
     return pull_back

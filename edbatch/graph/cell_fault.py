@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
-from edbatch.errors import nearest, raising_frame, raising_line, shown
+from edbatch.errors import CellError, nearest, raising_frame, raising_line, shown
 
 _DEEPEST = 5  # of containers in which keys are looked for
 
@@ -65,23 +65,28 @@ def _mappings(value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
             yield from _mappings(each, depth - 1)
 
 
-def defined_at(function: Callable[..., Any]) -> str:
-    """Says where a function is defined.
+def without_derivative(
+    name: str, function: Callable[..., Any], error: Exception
+) -> CellError:
+    """Makes the error for a cell that JAX cannot differentiate.
 
     Args:
-        function: The function.
+        name: The cell's name.
+        function: Its function.
+        error: What JAX raised.
 
     Returns:
-        ``" (file.py:12)"``; empty if it has no line, as built-in ones.
-
-    Example:
-        >>> defined_at(print)
-        ''
+        The error, which names the cell and where its function is defined.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:
-        return ""
-    return f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    where = ""  # as of built-in functions
+    if code is not None:
+        where = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    return CellError(
+        f"cell {name!r}{where} cannot be differentiated: {describe_fault(error)};"
+        " a gradient needs cells of what jax.grad takes, or jax.lax.stop_gradient"
+        " around what it does not"
+    )
 
 
 def _first_line(error: Exception) -> str:
