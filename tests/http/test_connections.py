@@ -116,8 +116,8 @@ async def is_answered_for(seconds, connection, pause):
         except asyncio.IncompleteReadError:  # it was closed
             assert time.monotonic() > last + pause
             return False
+        last = time.monotonic()  # from here on the connection is idle
         await asyncio.sleep(0.02)
-        last = time.monotonic()
     return True
 
 
