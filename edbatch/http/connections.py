@@ -69,6 +69,8 @@ def connection_class(most: int) -> type[Any]:
 
         def on_response_complete(self) -> None:
             self.waits_since = time.monotonic()
+            # Answers of one length, each on its way at a look, are not one that stays.
+            self.unread = 0, self.waits_since
             super().on_response_complete()
 
     return Connection
