@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from edbatch.http import connections
 from edbatch.http.connections import close_idle, connection_class, most_connections
 from edbatch.http.log_thread import LogThread
 from edbatch.http.process import Process
@@ -105,6 +106,12 @@ def test_a_connection_in_use_stays_open():
             pytest.fail("this machine pauses too often")
 
     asyncio.run(main())
+
+
+def test_answers_of_one_length_are_no_answer_that_stays(monkeypatch):
+    """At each look one is on its way, as long as the one of the look before."""
+    monkeypatch.setattr(connections, "_unread", lambda transport: 100)
+    test_a_connection_in_use_stays_open()
 
 
 async def is_answered_for(seconds, connection, pause):
