@@ -9,6 +9,7 @@ rows and of the places that are not in use. So an optimizer is tried on small ar
 
 import weakref
 from collections.abc import Callable, Hashable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -41,7 +42,7 @@ class _Verdict(NamedTuple):
 
     Attributes:
         takes_rows: Whether steps on rows are those on tables.
-        withholds: Whether the first step leaves parameters to a later one.
+        withholds: Whether `optax.apply_every` leaves the first step to a later one.
     """
 
     takes_rows: bool
@@ -90,7 +91,7 @@ def check_row_optimizer(
     verdict = _tried(
         optimizer.update, key, lambda: _try(optimizer, tree, kinds, is_table, extra)
     )
-    if any(_adds_up(each) for each in parts) and verdict.withholds:
+    if _adds_up(parts, optimizer, verdict):
         raise PlanError(
             "an optimizer is applied to the rows of a table that a step looks up, but"
             " this one adds up gradients of several steps (optax.MultiSteps,"
@@ -116,25 +117,56 @@ def parts_of_rows(owners: Any, is_of_rows: Callable[[Any], bool]) -> list[Any]:
         is_of_rows: Tells of such a leaf whether it is of a table.
 
     Returns:
-        Those that add up gradients, or find their own step, and hold something for a
-        table.
+        Those that may add up gradients, or find their own step, and hold something for
+        a table; of one inside another, both.
     """
+    found = []
 
-    def is_part(node: Any) -> bool:
-        return _adds_up(node) or _finds_its_step(node)
+    def visit(node: Any) -> None:
+        def is_part(inner: Any) -> bool:
+            return inner is not node and _is_part(inner)
 
-    return [
-        each
-        for each in jax.tree.leaves(owners, is_leaf=is_part)
-        if is_part(each)
-        and any(map(is_of_rows, jax.tree.leaves(each, is_leaf=is_of_rows)))
-    ]
+        for each in jax.tree.leaves(node, is_leaf=is_part):
+            if is_part(each):
+                leaves = jax.tree.leaves(each, is_leaf=is_of_rows)
+                found.extend([each] if any(map(is_of_rows, leaves)) else [])
+                visit(each)
+
+    visit((owners,))
+    return found
 
 
-def _adds_up(part: Any) -> bool:
+def _is_part(node: Any) -> bool:
     import optax
 
-    return isinstance(part, optax.MultiStepsState | optax.ApplyEvery)
+    if isinstance(node, optax.MultiStepsState | optax.ApplyEvery):
+        return True
+    return _finds_its_step(node)
+
+
+def _adds_up(parts: list[Any], optimizer: Any, verdict: _Verdict) -> bool:
+    """Whether a part of an optimizer's state adds up gradients of several steps."""
+    import optax
+
+    several = [each for each in parts if isinstance(each, optax.MultiStepsState)]
+    if len(several) > (1 if _is_of_one_step(optimizer) else 0):
+        return True
+    return verdict.withholds and any(isinstance(e, optax.ApplyEvery) for e in parts)
+
+
+def _is_of_one_step(optimizer: Any) -> bool:
+    """Whether it is `optax.MultiSteps` that was given the number 1.
+
+    A schedule may begin with 1 and go on with others, so none is taken; nor is what
+    stands in a chain, where nobody sees which it is.
+    """
+    import optax
+
+    owner = getattr(optimizer.update, "__self__", None)
+    schedule = getattr(owner, "_every_k_schedule", None)
+    of_a_number = f"{optax.MultiSteps.__init__.__qualname__}.<locals>"
+    name = getattr(schedule, "__qualname__", "")
+    return bool(name.startswith(of_a_number) and schedule(0) == 1)
 
 
 def _finds_its_step(part: Any) -> bool:
@@ -165,8 +197,12 @@ def _try(
     is_table: list[bool],
     extra: dict[str, Any],
 ) -> _Verdict:
-    # An alarm for NaN is for numbers of the user.
-    with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
+    with ExitStack() as stack:
+        stack.enter_context(jax.ensure_compile_time_eval())
+        # Alarms are for what the user computes and transfers.
+        for each in (jax.debug_nans, jax.debug_infs):
+            stack.enter_context(each(False))
+        stack.enter_context(jax.transfer_guard("allow"))
         try:
             trial = _Trial(optimizer, tree, kinds, is_table, jax.tree.map(_like, extra))
             rows = trial.rows_are_as_in_tables() and trial.rows_are_independent()
@@ -293,14 +329,15 @@ class _Trial:
         return all(_are_close(*pair) for pair in zip(*found, strict=True))
 
     def withholds(self) -> bool:
-        """Whether the first step leaves what it does to parameters to a later one."""
+        """Whether the first step is left to a later one by `optax.apply_every`."""
+        import optax
+
+        def is_part(node: Any) -> bool:
+            return isinstance(node, optax.ApplyEvery)
+
         _, state = self._run(self._params, self._gradients[:1])
-        return any(
-            # The number of steps that were done, or of those that are waited for.
-            not each.gradient_step if hasattr(each, "gradient_step") else each.count
-            for each in jax.tree.leaves(state, is_leaf=_adds_up)
-            if _adds_up(each)
-        )
+        parts = filter(is_part, jax.tree.leaves(state, is_leaf=is_part))
+        return any(int(each.count) for each in parts)
 
     def _run(self, params: Any, gradients: list[Any]) -> tuple[list[Any], Any]:
         """What each step adds to the parameters, and the state after the last one."""

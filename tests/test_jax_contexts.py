@@ -108,6 +108,25 @@ def test_without_compilation():
     )
 
 
+def growing(params, count):
+    x = jnp.float32(1)
+    while eb.value(x) < count:
+        x = leaf(params, x)
+    return x
+
+
+def test_without_compilation_nothing_is_compiled():
+    params, trees = make_params(), sample_trees(0, 2)
+    batched = eb.batch(encode, params=params, sizes=SIZES)
+    plan = batched.plan(trees)
+    before = len(eb.compile_report())
+    with jax.disable_jit(), eb.use_tiers("auto"):
+        jax.grad(lambda p: jnp.sum(batched.apply(p, plan)[0]))(params)
+        found = eb.batch(growing)(jnp.float32(2), [3, 30])
+    assert found.tolist() == [4, 32]
+    assert len(eb.compile_report()) == before
+
+
 @pytest.mark.parametrize("call", ["apply", "direct", "jit", "grad"])
 def test_alarms_for_nan(call):
     logarithm = eb.cell(lambda params, x: params * jnp.log(x), name="logarithm")
@@ -158,6 +177,41 @@ def test_numbers_of_another_generator():
 @eb.cell
 def gumbel_noise(params, x, rng):
     return params * x + jax.random.gumbel(rng, (4,))
+
+
+@eb.cell
+def constant_noise(params, x):
+    return params * x + jax.random.normal(jax.random.key(3), ())
+
+
+@TIERS
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
+@pytest.mark.parametrize("first", ["traced", "direct"])
+def test_another_generator_in_traces_and_outside(first, transform, tier):
+    """JAX traces the same function anew for neither."""
+    params, instances = jnp.ones(1), [1.0, 2.0]
+    batched = eb.batch(constant_noise, params=params[0], sizes=SIZES)
+    plan = batched.plan(instances)
+
+    def run(params):
+        return batched.apply(jnp.squeeze(params), plan)
+
+    calls = {
+        # Of one function `jax.jit` itself keeps a trace.
+        "traced": lambda: np.ravel(transform(lambda p: run(p))(params)),
+        "direct": lambda: np.asarray(run(params)),
+    }
+    second = "direct" if first == "traced" else "traced"
+    with eb.use_tiers(tier):
+        for call, generator in [
+            (first, "rbg"),
+            (second, "threefry2x32"),
+            (first, "threefry2x32"),
+            (second, "rbg"),
+        ]:
+            with jax.default_prng_impl(generator):
+                expected = [constant_noise(params[0], x) for x in instances]
+                np.testing.assert_allclose(calls[call](), expected, rtol=1e-5)
 
 
 def test_another_way_to_draw():

@@ -211,6 +211,11 @@ def test_what_depends_on_other_rows_is_refused(optimizer, wrap):
             optax.apply_every(2), {"table": True, "bias": False, "more": [False]}
         ),
         optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.where(step > 5, 1, 2)),
+        optax.MultiSteps(optax.sgd(0.1), lambda step: jnp.where(step > 5, 2, 1)),
+        optax.MultiSteps(optax.apply_every(2), 1),
+        optax.MultiSteps(
+            optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation(), 1
+        ),
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
@@ -223,10 +228,24 @@ def test_gradients_of_several_steps_are_refused(optimizer, wrap):
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
-@pytest.mark.parametrize("several", [optax.MultiSteps, None])
-def test_gradients_of_one_step_are_not_added_up(wrap, several):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: optax.chain(optax.apply_every(1), one),
+        lambda one: optax.MultiSteps(one, 1),
+        lambda one: optax.MultiSteps(one, 1).gradient_transformation(),
+        lambda one: optax.MultiSteps(
+            one,
+            1,
+            should_skip_update_fn=functools.partial(
+                optax.skip_large_updates, max_squared_norm=1e3
+            ),
+        ),
+    ],
+)
+def test_gradients_of_one_step_are_not_added_up(wrap, make):
     one = optax.adam(0.1)
-    alike = several(one, 1) if several else optax.chain(optax.apply_every(1), one)
+    alike = make(one)
     found, expected = random_state(alike), random_state(one)
     for seed in range(3):
         gradient = random_gradient(seed)
@@ -235,6 +254,15 @@ def test_gradients_of_one_step_are_not_added_up(wrap, several):
             gradient, *expected[::-1]
         )
     assert_close(found[0], expected[0])
+
+
+def test_a_trial_may_transfer_what_the_user_may_not():
+    optimizer = optax.sgd(0.1)
+    params, state = random_state(optimizer)
+    gradient = random_gradient(0)
+    with jax.transfer_guard("disallow"):
+        step = jax.jit(functools.partial(sparse.update, optimizer))
+        step(gradient, state, params)
 
 
 def test_state_of_another_structure_is_refused():

@@ -21,12 +21,20 @@ from edbatch.compilation.tier import (
     Tier,
     compiler_options,
     in_tier,
+    new_trace_number,
     run_afresh,
     run_in_tier,
 )
 from edbatch.compilation.worker import WORKER
 from edbatch.errors import CompilationError
 from edbatch.stored_programs.stored_program import NotStoredError, only_stored
+
+# What functions call is traced once for all of them, under each settings of JAX.
+_NUMBERS: dict[tuple[Any, ...], int] = {}
+
+
+def _number_of(settings: tuple[Any, ...]) -> int:
+    return _NUMBERS.setdefault(settings, new_trace_number() if _NUMBERS else 0)
 
 
 class FunctionCompiler:
@@ -38,9 +46,6 @@ class FunctionCompiler:
         name: The function's name in reports.
         reads_variables: Whether the function is a user's, which may read variables
             that change; the fine program is compiled only if they have not.
-
-    Attributes:
-        inner: The function of `jax.jit` without options of XLA: for traces.
     """
 
     def __init__(
@@ -55,24 +60,32 @@ class FunctionCompiler:
         self._options = options
         self._name = name
         self._reads_variables = reads_variables
-        self.inner: Any = jax.jit(function, **options)
         self._functions: dict[tuple[Any, ...], Any] = {}  # by settings of JAX
         self._jitted: dict[tuple[Any, ...], Any] = {}
+
+    def inlined(self) -> Any:
+        """Returns the function of `jax.jit` for traces, without options of XLA."""
+        return self._under_settings({})
 
     def fine(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the function of `jax.jit` for the fine program of a signature."""
         options = compiler_options((args, kwargs))
         if self._reads_variables:
             return self._jit(run_afresh(self._function), options)
-        # Of one function `jax.jit` keeps a program under some other settings, too.
+        return self._under_settings(options)
+
+    def _under_settings(self, options: dict[str, Any]) -> Any:
+        """The function of `jax.jit` of some options for the settings of this moment."""
+        # Of one function `jax.jit` keeps a trace under some other settings, too.
         settings = trace_settings()
-        if settings not in self._functions:
-            function = run_afresh(self._function) if self._functions else self._function
-            self._functions.setdefault(settings, function)
         key = settings, *options.items()
         if key not in self._jitted:
-            jitted = self._jit(self._functions[settings], options)
-            self._jitted.setdefault(key, jitted)
+            function = self._functions.get(settings)
+            if function is None:
+                number = _number_of(settings)
+                function = run_afresh(self._function, number=number)
+                function = self._functions.setdefault(settings, function)
+            self._jitted.setdefault(key, self._jit(function, options))
         return self._jitted[key]
 
     def coarse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -204,7 +217,7 @@ class FunctionCompiler:
 
     def clear_cache(self) -> None:
         """Drops the programs that signatures share."""
-        for jitted in (self.inner, *self._jitted.values()):
+        for jitted in tuple(self._jitted.values()):
             jitted.clear_cache()
 
     def _run_stages(

@@ -114,8 +114,15 @@ def run_in_tier(function: Callable[..., Any], tier: Tier) -> Callable[..., Any]:
     return run
 
 
+def new_trace_number() -> int:
+    """Returns a number for `run_afresh` that nothing was traced by."""
+    return next(_TRACES)
+
+
 def run_afresh(
-    function: Callable[..., Any], tier: Tier | None = None
+    function: Callable[..., Any],
+    tier: Tier | None = None,
+    number: int | None = None,
 ) -> Callable[..., Any]:
     """Returns a function of which JAX has traced nothing, nor of what it calls.
 
@@ -125,11 +132,14 @@ def run_afresh(
     Args:
         function: A function of plans.
         tier: The tier in which it runs plans; None for those that they name.
+        number: The number of its traces, which share with those of the same number
+            what it calls; None for a new one.
 
     Returns:
         A new function with the same arguments.
     """
-    number = next(_TRACES)
+    if number is None:
+        number = new_trace_number()
 
     def renumbered(tree: Any, number: int) -> Any:
         return jax.tree.map(

@@ -17,6 +17,8 @@ from types import MethodType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from edbatch.cell.jaxpr import is_staging, is_tracing
 from edbatch.compilation.function_compiler import FunctionCompiler
@@ -114,9 +116,12 @@ class TieredFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function: its fine program if there is one, else the coarse one."""
-        if is_tracing() or getattr(jax.config, _DISABLED):
+        is_disabled = getattr(jax.config, _DISABLED)
+        if is_disabled:
+            args, kwargs = jax.tree.map(_as_array, (args, kwargs))
+        if is_tracing() or is_disabled:
             inlined = self._inlined and is_staging()
-            function = self._function if inlined else self._compiler.inner
+            function = self._function if inlined else self._compiler.inlined()
             return function(*args, **kwargs)
         programs = self._find(args, kwargs)
         while (fine := programs.fine) is None:
@@ -268,7 +273,7 @@ class TieredFunction:
         Returns:
             A pytree of ``jax.ShapeDtypeStruct``.
         """
-        return self._compiler.inner.eval_shape(*args, **kwargs)
+        return self._compiler.inlined().eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Drops all programs."""
@@ -445,3 +450,8 @@ class TieredFunction:
                 f" {programs.reason}, and eb.set_stance('fail_on_compile') forbids it;"
                 f" {self._advice}, before the stance is set"
             )
+
+
+def _as_array(leaf: Any) -> Any:
+    """An array of JAX in place of NumPy's, as compiled functions get it."""
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf

@@ -146,7 +146,7 @@ class _BackwardPass(_Pass):
 
         Otherwise it is compiled in the background from now on.
         """
-        if is_tracing():
+        if is_tracing() or jax.config.jax_disable_jit:
             return True
         programs = self._find(args, {})
         if programs.is_fine or SETTINGS.tiers != "auto" or jax.process_count() > 1:

@@ -310,9 +310,9 @@ def _pull_back(
         found: tuple[Any, Tapes]
         try:
             found = call(what, packed, transposed, *arrays)
-        except (ValueError, TypeError, NotImplementedError) as error:
-            if isinstance(error, EdbatchError):
-                raise
+        except EdbatchError:
+            raise
+        except Exception as error:  # a rule of the user's own may raise any
             raise without_derivative(*own, error) from error
         return found
 

@@ -18,7 +18,8 @@ from edbatch.arguments import check_number, list_of
 from edbatch.batched_function import BatchedFunction
 from edbatch.compilation.signature import name_of
 from edbatch.errors import LoaderError, PickleError, PlanError, shown
-from edbatch.graph.parameter_structure import arrays_digest, check_params
+from edbatch.graph.parameter_digest import parameter_digest
+from edbatch.graph.parameter_structure import check_params
 from edbatch.graph.portable_graph import GraphPacker, GraphUnpacker, PackedGraph
 from edbatch.graph.reference import full_name
 from edbatch.graph.type_table import TypeTable, x64_enabled
@@ -39,7 +40,7 @@ class RecordedBatch:
         model_name: Its name.
         params_spec: The structure of the parameters that it was recorded for; None
             after it travelled, since what is no array in it need not be picklable.
-        params_digest: A hash of the arrays in it: names, shapes and dtypes.
+        params_digest: A hash of it, the same in all processes.
         compute_dtype: The dtype that cells compute in, if it was given.
 
     Example:
@@ -185,7 +186,7 @@ class RecordBatch:
                 )
         self._model = batched.model
         self._params = batched.types.params_spec
-        self._digest = arrays_digest(self._params)
+        self._digest = parameter_digest(self._params)
         self._dtype = batched.types.compute_dtype
         self._whole = batched.takes_merged
         self._settings = {name: getattr(jax.config, name) for name in SETTINGS}
@@ -354,8 +355,8 @@ class PlanBatch:
             check_params(types.params_spec, recorded.params_spec, what, mend)
         elif recorded.params_digest != self._digest():
             raise PlanError(
-                f"{what} for parameters of another structure, or other shapes or"
-                f" dtypes; {mend}"
+                f"{what} for parameters of another structure, other shapes or dtypes,"
+                f" or others in what is no array, such as static fields; {mend}"
             )
         if recorded.compute_dtype != types.compute_dtype:
             raise LoaderError(
@@ -366,7 +367,8 @@ class PlanBatch:
 
     def _digest(self) -> str:
         return self._batched.types.derived(
-            (arrays_digest,), lambda: arrays_digest(self._batched.types.params_spec)
+            (parameter_digest,),
+            lambda: parameter_digest(self._batched.types.params_spec),
         )
 
     def __reduce__(self) -> NoReturn:

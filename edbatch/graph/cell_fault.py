@@ -73,7 +73,7 @@ def without_derivative(
     Args:
         name: The cell's name.
         function: Its function.
-        error: What JAX raised.
+        error: What JAX raised, or a rule of differentiation of the user's.
 
     Returns:
         The error, which names the cell and where its function is defined.
@@ -82,10 +82,15 @@ def without_derivative(
     where = ""  # as of built-in functions
     if code is not None:
         where = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    mend = (
+        "a gradient needs cells of what jax.grad takes, or jax.lax.stop_gradient around"
+        " what it does not"
+    )
+    if raising_frame(error)[0] is not None:
+        mend = "this was raised by a rule of differentiation that the cell calls"
     return CellError(
         f"cell {name!r}{where} cannot be differentiated: {describe_fault(error)};"
-        " a gradient needs cells of what jax.grad takes, or jax.lax.stop_gradient"
-        " around what it does not"
+        f" {mend}"
     )
 
 

@@ -1,6 +1,5 @@
 """The structure of parameters: what plans are made for, and how two of them differ."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -212,36 +211,3 @@ def check_params(
     static = static_difference(own_spec, spec)
     if static is not None:
         raise PlanError(f"{what} for other parameters: {static}; {mend}")
-
-
-def arrays_digest(spec: Any) -> str:
-    """Hashes the arrays of a structure of parameters, the same in all processes.
-
-    What is no array, such as a static field, is left out, and so are keys of
-    dictionaries that are neither texts nor numbers.
-
-    Args:
-        spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Example:
-        >>> one = {"w": jax.ShapeDtypeStruct((2, 3), "float32")}
-        >>> arrays_digest(one) == arrays_digest({"v": one["w"]})
-        False
-    """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(spec)
-    arrays = [
-        ([_step_text(step) for step in path], each.shape, str(each.dtype))
-        for path, each in leaves
-    ]
-    return hashlib.sha256(repr(arrays).encode()).hexdigest()
-
-
-def _step_text(step: Any) -> str:
-    for name in ("key", "idx", "name"):
-        value = getattr(step, name, None)
-        if isinstance(value, str | int):
-            return repr(value)
-    return type(step).__name__

@@ -98,6 +98,7 @@ class Recorder(Calls):
             template,
             tuple(call.operand_kinds),
             tuple(call.external_kinds),
+            self,
         )
         return self._memory.known(node_type), call.operands, call.externals
 

@@ -5,13 +5,15 @@ These are objects that the model makes anew in each call, and numbers of many va
 
 import functools
 import warnings
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
+import numpy as np
 
 from edbatch.errors import ManyTypesWarning, user_line
 from edbatch.graph.cell import Cell
@@ -20,32 +22,39 @@ from edbatch.graph.reference import reference
 
 # Objects of one definition, each of which makes a type; tables of such are shorter.
 MANY = 32
-MANY_NUMBERS = 16  # values of one argument; sizes that a cell needs are rarely as many
+MANY_NUMBERS = 16  # values of one argument
+# Instances that have brought a new one: the numbers of layers all come with the first.
+_MANY_INSTANCES = 8
+
+_NUMBERS = (int, float, np.integer, np.floating)
 
 
 class StaticArguments:
     """The static arguments that cells of one model were called with.
 
     Counted are objects that equal nothing but themselves, such as functions, and
-    numbers.
+    numbers that come with one instance after the other.
     """
 
     def __init__(self) -> None:
         # By cell, parameters, argument and definition; types keep the objects alive.
         self._objects: dict[tuple[str, str, str, Any], set[int]] = {}
-        self._numbers: dict[tuple[str, str, str], set[float]] = {}
+        self._numbers: dict[tuple[Cell, str, str], _Numbers] = {}
 
-    def add(self, cell: Cell, path: str, template: CallTemplate) -> None:
+    def add(self, cell: Cell, path: str, template: CallTemplate, by: Any) -> None:
         """Notes the call of a new type, and warns once if an argument had many values.
 
         Args:
             cell: The cell.
             path: The parameters that it is called with.
             template: How it is called.
+            by: The recorder of the instance that calls it.
         """
         for name, value in _static_arguments(cell, template):
-            if isinstance(value, int | float) and not isinstance(value, bool | Enum):
-                self._add_number(cell, path, name, value)
+            if isinstance(value, _NUMBERS) and not isinstance(value, bool | Enum):
+                known = self._numbers.setdefault((cell, path, name), _Numbers())
+                if known.add(value, by):
+                    _warn_of_numbers(cell, name, known.values)
                 continue
             for each in _nameless(value):
                 key = cell.name, path, name, _definition(each)
@@ -55,12 +64,32 @@ class StaticArguments:
                     if len(known) == MANY:
                         _warn(cell, name, each)
 
-    def _add_number(self, cell: Cell, path: str, name: str, value: float) -> None:
-        known = self._numbers.setdefault((cell.name, path, name), set())
-        if value not in known:
-            known.add(value)
-            if len(known) == MANY_NUMBERS:
-                _warn_of_numbers(cell, name, known)
+
+class _Numbers:
+    """The numbers that one argument had.
+
+    Attributes:
+        values: The numbers.
+    """
+
+    def __init__(self) -> None:
+        self.values: set[Any] = set()
+        self._instances = 0  # that brought a new one
+        self._latest: Callable[[], Any] = lambda: None
+        self._has_warned = False
+
+    def add(self, value: Any, by: Any) -> bool:
+        """Adds a number of an instance; returns whether it is time to warn."""
+        if self._has_warned or value in self.values:
+            return False
+        self.values.add(value)
+        if self._latest() is not by:
+            self._instances += 1
+            self._latest = weakref.ref(by)
+        self._has_warned = (
+            len(self.values) >= MANY_NUMBERS and self._instances >= _MANY_INSTANCES
+        )
+        return self._has_warned
 
 
 def _static_arguments(cell: Cell, template: CallTemplate) -> Iterator[tuple[str, Any]]:
@@ -119,14 +148,14 @@ def _warn(cell: Cell, name: str, value: Any) -> None:
     )
 
 
-def _warn_of_numbers(cell: Cell, name: str, values: Iterable[float]) -> None:
+def _warn_of_numbers(cell: Cell, name: str, values: Collection[Any]) -> None:
     shown = ", ".join(map(str, sorted(values)[:4]))
     warnings.warn(
         "each value of a static argument makes a type of its own, which is compiled by"
         f" itself and shares no batch with the others, and cell {cell.name!r} received"
-        f" {MANY_NUMBERS} different numbers as {name!r} ({shown}, ...; {user_line()});"
+        f" {len(values)} different numbers as {name!r} ({shown}, ...; {user_line()});"
         " leave a number that the cell computes with out of static=, and it is an input"
-        " like any other",
+        " like any other; let sizes be of few values, and pad to them",
         ManyTypesWarning,
         stacklevel=2,
     )

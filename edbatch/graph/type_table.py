@@ -343,6 +343,7 @@ class TypeTable:
         template: CallTemplate,
         operand_kinds: tuple[int, ...],
         external_kinds: tuple[int, ...],
+        by: Any,
     ) -> NodeType:
         """Returns the type with these facts, traced once if it is new.
 
@@ -351,6 +352,7 @@ class TypeTable:
             template: How it is called.
             operand_kinds: Array kind per operand slot.
             external_kinds: Array kind per external slot.
+            by: The recorder of the instance that makes the call.
 
         Returns:
             The node type.
@@ -366,7 +368,7 @@ class TypeTable:
                 output = self._outputs.of(form, *facts)
                 found = self._add(*facts, *output, form=form)
                 self._list_lengths.add(cell, found.key.path, template.treedef)
-                self._static_arguments.add(cell, found.key.path, template)
+                self._static_arguments.add(cell, found.key.path, template, by)
             return found
 
     def _add(

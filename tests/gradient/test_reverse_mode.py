@@ -145,3 +145,29 @@ def test_a_cell_that_has_no_derivative_is_named(wrap, tier):
             r"tiated: ValueError: Reverse-mode .*while_loop.*; a gradient needs",
         ):
             slope(jnp.float32(2))
+
+
+@jax.custom_vjp
+def doubled(x):
+    return 2 * x
+
+
+def raising(_, cotangent):
+    raise KeyError("no such rule")
+
+
+doubled.defvjp(lambda x: (2 * x, None), raising)
+ruled = eb.cell(lambda params, x: doubled(params * x), name="ruled")
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, eb.jit])
+def test_a_cell_whose_own_rule_raises_is_named(wrap):
+    batched = eb.batch(ruled, params=jnp.float32(2))
+    plan = batched.plan([1.0, 3.0])
+    slope = wrap(jax.grad(lambda params: batched.apply(params, plan).sum()))
+    with pytest.raises(
+        eb.CellError,
+        match=r"cell 'ruled' .*KeyError: .*no such rule.* \(test_reverse_mode\.py:\d+\)"
+        r".*; this was raised by a rule of differentiation that the cell calls",
+    ):
+        slope(jnp.float32(2))

@@ -131,6 +131,57 @@ def test_parameters_with_functions_in_their_structure_do_not_travel(act):
     np.testing.assert_allclose(batched.apply(layer, plan), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("travels", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (1, 2),
+        (1, True),
+        ("a", "b"),
+        (("a", 1.0), ("a", 2.0)),
+        ({"rate": 0.1}, {"rate": 0.2}),
+        (jnp.tanh, jnp.sin),
+        (np.dtype("float32"), np.dtype("float16")),
+    ],
+)
+def test_other_static_fields_are_refused(before, after, travels):
+    """A model may count by them, or choose."""
+    weights = 0.5 * np.eye(3, dtype=np.float32)
+    batched = eb.batch(deep_or_not, params=Layer(weights, Static(before)))
+    recorded = eb.grain.RecordBatch(batched)([2, 1])
+    if travels:
+        recorded = pickle.loads(pickle.dumps(recorded))
+    assert eb.grain.PlanBatch(batched)(recorded).instances == 2
+    other = eb.batch(deep_or_not, params=Layer(weights, Static(after)))
+    with pytest.raises(eb.PlanError, match="what is no array"):
+        eb.grain.PlanBatch(other)(recorded)
+
+
+@dataclass(frozen=True, eq=False)
+class Static:
+    """What JAX tells apart by what it is, and pickles find by its fields."""
+
+    value: Any
+
+    def __eq__(self, other):
+        return repr(self) == repr(other)
+
+    def __hash__(self):
+        return hash(repr(self))
+
+
+@eb.cell
+def multiply(weights, x):
+    return weights @ x
+
+
+def deep_or_not(params, count):
+    x = np.ones(3, np.float32)
+    for _ in range(count):
+        x = multiply(params.weights, x)
+    return x
+
+
 def test_functions_are_told_apart_in_one_process_whatever_their_names(params):
     def named_alike(scale):
         return lambda params, tree: [encode(params, tree) for _ in range(scale)]

@@ -179,13 +179,15 @@ def with_number(values):
     return model
 
 
-@pytest.mark.parametrize("kind", [int, float])
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32])
 def test_numbers_of_many_values_are_warned_of_once(kind):
     batched = eb.batch(with_number(kind), params=PARAMS)
     with pytest.warns(ManyTypesWarning) as found:
         batched.record_all([*range(40)])
     [message] = [str(each.message) for each in found]
-    assert f"'times' ({kind(0)}, {kind(1)}, {kind(2)}, {kind(3)}, ...; " in message
+    assert (
+        f"16 different numbers as 'times' ({kind(0)}, {kind(1)}, {kind(2)}" in message
+    )
     assert "leave a number that the cell computes with out of static=" in message
 
 
@@ -195,3 +197,31 @@ def test_few_numbers_and_flags_are_not_warned_of():
         for values in (lambda k: k % 15, lambda k: k % 2 == 0):
             batched = eb.batch(with_number(values), params=PARAMS)
             batched.record_all([*range(40)])
+
+
+def test_numbers_that_all_come_with_one_instance_are_not_warned_of():
+    """As the numbers of layers do, or the sizes of several cells of one name."""
+
+    def deep(params, count):
+        x = np.ones(3, np.float32)
+        for layer in range(24):
+            x = grown(params["w"], x, layer)
+        return x
+
+    def cell_of_size():
+        @eb.cell(static=["size"])
+        def step(w, x, size):
+            return w @ x * size
+
+        return step
+
+    cells = [cell_of_size() for _ in range(4)]
+
+    def sized(params, count):
+        x = np.ones(3, np.float32)
+        return cells[count % 4](params["w"], x, size=count)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ManyTypesWarning)
+        eb.batch(deep, params=PARAMS).record_all([*range(40)])
+        eb.batch(sized, params=PARAMS).record_all([*range(40)])

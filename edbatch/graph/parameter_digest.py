@@ -1,0 +1,91 @@
+"""A hash of what parameters are like, by which batches of other processes are known."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import jax
+import numpy as np
+
+from edbatch.graph.reference import reference
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype, np.generic)
+_DEEPEST = 20  # of static values; of deeper ones, and of circles, it is the class
+
+
+def parameter_digest(spec: Any) -> str:
+    """Hashes a structure of parameters, to the same in all processes.
+
+    Counted are names, shapes and dtypes of arrays, and of what is no array, such as
+    static fields, what has a name or a value: numbers, texts, enums, functions of a
+    module, and tuples, lists, dicts, sets and data classes of these. Of other objects,
+    such as a lambda, it is the class.
+
+    Args:
+        spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Example:
+        >>> one = {"w": jax.ShapeDtypeStruct((2, 3), "float32")}
+        >>> parameter_digest(one) == parameter_digest({"v": one["w"]})
+        False
+    """
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(spec)
+    arrays = [
+        ([_step_text(step) for step in path], each.shape, str(each.dtype))
+        for path, each in leaves
+    ]
+    text = repr((arrays, list(_nodes(treedef))))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _nodes(treedef: Any) -> Iterator[str]:
+    """Gives what each node holds beside its children, those of Python aside."""
+    data = treedef.node_data()
+    if data is not None and not issubclass(data[0], Mapping | list | tuple):
+        yield _text(data, _DEEPEST)
+    for each in treedef.children():
+        yield from _nodes(each)
+
+
+def _text(value: Any, depth: int) -> str:
+    kind = type(value)
+
+    def joined(parts: Iterable[Any]) -> str:
+        return ", ".join(_text(each, depth - 1) for each in parts)
+
+    if isinstance(value, Enum):
+        return f"{kind.__qualname__}.{value.name}"
+    if isinstance(value, _PLAIN):
+        return f"{kind.__name__} {value!r}"
+    if depth:
+        if isinstance(value, tuple | list):
+            return f"{kind.__qualname__}({joined(value)})"
+        if isinstance(value, set | frozenset):
+            texts = sorted(_text(each, depth - 1) for each in value)
+            return f"{kind.__qualname__}({', '.join(texts)})"
+        if isinstance(value, Mapping):
+            return f"{kind.__qualname__}({joined(value.items())})"
+        if is_dataclass(kind):
+            own = (getattr(value, each.name, None) for each in fields(value))
+            return f"{kind.__qualname__}({joined(own)})"
+    return str(_name(value) or f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _name(value: Any) -> tuple[str, str] | None:
+    try:
+        return reference(value)
+    except Exception:  # of the object's own `__getattr__`
+        return None
+
+
+def _step_text(step: Any) -> str:
+    for name in ("key", "idx", "name"):
+        value = getattr(step, name, None)
+        if isinstance(value, str | int):
+            return repr(value)
+    return type(step).__name__
