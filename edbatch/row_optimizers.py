@@ -163,7 +163,7 @@ def _is_of_one_step(optimizer: Any) -> bool:
     import optax
 
     owner = getattr(optimizer.update, "__self__", None)
-    schedule = getattr(owner, "_every_k_schedule", None)
+    schedule: Any = getattr(owner, "_every_k_schedule", None)
     of_a_number = f"{optax.MultiSteps.__init__.__qualname__}.<locals>"
     name = getattr(schedule, "__qualname__", "")
     return bool(name.startswith(of_a_number) and schedule(0) == 1)

@@ -171,6 +171,18 @@ def serve(
             rich_help_panel=_LIMITS,
         ),
     ] = 100_000,
+    max_new_types: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help=(
+                "Types of cells, such as lengths of an array, that requests may bring"
+                " beside those of the examples; each is compiled (422)."
+            ),
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 32,
     max_body_bytes: Annotated[
         int,
         typer.Option(
@@ -238,6 +250,7 @@ def serve(
             max_waiting=max_waiting,
             max_in_flight=max_in_flight,
             max_nodes=max_nodes,
+            max_new_types=max_new_types,
         ) as server:
             _run(server, service, limits, socket, drain_s, log_level)
 
@@ -263,8 +276,10 @@ def _run(
     print_out(f"Serving {service.name} at http://{shown}:{number}/")
     code = process.run()
     if process.error is not None:
+        note = ", ".join(getattr(process.error, "__notes__", []))
         raise CommandError(
             f"the warm-up by the examples failed: {first_line(process.error)}"
+            + (f" ({note})" if note else "")
         ) from process.error
     end_now(code)
 

@@ -59,6 +59,12 @@ _ADVICE = (
 )
 
 
+def is_disabled() -> bool:
+    """Whether nothing is compiled, by ``jax.disable_jit``."""
+    found: bool = getattr(jax.config, _DISABLED)
+    return found
+
+
 class TieredFunction:
     """A compiled function of plans; made by `eb.jit`, which describes its arguments.
 
@@ -116,10 +122,9 @@ class TieredFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function: its fine program if there is one, else the coarse one."""
-        is_disabled = getattr(jax.config, _DISABLED)
-        if is_disabled:
+        if is_disabled():
             args, kwargs = jax.tree.map(_as_array, (args, kwargs))
-        if is_tracing() or is_disabled:
+        if is_tracing() or is_disabled():
             inlined = self._inlined and is_staging()
             function = self._function if inlined else self._compiler.inlined()
             return function(*args, **kwargs)

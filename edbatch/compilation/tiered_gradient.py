@@ -26,7 +26,7 @@ from edbatch.compilation.record import Compilation
 from edbatch.compilation.settings import SETTINGS
 from edbatch.compilation.signature import StaticArguments
 from edbatch.compilation.tier import Tier, in_tier, names_coarse
-from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.compilation.tiered_function import TieredFunction, is_disabled
 from edbatch.gradient.reverse_mode import has_derivative, reverse_only_outside
 
 _ADVICE = (
@@ -146,7 +146,7 @@ class _BackwardPass(_Pass):
 
         Otherwise it is compiled in the background from now on.
         """
-        if is_tracing() or jax.config.jax_disable_jit:
+        if is_tracing() or is_disabled():
             return True
         programs = self._find(args, {})
         if programs.is_fine or SETTINGS.tiers != "auto" or jax.process_count() > 1:

@@ -52,9 +52,9 @@ class StaticArguments:
         """
         for name, value in _static_arguments(cell, template):
             if isinstance(value, _NUMBERS) and not isinstance(value, bool | Enum):
-                known = self._numbers.setdefault((cell, path, name), _Numbers())
-                if known.add(value, by):
-                    _warn_of_numbers(cell, name, known.values)
+                numbers = self._numbers.setdefault((cell, path, name), _Numbers())
+                if numbers.add(value, by):
+                    _warn_of_numbers(cell, name, numbers.values)
                 continue
             for each in _nameless(value):
                 key = cell.name, path, name, _definition(each)

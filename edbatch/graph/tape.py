@@ -50,7 +50,8 @@ class Tape(TapeColumns):
         shared_rows: By the id of an array: the array, its kind, its row.
         num_values: Number of values.
         node_limit: How many nodes it holds at most; see `limit_nodes`.
-        has_refused: Whether a node was refused since the limit was set.
+        type_limit: How many types the model's table has at most; see `limit_types`.
+        refused: What the first call that was refused since the limit was set was told.
         keyless: Whether all of it runs without a key, so that calls of cells that need
             one are refused.
     """
@@ -59,9 +60,10 @@ class Tape(TapeColumns):
         self.types = types
         self.num_values = 0
         self.node_limit = sys.maxsize
-        self.has_refused = False
+        self.type_limit = sys.maxsize
+        self.refused: str | None = None
         self.keyless = False
-        self._refusal = ""
+        self._refusals = "", ""
         self.clear()
 
     def clear(self) -> None:
@@ -77,13 +79,44 @@ class Tape(TapeColumns):
             refusal: What the call of a cell beyond them is told.
         """
         self.node_limit = min(len(self.node_type) + more, sys.maxsize)
-        self.has_refused = False
-        self._refusal = refusal
+        self.refused = None
+        self._refusals = refusal, self._refusals[1]
+
+    def limit_types(self, most: int, refusal: str) -> None:
+        """Limits how many types the model's table may have; none is traced beyond.
+
+        Args:
+            most: How many.
+            refusal: What a call of a new type is told, after the cell's name.
+        """
+        self.type_limit = most
+        self._refusals = self._refusals[0], refusal
 
     def refuse_node(self) -> NoReturn:
         """Raises: the tape holds as many nodes as it may."""
-        self.has_refused = True
-        raise RecordingError(self._refusal)
+        self._refuse(self._refusals[0])
+
+    def check_new_type(self, cell: str) -> None:
+        """Checks that there is room for a type of a cell of this name.
+
+        Raises:
+            RecordingError: There is none.
+        """
+        if len(self.types) >= self.type_limit:
+            self._refuse(f"cell {cell!r} {self._refusals[1]}")
+
+    def check_refused(self) -> None:
+        """Raises again what a call was told whose error the model has swallowed.
+
+        Raises:
+            RecordingError: A call was refused.
+        """
+        if self.refused is not None:
+            raise RecordingError(self.refused)
+
+    def _refuse(self, refusal: str) -> NoReturn:
+        self.refused = self.refused or refusal
+        raise RecordingError(refusal)
 
     def mark(self) -> TapeMark:
         """Returns the present end."""

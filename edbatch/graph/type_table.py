@@ -359,11 +359,13 @@ class TypeTable:
 
         Raises:
             CellError: The function cannot be traced on these shapes.
+            RecordingError: There is no room for another type.
         """
         facts = (cell, template, operand_kinds, external_kinds)
         with self.lock:
             found = self._by_facts.get(call_identity(*facts))
             if found is None:
+                by.tape.check_new_type(cell.name)
                 form = self._outputs.form_of(*facts)
                 output = self._outputs.of(form, *facts)
                 found = self._add(*facts, *output, form=form)

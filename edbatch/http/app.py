@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edbatch.errors import EdbatchError
 from edbatch.http.contract import Contract
@@ -35,7 +36,9 @@ def create_app(
     """Makes the ASGI application of a server, for any ASGI server to run.
 
     ``edbatch serve`` runs it with uvicorn. The application warms the server up when it
-    starts and is ready once that is done; whoever made the server closes it.
+    starts, or, where it is mounted in another one, at its first request; ask
+    ``/readyz`` there once it is up. It is ready once that is done; whoever made the
+    server closes it.
 
     Args:
         server: The server, of ``guarded_batch(service.model, None)``
@@ -53,17 +56,7 @@ def create_app(
     limits = limits or Limits()
     contract = Contract(service, limits.max_depth)
     endpoints = Endpoints(server, contract, service.name, limits)
-    sample = contract.sample()
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        tasks = [
-            asyncio.create_task(_warm_up(endpoints, sample)),
-            asyncio.create_task(_tick(endpoints)),
-        ]
-        yield
-        for each in tasks:
-            each.cancel()
+    background = _Background(endpoints, contract.sample)
 
     found = Starlette(
         routes=[
@@ -75,14 +68,64 @@ def create_app(
             Route("/schema", endpoints.schema),
             *page_routes(),
         ],
-        middleware=[Middleware(RequestLog)],
+        middleware=[
+            Middleware(_Beginning, background=background),
+            Middleware(RequestLog),
+        ],
         exception_handlers={HTTPException: _refuse},
-        lifespan=lifespan,
+        lifespan=background.lifespan,
     )
     # A redirection would go to what the client gives as the host, and by http.
     found.router.redirect_slashes = False
     found.state.endpoints = endpoints
     return found
+
+
+class _Background:
+    """What runs beside requests: the warm-up, then the clock of the history.
+
+    Args:
+        endpoints: The endpoints.
+        sample: Instances to warm up with.
+    """
+
+    def __init__(self, endpoints: Endpoints, sample: Sequence[Any]) -> None:
+        self._endpoints, self._sample = endpoints, sample
+        self._tasks: list[asyncio.Task[None]] | None = None
+
+    def begin(self) -> None:
+        """Starts it, in the running event loop, unless it was started before."""
+        if self._tasks is None:
+            self._tasks = [
+                asyncio.create_task(_warm_up(self._endpoints, self._sample)),
+                asyncio.create_task(_tick(self._endpoints)),
+            ]
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Runs it while the application runs."""
+        self.begin()
+        yield
+        for each in self._tasks or ():
+            each.cancel()
+
+
+class _Beginning:
+    """Starts the background at the first request: mounted applications have no start.
+
+    Args:
+        app: The application behind.
+        background: The background.
+    """
+
+    def __init__(self, app: ASGIApp, background: _Background) -> None:
+        self._app, self._background = app, background
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on."""
+        if scope["type"] == "http":
+            self._background.begin()
+        await self._app(scope, receive, send)
 
 
 async def _warm_up(endpoints: Endpoints, sample: Sequence[Any]) -> None:

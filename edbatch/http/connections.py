@@ -7,6 +7,7 @@ process has no file left, it answers nobody.
 
 import asyncio
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Collection
@@ -16,6 +17,8 @@ from typing import Any
 # that asks for another protocol, and of requests in a row tells only the last one that
 # the client has hung up.
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from edbatch.http.request_log import say
 
 try:
     import fcntl
@@ -72,6 +75,19 @@ def connection_class(most: int) -> type[Any]:
             # Answers of one length, each on its way at a look, are not one that stays.
             self.unread = 0, self.waits_since
             super().on_response_complete()
+
+        def _unsupported_upgrade_warning(self) -> None:
+            """Says nothing, where Uvicorn advises a library that changes nothing.
+
+            A client may offer another protocol, and is answered by this one.
+            """
+
+        def send_400_response(self, msg: str) -> None:
+            client = (self.client or ("", 0))[0]
+            # Not what was sent, which follows.
+            reason, _, _ = str(sys.exception() or msg).partition(":")
+            say("no HTTP request", logging.WARNING, client=client, reason=reason)
+            super().send_400_response(msg)
 
     return Connection
 

@@ -51,6 +51,11 @@ class Contract:
         service: The service.
         max_depth: How deep JSON may be nested.
 
+    Attributes:
+        examples: Inputs, as clients send them.
+        sample: The instances of the examples.
+        schema: JSON Schemas of a request and an answer.
+
     Raises:
         ServiceError: Its types cannot be checked, or an example is refused.
     """
@@ -64,6 +69,7 @@ class Contract:
         self.examples = list(
             service.examples() if callable(service.examples) else service.examples
         )
+        self.sample = self._sample()
         self.schema = _schema(service, request, self.examples)
 
     def read(self, body: bytes) -> Call:
@@ -119,11 +125,11 @@ class Contract:
                 " program; let it raise an Exception"
             ) from error
 
-    def sample(self) -> Sequence[Any]:
-        """Returns the instances of the examples.
+    def _sample(self) -> Sequence[Any]:
+        """Reads the examples.
 
         Raises:
-            ServiceError: An example is refused.
+            ServiceError: One is refused.
         """
         found = []
         for k, each in enumerate(self.examples):

@@ -111,7 +111,12 @@ class Endpoints:
         if refusal.status == 500:
             fields["id"] = request.state.request_id
             LOG.error("internal error", exc_info=error, extra={"fields": fields})
-        request.state.log_fields = {"code": refusal.code}
+        own = {"code": refusal.code}
+        if isinstance(error, InputError):
+            own["error"] = error.described
+            fields["id"] = request.state.request_id
+            LOG.debug("the model raised", exc_info=error, extra={"fields": fields})
+        request.state.log_fields = own
         return refusal.response()
 
     def tick(self) -> None:

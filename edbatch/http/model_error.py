@@ -8,7 +8,7 @@ from typing import Any
 from greenlet import GreenletExit
 
 from edbatch.batched import Batched
-from edbatch.errors import EdbatchError
+from edbatch.errors import EdbatchError, raising_line
 from edbatch.front_door import batch
 from edbatch.schedule.interrupt import is_ctrl_c
 from edbatch.state_registry import StateRegistry
@@ -21,12 +21,19 @@ class InputError(Exception):
 
     Be it any exception but Ctrl-C: `SystemExit` may end neither the server nor the
     event loop.
+
+    Args:
+        error: The exception.
+
+    Attributes:
+        described: Its kind and text, and the line of the user's code, for the log.
     """
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(
-            f"the model does not take this input: {first_line(error, with_type=True)}"
-        )
+        told = first_line(error, with_type=True)
+        super().__init__(f"the model does not take this input: {told}")
+        place = raising_line(error)
+        self.described = f"{told} ({place})" if place else told
 
 
 def first_line(error: BaseException, *, with_type: bool = False) -> str:

@@ -19,6 +19,7 @@ ID_HEADER = "X-Request-Id"
 # Asked every few seconds by programs; in the log only when it is to hold everything.
 _ROUTINE = frozenset({"/healthz", "/readyz", "/metrics", "/v1/stats"})
 _LONGEST_PATH = 200
+_NO_HTTP = "Invalid HTTP request received."  # of which a line of our own tells more
 _ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
@@ -65,7 +66,9 @@ def log_as_json(level: str) -> None:
         own.propagate = True
         own.setLevel(level.upper())
     # What it says at this level, the lines about the server say, too.
-    logging.getLogger("uvicorn.error").setLevel(others)
+    told = logging.getLogger("uvicorn.error")
+    told.setLevel(others)
+    told.addFilter(lambda record: record.getMessage() != _NO_HTTP)
     logging.captureWarnings(True)
 
 

@@ -13,6 +13,7 @@ from edbatch.schedule.interrupt import is_ctrl_c
 from edbatch.schedule.schedule import Schedule
 from edbatch.serving.decisions import WaveDecider
 from edbatch.serving.flight_nodes import flight_nodes
+from edbatch.serving.new_types import NewTypes
 from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.stats import Counts
 from edbatch.waves.asked_values import Asked
@@ -34,6 +35,7 @@ class Generation:
         runner: A new runner.
         model: Runs one instance, with handles.
         max_nodes: How many nodes an instance may record between two values.
+        new_types: How many types of cells requests may bring, or None.
         counts: The server's counts.
         deciders: Decide what the waves of each part run; none for all that is needed.
 
@@ -46,12 +48,14 @@ class Generation:
         runner: WaveRunner,
         model: Callable[[Any], Any],
         max_nodes: int,
+        new_types: NewTypes | None,
         counts: Counts,
         deciders: Sequence[WaveDecider] = (),
     ) -> None:
         self.runner, self._model = runner, model
         self._deciders, self._start_s = deciders, time.perf_counter()
-        self._max_nodes, self._counts = max_nodes, counts
+        self._max_nodes, self._new_types = max_nodes, new_types
+        self._counts = counts
         self._refusal = (
             f"the request needs more than {max_nodes:,} calls of cells at once, which"
             " is max_nodes of the server; send a smaller instance"
@@ -118,12 +122,13 @@ class Generation:
         tape = self.runner.tape
         mark = tape.mark()
         tape.limit_nodes(self._max_nodes, self._refusal)
+        if self._new_types is not None:
+            tape.limit_types(self._new_types.most, self._new_types.refusal)
         try:
             step()
             run = request.run
             assert run is not None, "it was started"
-            if tape.has_refused:  # and the model has swallowed it
-                tape.refuse_node()
+            tape.check_refused()
             tape.check_numbers(mark)
             if run.ended and not request.ask_for_result():
                 self._finish(request, request.answer([]))

@@ -47,7 +47,6 @@ class Queue:
         self._cancelled: deque[int] = deque()  # numbers; some may not wait any more
         self.changed = threading.Condition()
         self.closed = False
-        self._is_forked = False
         self._why_closed = "it was drained or closed; send them to another one"
         self.deadline = math.inf
 
@@ -158,16 +157,20 @@ class Queue:
     def after_fork(self) -> None:
         """Takes no more in a forked process, whose server has no thread."""
         self.changed = threading.Condition()  # that of the parent may be held
-        self.closed = self._is_forked = True
+        self.closed = True
         self._why_closed = (
             "its thread runs in the process that this one is a fork of; start processes"
             " by multiprocessing's 'spawn', since JAX does not survive forks, either,"
             " and make a server in each"
         )
 
-    def check_process(self) -> None:
-        """Raises `ServerClosedError` in a fork of the process with the server."""
-        if self._is_forked:
+    def check_open(self) -> None:
+        """Checks that requests are taken.
+
+        Raises:
+            ServerClosedError: None is, any more.
+        """
+        if self.closed:
             raise self._closed_error()
 
     def _closed_error(self) -> ServerClosedError:

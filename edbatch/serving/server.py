@@ -35,6 +35,7 @@ from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
 from edbatch.serving.decisions import WaveDecider, as_serving_policy
 from edbatch.serving.generation import Generation
 from edbatch.serving.loop_answers import LoopAnswers
+from edbatch.serving.new_types import NewTypes
 from edbatch.serving.queue import Queue
 from edbatch.serving.request import Request
 from edbatch.serving.stats import Counts, ServerStats
@@ -67,6 +68,10 @@ class Server:
         max_in_flight: Requests that run at the same time.
         max_nodes: Calls of cells that an instance may make between two values; a
             larger one fails alone, even where its model catches the error.
+        max_new_types: Types of cells (a cell with the shapes, dtypes and static
+            arguments of a call) that requests may bring beside those of the warm-up;
+            one that brings another fails alone. Each is compiled into the program that
+            all requests wait for. None for any number.
         rng: The key for cells that draw random numbers. A request's keys follow from it
             and from how many requests came before.
 
@@ -95,6 +100,7 @@ class Server:
         max_waiting: int = 1024,
         max_in_flight: int = 256,
         max_nodes: int = 100_000,
+        max_new_types: int | None = None,
         rng: Any = None,
     ) -> None:
         if not isinstance(batched, Batched):
@@ -111,6 +117,9 @@ class Server:
         ):
             check_number(EdbatchError, f"{name} of eb.Server", value, 1, whole=True)
         check_number(EdbatchError, "patience_ms of eb.Server", patience_ms, 0)
+        if max_new_types is not None:
+            what = "max_new_types of eb.Server"
+            check_number(EdbatchError, what, max_new_types, 0, whole=True)
         abstract(params)  # which raises where a leaf is a setting, say
         params = as_arrays(params)
         self._policy = None if policy is None else as_serving_policy(policy)
@@ -123,17 +132,24 @@ class Server:
         )
         self._max_in_flight = int(max_in_flight)
         self._counts = Counts()
+        self._new_types = NewTypes(max_new_types)
         self._queue = Queue(int(max_waiting), self._counts)
         self._answers = LoopAnswers()
         self._loop = WaveLoop(  # without the server, which may be dropped
             self._queue,
             self._counts,
-            partial(self._new, counts=self._counts, policy=self._policy),
+            partial(
+                self._new,
+                counts=self._counts,
+                policy=self._policy,
+                new_types=self._new_types,
+            ),
             params,
             self._admission,
             self._max_in_flight,
             self._answers,
         )
+        self._new_types.count_from(self._loop.types)
         self._thread = _Thread(self._loop, self._queue)
         self._thread.start()
         weakref.finalize(self, self._queue.close).atexit = False
@@ -154,9 +170,9 @@ class Server:
 
         Raises:
             Exception: What the model raised for an instance.
-            ServerClosedError: This process is a fork of that with the server.
+            ServerClosedError: The server was drained or closed.
         """
-        self._queue.check_process()
+        self._queue.check_open()
         given = list_of(EdbatchError, "a sample", sample)
         most = max(len(given), self._max_in_flight)
         instances = list(islice(cycle(given), most))
@@ -164,15 +180,22 @@ class Server:
         # Sizes grow in the first rounds.
         rounds = (None, None) if self._policy is None else (None, *2 * [self._policy])
         for policy in rounds:
-            own = self._new(self._loop.params, counts=Counts(), policy=policy)
+            own = self._new(
+                self._loop.params, counts=Counts(), policy=policy, new_types=None
+            )
             requests = [Request(each, k, 0, None) for k, each in enumerate(instances)]
             for first in range(0, len(requests), self._max_in_flight):
                 for each in requests[first : first + self._max_in_flight]:
                     own.start(each)
                 while len(own):
                     own.step(may_wait=False)
-            for each in requests:
-                each.future.result(0)
+            for k, each in enumerate(requests):
+                try:
+                    each.future.result(0)
+                except BaseException as error:
+                    error.add_note(f"for instance {k % len(given)} of the sample")
+                    raise
+            self._new_types.count_from(own.runner.tape.types)
             calls = own.runner.execution.calls()
         return warm_up(calls, block)
 
@@ -327,7 +350,10 @@ class Server:
 
         Raises:
             PlanError: They differ in one of these, or were deleted.
+            ServerClosedError: The server has ended, so that no request starts any more.
         """
+        if not self.is_running:  # one that drains starts requests that wait
+            self._queue.check_open()
         check_params(
             params,
             abstract(self._loop.params),
@@ -448,6 +474,7 @@ def _generation(
     *,
     counts: Counts,
     policy: ServingPolicy | None,
+    new_types: NewTypes | None,
 ) -> Generation:
     runner, model = batched.wave_runner(params, rng)
     deciders = [
@@ -455,7 +482,7 @@ def _generation(
         for _ in range(_PARTS)
         if policy is not None
     ]
-    return Generation(runner, model, max_nodes, counts, deciders)
+    return Generation(runner, model, max_nodes, new_types, counts, deciders)
 
 
 class _Thread(threading.Thread):

@@ -8,6 +8,7 @@ from typing import Any
 
 from edbatch.compilation.jax_settings import settings, under
 from edbatch.errors import ServerClosedError
+from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.serving.policy import Admission
 from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.generation import Generation
@@ -57,6 +58,11 @@ class WaveLoop:
         self.turns = TurnLog()
         self._generations = [new(params)]
         self._taken: deque[Request] = deque()  # off the queue, to be started
+
+    @property
+    def types(self) -> TypeTable:
+        """The model's types."""
+        return self._generations[-1].runner.tape.types
 
     @property
     def in_flight(self) -> int:

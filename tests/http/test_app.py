@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,8 @@ import pytest
 from asking_models import embed, make_params
 from pydantic import BaseModel, Field
 from served_jobs import cold, model, service
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 import edbatch as eb
 from edbatch.errors import ServiceError
@@ -24,7 +27,7 @@ from edbatch.http.history import History
 from edbatch.http.limits import Limits
 from edbatch.http.model_error import guarded_batch
 from edbatch.http.refusal import Refusal
-from edbatch.http.request_log import LOG
+from edbatch.http.request_log import LOG, JsonLines
 from edbatch.waves.runner import WaveRunner
 
 HEADERS = [(b"content-type", b"application/json")]
@@ -88,6 +91,44 @@ def test_it_is_ready_once_it_is_warm(monkeypatch):
     assert early == (503, {"phase": "warming up"}) and alive[0] == 200
     assert (refused[0], refused[1]["error"]["code"]) == (503, "warming_up")
     assert late[0] == 200 and late[1]["output"]["name"] == "0 steps"
+
+
+def test_mounted_in_another_application_it_warms_up_at_its_first_request():
+    async def main(app):
+        outer = Starlette(routes=[Mount("/model", app)])
+        async with outer.router.lifespan_context(outer):
+            early = await ask(outer, "GET", "/model/readyz")
+            while (await ask(outer, "GET", "/model/readyz"))[0] != 200:
+                await asyncio.sleep(0.01)
+            job = json.dumps({"input": {"words": [1]}}).encode()
+            return early, await ask(outer, "POST", "/model/v1/run", job)
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        early, late = asyncio.run(main(create_app(server, service)))
+    assert early == (503, {"phase": "warming up"})
+    assert late[0] == 200 and late[1]["output"]["name"] == "0 steps"
+
+
+@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
+def test_what_the_model_raises_is_in_the_log(level, caplog):
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            return await run(app, {"words": [1], "steps": 2, "fails_at": 1})
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        app = create_app(server, cold)
+        with caplog.at_level(level, LOG.name):
+            status, _ = asyncio.run(main(app))
+    [line] = [each.fields for each in caplog.records if each.msg == "request"]
+    assert (status, line["code"]) == (422, "input_failed")
+    assert re.fullmatch(
+        r"ValueError: told to fail \(served_jobs\.py:\d+\)", line["error"]
+    )
+    traced = [each for each in caplog.records if each.msg == "the model raised"]
+    assert [each.fields["id"] for each in traced] == [line["id"]] * (level == "DEBUG")
+    for each in traced:
+        assert "second line" in JsonLines().format(each)
 
 
 def test_a_wave_that_fails_is_the_servers_fault(monkeypatch):
@@ -418,7 +459,7 @@ def test_a_schema_that_is_no_json():
         most: float = float("inf")
 
     with pytest.raises(ServiceError, match="such as a default or a bound of"):
-        Contract(replace(service, input=Limited), 9)
+        Contract(replace(cold, input=Limited), 9)
 
 
 def test_an_error_of_an_endpoint_is_logged_as_what_it_is(monkeypatch, caplog):

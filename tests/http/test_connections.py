@@ -198,6 +198,40 @@ def test_there_are_fewer_connections_than_files():
     assert most_connections() > 0
 
 
+@pytest.mark.parametrize(
+    ("request_text", "status", "told"),
+    [
+        (
+            b"GET /quick HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c",
+            200,
+            [],
+        ),
+        (
+            b"\x16\x03\x01 of TLS",
+            400,
+            [("no HTTP request", "127.0.0.1", "illegal request line")],
+        ),
+    ],
+)
+def test_other_protocols(request_text, status, told, caplog):
+    async def main():
+        async with serving(most=10, limit_s=600) as connect:
+            reader, writer = await connect()
+            writer.write(request_text + b"\r\n\r\n")
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+            assert int(head.split()[1]) == status
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    found = [
+        (each.message, each.fields["client"], each.fields["reason"])
+        for each in caplog.records
+        if each.name == LOG.name
+    ]
+    assert found == told
+    assert "WebSocket" not in caplog.text and "Unsupported" not in caplog.text
+
+
 def test_where_no_file_is_left_one_line_says_so(caplog):
     process = Process.__new__(Process)
     process._full_until = 0.0

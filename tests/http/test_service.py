@@ -52,7 +52,7 @@ def test_a_contract_reads_and_writes():
     contract = Contract(service, 64)
     call = contract.read(b'{"input": {"words": [1]}, "deadline_ms": 5}')
     assert (call.instance.words, call.deadline_ms, call.priority) == ([1], 5, 0)
-    assert [each.steps for each in contract.sample()] == [x["steps"] for x in EXAMPLES]
+    assert [each.steps for each in contract.sample] == [x["steps"] for x in EXAMPLES]
     written = contract.write({"h": np.zeros(2), "name": "a"})
     assert json.loads(written) == {"output": {"h": [0, 0], "name": "a"}}
     with pytest.raises(Refusal, match=r"input\.words\.1: .*less than 12"):
@@ -80,9 +80,12 @@ def test_any_type_that_is_checked_will_do():
 
 def test_examples_are_what_clients_send():
     made = Contract(Service(plain, examples=lambda: iter([1, 2])), 64)
-    assert list(made.sample()) == [1, 2]
+    assert list(made.sample) == [1, 2]
     with pytest.raises(ServiceError, match="example 1 of the service would be refused"):
-        Contract(Service(plain, input=int, examples=[1, "a"]), 64).sample()
+        Contract(Service(plain, input=int, examples=[1, "a"]), 64)
+    for value in (np.zeros(2), np.float32(1), float("nan"), {1, 2}):
+        with pytest.raises(ServiceError, match="example 0 of the service would be ref"):
+            Contract(Service(plain, examples=[value, 1]), 64)
 
 
 def test_errors_of_the_model_are_told_from_those_of_the_server():

@@ -64,6 +64,29 @@ def test_a_closed_server_counts_no_request_as_too_many():
         assert server.stats().refused == 5
 
 
+def test_an_ended_server_takes_neither_parameters_nor_a_warm_up():
+    held, started = threading.Event(), threading.Event()
+
+    def waiting(params, x):
+        started.set()
+        held.wait(60)
+        return double(params, x)
+
+    with eb.Server(eb.batch(waiting), jnp.float32(2)) as server:
+        server.submit_nowait(1.0)
+        started.wait(60)
+        last = server.submit_nowait(1.0)
+        assert not server.drain(0)
+        with pytest.raises(eb.ServerClosedError, match="drained or closed"):
+            server.warm_up([1.0])
+        server.swap_params(jnp.float32(3))  # for those that wait
+        held.set()
+        assert server.drain(60)
+        assert last.result() in (2, 3)
+        with pytest.raises(eb.ServerClosedError, match="drained or closed"):
+            server.swap_params(jnp.float32(3))
+
+
 @pytest.mark.parametrize("form", ["alone", "beside a handle"])
 def test_an_answer_of_values_holds_itself_alone(form):
     def asking(params, x):

@@ -1,6 +1,6 @@
 // Asks the server every second what it did, and shows it. Nothing leaves the page.
 
-import { Chart, shown } from "/chart.js";
+import { Chart, shown } from "./chart.js";
 
 const PERIOD_MS = 1000;
 const TOTALS = {
@@ -82,7 +82,7 @@ async function poll() {
   if (!document.hidden) {
     try {
       const since = seconds.length ? seconds[seconds.length - 1].time : 0;
-      const answer = await fetch(`/v1/stats?since=${since}`, { cache: "no-store" });
+      const answer = await fetch(`v1/stats?since=${since}`, { cache: "no-store" });
       const stats = await answer.json();
       if (began !== null && stats.began !== began) seconds = [];  // it was started anew
       began = stats.began;
