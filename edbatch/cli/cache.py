@@ -1,13 +1,14 @@
 """`edbatch cache`."""
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edbatch.cli import options
 from edbatch.cli.console import print_fields, print_json, say
-from edbatch.cli.one_sentence import CommandError, cache_folder
+from edbatch.cli.one_sentence import JAX_FOLDER, CommandError, cache_folder
 
 
 def cache(
@@ -30,8 +31,9 @@ def cache(
 
     Example: edbatch cache --clear
     """
+    import jax
+
     from edbatch.compilation import cache_contents, clear_compilation_cache
-    from edbatch.compilation.cache import broken_link
 
     if clear and info:
         raise CommandError("--clear and --info are two commands; give one of them")
@@ -41,21 +43,17 @@ def cache(
             "there is no cache of compiled programs, because EDBATCH_CACHE_DIR is 'off'"
             " or there is no home folder; set EDBATCH_CACHE_DIR to a folder"
         )
-    if (link := broken_link(folder)) is not None:
-        say(
-            f"Note: no program is kept in {folder}, because {link} is a link that leads"
-            " nowhere; mend the link, or set EDBATCH_CACHE_DIR to a folder"
-        )
-    elif os.path.exists(folder) and not (
-        os.path.isdir(folder) and os.access(folder, os.W_OK)
-    ):
-        say(
-            f"Note: no program is kept in {folder}, which is no folder that can be"
-            " written; set EDBATCH_CACHE_DIR to one"
-        )
+    if (problem := _problem(folder)) is not None:
+        named = getattr(jax.config, JAX_FOLDER)
+        variable = "JAX_COMPILATION_CACHE_DIR" if named else "EDBATCH_CACHE_DIR"
+        told = f"no program is kept in {folder}, {problem} {variable} to a folder"
+        if clear:
+            raise CommandError(f"{told}; nothing is removed")
+        say(f"Note: {told}")
     found = clear_compilation_cache(folder) if clear else cache_contents(folder)
     report = {
         "folder": str(found.folder),
+        "usable": problem is None,
         "removed" if clear else "programs": found.programs,
         "files": found.files,
         "megabytes": found.size_bytes / 1e6,
@@ -64,3 +62,17 @@ def cache(
         print_json(report)
     else:
         print_fields(report.items())
+
+
+def _problem(folder: Path) -> str | None:
+    """Says why no program can be kept in a folder; None if some can."""
+    from edbatch.compilation.cache import broken_link
+
+    if (link := broken_link(folder)) is not None:
+        return f"because {link} is a link that leads nowhere; mend the link, or set"
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
+    if os.path.isdir(there) and os.access(there, os.W_OK):
+        return None
+    if there == folder:
+        return "which is no folder that can be written; set"
+    return f"which cannot be made, since {there} is no folder that can be written; set"

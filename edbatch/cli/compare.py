@@ -39,7 +39,8 @@ def compare(
             metavar="POLICY",
             help=(
                 "The policy to compare, the 'learned' rows: a file of train-policy, or"
-                " zoo:NAME for the ready-made policy of a workload."
+                " zoo:NAME for the ready-made policy of a workload. A heuristic is"
+                " taken, too, and stands in these rows."
             ),
         ),
     ],

@@ -16,7 +16,7 @@ from edbatch.cli.compare import compare
 from edbatch.cli.demo import demo
 from edbatch.cli.explain import explain
 from edbatch.cli.inspect import inspect
-from edbatch.cli.one_sentence import CachedCommand, OneSentenceGroup
+from edbatch.cli.one_sentence import CachedCommand, OneSentenceCommand, OneSentenceGroup
 from edbatch.cli.run import run
 from edbatch.cli.serve import serve
 from edbatch.cli.train_policy import train_policy
@@ -71,8 +71,8 @@ COMMANDS = (
 )
 for command in COMMANDS:
     app.command(cls=CachedCommand)(command)
-app.command()(workloads)
-app.command()(cache)
+app.command(cls=OneSentenceCommand)(workloads)
+app.command(cls=OneSentenceCommand)(cache)
 train_policy_app.command(cls=CachedCommand)(train_policy)
 
 

@@ -20,9 +20,10 @@ from edbatch.errors import EdbatchError, raising_frame, raising_line, shown
 EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141  # as of a program that SIGPIPE has ended
 DEBUG = "EDBATCH_DEBUG"
-_JAX_FOLDER = "jax_compilation_cache_dir"
+JAX_FOLDER = "jax_compilation_cache_dir"
 _MOST = 2**31 - 1  # of whole numbers in options; no array has a longer axis
 _LIMITS = frozenset({"max_body_bytes", "max_nodes", "max_waiting", "max_in_flight"})
+_ONCE = frozenset({"policy", "model", "workload", "instances", "params"})
 _LAST_SEED = 2**63 - 1
 _OUT_OF_MEMORY = "Out of memory"  # in the text of JAX's error, which has no class
 _SHOWN = 120  # characters of an error
@@ -35,6 +36,24 @@ class CommandError(EdbatchError, ValueError):
 
 class OneSentenceCommand(TyperCommand):
     """A command that fails as this module says."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the options; those that name what is worked on come once.
+
+        Of others the last is taken, so that a script's may be followed by one's own.
+
+        Raises:
+            CommandError: One is given twice, as if two were compared.
+        """
+        _, _, order = self.make_parser(ctx).parse_args(args=[*args])
+        for each in order:
+            if each.name in _ONCE and not each.multiple and order.count(each) > 1:
+                raise CommandError(
+                    f"{each.opts[0]} is given {order.count(each)} times but takes one"
+                    f" value; give one, see {ctx.command_path} --help"
+                )
+        found: list[str] = super().parse_args(ctx, args)
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command, unless a whole number is beyond all that fits memory."""
@@ -63,7 +82,7 @@ class CachedCommand(OneSentenceCommand):
 
         from edbatch.compilation import open_cache
 
-        if not getattr(jax.config, _JAX_FOLDER):
+        if not getattr(jax.config, JAX_FOLDER):
             folder = cache_folder()
             if folder is not None and (problem := open_cache(folder)) is not None:
                 say(f"Note: {problem}")
@@ -82,7 +101,7 @@ def cache_folder() -> Path | None:
 
     from edbatch.compilation import default_cache_folder
 
-    own = getattr(jax.config, _JAX_FOLDER)
+    own = getattr(jax.config, JAX_FOLDER)
     if own and "://" in own:
         raise CommandError(
             f"the cache of compiled programs is a folder of this machine but {own},"

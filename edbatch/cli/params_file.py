@@ -56,7 +56,8 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
             or one that unpacks to far too much.
     """
     wrong = (
-        f"--params takes an .npz file of arrays, as --save-params writes it, but {path}"
+        "--params takes an .npz file of arrays, as edbatch run --save-params writes it,"
+        f" but {path}"
     )
     if not os.path.exists(path):
         raise CommandError(f"{wrong} does not exist; check the name")

@@ -49,9 +49,9 @@ def serve(
         typer.Option(
             metavar="FILE",
             help=(
-                "Parameters: .npz as `edbatch run --save-params` writes them, .msgpack"
-                " of flax.serialization, or a folder of orbax. Random without, where"
-                " the service says how to make them."
+                "Parameters: .npz as `edbatch run --save-params` writes them; of your"
+                " own model .msgpack of flax.serialization, too, or a folder of orbax."
+                " Random without, where the service says how to make them."
             ),
             rich_help_panel="What to serve",
         ),

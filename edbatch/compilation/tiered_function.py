@@ -441,7 +441,9 @@ class TieredFunction:
         except Exception as error:
             log.warning(
                 "compiling the fine program of %s in the background failed, so calls"
-                " go on with the coarse one, with the same results: %s: %s",
+                " go on with the coarse one, with the same results: %s: %s; usually a"
+                " variable that the function reads has another value since its first"
+                " call: let it be an argument",
                 self._name,
                 type(error).__name__,
                 shown(str(error), 400),

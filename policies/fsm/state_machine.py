@@ -222,9 +222,10 @@ class StateMachine:
         if strange:
             raise PolicyError(
                 "a policy schedules graphs of the cells and parameters that it was"
-                f" trained on but {self.name} was not trained on"
-                f" {', '.join(map(repr, strange))}; train a policy for this model, or"
-                f" use a heuristic such as 'greedy'; {nearest(strange[0], known)}"
+                f" trained on but this one, {self.name}, was not trained on"
+                f" {', '.join(map(repr, strange))}; usually it is that of another"
+                " model; train one for this model, or use a heuristic such as"
+                f" 'greedy'; {nearest(strange[0], known)}"
             )
         place = {key: t for t, key in enumerate(type_keys)}
         bound = [place.pop(key, NO_TYPE) for key in self.types]

@@ -101,6 +101,20 @@ def test_a_file_in_place_of_the_folder_is_told(edbatch, folder):
     assert "which is no folder that can be written" in " ".join(result.stderr.split())
 
 
+def test_a_folder_that_cannot_be_used(edbatch, assert_fails, folder, tmp_path):
+    assert json.loads(edbatch("cache", "--json").stdout)["usable"] is True
+    assert not folder.exists()
+    folder.write_text("a file")
+    assert json.loads(edbatch("cache", "--json").stdout)["usable"] is False
+    assert_fails(r"no folder .* set EDBATCH_CACHE_DIR .*nothing is", "cache", "--clear")
+    jax.config.update("jax_compilation_cache_dir", str(folder / "below"))
+    found = edbatch("cache")
+    told = " ".join(found.stderr.split())
+    assert "which cannot be made, since" in told and found.exit_code == 0
+    assert "set JAX_COMPILATION_CACHE_DIR to a folder" in told
+    assert folder.read_text() == "a file"
+
+
 def test_both_at_once(assert_fails):
     assert_fails(r"--clear and --info are two", "cache", "--clear", "--info")
 

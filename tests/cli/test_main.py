@@ -84,9 +84,23 @@ def test_scripts() -> None:
     assert wrong.returncode == 2
     assert wrong.stdout == ""
     assert wrong.stderr == (
-        f"Error: a workload is one of {', '.join(WORKLOADS)} but"
-        " this is 'tree-lst'; did you mean 'tree-lstm'?\n"
+        "Error: there is no workload 'tree-lst'; did you mean 'tree-lstm'?; all are"
+        f" {', '.join(WORKLOADS)}\n"
     )
+
+
+def test_a_name_is_not_given_twice(assert_fails, edbatch) -> None:
+    assert_fails(
+        "--policy is given 2 times but takes one value; give one, see .* --help",
+        *("compare", "--workload", "tree-lstm-2type", "--minibatches", "1"),
+        *("--policy", "zoo:lattice-lstm", "--policy", "zoo:tree-lstm-2type"),
+    )
+    # Of what is no name the last counts, as of a script and of who calls it.
+    found = edbatch(
+        *("compare", "--workload", "tree-lstm-2type", "--minibatches", "7"),
+        *("--search-ms", "0", "--policy", "zoo:tree-lstm-2type", "--minibatches", "1"),
+    )
+    assert found.exit_code == 0 and "means of 1 minibatches" in found.stdout
 
 
 @pytest.mark.parametrize("function", ["main", "train_policy_main"])

@@ -134,7 +134,7 @@ def test_every_workload_reads_its_own_instances(name):
     service = workload_service(get_workload(name), None)
     contract = Contract(service, 128)
     sample = get_workload(name).sample(np.random.default_rng(0), 64)
-    found = contract.sample()
+    found = contract.sample
     assert [type(each) for each in found] == [type(each) for each in sample]
     assert json.dumps(as_json(found)) == json.dumps(as_json(sample))
 
@@ -207,5 +207,5 @@ def test_a_warm_up_that_fails_ends_the_command(tmp_path):
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "Error: the warm-up by the examples failed: the model does not take this input:"
-        " ValueError: told to fail"
+        " ValueError: told to fail (for instance 0 of the sample)"
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edbatch.errors import WorkloadError, nearest
+from edbatch.errors import WorkloadError, nearest, shown
 from edbatch.models.shared.workload import Workload
 
 _PACKAGE = "edbatch.models"
@@ -75,8 +75,8 @@ def get_workload(name: str, **options: Any) -> Workload:
     """
     if name not in WORKLOADS:
         raise WorkloadError(
-            f"a workload is one of {', '.join(WORKLOADS)} but this is {name!r};"
-            f" {nearest(str(name), WORKLOADS)}"
+            f"there is no workload {shown(name)}; {nearest(str(name), WORKLOADS)}; all"
+            f" are {', '.join(WORKLOADS)}"
         )
     build = WORKLOADS[name]
     known = inspect.signature(build).parameters

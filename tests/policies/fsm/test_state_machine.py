@@ -238,13 +238,16 @@ def test_another_variant_is_allowed_too():
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        (TypeKey("aa", "", 0), "not trained on 'aa'; train a .* did you mean 'a'"),
+        (
+            TypeKey("aa", "", 0),
+            "not trained on 'aa'; .*train one .* did you mean 'a'",
+        ),
         (TypeKey("a", "p.q", 0), "not trained on 'a@p.q'; .* known are 'a', 'b', 'c'$"),
     ],
 )
 def test_an_unknown_cell(key, message):
     graph = replace(build([0, 1], [[], []], 2), type_keys=(TREE.type_keys[0], key))
-    with pytest.raises(PolicyError, match=f"fsm-sort was {message}"):
+    with pytest.raises(PolicyError, match=f"this one, fsm-sort, was {message}"):
         machine("sort", {}).schedule(graph)
 
 
