@@ -237,7 +237,7 @@ class WorkloadError(EdbatchError, ValueError):
         >>> try:
         ...     get_workload("tree-lstn")
         ... except WorkloadError as error:
-        ...     print(str(error).split("; ")[-1])
+        ...     print(str(error).split("; ")[1])
         did you mean 'tree-lstm'?
     """
 
