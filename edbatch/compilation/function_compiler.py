@@ -5,6 +5,7 @@ those of the variables of its first call: see `first_trace`.
 """
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from edbatch.compilation.tier import (
     new_trace_number,
     run_afresh,
     run_in_tier,
+    run_numbered,
 )
 from edbatch.compilation.worker import WORKER
 from edbatch.errors import CompilationError
@@ -31,10 +33,14 @@ from edbatch.stored_programs.stored_program import NotStoredError, only_stored
 
 # What functions call is traced once for all of them, under each settings of JAX.
 _NUMBERS: dict[tuple[Any, ...], int] = {}
+_LOCK = threading.Lock()
 
 
 def _number_of(settings: tuple[Any, ...]) -> int:
-    return _NUMBERS.setdefault(settings, new_trace_number() if _NUMBERS else 0)
+    with _LOCK:
+        if settings not in _NUMBERS:
+            _NUMBERS[settings] = new_trace_number() if _NUMBERS else 0
+        return _NUMBERS[settings]
 
 
 class FunctionCompiler:
@@ -83,7 +89,7 @@ class FunctionCompiler:
             function = self._functions.get(settings)
             if function is None:
                 number = _number_of(settings)
-                function = run_afresh(self._function, number=number)
+                function = run_numbered(self._function, number)
                 function = self._functions.setdefault(settings, function)
             self._jitted.setdefault(key, self._jit(function, options))
         return self._jitted[key]

@@ -120,9 +120,7 @@ def new_trace_number() -> int:
 
 
 def run_afresh(
-    function: Callable[..., Any],
-    tier: Tier | None = None,
-    number: int | None = None,
+    function: Callable[..., Any], tier: Tier | None = None
 ) -> Callable[..., Any]:
     """Returns a function of which JAX has traced nothing, nor of what it calls.
 
@@ -132,32 +130,53 @@ def run_afresh(
     Args:
         function: A function of plans.
         tier: The tier in which it runs plans; None for those that they name.
-        number: The number of its traces, which share with those of the same number
-            what it calls; None for a new one.
 
     Returns:
         A new function with the same arguments.
     """
-    if number is None:
-        number = new_trace_number()
-
-    def renumbered(tree: Any, number: int) -> Any:
-        return jax.tree.map(
-            lambda part: (
-                part.in_trace(number) if hasattr(type(part), "in_trace") else part
-            ),
-            tree,
-            is_leaf=_is_plan,
-        )
+    number = new_trace_number()
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if tier is not None:
             args, kwargs = in_tier((args, kwargs), tier)
-        args, kwargs = renumbered((args, kwargs), number)
-        return renumbered(function(*args, **kwargs), 0)  # a plan may be a result
+        args, kwargs = _in_trace((args, kwargs), number)
+        return _in_trace(function(*args, **kwargs), 0)  # a plan may be a result
 
     return run
+
+
+def run_numbered(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """Returns a function of which JAX has traced nothing.
+
+    Args:
+        function: A function of plans.
+        number: The number of its traces, which share with others of this number what
+            they call; plans that have one by `run_afresh` keep it.
+
+    Returns:
+        A new function with the same arguments.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _in_trace((args, kwargs), number, before=0)
+        return _in_trace(function(*args, **kwargs), 0, before=number)
+
+    return run
+
+
+def _in_trace(tree: Any, number: int, before: int | None = None) -> Any:
+    """Gives plans the number of a trace; with `before` those that have this number."""
+    return jax.tree.map(
+        lambda part: (
+            part.in_trace(number)
+            if hasattr(type(part), "in_trace") and before in (None, part.trace)
+            else part
+        ),
+        tree,
+        is_leaf=_is_plan,
+    )
 
 
 def _is_plan(part: object) -> bool:

@@ -146,6 +146,11 @@ class Plan:
         """
         return self._with_options(tier=tier)
 
+    @property
+    def trace(self) -> int:
+        """The number of the trace that it is in; see `PlanShape`."""
+        return self.shape.trace
+
     def in_trace(self, number: int) -> "Plan":
         """Returns the plan as one that JAX has not met before.
 

@@ -108,6 +108,11 @@ class ShardedPlan:
         shards = self.shards.in_tier(tier)
         return self if shards is self.shards else replace(self, shards=shards)
 
+    @property
+    def trace(self) -> int:
+        """The number of the trace that it is in; see `Plan.trace`."""
+        return self.shards.trace
+
     def in_trace(self, number: int) -> "ShardedPlan":
         """Returns the plan for another trace; see `Plan.in_trace`.
 

@@ -12,6 +12,7 @@ from trees import assert_equal, sample_trees
 
 import edbatch as eb
 from edbatch.compilation.settings import REFINE_AFTER
+from edbatch.compilation.tier import run_numbered
 from edbatch.errors import CompilationError
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -174,6 +175,14 @@ def test_a_plan_that_is_returned_is_the_one_that_was_given(auto, batched, plan, 
     again, _ = function(PARAMS, returned)
     assert_equal(value, again)
     assert len(function.compilations()) == 1
+
+
+def test_traces_under_settings_leave_fresh_ones_fresh(plan):
+    """Plans keep the number of `run_afresh`, and others have theirs for the trace."""
+    found = run_numbered(lambda one, other: ((one.trace, other.trace), one, other), 7)
+    seen, one, other = found(plan, plan.in_trace(3))
+    assert seen == (7, 3) and (one.trace, other.trace) == (0, 3)
+    assert one == plan
 
 
 def test_values_that_come_back(auto, batched, plan, read):
