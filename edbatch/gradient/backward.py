@@ -57,7 +57,7 @@ from edbatch.gradient.reached import (
     mark_reached,
 )
 from edbatch.gradient.tables import Table, cotangents_of_tables, lookups_of_types
-from edbatch.graph.cell_fault import without_derivative
+from edbatch.graph.cell_fault import is_of_user, without_derivative
 from edbatch.graph.node_type import NodeType
 from edbatch.stream.loop import Loop
 from edbatch.stream.stream import Stream
@@ -310,9 +310,12 @@ def _pull_back(
         found: tuple[Any, Tapes]
         try:
             found = call(what, packed, transposed, *arrays)
-        except EdbatchError:
+        except (EdbatchError, FloatingPointError):  # the latter is an alarm for NaN
             raise
-        except Exception as error:  # a rule of the user's own may raise any
+        except Exception as error:
+            is_refused = isinstance(error, ValueError | TypeError | NotImplementedError)
+            if not (is_refused or is_of_user(error)):
+                raise
             raise without_derivative(*own, error) from error
         return found
 

@@ -65,6 +65,11 @@ def _mappings(value: Any, depth: int) -> Iterator[Mapping[Any, Any]]:
             yield from _mappings(each, depth - 1)
 
 
+def is_of_user(error: Exception) -> bool:
+    """Whether the user's code raised an error, such as a rule of differentiation."""
+    return raising_frame(error)[0] is not None
+
+
 def without_derivative(
     name: str, function: Callable[..., Any], error: Exception
 ) -> CellError:
@@ -86,7 +91,7 @@ def without_derivative(
         "a gradient needs cells of what jax.grad takes, or jax.lax.stop_gradient around"
         " what it does not"
     )
-    if raising_frame(error)[0] is not None:
+    if is_of_user(error):
         mend = "this was raised by a rule of differentiation that the cell calls"
     return CellError(
         f"cell {name!r}{where} cannot be differentiated: {describe_fault(error)};"

@@ -5,8 +5,7 @@ These are objects that the model makes anew in each call, and numbers of many va
 
 import functools
 import warnings
-import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import FunctionType, MethodType, ModuleType
@@ -17,15 +16,12 @@ import numpy as np
 
 from edbatch.errors import ManyTypesWarning, user_line
 from edbatch.graph.cell import Cell
+from edbatch.graph.many_values import ManyValues
 from edbatch.graph.node_type import CallTemplate
 from edbatch.graph.reference import reference
 
 # Objects of one definition, each of which makes a type; tables of such are shorter.
 MANY = 32
-MANY_NUMBERS = 16  # values of one argument
-# Instances that have brought a new one: the numbers of layers all come with the first.
-_MANY_INSTANCES = 8
-
 _NUMBERS = (int, float, np.integer, np.floating)
 
 
@@ -39,7 +35,7 @@ class StaticArguments:
     def __init__(self) -> None:
         # By cell, parameters, argument and definition; types keep the objects alive.
         self._objects: dict[tuple[str, str, str, Any], set[int]] = {}
-        self._numbers: dict[tuple[Cell, str, str], _Numbers] = {}
+        self._numbers: dict[tuple[Cell, str, str], ManyValues] = {}
 
     def add(self, cell: Cell, path: str, template: CallTemplate, by: Any) -> None:
         """Notes the call of a new type, and warns once if an argument had many values.
@@ -52,7 +48,7 @@ class StaticArguments:
         """
         for name, value in _static_arguments(cell, template):
             if isinstance(value, _NUMBERS) and not isinstance(value, bool | Enum):
-                numbers = self._numbers.setdefault((cell, path, name), _Numbers())
+                numbers = self._numbers.setdefault((cell, path, name), ManyValues())
                 if numbers.add(value, by):
                     _warn_of_numbers(cell, name, numbers.values)
                 continue
@@ -63,33 +59,6 @@ class StaticArguments:
                     known.add(id(each))
                     if len(known) == MANY:
                         _warn(cell, name, each)
-
-
-class _Numbers:
-    """The numbers that one argument had.
-
-    Attributes:
-        values: The numbers.
-    """
-
-    def __init__(self) -> None:
-        self.values: set[Any] = set()
-        self._instances = 0  # that brought a new one
-        self._latest: Callable[[], Any] = lambda: None
-        self._has_warned = False
-
-    def add(self, value: Any, by: Any) -> bool:
-        """Adds a number of an instance; returns whether it is time to warn."""
-        if self._has_warned or value in self.values:
-            return False
-        self.values.add(value)
-        if self._latest() is not by:
-            self._instances += 1
-            self._latest = weakref.ref(by)
-        self._has_warned = (
-            len(self.values) >= MANY_NUMBERS and self._instances >= _MANY_INSTANCES
-        )
-        return self._has_warned
 
 
 def _static_arguments(cell: Cell, template: CallTemplate) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from edbatch.errors import PickleError
 from edbatch.graph import lineage
 from edbatch.graph.array_kinds import ArrayKinds
 from edbatch.graph.cell import Cell
+from edbatch.graph.input_shapes import InputShapes
 from edbatch.graph.lineage import Lineage, Marks, Size
 from edbatch.graph.list_lengths import ListLengths
 from edbatch.graph.node_type import (
@@ -96,6 +97,7 @@ class TypeTable:
         self._variants: dict[TypeKey, int] = {}
         self._list_lengths = ListLengths()
         self._static_arguments = StaticArguments()
+        self._input_shapes = InputShapes()
         self._counts: tuple[np.ndarray, ...] | None = None
         self._external_kinds = (np.zeros(1, np.int32), np.zeros(0, np.int32))
         self._keys: tuple[TypeKey, ...] = ()
@@ -371,6 +373,10 @@ class TypeTable:
                 found = self._add(*facts, *output, form=form)
                 self._list_lengths.add(cell, found.key.path, template.treedef)
                 self._static_arguments.add(cell, found.key.path, template, by)
+                shapes = [self.avals[kind].shape for kind in external_kinds]
+                self._input_shapes.add(
+                    cell, found.key.path, template.treedef, shapes, by
+                )
             return found
 
     def _add(

@@ -1,0 +1,53 @@
+"""A warning for cells that are called with input arrays of many shapes."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from edbatch.errors import ManyTypesWarning, user_line
+from edbatch.graph.cell import Cell
+from edbatch.graph.many_values import ManyValues
+
+_SHOWN = 4  # shapes in a message
+
+Shape = tuple[int, ...]
+
+
+class InputShapes:
+    """The shapes of arrays, not computed by cells, that cells of a model were given."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[tuple[Cell, str, Any], ManyValues] = {}
+
+    def add(
+        self, cell: Cell, path: str, treedef: Any, shapes: Sequence[Shape], by: Any
+    ) -> None:
+        """Notes the call of a new type, and warns once if there were many shapes.
+
+        Args:
+            cell: The cell.
+            path: The parameters that it is called with.
+            treedef: Structure of its ``(args, kwargs)``.
+            shapes: Shape per external slot.
+            by: The recorder of the instance that calls it.
+        """
+        if not any(shapes):  # numbers
+            return
+        known = self._shapes.setdefault((cell, path, treedef), ManyValues())
+        if known.add(tuple(shapes), by):
+            _warn(cell, known)
+
+
+def _warn(cell: Cell, known: ManyValues) -> None:
+    arrays = sorted({each for shapes in known.values for each in shapes if each})
+    shown = ", ".join(str([*each]) for each in arrays[:_SHOWN])
+    warnings.warn(
+        "each shape of the arrays that a cell is called with makes a type of its own,"
+        " which is compiled by itself and shares no batch with the others, and cell"
+        f" {cell.name!r} was called with arrays of {len(known.values)} different shapes"
+        f" ({shown}, ...; {user_line()}); pad them to few shapes, with a mask or a"
+        " length beside them, or pass their elements as a list that is declared as"
+        " padded",
+        ManyTypesWarning,
+        stacklevel=2,
+    )
