@@ -219,8 +219,8 @@ class Server:
             A future of what the model returns, with arrays of NumPy in place of what
             cells computed; or of what it raises, `edbatch.errors.DeadlineError` or
             `edbatch.errors.ServerClosedError`. A request whose future is cancelled
-            ends, and its rows are free. Its callbacks run in the server's thread, and
-            must not wait for another request.
+            ends, and its rows are free. Its callbacks run in the server's thread, as
+            models do, and must not wait for another request of the server.
 
         Raises:
             ServerFullError: `max_waiting` requests wait.
