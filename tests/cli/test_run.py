@@ -110,7 +110,7 @@ def test_throughput_leaves_compilations_out(edbatch) -> None:
     ("message", "arguments"),
     [
         ("Missing option '--workload'", ()),
-        ("workload is one of", ("--workload", "x")),
+        ("there is no workload 'x'; all are", ("--workload", "x")),
         ("did you mean 'greedy'", ("--workload", "tree-lstm", "--policy", "gredy")),
         ("--out names a file", ("--workload", "tree-lstm", "--out", "no/x.npz")),
         ("--save-params names", ("--workload", "tree-lstm", "--save-params", "no/x")),

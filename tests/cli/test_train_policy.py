@@ -279,7 +279,7 @@ def test_all_settings_of_a_policy_arrive(edbatch, tmp_path) -> None:
     ("message", "arguments"),
     [
         ("needs a model: give --workload with one of bilstm-tagger, ", ""),
-        ("workload is one of .* did you mean 'tree-lstm'", "--workload treelstm"),
+        ("no workload 'treelstm'; did you mean 'tree-lstm'", "--workload treelstm"),
         ("is one of base, max, sort, fall .* 'sort'", "{} --encoding srt"),
         ("'bilstm-tagger' has no option", "--workload bilstm-tagger --arity 3"),
         ("--params belongs to your own model", "{} --params a:b"),

@@ -71,9 +71,13 @@ def test_samples_depend_on_the_seed_alone(name: str) -> None:
         (
             "tree-lstn",
             {},
-            "workload is one of bilstm-tagger, .*; did you mean 'tree-l",
+            "no workload 'tree-lstn'; did you mean 'tree-lstm'\\?; all are bilstm-tag",
         ),
-        ("zzz", {}, "this is 'zzz'; known are 'bilstm-tagger', 'bilstm-tagger-char', "),
+        (
+            "zzz",
+            {},
+            "there is no workload 'zzz'; all are bilstm-tagger, bilstm-tagger-char, ",
+        ),
         ("tree-lstm", {"arty": 3}, "'tree-lstm' has no option 'arty'; .* 'arity'"),
         ("bilstm-tagger", {"arity": 3}, "'bilstm-tagger' has no option 'arity'"),
         ("tree-lstm", {"arity": 1}, "arity of 'tree-lstm' is 2 or more but this is 1"),

@@ -74,9 +74,10 @@ def get_workload(name: str, **options: Any) -> Workload:
         True
     """
     if name not in WORKLOADS:
+        hint = nearest(str(name), WORKLOADS)
+        hint = f"{hint}; " if hint.startswith("did you mean") else ""
         raise WorkloadError(
-            f"there is no workload {shown(name)}; {nearest(str(name), WORKLOADS)}; all"
-            f" are {', '.join(WORKLOADS)}"
+            f"there is no workload {shown(name)}; {hint}all are {', '.join(WORKLOADS)}"
         )
     build = WORKLOADS[name]
     known = inspect.signature(build).parameters
