@@ -168,15 +168,13 @@ def run_numbered(function: Callable[..., Any], number: int) -> Callable[..., Any
 
 def _in_trace(tree: Any, number: int, before: int | None = None) -> Any:
     """Gives plans the number of a trace; with `before` those that have this number."""
-    return jax.tree.map(
-        lambda part: (
-            part.in_trace(number)
-            if hasattr(type(part), "in_trace") and before in (None, part.trace)
-            else part
-        ),
-        tree,
-        is_leaf=_is_plan,
-    )
+
+    def renumbered(part: Any) -> Any:
+        if not hasattr(type(part), "in_trace") or part.trace == number:
+            return part
+        return part.in_trace(number) if before in (None, part.trace) else part
+
+    return jax.tree.map(renumbered, tree, is_leaf=_is_plan)
 
 
 def _is_plan(part: object) -> bool:
