@@ -68,8 +68,12 @@ def log_as_json(level: str) -> None:
     # What it says at this level, the lines about the server say, too.
     told = logging.getLogger("uvicorn.error")
     told.setLevel(others)
-    told.addFilter(lambda record: record.getMessage() != _NO_HTTP)
+    told.addFilter(_is_told_by_uvicorn_alone)
     logging.captureWarnings(True)
+
+
+def _is_told_by_uvicorn_alone(record: logging.LogRecord) -> bool:
+    return record.getMessage() != _NO_HTTP
 
 
 def flush_log() -> bool:

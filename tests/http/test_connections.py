@@ -269,6 +269,21 @@ def test_other_loggers_write_warnings_unless_errors_alone_are_asked_for(level, o
     assert json.loads(found.stdout) == [others] * 3
 
 
+def test_a_line_of_uvicorn_that_ours_tells_better_is_left_out():
+    code = (
+        "import logging; from edbatch.http.request_log import flush_log, log_as_json;"
+        "log_as_json('info'); log_as_json('info');"
+        "told = logging.getLogger('uvicorn.error');"
+        "told.warning('Invalid HTTP request received.'); told.warning('another');"
+        "assert flush_log() and len(told.filters) == 1"
+    )
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    lines = [json.loads(each)["message"] for each in found.stderr.splitlines()]
+    assert lines == ["another"]
+
+
 def test_a_log_that_nobody_reads_holds_nobody():
     """Lines are dropped, and one says so; they come in order once somebody reads."""
     theirs, own = os.pipe()
