@@ -165,7 +165,9 @@ def test_other_derivatives_do_not_wait_for_their_fine_program(
     before = [each.seconds for each in eb.compile_report()]
     for found in run_until_fine(jax.grad(of_hidden), PARAMS):
         assert_equal(found, expected)
-    new = {each.tier: each for each in list(eb.compile_report())[len(before) :]}
+    added = list(eb.compile_report())[len(before) :]
+    new = {each.tier: each for each in added}  # two threads note them
+    assert len(added) == len(new) == 2
     assert [new[tier].background for tier in ("fine", "coarse")] == [True, False]
     assert new["coarse"].reason.startswith("cotangents[1] is no more") or (
         "of outputs [0] by inputs" in new["coarse"].reason

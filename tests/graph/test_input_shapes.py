@@ -58,8 +58,8 @@ def numbers(params, n):
     return both(params, float(n), n)
 
 
-def computed(params, n):
-    """Sizes that a static argument makes, of which another warning tells."""
+def beside_a_number(params, n):
+    """Few lengths, beside a number of many values."""
     return both(params, np.ones(n % 3, np.float32), n)
 
 
@@ -71,7 +71,9 @@ def of_one_name(params, n):
     return CELLS[n % 9](params, np.ones(n, np.float32))
 
 
-@pytest.mark.parametrize("model", [sized, at_once, numbers, computed, of_one_name])
+@pytest.mark.parametrize(
+    "model", [sized, at_once, numbers, beside_a_number, of_one_name]
+)
 def test_few_shapes_are_not_warned_of(model):
     with warnings.catch_warnings():
         warnings.simplefilter("error", ManyTypesWarning)
