@@ -268,6 +268,7 @@ def _run(
     from edbatch.http.model_error import first_line
     from edbatch.http.process import Process, end_now
     from edbatch.http.request_log import log_as_json
+    from edbatch.serving.server import FOR_INSTANCE
 
     process = Process(create_app(server, service, limits), socket, drain_s)
     log_as_json(log_level)
@@ -276,7 +277,8 @@ def _run(
     print_out(f"Serving {service.name} at http://{shown}:{number}/")
     code = process.run()
     if process.error is not None:
-        note = ", ".join(getattr(process.error, "__notes__", []))
+        notes = getattr(process.error, "__notes__", [])
+        note = next((each for each in notes if each.startswith(FOR_INSTANCE)), "")
         raise CommandError(
             f"the warm-up by the examples failed: {first_line(process.error)}"
             + (f" ({note})" if note else "")

@@ -203,6 +203,30 @@ class TieredFunction:
                 pending = programs.refining = self._submit(programs)
             return pending
 
+    def begin(self, *args: Any, **kwargs: Any) -> None:
+        """Compiles what a first call would wait for; in the background thread only.
+
+        Args:
+            *args: As for `warm_up`.
+            **kwargs: As for `warm_up`.
+
+        Raises:
+            Exception: What tracing the function raised.
+            CompilationError: `set_stance` forbids to compile.
+        """
+        programs = self._find(args, kwargs)
+        tiers = self._tiers_of(programs)
+        if programs.is_fine or (programs.coarse is not None and tiers != "fine"):
+            return
+        self._check_stance(programs)
+        if tiers == "fine":
+            self._compile_ahead(programs, background=True)
+            return
+        args, kwargs = self._abstract(programs)
+        with programs.lock:
+            if programs.coarse is None and not programs.is_fine:
+                self._compile_coarse(programs, args, kwargs, background=True)
+
     def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
         """Returns what is to be compiled for a call; None if its program is there.
 
@@ -371,20 +395,35 @@ class TieredFunction:
                 programs.fine, programs.coarse = fine, None
                 programs.first_trace = None
                 return
-            in_background = tiers == "auto" and self._reads_fine_later(programs)
-            if tiers == "auto" and not in_background:
-                stored = self._compiler.find_stored_fine(programs, args, kwargs)
-                if stored is not None:
-                    programs.fine = stored
-                    return
-            coarse, record, first = self._compiler.compile(
-                programs, "coarse", args, kwargs
-            )
-            if in_background and record.from_cache:
-                programs.refine_after = READ_AFTER
-            if programs.is_fine:  # a warm-up was quicker
+            self._compile_coarse(programs, args, kwargs)
+
+    def _compile_coarse(
+        self,
+        programs: Programs,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        background: bool = False,
+    ) -> None:
+        """Compiles a coarse program, unless the fine one is quickly read.
+
+        The lock of the programs is held.
+        """
+        is_auto = self._tiers_of(programs) == "auto"
+        reads_later = is_auto and self._reads_fine_later(programs)
+        if is_auto and not reads_later:
+            stored = self._compiler.find_stored_fine(programs, args, kwargs)
+            if stored is not None:
+                programs.fine = stored
                 return
-            programs.first_trace, programs.coarse = first, coarse
+        coarse, record, first = self._compiler.compile(
+            programs, "coarse", args, kwargs, background=background
+        )
+        if reads_later and record.from_cache:
+            programs.refine_after = READ_AFTER
+        if programs.is_fine:  # a warm-up was quicker
+            return
+        programs.first_trace, programs.coarse = first, coarse
 
     def _reads_fine_later(self, programs: Programs) -> bool:
         """Whether both tiers are in the cache, and the fine one takes long to read."""
@@ -396,8 +435,7 @@ class TieredFunction:
         if self._is_ready(programs):
             programs.ended_coarse = not programs.is_fine
             return
-        dynamic, named = abstract_arguments(programs.key)
-        args, kwargs = self._static.join(dynamic, named, programs.key.static)
+        args, kwargs = self._abstract(programs)
         with under(programs.key.settings):
             check_under(programs.key.settings)
             if self._tiers_of(programs) == "coarse":
@@ -412,6 +450,11 @@ class TieredFunction:
         programs.fine, programs.first_trace = fine, None
         if not self._keeps_coarse:
             programs.coarse = None
+
+    def _abstract(self, programs: Programs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of a signature, with shapes in place of arrays."""
+        dynamic, named = abstract_arguments(programs.key)
+        return self._static.join(dynamic, named, programs.key.static)
 
     def _maybe_refine(self, programs: Programs) -> None:
         """Has the fine program compiled, once the coarse one ran a few times."""

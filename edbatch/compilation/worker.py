@@ -140,8 +140,16 @@ class Worker:
         self.in_compiler = False
         self._compiler_wait_s = _AT_COMPILER_S
 
-    def submit(self, work: Callable[[], None]) -> Pending:
-        """Puts work at the end of the queue."""
+    def submit(self, work: Callable[[], None], *, is_urgent: bool = False) -> Pending:
+        """Puts work at the end of the queue.
+
+        Args:
+            work: Compiles something.
+            is_urgent: Whether it is put in front instead, since somebody waits for it.
+
+        Returns:
+            Its handle.
+        """
         own = Work(work)
         pending = Pending(1, [own])
         with self._condition:
@@ -151,7 +159,10 @@ class Worker:
             if not self._at_exit:  # after JAX's own, so that it runs before that
                 atexit.register(self._stop)
                 self._at_exit = True
-            self._queue.append(own)
+            if is_urgent:
+                self._queue.appendleft(own)
+            else:
+                self._queue.append(own)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="edbatch-compile", daemon=True

@@ -13,6 +13,7 @@ from edbatch.schedule.interrupt import is_ctrl_c
 from edbatch.schedule.schedule import Schedule
 from edbatch.serving.decisions import WaveDecider
 from edbatch.serving.flight_nodes import flight_nodes
+from edbatch.serving.held_requests import HeldRequests
 from edbatch.serving.new_types import NewTypes
 from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.stats import Counts
@@ -38,6 +39,8 @@ class Generation:
         new_types: How many types of cells requests may bring, or None.
         counts: The server's counts.
         deciders: Decide what the waves of each part run; none for all that is needed.
+        holds: Whether requests that need a larger program are held until it is
+            compiled in the background; else all wait for it.
 
     Attributes:
         runner: The runner.
@@ -51,6 +54,8 @@ class Generation:
         new_types: NewTypes | None,
         counts: Counts,
         deciders: Sequence[WaveDecider] = (),
+        *,
+        holds: bool = True,
     ) -> None:
         self.runner, self._model = runner, model
         self._deciders, self._start_s = deciders, time.perf_counter()
@@ -62,6 +67,8 @@ class Generation:
         )
         self._requests: dict[int, Request] = {}
         self._waiting: list[Request] = []  # for a wave
+        self._held = HeldRequests(runner, self._fail)
+        self._holds = holds
         self._launched: deque[tuple[list[Request], Asked]] = deque()
         self._part_of: dict[int, int] = {}  # of requests, where a policy decides
         self._running: dict[int, float] = {}  # parts whose waves run, since when
@@ -74,6 +81,11 @@ class Generation:
     def requests(self) -> list[Request]:
         """All requests in flight."""
         return list(self._requests.values())
+
+    @property
+    def waits_for_compiler(self) -> bool:
+        """Whether all requests wait for a program that is being compiled."""
+        return len(self._held) == len(self) > 0
 
     def has_values(self) -> bool:
         """Whether the oldest wave has run, so that requests can go on."""
@@ -93,7 +105,7 @@ class Generation:
             lambda: self._start_run(request),
         ):
             self._requests[id(request)] = request
-            self._waiting.append(request)
+            self._let_wait(request)
             self._idle_waits = 0
             if len(self._deciders) > 1 and len(self) >= _TWO_PARTS:
                 second = sum(self._part_of.values())
@@ -101,6 +113,11 @@ class Generation:
             else:
                 self._part_of[id(request)] = 0
         self._tidy_if_idle()
+
+    def _let_wait(self, request: Request) -> None:
+        """Lets a request wait for the next wave, or for a program that knows it."""
+        if not (self._holds and self._held.holds(request)):
+            self._waiting.append(request)
 
     def _tidy_if_idle(self) -> None:
         """Forgets what requests have left that ended without another wave."""
@@ -151,12 +168,17 @@ class Generation:
             may_wait: Whether the policy may decide to wait; else all runs then.
 
         Returns:
-            Whether something was done: False if the policy decided to wait.
+            Whether something was done: False if the policy decided to wait, or all
+            requests wait for a compiler.
 
         Raises:
             PolicyError: The policy decided for something that is not allowed.
             Exception: What the policy raised.
         """
+        if self._held:
+            self._waiting += self._held.take_ready()
+            if not (self._waiting or self._launched) and len(self):
+                return False
         room = (2 if len(self) >= _TWO_PARTS else 1) - len(self._launched)
         if self._deciders:
             return self._launch_decided(arrived, may_wait) or self._end_decided()
@@ -288,7 +310,7 @@ class Generation:
                 elif self._is_dropped(request, time.perf_counter()):
                     continue
                 elif self._go_on(request, partial(runner.resume, run, answers)):
-                    self._waiting.append(request)
+                    self._let_wait(request)
         finally:
             self._waiting += left.values()
         self._tidy_if_idle()
@@ -320,6 +342,8 @@ class Generation:
         """Ends requests that nobody waits for any more, unless they are computed."""
         now = time.perf_counter()
         self._waiting = [r for r in self._waiting if not self._is_dropped(r, now)]
+        for each in self._held.all():
+            self._is_dropped(each, now)
         self._tidy_if_idle()
 
     def _is_dropped(self, request: Request, now: float) -> bool:
@@ -344,6 +368,7 @@ class Generation:
     def _end(self, request: Request) -> None:
         """Frees the rows of a request, and what its instance holds."""
         self._requests.pop(id(request), None)
+        self._held.discard(request)
         self._part_of.pop(id(request), None)
         run = request.run
         if run is None:

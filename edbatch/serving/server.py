@@ -43,6 +43,7 @@ from edbatch.serving.wave_loop import WaveLoop
 from edbatch.waves.programs import as_arrays
 
 _AT_EXIT_S = 5.0  # that the process waits, when it ends, for models in Python
+FOR_INSTANCE = "for instance "  # a note of a warm-up begins so
 _PARTS = 2  # one is in Python while the device computes the other
 
 _threads: "weakref.WeakSet[_Thread]" = weakref.WeakSet()
@@ -181,7 +182,11 @@ class Server:
         rounds = (None, None) if self._policy is None else (None, *2 * [self._policy])
         for policy in rounds:
             own = self._new(
-                self._loop.params, counts=Counts(), policy=policy, new_types=None
+                self._loop.params,
+                counts=Counts(),
+                policy=policy,
+                new_types=None,
+                holds=False,
             )
             requests = [Request(each, k, 0, None) for k, each in enumerate(instances)]
             for first in range(0, len(requests), self._max_in_flight):
@@ -193,7 +198,9 @@ class Server:
                 try:
                     each.future.result(0)
                 except BaseException as error:
-                    error.add_note(f"for instance {k % len(given)} of the sample")
+                    note = f"{FOR_INSTANCE}{k % len(given)} of the sample"
+                    if note not in getattr(error, "__notes__", ()):
+                        error.add_note(note)
                     raise
             self._new_types.count_from(own.runner.tape.types)
             calls = own.runner.execution.calls()
@@ -475,6 +482,7 @@ def _generation(
     counts: Counts,
     policy: ServingPolicy | None,
     new_types: NewTypes | None,
+    holds: bool = True,
 ) -> Generation:
     runner, model = batched.wave_runner(params, rng)
     deciders = [
@@ -482,7 +490,9 @@ def _generation(
         for _ in range(_PARTS)
         if policy is not None
     ]
-    return Generation(runner, model, max_nodes, new_types, counts, deciders)
+    return Generation(
+        runner, model, max_nodes, new_types, counts, deciders, holds=holds
+    )
 
 
 class _Thread(threading.Thread):

@@ -19,6 +19,7 @@ from edbatch.serving.slow_turns import TurnClock, TurnLog
 from edbatch.serving.stats import Counts
 
 _AT_ONCE = 32  # requests that are started at least, so that waves are wide
+_COMPILER_S = 0.005  # between two looks whether a program is compiled
 _FEW = 4  # requests between two looks at the device
 
 
@@ -120,6 +121,8 @@ class WaveLoop:
             queue.changed.wait()
         if not self._joining():
             wait_s = 1e-3 * QUANTUM_MS
+            if all(g.waits_for_compiler for g in self._generations if len(g)):
+                wait_s = _COMPILER_S
             if not self.in_flight:
                 opens = queue.oldest() + 1e-3 * (self._admission.window_ms or 0.0)
                 until = min(opens, queue.deadline)

@@ -41,7 +41,6 @@ class WaveSizes(WithoutLock):
     def __init__(self, types: TypeTable, sizes: Sizes, target: Target) -> None:
         self._types = types
         self._sizes = sizes.on(target)
-        self._widths: dict[int, Widths] = {}
         self._results: dict[Hashable, int] = {}
         self.bucket = Bucket((), {}, target)
         self._proven = self.bucket
@@ -54,7 +53,7 @@ class WaveSizes(WithoutLock):
         runs: Collection[int],
         least: Needs,
     ) -> Bucket:
-        """Returns sizes that hold a wave, the present ones if they do.
+        """Makes the sizes hold a wave.
 
         Args:
             batches: The largest batch of each type that the wave has, in rows.
@@ -63,29 +62,75 @@ class WaveSizes(WithoutLock):
             least: Sizes that the caller has, which are not to shrink.
 
         Returns:
-            The sizes.
+            The sizes; the same as before if they hold it.
         """
         with self.lock:
-            new = {t: rows for t, rows in batches.items() if t not in self._widths}
-            own = self.bucket.sizes
-            asked = [*needs.items(), *least.items()]
-            if not new and all(own.get(name, -1) >= n for name, n in asked):
-                return self.bucket
-            if new:
-                kept = {t: each for t, each in self._widths.items() if t in runs}
-                self._widths = kept | self._choose(new)
-            sizes = dict(own)
-            for name, size in least.items():
-                sizes[name] = max(sizes.get(name, 0), size)
-            for name, size in needs.items():
-                floor = _SMALLEST[name.split()[0]]
-                sizes[name] = max(sizes.get(name, 0), floor, power_of_two(2 * size))
-            loops = order_loops(
-                Loop(t, width) for t, widths in self._widths.items() for width in widths
-            )
-            self._hold_loops(loops, sizes)
-            self.bucket = Bucket(loops, sizes, self.bucket.target)
+            self.bucket = self._plan(batches, needs, runs, least)
             return self.bucket
+
+    def plan(
+        self,
+        batches: Mapping[int, int],
+        needs: Needs,
+        runs: Collection[int],
+        least: Needs,
+    ) -> Bucket:
+        """Returns what `grow` would return; the sizes stay as they are.
+
+        Args:
+            batches: As for `grow`.
+            needs: As for `grow`.
+            runs: As for `grow`.
+            least: As for `grow`.
+
+        Returns:
+            The sizes, to be taken by `adopt` once their program is compiled.
+        """
+        with self.lock:
+            return self._plan(batches, needs, runs, least)
+
+    def adopt(self, bucket: Bucket, instead_of: Bucket) -> bool:
+        """Takes sizes that were planned, unless others have come meanwhile.
+
+        Args:
+            bucket: The sizes.
+            instead_of: Those that there were when these were planned.
+
+        Returns:
+            Whether they are taken.
+        """
+        with self.lock:
+            if self.bucket is instead_of:
+                self.bucket = bucket
+            return self.bucket is bucket
+
+    def _plan(
+        self,
+        batches: Mapping[int, int],
+        needs: Needs,
+        runs: Collection[int],
+        least: Needs,
+    ) -> Bucket:
+        """Returns sizes that hold a wave, the present ones if they do; locked."""
+        own, widths = self.bucket.sizes, _widths_of(self.bucket)
+        new = {t: rows for t, rows in batches.items() if t not in widths}
+        asked = [*needs.items(), *least.items()]
+        if not new and all(own.get(name, -1) >= n for name, n in asked):
+            return self.bucket
+        if new:
+            kept = {t: each for t, each in widths.items() if t in runs}
+            widths = kept | self._choose(new, widths)
+        sizes = dict(own)
+        for name, size in least.items():
+            sizes[name] = max(sizes.get(name, 0), size)
+        for name, size in needs.items():
+            floor = _SMALLEST[name.split()[0]]
+            sizes[name] = max(sizes.get(name, 0), floor, power_of_two(2 * size))
+        loops = order_loops(
+            Loop(t, width) for t, own in widths.items() for width in own
+        )
+        self._hold_loops(loops, sizes)
+        return Bucket(loops, sizes, self.bucket.target)
 
     def have_run(self, bucket: Bucket) -> None:
         """Notes that a program of some sizes has run, so that these may be kept.
@@ -98,7 +143,7 @@ class WaveSizes(WithoutLock):
                 if not _holds(bucket, self._proven):
                     return
                 if self.bucket is self._proven:  # after one that could not run
-                    self._take(bucket)
+                    self.bucket = bucket
             self._proven = bucket
 
     def go_back(self, bucket: Bucket) -> None:
@@ -112,14 +157,7 @@ class WaveSizes(WithoutLock):
         """
         with self.lock:
             if self.bucket is bucket:  # else another thread has grown them since
-                self._take(self._proven)
-
-    def _take(self, bucket: Bucket) -> None:
-        widths: dict[int, list[int]] = {}
-        for loop in bucket.loops:
-            widths.setdefault(loop.type_id, []).append(loop.width)
-        self._widths = {t: tuple(sorted(own)) for t, own in widths.items()}
-        self.bucket = bucket
+                self.bucket = self._proven
 
     def pool_rows(self, kind: int, needed: int, most: int) -> int:
         """Returns how many rows a pool has in a wave.
@@ -169,12 +207,14 @@ class WaveSizes(WithoutLock):
                 self._results[name] = power_of_two(needed)
             return self._results.get(name, 1)
 
-    def _choose(self, batches: Mapping[int, int]) -> dict[int, Widths]:
+    def _choose(
+        self, batches: Mapping[int, int], present: Mapping[int, Widths]
+    ) -> dict[int, Widths]:
         """Chooses widths for batches of any size up to twice the largest one."""
         left = self._sizes.max_loops
         if left is None:
             return dict.fromkeys(batches, self._sizes.widths)
-        left -= sum(len(each) - 1 for each in self._widths.values())
+        left -= sum(len(each) - 1 for each in present.values())
         found = {}
         for t, rows in batches.items():
             size = 1 << np.arange(power_of_two(2 * rows).bit_length(), dtype=np.int64)
@@ -201,6 +241,14 @@ class WaveSizes(WithoutLock):
 def power_of_two(size: int) -> int:
     """Returns the least power of two that is at least a size."""
     return 1 << max(0, size - 1).bit_length()
+
+
+def _widths_of(bucket: Bucket) -> dict[int, Widths]:
+    """Returns the widths of each type that has loops."""
+    widths: dict[int, list[int]] = {}
+    for loop in bucket.loops:
+        widths.setdefault(loop.type_id, []).append(loop.width)
+    return {t: tuple(sorted(own)) for t, own in widths.items()}
 
 
 def _holds(bucket: Bucket, other: Bucket) -> bool:

@@ -6,7 +6,7 @@ or when much waits. What is not needed by the end of its instance, such as a hyp
 that a beam search drops, never runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -54,12 +54,20 @@ class PendingNodes:
         self._front = _NOTHING
         self._behind: list[tuple[RecordedNodes, np.ndarray]] = []  # which of them wait
         self._num_behind = 0
+        self._aside: list[tuple[RecordedNodes, np.ndarray]] = []
+        self._are_in_order = True  # those behind
         self._operand_node: np.ndarray | None = None
         self._in_parts = False  # whether an instance's nodes may stand apart in front
         self._needed: tuple[np.ndarray, GraphStructure] | None = None
 
     def __len__(self) -> int:
+        """Number of nodes, but for those aside."""
         return len(self._front) + self._num_behind
+
+    @property
+    def front(self) -> RecordedNodes:
+        """What is in front."""
+        return self._front
 
     @property
     def nodes(self) -> WaveNodes:
@@ -112,10 +120,46 @@ class PendingNodes:
         kept = np.concatenate([own + begin for (_, own), begin in behind])
         nodes = join_nodes(parts, self._types)
         kept = kept[rows.are_used(nodes.first_value[kept])].astype(np.int32)
+        if not self._are_in_order:
+            # Nodes without outputs have the first value of the next node.
+            has_outputs = self._types.counts[2][nodes.node_type[kept]] > 0
+            kept = kept[np.lexsort((has_outputs, nodes.first_value[kept]))]
+            self._are_in_order = True
         pools = [found.pools for found in parts]
         self._front = select_nodes(nodes, kept, pools, self._types)
         self._behind, self._num_behind = [], 0
         self._in_parts = True
+
+    def set_aside(self, owners: Collection[int]) -> None:
+        """Lets all nodes of some instances stand aside, where no wave looks.
+
+        Args:
+            owners: The numbers of the instances.
+        """
+        numbers = np.array([*owners], np.int32)
+        front, behind = self._front, []
+        is_aside = np.isin(front.nodes.owner, numbers)
+        if is_aside.any():
+            rest = np.flatnonzero(~is_aside).astype(np.int32)
+            self._aside.append((front, np.flatnonzero(is_aside).astype(np.int32)))
+            # Without the external inputs of the others, which need room in a wave.
+            self._front = select_nodes(front.nodes, rest, [front.pools], self._types)
+            self._operand_node = self._needed = None
+        for found, kept in self._behind:
+            is_aside = np.isin(found.nodes.owner[kept], numbers)
+            if is_aside.any():
+                self._aside.append((found, kept[is_aside]))
+                self._num_behind -= int(is_aside.sum())
+            if not is_aside.all():
+                behind.append((found, kept[~is_aside]))
+        self._behind = behind
+
+    def bring_back(self) -> None:
+        """Lets what stands aside wait behind, with the others."""
+        if self._aside:
+            self._behind += self._aside
+            self._num_behind += sum(len(kept) for _, kept in self._aside)
+            self._aside, self._are_in_order = [], False
 
     def _put_front_behind(self) -> None:
         """Lets all nodes in front wait behind."""
@@ -140,6 +184,8 @@ class PendingNodes:
             The nodes, those of an instance together and in the order in which they were
             recorded; ``[m] int32``.
         """
+        if not self._are_in_order:  # those in front may be older than some behind
+            self.merge(rows)
         needed, reads = self._needed_in_front(values, rows)
         if reads:
             self.merge(rows)
@@ -253,7 +299,7 @@ class PendingNodes:
         """
         read = np.zeros(len(rows), np.bool_)
         operands = [self.nodes.operands]
-        for found, kept in self._behind:
+        for found, kept in (*self._behind, *self._aside):
             own = found.nodes
             operands.append(take_slots(kept, own.operand_start, own.operands)[1])
         for each in operands:

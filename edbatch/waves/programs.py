@@ -143,8 +143,8 @@ class WaveProgram(NamedTuple):
         for kind, values in asked.items():
             if len(values) > sizes.get(f"fetch {kind}", -1):
                 return False
-        for kind, pool in pools.items():
-            if len(pool) >= sizes.get(f"pool {kind}", -1):
+        for kind in self.pools:  # other kinds are read by nodes that do not run
+            if kind in pools and len(pools[kind]) >= sizes[f"pool {kind}"]:
                 return False
         return True
 

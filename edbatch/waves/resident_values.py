@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.sharding import Sharding
 
 from edbatch.compilation.tiered_function import TieredFunction
 from edbatch.executor.arenas import Arenas
@@ -39,6 +41,8 @@ class ResidentValues:
         rows: Which row holds which value.
         arenas: The arenas.
         moves: How often rows were moved to make room.
+        sharding: Where arenas are, if the parameters are committed to a device; else
+            the first program would make others of them, and be compiled again.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class ResidentValues:
         self.rows = ValueRows()
         self.arenas: Arenas = {}
         self.moves = 0
+        self.sharding: Sharding | None = None
         self._types, self._move, self._shift = types, move, shift
 
     def make_room(self, needed: Callable[[], Rows], free: Callable[[], None]) -> Rows:
@@ -88,8 +93,20 @@ class ResidentValues:
             self._take_over(same, sizes)
         for kind, size in sizes.items():
             if kind not in self.arenas:
-                aval = self._types.avals[kind]
-                self.arenas[kind] = jnp.zeros((size, *aval.shape), aval.dtype)
+                self.arenas[kind] = self.new_arena(kind, size)
+
+    def new_arena(self, kind: int, size: int) -> Array:
+        """Returns an arena of zeros.
+
+        Args:
+            kind: Its array kind.
+            size: Its rows.
+
+        Returns:
+            The arena, ``[size, ...]``.
+        """
+        aval = self._types.avals[kind]
+        return jnp.zeros((size, *aval.shape), aval.dtype, device=self.sharding)
 
     def _shift_few(
         self, moved: Mapping[int, np.ndarray], sizes: Mapping[int, int]

@@ -9,7 +9,7 @@ to the host.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from edbatch.waves.in_flight import InFlight
 from edbatch.waves.instance_run import InstanceRun
 from edbatch.waves.long_run import free_unreachable
 from edbatch.waves.pending import PendingNodes
+from edbatch.waves.program_maker import NextProgram
 from edbatch.waves.programs import WaveFunctions
 from edbatch.waves.value_rows import ValueRows
 from edbatch.waves.wave_execution import WaveExecution
@@ -71,6 +72,7 @@ class WaveRunner(InFlight):
             state, sizes, functions, options, params, rng, self.counts
         )
         self._policy = options.policy
+        self._aside: set[int] = set()  # numbers of instances
 
     def take(self) -> None:
         """Takes what was recorded off the tape; it is pending then, in front.
@@ -86,7 +88,75 @@ class WaveRunner(InFlight):
             self.clear_tape()
             if self.recorded is not None:
                 self.recorded.append(new)
+        if self._aside:
+            self.pending.set_aside(self._aside)
         self.free_ended(rows)
+
+    def unknown_types(self, run: InstanceRun) -> frozenset[int]:
+        """Returns the types that an instance brings and no program knows.
+
+        Args:
+            run: The instance that has run last.
+
+        Returns:
+            Types for which a program would have to be compiled before the next wave
+            could run what the instance has recorded last.
+        """
+        if not run.parts or run.parts[-1][0] != self.takes:
+            return frozenset()
+        _, first, last, *_ = run.parts[-1]
+        return self.execution.unknown_types(self.tape.node_type[first:last])
+
+    def hold(self, run: InstanceRun) -> None:
+        """Keeps what an instance has recorded out of waves, until `let_go`.
+
+        Args:
+            run: The instance.
+        """
+        self._aside.add(run.number)
+
+    def let_go(self, runs: Iterable[InstanceRun]) -> None:
+        """Lets waves run what instances have recorded.
+
+        Args:
+            runs: Instances, held or not.
+        """
+        gone = self._aside & {run.number for run in runs}
+        if gone:
+            self._aside -= gone
+            self.take()
+            self.pending.bring_back()
+            self.pending.set_aside(self._aside)
+
+    def prepare(
+        self, runs: Sequence[InstanceRun], types: Collection[int]
+    ) -> NextProgram:
+        """Begins to compile a program for a wave of instances that are held.
+
+        Args:
+            runs: The instances, which wait for values.
+            types: Their `unknown_types`.
+
+        Returns:
+            The program, for `WaveExecution.adopt`.
+
+        Raises:
+            EdbatchError: As for `launch`.
+        """
+        aside, self._aside = self._aside, set()
+        try:
+            self.take()
+            self.pending.bring_back()
+            asked, _ = find_asked(runs)
+            values = [value for each in asked.values() for value in each]
+            chosen = self.pending.needed_for(
+                np.array(values, np.int64), self.value_rows
+            )
+            schedule = self.pending.schedule(chosen, self._policy)
+            return self.execution.prepare(schedule, self.pending.front, asked, types)
+        finally:
+            self._aside = aside
+            self.pending.set_aside(aside)
 
     def launch(
         self,
@@ -135,6 +205,7 @@ class WaveRunner(InFlight):
     def tidy(self) -> None:
         """Forgets what instances that have ended have left behind."""
         self.take()
+        self.pending.bring_back()
         self.pending.merge(self.value_rows)
 
     def compute(self, results: Sequence[int]) -> None:

@@ -1,17 +1,15 @@
 """The device's side of waves: arenas, the program that runs on them, and its sizes."""
 
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import partial
-from itertools import product
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
-from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.compilation.jax_settings import settings
 from edbatch.errors import PolicyError
 from edbatch.graph.node_keys import typed_key
 from edbatch.model_state import ModelState
@@ -19,20 +17,24 @@ from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Needs
 from edbatch.stream.wave_sizes import WaveSizes
-from edbatch.waves.encoding import NO_ROOM, cut_batches, rows_needed, write_if_fits
+from edbatch.waves.encoding import NO_ROOM, LoopTables, cut_batches, write_if_fits
 from edbatch.waves.pending import PendingNodes
-from edbatch.waves.programs import (
-    WaveFunctions,
-    WaveProgram,
-    as_arrays,
-    largest_batches,
-    make_program,
-    pad_pools,
+from edbatch.waves.program_maker import (
+    Calls,
+    NextProgram,
+    NextWave,
+    ProgramMaker,
+    needs_of,
+    rows_of,
 )
+from edbatch.waves.programs import WaveFunctions, WaveProgram, pad_pools
 from edbatch.waves.resident_values import ResidentValues, Rows, few_rows
 from edbatch.waves.wave import Wave
+from edbatch.waves.wave_nodes import RecordedNodes
 from edbatch.waves.wave_report import WaveReport
 
+_NONE = np.zeros(0, np.int32)
+_NO_NODES = Schedule(_NONE, np.zeros(1, np.int32), _NONE)
 _SETTLED = 8  # waves after which a program is taken to be large enough
 
 
@@ -78,15 +80,21 @@ class WaveExecution:
     ) -> None:
         self.values = ResidentValues(state.types, functions.move, functions.shift)
         self._state, self._sizes, self._functions = state, sizes, functions
-        self._options, self._counts = options, counts
-        self._params = params
+        self._counts = counts
         self._key = None if rng is None else typed_key(rng)
+        self._maker = ProgramMaker(
+            state, sizes, options, functions, self.values, params, self._key
+        )
         self._program: WaveProgram | None = None
         self._grown_for: WaveProgram | None = None  # of whose sizes arenas are
         self._grown_at = 0  # how many waves there were before
         self._moves_for: WaveProgram | None = None  # for which rows can be moved
         self._wave: Wave | None = None  # the last one
         self._most_chunks = 0  # of any wave
+        self._pools: set[frozenset[tuple[int, int]]] = set()  # rows of those of waves
+        self._passed: set[int] = set()  # types that waves were prepared without
+        self._unknown = np.zeros(0, np.bool_)
+        self._unknown_for: WaveProgram | None = None
         self._ready: Callable[..., Any] | None = None  # a compiled program
         self._ready_for: tuple[Any, ...] = ()
 
@@ -96,7 +104,7 @@ class WaveExecution:
         Raises:
             PlanError: They are traced, or the caller is.
         """
-        self._params = as_arrays(self._params)
+        self._maker.check_params()
 
     def run(
         self,
@@ -140,11 +148,13 @@ class WaveExecution:
         if shape == self._ready_for:
             assert self._ready is not None, "it was found"
             run = self._ready
-        elif (found := self._functions.run.ready(*arguments)) is not None:
-            run, self._ready, self._ready_for = found, found, shape
-            self._sizes.have_run(program.bucket)  # another runner of its model's has
         else:
-            run = partial(self._run_first, program)
+            self._pools.add(frozenset((k, len(p)) for k, p in wave.pools.items()))
+            if (found := self._functions.run.ready(*arguments)) is not None:
+                run, self._ready, self._ready_for = found, found, shape
+                self._sizes.have_run(program.bucket)  # another runner of its model has
+            else:
+                run = partial(self._run_first, program)
         self.values.arenas, values = run(*arguments)
         self._ran(*begun)
         return values
@@ -182,7 +192,86 @@ class WaveExecution:
         arenas = self.values.arenas
         return self._functions.collect(arenas, pools, shape, rows, lengths)
 
-    def calls(self) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
+    def unknown_types(self, node_types: Sequence[int]) -> frozenset[int]:
+        """Returns the types for which a program would have to be compiled.
+
+        Args:
+            node_types: Types of nodes.
+
+        Returns:
+            Those of them that the present program does not know; none where the model
+            has no program at all, so that nothing runs before one is compiled.
+        """
+        if self._program is None:
+            if not self._sizes.bucket.loops:
+                return frozenset()
+            self.check_params()
+            self._grow({}, _NO_NODES)
+        program, count = self._program, len(self._state.types)
+        assert program is not None, "it was made"
+        if self._unknown_for is not program or len(self._unknown) != count:
+            self._unknown_for = program
+            self._unknown = np.ones(count, np.bool_)
+            self._unknown[: program.types] = ~program.tables.known
+        if not self._unknown.any():
+            return frozenset()
+        found = np.unique(np.asarray(node_types, np.int32))
+        return frozenset(found[self._unknown[found]].tolist()) - self._passed
+
+    def prepare(
+        self,
+        schedule: Schedule,
+        front: RecordedNodes,
+        asked: dict[int, list[int]],
+        types: Collection[int],
+    ) -> NextProgram:
+        """Begins to compile a program that holds a wave, beside all so far.
+
+        Nothing changes before `adopt`.
+
+        Args:
+            schedule: What would run.
+            front: The nodes.
+            asked: As for `run`.
+            types: The unknown types for which it is asked. What of them is not in the
+                schedule will not be unknown again.
+
+        Returns:
+            The program.
+        """
+        self._passed |= {*types} - {*schedule.batch_type.tolist()}
+        return self._maker.begin_next(
+            NextWave(
+                schedule,
+                front,
+                asked,
+                self._program,
+                self._most_chunks,
+                tuple(map(dict, self._pools)),
+                dict(self.values.arenas),
+                settings(),
+            )
+        )
+
+    def adopt(self, found: NextProgram) -> bool:
+        """Lets waves run by a program that was compiled meanwhile.
+
+        Args:
+            found: The program.
+
+        Returns:
+            Whether they do: not if others have grown the sizes since it was planned.
+        """
+        program = found.program
+        assert program is not None, "it is compiled"
+        if not self._sizes.adopt(program.bucket, found.instead_of):
+            return False
+        self._program = program
+        self.values.arenas = found.arenas | self.values.arenas
+        self.values.rows.kinds_up_to(len(self._state.types.avals))
+        return True
+
+    def calls(self) -> Calls:
         """Returns the compiled functions that waves like the last one call.
 
         Returns:
@@ -190,32 +279,9 @@ class WaveExecution:
         """
         if self._program is None or self._wave is None:
             return []
-        arenas, functions = self.values.arenas, self._functions
-        packed, key = self._program.packed, self._key
-        waves = [
-            replace(self._wave, shape=shape, pools=pools)
-            for shape in self._program.shapes_up_to(self._most_chunks)
-            for pools in self._pools_of_all_sizes(self._program)
-        ]
-        return [
-            *((functions.run, (packed, arenas, each, key)) for each in waves),
-            *self._moves(),
-        ]
-
-    def _pools_of_all_sizes(self, program: WaveProgram) -> list[dict[int, np.ndarray]]:
-        """Returns pools of all sizes that waves of a program may have; zeros."""
-        types, kinds, own = self._state.types, program.pools, program.bucket.sizes
-        sizes = [self._sizes.pool_sizes(kind, own[f"pool {kind}"]) for kind in kinds]
-        found = []
-        for rows in product(*sizes):
-            avals = map(types.kinds.pool_aval, kinds)
-            found.append(
-                {
-                    kind: np.zeros((size, *aval.shape), aval.dtype)
-                    for kind, size, aval in zip(kinds, rows, avals, strict=True)
-                }
-            )
-        return found
+        arenas = self.values.arenas
+        calls = self._maker.calls(self._program, arenas, self._most_chunks)
+        return [*calls, *self._moves()]
 
     def compile_moves(self) -> None:
         """Has the functions that move rows compiled, in the background.
@@ -232,7 +298,7 @@ class WaveExecution:
             if function.missing(*arguments) is not None:
                 function.warm_up_in_background(*arguments)
 
-    def _moves(self) -> list[tuple[TieredFunction, tuple[Any, ...]]]:
+    def _moves(self) -> Calls:
         """Returns the functions that move rows of the present arenas, and arguments."""
         arenas, functions = self.values.arenas, self._functions
         rows = {kind: np.zeros(len(each), np.int32) for kind, each in arenas.items()}
@@ -300,28 +366,19 @@ class WaveExecution:
         free: Callable[[], None],
     ) -> WaveProgram:
         """Finds a program that holds a wave, and makes room for its values."""
-        program, pools = self._program, pending.pools
+        program = self._program
         if program is None or not program.knows(schedule.batch_type):
             program = self._grow({}, schedule)
         while True:
             tables = program.tables
             chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
-            needs: Needs = {"stream": chunks.length, "steps": chunks.steps}
-            needs |= {f"fetch {kind}": len(each) for kind, each in asked.items()}
-            needs |= {f"pool {kind}": len(each) + 1 for kind, each in pools.items()}
 
-            def needed(program: WaveProgram = program, chunks: Any = chunks) -> Rows:
-                rows = rows_needed(
-                    chunks,
-                    schedule.order,
-                    pending.nodes,
-                    program.tables,
-                    self.values.rows.next_row,
-                )
-                return {kind: n for kind, n in enumerate(rows.tolist()) if n}
+            def needed(tables: LoopTables = tables, chunks: Any = chunks) -> Rows:
+                next_row = self.values.rows.next_row
+                return rows_of(chunks, schedule, pending.front, tables, next_row)
 
             rows = self.values.make_room(needed, free)
-            needs |= {f"arena {kind}": size for kind, size in rows.items()}
+            needs = needs_of(program, chunks, pending.front, asked, rows)
             if program.holds(needs):
                 self.values.grow(program.arenas)
                 self._grown_for, self._grown_at = program, self._counts.waves
@@ -329,19 +386,7 @@ class WaveExecution:
             program = self._grow(needs, schedule)  # perhaps with other loops
 
     def _grow(self, needs: Needs, schedule: Schedule) -> WaveProgram:
-        types = self._state.wave_types
-        assert types is not None, "there are sizes, so there are types"
-        run_as = types.run_as(schedule.batch_type)
-        batches = largest_batches(schedule, run_as[0])
-        least = self._program.bucket.sizes if self._program else {}
-        bucket = self._sizes.grow(batches, needs, set(run_as[0].tolist()), least)
-        try:
-            self._program = make_program(
-                self._state, self._options, bucket, run_as, self._params, self._key
-            )
-        except BaseException:
-            self._sizes.go_back(bucket)
-            raise
+        self._program = self._maker.grow(needs, schedule, self._program)
         self.values.rows.kinds_up_to(len(self._state.types.avals))
         return self._program
 

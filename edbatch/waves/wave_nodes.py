@@ -169,7 +169,7 @@ def select_nodes(
 
     Args:
         nodes: Nodes.
-        kept: Those that are taken, ascending; ``[n] int32``.
+        kept: Those that are taken; ``[n] int32``.
         pools: Their external inputs, whose rows are counted over all of these.
         types: The model's types.
 

@@ -267,3 +267,60 @@ def test_pending_nodes_are_dropped_with_their_instance():
     runner.pending.merge(runner.value_rows)
     assert len(runner.pending) == 0
     assert runner.execution.values.rows.in_use == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("model", [shift_reduce, grow_tree, wander])
+def test_instances_stand_aside_for_some_waves(model, seed, monkeypatch):
+    """What they have recorded runs later, beside what others recorded meanwhile."""
+    monkeypatch.setattr(pending, "_MOST_WAITING", 30)
+    monkeypatch.setattr(pending, "_MOST_PARTS", 3)
+    rng = np.random.default_rng(seed)
+    inputs = sample_words(12, seed) if model is shift_reduce else range(seed, seed + 12)
+    runner, recorded = batched_once(model).wave_runner(PARAMS)
+    number, results, active, aside = {}, {}, [], []
+
+    def note(run):
+        if run.ended:
+            run.asked = returned_handles(run)
+        held = rng.random() < 0.4
+        if held:
+            runner.hold(run)
+        (aside if held else active).append(run)
+
+    inputs = list(inputs)
+    while len(results) < 12:
+        for k in range(len(number), min(12, len(number) + int(rng.integers(4)))):
+            run = runner.start(k, partial(recorded, inputs[k]))
+            number[id(run)] = k, run
+            note(run)
+        gone = [run for run in aside if rng.random() < 0.3 or not active]
+        if rng.random() < 0.5:
+            runner.take()  # those that come back have stood among those in front
+        runner.let_go(gone)
+        aside = [run for run in aside if run not in gone]
+        active += gone
+        chosen = [run for run in active if rng.random() < 0.7]
+        active = [run for run in active if run not in chosen]
+        for run, answers in list(runner.answers(runner.launch(chosen))):
+            if run.ended:
+                leaves, tree = jax.tree.flatten(run.result)
+                assert len(leaves) == len(answers) or model is shift_reduce
+                found = iter(answers)
+                results[number[id(run)][0]] = tree.unflatten(
+                    next(found) if type(leaf).__name__ == "Handle" else leaf
+                    for leaf in leaves
+                )
+                runner.release(run)
+            else:
+                runner.resume(run, answers)
+                note(run)
+    for k, found in results.items():
+        with jitted_cells():
+            expected = model(PARAMS, inputs[k])
+        for leaf, other in zip(
+            jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
+        ):
+            np.testing.assert_allclose(leaf, other, rtol=2e-5, atol=2e-5)
+    runner.tidy()
+    assert not len(runner.pending) and not runner.pending._aside

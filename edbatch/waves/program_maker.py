@@ -1,0 +1,318 @@
+"""Makes the programs of waves: those that are needed now, and those of the next ones.
+
+A program that is needed now is compiled when it runs first, and all wait for it. One
+that other instances will need can be compiled in the background, while waves run by the
+present one: its sizes are planned, and taken only once it is there.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from edbatch.compilation.jax_settings import check_under, under
+from edbatch.compilation.tiered_function import TieredFunction
+from edbatch.compilation.worker import WORKER, Pending
+from edbatch.executor.arenas import Arenas
+from edbatch.model_state import ModelState
+from edbatch.options import Options
+from edbatch.schedule.schedule import Schedule
+from edbatch.stream.buckets import Bucket, Needs
+from edbatch.stream.wave_sizes import WaveSizes
+from edbatch.waves.encoding import LoopTables, WaveChunks, cut_batches, rows_needed
+from edbatch.waves.programs import (
+    WaveFunctions,
+    WaveProgram,
+    as_arrays,
+    largest_batches,
+    make_program,
+)
+from edbatch.waves.resident_values import ResidentValues, Rows
+from edbatch.waves.wave import Wave
+from edbatch.waves.wave_nodes import RecordedNodes
+
+PoolRows = tuple[int, ...]  # rows of each pool of a program
+Calls = list[tuple[TieredFunction, tuple[Any, ...]]]
+
+
+class NextWave(NamedTuple):
+    """A wave that no program holds, and what there is beside it.
+
+    Attributes:
+        schedule: What would run.
+        front: The nodes.
+        asked: By array kind, the values that are to come back.
+        present: The program that waves run by meanwhile, or None.
+        chunks: The most chunks of any wave so far.
+        pools: The array kinds and rows of the pools of waves so far.
+        arenas: The arenas, whose data may be gone.
+        settings: The settings of JAX that it would run under.
+    """
+
+    schedule: Schedule
+    front: RecordedNodes
+    asked: dict[int, list[int]]
+    present: WaveProgram | None
+    chunks: int
+    pools: tuple[Rows, ...]
+    arenas: Arenas
+    settings: tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class NextProgram:
+    """A program that is compiled while waves run by another one.
+
+    Attributes:
+        instead_of: The sizes that there were when its own were planned.
+        compiling: Whether it is compiled, or why it is not.
+        program: The program, once it is.
+        arenas: New arenas that it needs, by array kind.
+    """
+
+    instead_of: Bucket
+    compiling: Pending = field(default_factory=lambda: Pending(0))
+    program: WaveProgram | None = None
+    arenas: Arenas = field(default_factory=dict)
+
+
+class ProgramMaker:
+    """Makes programs of waves for some parameters.
+
+    Args:
+        state: The state of the model.
+        sizes: The sizes of its programs.
+        options: What compilation goes by.
+        functions: The model's compiled functions.
+        values: The arenas.
+        params: The parameters, arrays of JAX or NumPy.
+        key: The key that the keys of nodes are derived from, or None.
+
+    Attributes:
+        sizes: The sizes of the model's programs.
+    """
+
+    def __init__(
+        self,
+        state: ModelState,
+        sizes: WaveSizes,
+        options: Options,
+        functions: WaveFunctions,
+        values: ResidentValues,
+        params: Any,
+        key: Any,
+    ) -> None:
+        self.sizes = sizes
+        self._state, self._options, self._functions = state, options, functions
+        self._values, self._params, self._key = values, params, key
+
+    def check_params(self) -> None:
+        """Makes the parameters arrays of JAX, before the first program.
+
+        Raises:
+            PlanError: They are traced, or the caller is.
+        """
+        self._params = as_arrays(self._params)
+        for leaf in jax.tree.leaves(self._params):
+            if leaf.committed and isinstance(leaf.sharding, SingleDeviceSharding):
+                self._values.sharding = leaf.sharding
+
+    def grow(
+        self, needs: Needs, schedule: Schedule, least: WaveProgram | None
+    ) -> WaveProgram:
+        """Makes a program for a wave that runs now.
+
+        Args:
+            needs: Size of each dimension that it needs.
+            schedule: What runs.
+            least: A program that it is no smaller than, or None.
+
+        Returns:
+            A program that knows the wave's types and has these sizes.
+        """
+        return self._make(self.sizes.grow, needs, schedule, least)
+
+    def begin_next(self, wave: NextWave) -> NextProgram:
+        """Begins to compile a program that holds a wave, beside all so far.
+
+        Args:
+            wave: The wave.
+
+        Returns:
+            The program; the sizes stay as they are.
+        """
+        found = NextProgram(self.sizes.bucket)
+        found.compiling = WORKER.submit(
+            partial(self._make_next, found, wave), is_urgent=True
+        )
+        return found
+
+    def _make_next(self, found: NextProgram, wave: NextWave) -> None:
+        with under(wave.settings):
+            check_under(wave.settings)
+            program, chunks = self._next(wave)
+            new = {k: n for k, n in program.arenas.items() if k not in wave.arenas}
+            found.arenas = {k: self._values.new_arena(k, n) for k, n in new.items()}
+            arenas = {**wave.arenas, **found.arenas}
+            for function, arguments in self._calls_of(program, wave, arenas, chunks):
+                function.begin(*arguments)
+            found.program = program
+
+    def _next(self, wave: NextWave) -> tuple[WaveProgram, int]:
+        """Makes a program that has room for a wave, in arenas without other values."""
+        program, needs, schedule = wave.present, Needs(), wave.schedule
+        while True:
+            program = self._make(self.sizes.plan, needs, schedule, program)
+            tables = program.tables
+            chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
+            empty = np.ones(len(self._state.types.avals), np.int64)
+            rows = rows_of(chunks, schedule, wave.front, tables, empty)
+            needs = needs_of(program, chunks, wave.front, wave.asked, rows)
+            if program.holds(needs):
+                return program, len(chunks.loop)
+
+    def _calls_of(
+        self, program: WaveProgram, wave: NextWave, arenas: Arenas, chunks: int
+    ) -> Calls:
+        """Returns what waves will call, of the sizes so far and of this one's."""
+        own = {kind: len(each) + 1 for kind, each in wave.front.pools.items()}
+        pools = {self._pool_rows(program, rows) for rows in (own, *wave.pools)}
+        abstract, moves = {}, False
+        for kind, rows in program.arenas.items():
+            present = arenas[kind]
+            if len(present) < rows:
+                moves = True
+            abstract[kind] = jax.ShapeDtypeStruct(
+                (rows, *present.shape[1:]),
+                present.dtype,
+                sharding=present.sharding if present.committed else None,
+            )
+        calls = self.calls(program, abstract, max(wave.chunks, chunks), pools)
+        if moves:
+            taken = {k: np.zeros(program.arenas[k], np.int32) for k in wave.arenas}
+            calls.append((self._functions.move, (wave.arenas, taken)))
+        return calls
+
+    def _pool_rows(self, program: WaveProgram, needed: Rows) -> PoolRows:
+        """Returns the rows of a program's pools in waves that need some."""
+        own = program.bucket.sizes
+        return tuple(
+            self.sizes.pool_rows(kind, needed.get(kind, 1), own[f"pool {kind}"])
+            for kind in program.pools
+        )
+
+    def _make(
+        self,
+        sizes_for: Callable[..., Bucket],
+        needs: Needs,
+        schedule: Schedule,
+        least: WaveProgram | None,
+    ) -> WaveProgram:
+        types = self._state.wave_types
+        assert types is not None, "there are sizes, so there are types"
+        run_as = types.run_as(schedule.batch_type)
+        batches = largest_batches(schedule, run_as[0])
+        own = least.bucket.sizes if least else {}
+        bucket = sizes_for(batches, needs, set(run_as[0].tolist()), own)
+        try:
+            return make_program(
+                self._state, self._options, bucket, run_as, self._params, self._key
+            )
+        except BaseException:
+            self.sizes.go_back(bucket)
+            raise
+
+    def calls(
+        self,
+        program: WaveProgram,
+        arenas: Any,
+        chunks: int,
+        pools: Iterable[PoolRows] | None = None,
+    ) -> Calls:
+        """Returns the calls of a program, to be compiled ahead.
+
+        Args:
+            program: The program.
+            arenas: Its arenas, with or without data.
+            chunks: The most chunks of a wave.
+            pools: The rows that its pools may have; None for all numbers of them.
+
+        Returns:
+            The function and its arguments.
+        """
+        if pools is None:
+            own = program.bucket.sizes
+            sizes = [self.sizes.pool_sizes(k, own[f"pool {k}"]) for k in program.pools]
+            pools = product(*sizes)
+        found: Calls = []
+        for shape, rows in product(program.shapes_up_to(chunks), pools):
+            integers = jax.ShapeDtypeStruct((shape.size,), np.int32)
+            wave = Wave(shape, integers, self._empty_pools(program, rows))
+            arguments = program.packed, arenas, wave, self._key
+            found.append((self._functions.run, arguments))
+        return found
+
+    def _empty_pools(
+        self, program: WaveProgram, rows: PoolRows
+    ) -> dict[int, jax.ShapeDtypeStruct]:
+        """Returns pools without data, of so many rows each."""
+        found = {}
+        for kind, count in zip(program.pools, rows, strict=True):
+            aval = self._state.types.kinds.pool_aval(kind)
+            found[kind] = jax.ShapeDtypeStruct((count, *aval.shape), aval.dtype)
+        return found
+
+
+def rows_of(
+    chunks: WaveChunks,
+    schedule: Schedule,
+    front: RecordedNodes,
+    tables: LoopTables,
+    next_row: np.ndarray,
+) -> Rows:
+    """Returns the rows that arenas need for a wave.
+
+    Args:
+        chunks: Its chunks.
+        schedule: What runs.
+        front: The nodes.
+        tables: The program's tables.
+        next_row: Next free row by array kind; ``[K] int64``.
+
+    Returns:
+        Rows by array kind, of those that it writes; see `rows_needed`.
+    """
+    rows = rows_needed(chunks, schedule.order, front.nodes, tables, next_row)
+    return {kind: n for kind, n in enumerate(rows.tolist()) if n}
+
+
+def needs_of(
+    program: WaveProgram,
+    chunks: WaveChunks,
+    front: RecordedNodes,
+    asked: dict[int, list[int]],
+    rows: Rows,
+) -> Needs:
+    """Returns the sizes that a program needs for a wave.
+
+    Args:
+        program: The program, which knows the wave's types.
+        chunks: Its chunks.
+        front: The nodes.
+        asked: By array kind, the values that are to come back.
+        rows: Rows of arenas by array kind.
+
+    Returns:
+        Size of each dimension.
+    """
+    needs: Needs = {"stream": chunks.length, "steps": chunks.steps}
+    needs |= {f"fetch {kind}": len(each) for kind, each in asked.items()}
+    # Other kinds are read by nodes that do not run.
+    pools = {kind: front.pools.get(kind, ()) for kind in program.pools}
+    needs |= {f"pool {kind}": len(each) + 1 for kind, each in pools.items()}
+    return needs | {f"arena {kind}": size for kind, size in rows.items()}

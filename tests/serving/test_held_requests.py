@@ -1,0 +1,372 @@
+"""Requests that bring new types wait for a compiler, and the others do not."""
+
+import functools
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from asking_models import grow_tree, make_params, sample_words, shift_reduce
+from compared_answers import assert_same
+from jax.extend.core import Primitive
+from jax.interpreters import batching
+
+import edbatch as eb
+from edbatch.compilation.worker import WORKER
+from edbatch.errors import DeadlineError, ServerClosedError
+from edbatch.graph.context import jitted_cells
+from edbatch.policies.serving import ServingHeuristic
+from edbatch.policies.serving.choices import READY
+from edbatch.serving import generation
+from edbatch.stream import wave_sizes
+from edbatch.waves import pending
+
+PARAMS = jnp.float32(2)
+
+
+@pytest.fixture(autouse=True)
+def coarse():
+    with eb.use_tiers("coarse"):
+        yield
+
+
+@pytest.fixture
+def compiler():
+    """Holds the background thread where it is, until it is told to go on."""
+    go_on, is_there = threading.Event(), threading.Event()
+
+    def hold():
+        is_there.set()
+        assert go_on.wait(60)
+
+    held = WORKER.submit(hold)
+    assert is_there.wait(60)
+    yield go_on
+    go_on.set()
+    held.wait()
+
+
+@eb.cell
+def scale(params, x):
+    return jnp.cumsum(params * x)
+
+
+def model(params, x):
+    return scale(params, np.asarray(x, np.float32))
+
+
+def asking(params, x):
+    """Looks at what it computed, and calls the cell with a new shape once."""
+    state = model(params, [1.0])
+    for _ in range(3):
+        state = scale(params, np.asarray(eb.value(state)) / 2)
+    return state, model(params, x)
+
+
+def check(future, length):
+    found = future.result(60)
+    np.testing.assert_allclose(np.ravel(found), 2.0 * np.arange(1, length + 1))
+
+
+def ones(length):
+    return [1.0] * length
+
+
+def waves():
+    """Programs of waves so far, and how many of them somebody waited for."""
+    found = [each for each in eb.compile_report() if each.function.endswith("(waves)")]
+    return len(found), sum(not each.background for each in found)
+
+
+def test_others_are_answered_meanwhile(compiler):
+    with eb.Server(eb.batch(model), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        before = waves()
+        new = {n: server.submit_nowait(ones(n)) for n in (2, 3)}
+        for _ in range(50):
+            check(server.submit_nowait(ones(1)), 1)
+        late = {n: server.submit_nowait(ones(n)) for n in (4, 5, 2, 6)}
+        for _ in range(5):
+            check(server.submit_nowait(ones(1)), 1)
+        assert not any(each.done() for each in (*new.values(), *late.values()))
+        assert waves() == before
+        assert server.stats().in_flight == 6
+        compiler.set()
+        for n, each in (*new.items(), *late.items()):
+            check(each, n)
+        # Those that came first, and together all that came meanwhile.
+        assert waves() in ((before[0] + 2, before[1]), (before[0] + 1, before[1]))
+        for n in range(1, 7):
+            check(server.submit_nowait(ones(n)), n)
+        assert waves()[0] <= before[0] + 2
+
+
+def test_a_wave_by_the_new_program_holds_what_waves_before_held():
+    """Nothing is compiled for the usual requests after the program was swapped."""
+    with eb.Server(eb.batch(model), PARAMS) as server:
+        for _ in range(3):
+            for each in server.submit_many([ones(1)] * 40):
+                check(each, 1)
+        before = waves()
+        check(server.submit_nowait(ones(2)), 2)
+        assert waves() == (before[0] + 1, before[1])
+        for _ in range(3):
+            for each in server.submit_many([ones(1)] * 40):
+                check(each, 1)
+        assert waves() == (before[0] + 1, before[1])
+
+
+@pytest.mark.parametrize("tiers", ["fine", "auto"])
+def test_other_tiers(tiers, quick_compiles):
+    with eb.use_tiers(tiers), eb.Server(eb.batch(model), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        before = waves()
+        for n in (2, 3):
+            check(server.submit_nowait(ones(n)), n)
+        assert waves()[1] == before[1]
+        assert eb.wait_for_compilations(60)
+
+
+def test_new_types_between_two_values(compiler):
+    with eb.Server(eb.batch(asking), PARAMS) as server:
+        first = server.submit_nowait(ones(1)).result(60)
+        new = [server.submit_nowait(ones(n)) for n in (2, 3)]
+        for _ in range(10):
+            assert_same(server.submit_nowait(ones(1)).result(60), first)
+        assert not any(each.done() for each in new)
+        compiler.set()
+        for n, each in enumerate(new, start=2):
+            state, last = each.result(60)
+            np.testing.assert_allclose(state, first[0])
+            np.testing.assert_allclose(last, 2.0 * np.arange(1, n + 1))
+
+
+never_lowered = Primitive("never_lowered_when_held")
+never_lowered.def_abstract_eval(lambda x: x)
+batching.primitive_batchers[never_lowered] = lambda args, dims: (
+    never_lowered.bind(*args),
+    dims[0],
+)
+
+
+@eb.cell
+def uncompiled(params, x):
+    return never_lowered.bind(x) * params
+
+
+def some_uncompiled(params, x):
+    if len(x) % 2 == 0:
+        return uncompiled(params, np.asarray(x, np.float32))
+    return model(params, x)
+
+
+def test_those_that_cannot_be_compiled_fail_alone(compiler):
+    with eb.Server(eb.batch(some_uncompiled), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        good = {n: server.submit_nowait(ones(n)) for n in (3, 5)}
+        bad = [server.submit_nowait(ones(n)) for n in (2, 4, 2)]
+        check(server.submit_nowait(ones(1)), 1)
+        compiler.set()
+        for n, each in good.items():
+            check(each, n)
+        for each in bad:
+            with pytest.raises(NotImplementedError, match="never_lowered"):
+                each.result(60)
+        errors = {id(each.exception()) for each in bad}
+        assert len(errors) == 3
+        for n in (1, 3, 5, 7):
+            check(server.submit_nowait(ones(n)), n)
+        assert server.stats().failed == 3
+
+
+def test_a_stance_that_forbids_to_compile():
+    with eb.Server(eb.batch(model), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        with eb.set_stance("fail_on_compile"):
+            new = server.submit_nowait(ones(2))
+            check(server.submit_nowait(ones(1)), 1)
+            with pytest.raises(eb.CompilationError, match="forbids it"):
+                new.result(60)
+        check(server.submit_nowait(ones(2)), 2)
+
+
+def test_cancelled_late_and_drained(compiler):
+    with eb.Server(eb.batch(model), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        late = server.submit_nowait(ones(2), deadline_ms=50)
+        cancelled, kept = (server.submit_nowait(ones(n)) for n in (3, 4))
+        assert cancelled.cancel()
+        with pytest.raises(DeadlineError):
+            late.result(60)
+        check(server.submit_nowait(ones(1)), 1)
+        assert not server.drain(0.2) and not kept.done()
+        compiler.set()
+        assert server.drain(60)
+        check(kept, 4)
+        stats = server.stats()
+        assert (stats.expired, stats.cancelled, stats.in_flight) == (1, 1, 0)
+
+
+def test_closed(compiler):
+    server = eb.Server(eb.batch(model), PARAMS)
+    check(server.submit_nowait(ones(1)), 1)
+    held = server.submit_nowait(ones(2))
+    check(server.submit_nowait(ones(1)), 1)
+    assert server.close(60)
+    with pytest.raises(ServerClosedError):
+        held.result(0)
+
+
+def test_swapped_parameters(compiler):
+    with eb.Server(eb.batch(model), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        held = server.submit_nowait(ones(3))
+        check(server.submit_nowait(ones(1)), 1)
+        before = waves()
+        server.swap_params(PARAMS / 2)
+        for _ in range(3):
+            assert server.submit_nowait(ones(1)).result(60) == 1
+        other = server.submit_nowait(ones(3))
+        assert server.submit_nowait(ones(1)).result(60) == 1
+        assert waves() == before and not held.done() and not other.done()
+        compiler.set()
+        check(held, 3)  # by the parameters that it was started with
+        np.testing.assert_allclose(other.result(60), [1, 2, 3])
+        assert waves()[1] == before[1]
+
+
+def test_sizes_that_have_grown_meanwhile(compiler, monkeypatch):
+    """What was planned for smaller sizes is planned again."""
+    smallest = dict(wave_sizes._SMALLEST, fetch=1, stream=16, pool=8)
+    monkeypatch.setattr(wave_sizes, "_SMALLEST", smallest)
+    with eb.Server(eb.batch(model), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        held = server.submit_nowait(ones(2))
+        before = waves()
+        while waves()[1] == before[1]:
+            for each in server.submit_many([ones(1)] * 40):
+                check(each, 1)
+        assert not held.done()
+        compiler.set()
+        check(held, 2)
+        before = waves()
+        for _ in range(3):
+            for each in server.submit_many([ones(1)] * 40 + [ones(2)]):
+                each.result(60)
+        assert waves()[1] == before[1]
+
+
+def test_what_is_held_does_not_run_where_much_waits(compiler, monkeypatch):
+    monkeypatch.setattr(pending, "_MOST_WAITING", 2)
+    monkeypatch.setattr(pending, "_MOST_PARTS", 2)
+
+    def many(params, x):
+        """Of what it records for a value, more than a few nodes are not needed."""
+        kept = [model(params, [1.0]) for _ in range(8)]
+        found = model(params, x)
+        for k in range(4):
+            eb.value(kept[k])
+        return found, kept[5:]
+
+    with eb.Server(eb.batch(many), PARAMS) as server:
+        first = server.submit_nowait(ones(1)).result(60)
+        held = {n: server.submit_nowait(ones(n)) for n in (2, 3)}
+        before = waves()
+        for _ in range(10):
+            futures = server.submit_many([ones(1)] * 3)
+            assert_same([each.result(60) for each in futures], [first] * 3)
+        assert waves() == before and not any(each.done() for each in held.values())
+        compiler.set()
+        for n, each in held.items():
+            found, rest = each.result(60)
+            np.testing.assert_allclose(found, 2.0 * np.arange(1, n + 1))
+            assert_same(rest, first[1])
+
+
+def test_unneeded_types_are_looked_at_once():
+    def lazy(params, x):
+        model(params, x)  # which nobody needs
+        return model(params, [1.0])
+
+    with eb.Server(eb.batch(lazy), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        before = waves()
+        for n in (2, 3, 2, 3):
+            check(server.submit_nowait(ones(n)), 1)
+        assert waves() == before
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_serving_policy_decides_beside(compiler, monkeypatch, parts):
+    monkeypatch.setattr(generation, "_TWO_PARTS", 2 if parts == 2 else 1000)
+    policy = ServingHeuristic("cells", READY, max_rows=2)
+    with eb.Server(eb.batch(asking), PARAMS, policy=policy) as server:
+        first = server.submit_nowait(ones(1)).result(60)
+        new = [server.submit_nowait(ones(n)) for n in (2, 3)]
+        for _ in range(5):
+            futures = server.submit_many([ones(1)] * 3)
+            assert_same([each.result(60) for each in futures], [first] * 3)
+        assert not any(each.done() for each in new)
+        compiler.set()
+        for n, each in enumerate(new, start=2):
+            np.testing.assert_allclose(each.result(60)[1], 2.0 * np.arange(1, n + 1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("own", [grow_tree, shift_reduce])
+def test_random_requests_whose_types_come_one_after_the_other(own, seed):
+    """As unbatched; each request calls a cell of a random shape, at some time."""
+    rng = np.random.default_rng(seed)
+    params = make_params()
+
+    def both(params, instance):
+        length, early, words = instance
+        first = other(params, length) if early else None
+        found = own(params, words)
+        return found, first if early else other(params, length)
+
+    @eb.cell
+    def shifted(params, x):
+        return jnp.cumsum(x) + jax.tree.leaves(params)[0].sum()
+
+    def other(params, length):
+        return shifted(params, np.arange(length, dtype=np.float32))
+
+    inputs = sample_words(24, seed) if own is shift_reduce else range(24)
+    instances = [
+        (int(rng.integers(1, 6)), bool(rng.random() < 0.5), each) for each in inputs
+    ]
+    with eb.Server(eb.batch(both), params) as server:
+        futures = []
+        for each in instances:
+            futures.append(server.submit_nowait(each))
+            if rng.random() < 0.3:
+                time.sleep(0.02)
+        for instance, each in zip(instances, futures, strict=True):
+            with jitted_cells():
+                assert_same(each.result(120), both(params, instance))
+
+
+def test_parameters_on_a_device_compile_once():
+    """The first program makes no other arrays of the arenas than those it got."""
+    params = jax.device_put(PARAMS, jax.devices()[0])
+    with eb.Server(eb.batch(model), params) as server:
+        before = waves()
+        for n in (1, 1, 2, 2, 1):
+            check(server.submit_nowait(ones(n)), n)
+        assert waves() == (before[0] + 2, before[1] + 1)
+
+
+def test_nothing_is_kept_of_requests_that_were_held():
+    with eb.Server(eb.batch(functools.partial(asking)), PARAMS) as server:
+        for n in (1, 2, 3):
+            server.submit_nowait(ones(n)).result(60)
+        loop = server._loop
+        [own] = loop._generations
+        until = time.perf_counter() + 60
+        while own.runner.pending and time.perf_counter() < until:
+            time.sleep(0.01)
+        assert not own._held and not own.runner.pending._aside
+        assert not own.runner._aside
