@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 EXIT_INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
 _COMMANDS = ("edbatch", "train-policy")
@@ -59,30 +60,53 @@ def ends_at_ctrl_c() -> bool:
     return signal.getsignal(signal.SIGINT) is _end
 
 
+class _Ignored:
+    """A handler of Ctrl-C where it is ignored, which lets what is taken for it act.
+
+    Attributes:
+        is_ignored: Whether what comes is Ctrl-C itself.
+    """
+
+    is_ignored = True
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Ends the command, or unwinds the program, unless it is ignored."""
+        if not self.is_ignored:
+            if is_command():
+                _end(number, frame)
+            signal.default_int_handler(number, frame)
+
+
 @contextmanager
 def kill_as_ctrl_c() -> Iterator[None]:
     """Takes SIGTERM and SIGHUP for Ctrl-C, as long as it is open.
 
     Whatever ends jobs sends the one, a terminal that is closed the other, to which
     nothing is then written any more. Those that are ignored remain so, as below
-    `nohup`; and all remain as they are where Ctrl-C is ignored.
+    `nohup`. So does Ctrl-C itself, which shells ignore for what a script starts with
+    ``&``: whatever ends jobs ends that all the same.
     """
-    before = {}
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        terminals = [each for each in (1, 2) if os.isatty(each)]
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {}
+    ignored = _Ignored()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, ignored)
+    terminals = [each for each in (1, 2) if os.isatty(each)]
 
-        def as_ctrl_c(number: int, frame: FrameType | None) -> None:
-            if number != signal.SIGTERM:
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                for each in terminals:
-                    os.dup2(nowhere, each)
-                os.close(nowhere)
-            signal.raise_signal(signal.SIGINT)
+    def as_ctrl_c(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGTERM:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for each in terminals:
+                os.dup2(nowhere, each)
+            os.close(nowhere)
+        ignored.is_ignored = False
+        signal.raise_signal(signal.SIGINT)
 
-        for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):
-            if signal.getsignal(number) == signal.SIG_DFL:
-                before[number] = signal.signal(number, as_ctrl_c)
+    for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            before[number] = signal.signal(number, as_ctrl_c)
     _TAKEN.update(before)
     try:
         yield

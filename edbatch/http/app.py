@@ -18,6 +18,7 @@ from edbatch.errors import EdbatchError
 from edbatch.http.contract import Contract
 from edbatch.http.daemon_thread import in_daemon_thread
 from edbatch.http.endpoints import Endpoints
+from edbatch.http.lifecycle import Phase
 from edbatch.http.limits import Limits
 from edbatch.http.refusal import Refusal
 from edbatch.http.request_log import LOG, RequestLog, say
@@ -91,22 +92,30 @@ class _Background:
 
     def __init__(self, endpoints: Endpoints, sample: Sequence[Any]) -> None:
         self._endpoints, self._sample = endpoints, sample
-        self._tasks: list[asyncio.Task[None]] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> None:
-        """Starts it, in the running event loop, unless it was started before."""
-        if self._tasks is None:
-            self._tasks = [
-                asyncio.create_task(_warm_up(self._endpoints, self._sample)),
-                asyncio.create_task(_tick(self._endpoints)),
-            ]
+        """Starts it, in the running event loop, unless it was started there before.
+
+        What an event loop that has ended did not finish begins anew in another one.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        self._loop = loop
+        self._tasks = [loop.create_task(_tick(self._endpoints))]
+        if self._endpoints.lifecycle.phase is Phase.WARMING_UP:
+            task = loop.create_task(_warm_up(self._endpoints, self._sample))
+            self._tasks.append(task)
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Runs it while the application runs."""
+        self._loop = None  # it may start again, in the same loop
         self.begin()
         yield
-        for each in self._tasks or ():
+        for each in self._tasks:
             each.cancel()
 
 

@@ -31,9 +31,22 @@ class InputError(Exception):
 
     def __init__(self, error: BaseException) -> None:
         told = first_line(error, with_type=True)
-        super().__init__(f"the model does not take this input: {told}")
         place = raising_line(error)
-        self.described = f"{told} ({place})" if place else told
+        self._tell(told, f"{told} ({place})" if place else told)
+
+    def _tell(self, told: str, described: str) -> None:
+        super().__init__(f"the model does not take this input: {told}")
+        self._told, self.described = told, described
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies what it tells; its traceback, and the exception, are of here."""
+        return _told_again, (self._told, self.described)
+
+
+def _told_again(told: str, described: str) -> InputError:
+    found = InputError.__new__(InputError)
+    found._tell(told, described)
+    return found
 
 
 def first_line(error: BaseException, *, with_type: bool = False) -> str:

@@ -125,9 +125,10 @@ class RequestLog:
             raise
         finally:
             path = str(scope["path"])
+            own = path.removeprefix(scope.get("root_path", ""))  # where it is mounted
             say(
                 "request",
-                logging.DEBUG if path in _ROUTINE else logging.INFO,
+                logging.DEBUG if own in _ROUTINE else logging.INFO,
                 id=number,
                 method=scope["method"][:20],
                 path=path[:_LONGEST_PATH],

@@ -36,6 +36,8 @@ class _Deferral:
         self.holds = 0  # blocks that hold back the second, too
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        if getattr(self.before, "is_ignored", False):
+            return
         if self.pressed and self.holds:
             self.pressed_again = True
         elif self.pressed:

@@ -275,11 +275,16 @@ def test_a_terminal_that_is_closed_leaves_the_policy(
 
 
 def test_a_training_ends_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
+    """As of a script that starts it with ``&``, and waits."""
     with inheriting(signal.SIGINT, signal.SIG_IGN):
         running = Running(tmp_path, *ENDLESS, *OUT)
     running.wait_for((tmp_path / "a.json.checkpoint").exists)
+    running.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.process.wait(0.5)
     running.process.send_signal(signal.SIGTERM)
-    assert running.ended()[0] == -signal.SIGTERM
+    assert running.ended()[0] == 130
+    assert eb.load_policy(tmp_path / "a.json").name == "fsm-sort"
 
 
 def test_a_terminal_that_is_closed_ends_a_training_before_it_begins(
