@@ -96,7 +96,8 @@ def check_row_optimizer(
             "an optimizer is applied to the rows of a table that a step looks up, but"
             " this one adds up gradients of several steps (optax.MultiSteps,"
             " apply_every), and rows that were looked up in an earlier step would never"
-            " be updated; use larger minibatches, or the dense gradient"
+            " be updated; use larger minibatches, or the dense gradient; and"
+            " optax.MultiSteps of one step by itself, outside of a chain"
         )
     if not verdict.takes_rows or any(_finds_its_step(each) for each in parts):
         raise PlanError(

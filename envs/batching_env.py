@@ -92,7 +92,7 @@ class BatchingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         check_number(PlanError, "alpha of an environment", alpha, 0)
         if max_invalid_actions is not None:
             limit = "max_invalid_actions of an environment"
-            check_number(PlanError, limit, max_invalid_actions, whole=True)
+            check_number(PlanError, limit, max_invalid_actions, 0, whole=True)
         if sampler is not None and not callable(sampler):
             raise PlanError(
                 "a sampler of an environment is a function of a random generator but"

@@ -105,7 +105,7 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         check_number(PlanError, "invalid_reward of an environment", invalid_reward)
         if max_invalid_actions is not None:
             limit = "max_invalid_actions of an environment"
-            check_number(PlanError, limit, max_invalid_actions, whole=True)
+            check_number(PlanError, limit, max_invalid_actions, 0, whole=True)
         if reward not in _REWARDS or (reward == "deadline" and deadline_ms is None):
             raise PlanError(
                 "the reward of an environment is 'latency', or 'deadline' with a"

@@ -33,6 +33,12 @@ class ArrayKinds:
             found = self._numbers.get(aval)
             return self.append(aval) if found is None else found
 
+    def knows_value(self, value: Any) -> bool:
+        """Tells whether a concrete value is of a kind that was met before."""
+        dtype = input_dtype(value)
+        aval = Aval(np.shape(value), np.dtype(dtype) if is_plain(dtype) else dtype)
+        return aval in self._numbers
+
     def append(self, aval: Aval) -> int:
         """Numbers an array kind that is not known."""
         number = len(self.avals)

@@ -125,8 +125,12 @@ class CallAnalysis:
             self.operand_kinds.append(value._kind)
             return "operand", len(self.operands) - 1
         found = self._external(value)
+        kinds = self.recorder.types.kinds
+        if self.recorder.tape.is_full_of_types and not kinds.knows_value(found):
+            # A type that nobody knows, whose array kind would stay for ever.
+            self.recorder.tape.check_new_type(self.cell.name)
         self.externals.append(found)
-        self.external_kinds.append(self.recorder.types.kinds.of_value(found))
+        self.external_kinds.append(kinds.of_value(found))
         return "external", len(self.externals) - 1
 
     def _external(self, value: Any) -> Any:

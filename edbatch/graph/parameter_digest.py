@@ -1,5 +1,6 @@
 """A hash of what parameters are like, by which batches of other processes are known."""
 
+import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -12,6 +13,8 @@ import numpy as np
 from edbatch.graph.reference import reference
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype, np.generic)
+_Known = dict[tuple[int, int], tuple[str, Any]]  # texts of objects, and these
+_LONGEST = 1000  # characters
 _DEEPEST = 20  # of static values; of deeper ones, and of circles, it is the class
 
 
@@ -20,8 +23,9 @@ def parameter_digest(spec: Any) -> str:
 
     Counted are names, shapes and dtypes of arrays, and of what is no array, such as
     static fields, what has a name or a value: numbers, texts, enums, functions of a
-    module, and tuples, lists, dicts, sets and data classes of these. Of other objects,
-    such as a lambda, it is the class.
+    module, ``functools.partial`` of these, and tuples, lists, dicts (in any order of
+    their keys), sets and data classes of all of them. Of other objects, such as a
+    lambda, it is the class.
 
     Args:
         spec: The structure, with ``jax.ShapeDtypeStruct`` leaves.
@@ -39,24 +43,35 @@ def parameter_digest(spec: Any) -> str:
         ([_step_text(step) for step in path], each.shape, str(each.dtype))
         for path, each in leaves
     ]
-    text = repr((arrays, list(_nodes(treedef))))
+    text = repr((arrays, list(_nodes(treedef, {}))))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _nodes(treedef: Any) -> Iterator[str]:
+def _nodes(treedef: Any, known: _Known) -> Iterator[str]:
     """Gives what each node holds beside its children, those of Python aside."""
     data = treedef.node_data()
     if data is not None and not issubclass(data[0], Mapping | list | tuple):
-        yield _text(data, _DEEPEST)
+        yield _text(data, _DEEPEST, known)
     for each in treedef.children():
-        yield from _nodes(each)
+        yield from _nodes(each, known)
 
 
-def _text(value: Any, depth: int) -> str:
+def _text(value: Any, depth: int, known: _Known) -> str:
+    """Describes a value; parts that are shared are described once."""
+    place = id(value), depth
+    if place not in known:
+        known[place] = _described(value, depth, known), value  # which keeps its id
+    return known[place][0]
+
+
+def _described(value: Any, depth: int, known: _Known) -> str:
     kind = type(value)
 
+    def texts(parts: Iterable[Any]) -> list[str]:
+        return [_text(each, depth - 1, known) for each in parts]
+
     def joined(parts: Iterable[Any]) -> str:
-        return ", ".join(_text(each, depth - 1) for each in parts)
+        return _short(", ".join(texts(parts)))
 
     if isinstance(value, Enum):
         return f"{kind.__qualname__}.{value.name}"
@@ -66,14 +81,24 @@ def _text(value: Any, depth: int) -> str:
         if isinstance(value, tuple | list):
             return f"{kind.__qualname__}({joined(value)})"
         if isinstance(value, set | frozenset):
-            texts = sorted(_text(each, depth - 1) for each in value)
-            return f"{kind.__qualname__}({', '.join(texts)})"
+            return f"{kind.__qualname__}({_short(', '.join(sorted(texts(value))))})"
         if isinstance(value, Mapping):
-            return f"{kind.__qualname__}({joined(value.items())})"
+            items = ", ".join(sorted(texts(value.items())))
+            return f"{kind.__qualname__}({_short(items)})"
+        if isinstance(value, functools.partial):
+            parts = value.func, value.args, value.keywords
+            return f"{kind.__qualname__}({joined(parts)})"
         if is_dataclass(kind):
             own = (getattr(value, each.name, None) for each in fields(value))
             return f"{kind.__qualname__}({joined(own)})"
     return str(_name(value) or f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _short(text: str) -> str:
+    """The text, or its hash where parts that are shared would make it endless."""
+    if len(text) <= _LONGEST:
+        return text
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _name(value: Any) -> tuple[str, str] | None:

@@ -15,6 +15,7 @@ from edbatch.graph.input_pool import stack_inputs, too_wide
 from edbatch.graph.node_keys import NODE_KEY
 from edbatch.graph.parameters import ParameterPath
 from edbatch.graph.recording_bases import TapeColumns, TapeWriter
+from edbatch.graph.type_limit import TypeLimit
 from edbatch.graph.type_table import TypeTable
 
 _NOT_SHARED = (None, MISSING, MISSING)
@@ -50,7 +51,8 @@ class Tape(TapeColumns):
         shared_rows: By the id of an array: the array, its kind, its row.
         num_values: Number of values.
         node_limit: How many nodes it holds at most; see `limit_nodes`.
-        type_limit: How many types the model's table has at most; see `limit_types`.
+        type_limit: A limit on the types that are recorded first on this tape, or None;
+            none is traced beyond.
         refused: What the first call that was refused since the limit was set was told.
         keyless: Whether all of it runs without a key, so that calls of cells that need
             one are refused.
@@ -60,10 +62,10 @@ class Tape(TapeColumns):
         self.types = types
         self.num_values = 0
         self.node_limit = sys.maxsize
-        self.type_limit = sys.maxsize
+        self.type_limit: TypeLimit | None = None
         self.refused: str | None = None
         self.keyless = False
-        self._refusals = "", ""
+        self._refusal = ""
         self.clear()
 
     def clear(self) -> None:
@@ -80,21 +82,11 @@ class Tape(TapeColumns):
         """
         self.node_limit = min(len(self.node_type) + more, sys.maxsize)
         self.refused = None
-        self._refusals = refusal, self._refusals[1]
-
-    def limit_types(self, most: int, refusal: str) -> None:
-        """Limits how many types the model's table may have; none is traced beyond.
-
-        Args:
-            most: How many.
-            refusal: What a call of a new type is told, after the cell's name.
-        """
-        self.type_limit = most
-        self._refusals = self._refusals[0], refusal
+        self._refusal = refusal
 
     def refuse_node(self) -> NoReturn:
         """Raises: the tape holds as many nodes as it may."""
-        self._refuse(self._refusals[0])
+        self._refuse(self._refusal)
 
     def check_new_type(self, cell: str) -> None:
         """Checks that there is room for a type of a cell of this name.
@@ -102,8 +94,18 @@ class Tape(TapeColumns):
         Raises:
             RecordingError: There is none.
         """
-        if len(self.types) >= self.type_limit:
-            self._refuse(f"cell {cell!r} {self._refusals[1]}")
+        if self.type_limit is not None and self.is_full_of_types:
+            self._refuse(f"cell {cell!r} {self.type_limit.refusal}")
+
+    @property
+    def is_full_of_types(self) -> bool:
+        """Whether no other type may be recorded first on this tape."""
+        return self.type_limit is not None and self.type_limit.left <= 0
+
+    def note_new_type(self) -> None:
+        """Counts a type that was recorded first on this tape."""
+        if self.type_limit is not None:
+            self.type_limit.left -= 1
 
     def check_refused(self) -> None:
         """Raises again what a call was told whose error the model has swallowed.

@@ -371,6 +371,7 @@ class TypeTable:
                 form = self._outputs.form_of(*facts)
                 output = self._outputs.of(form, *facts)
                 found = self._add(*facts, *output, form=form)
+                by.tape.note_new_type()
                 self._list_lengths.add(cell, found.key.path, template.treedef)
                 self._static_arguments.add(cell, found.key.path, template, by)
                 shapes = [self.avals[kind].shape for kind in external_kinds]

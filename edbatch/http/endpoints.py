@@ -157,7 +157,7 @@ class Endpoints:
             return self._refuse(request, error)
         stats = self.server.stats()
         counts = ("submitted", "answered", "failed", "cancelled", "expired", "refused")
-        now = ("waiting", "in_flight", "waves", "nodes", "batches", "rows")
+        now = ("waiting", "in_flight", "held", "waves", "nodes", "batches", "rows")
         return JSONResponse(
             {
                 "model": self.name,

@@ -341,6 +341,10 @@ class Loader:
             raise
         try:
             plan = self.batched.plan(chosen, pad_to=self._pad_to)
+        except MemoryError as error:
+            padded = "" if self._pad_to is None else f", padded to {self._pad_to}"
+            error.add_note(f"while planning {what}, of {len(index)} instances{padded}")
+            raise
         except Exception as error:
             error.add_note(f"while planning {what}: {self._blame(index, epoch)}")
             raise

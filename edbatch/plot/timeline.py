@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edbatch.errors import PlotError
+from edbatch.errors import PlotError, shown
 from edbatch.explain import Explanation
 from edbatch.plot.figure import (
     counted,
@@ -42,7 +42,7 @@ def plot_timeline(report: Explanation) -> "Figure":
         The figure, with one axes for nodes and one for arithmetic.
 
     Raises:
-        PlotError: The report has no times.
+        PlotError: It is no report, or has no times.
         MissingMatplotlibError: Matplotlib is not installed.
 
     Example:
@@ -55,6 +55,11 @@ def plot_timeline(report: Explanation) -> "Figure":
         >>> arithmetic.get_ylabel()
         'GFLOP/s'
     """
+    if not isinstance(report, Explanation):
+        raise PlotError(
+            "a timeline is drawn of what batched.explain returns for one device but"
+            f" this is {shown(report)}, of type {type(report).__name__}"
+        )
     times_us = report.batches.time_us
     if times_us is None:
         raise PlotError(

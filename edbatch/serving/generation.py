@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from edbatch.graph.type_limit import TypeLimit
 from edbatch.schedule.interrupt import is_ctrl_c
 from edbatch.schedule.schedule import Schedule
 from edbatch.serving.decisions import WaveDecider
 from edbatch.serving.flight_nodes import flight_nodes
 from edbatch.serving.held_requests import HeldRequests
-from edbatch.serving.new_types import NewTypes
 from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.stats import Counts
 from edbatch.waves.asked_values import Asked
@@ -36,7 +36,7 @@ class Generation:
         runner: A new runner.
         model: Runs one instance, with handles.
         max_nodes: How many nodes an instance may record between two values.
-        new_types: How many types of cells requests may bring, or None.
+        type_limit: A limit on the types of cells that requests bring, or None.
         counts: The server's counts.
         deciders: Decide what the waves of each part run; none for all that is needed.
         holds: Whether requests that need a larger program are held until it is
@@ -51,7 +51,7 @@ class Generation:
         runner: WaveRunner,
         model: Callable[[Any], Any],
         max_nodes: int,
-        new_types: NewTypes | None,
+        type_limit: TypeLimit | None,
         counts: Counts,
         deciders: Sequence[WaveDecider] = (),
         *,
@@ -59,8 +59,8 @@ class Generation:
     ) -> None:
         self.runner, self._model = runner, model
         self._deciders, self._start_s = deciders, time.perf_counter()
-        self._max_nodes, self._new_types = max_nodes, new_types
-        self._counts = counts
+        self._max_nodes, self._counts = max_nodes, counts
+        runner.tape.type_limit = type_limit
         self._refusal = (
             f"the request needs more than {max_nodes:,} calls of cells at once, which"
             " is max_nodes of the server; send a smaller instance"
@@ -81,6 +81,11 @@ class Generation:
     def requests(self) -> list[Request]:
         """All requests in flight."""
         return list(self._requests.values())
+
+    @property
+    def held(self) -> int:
+        """Number of requests that wait for a program that is being compiled."""
+        return len(self._held)
 
     @property
     def waits_for_compiler(self) -> bool:
@@ -139,8 +144,6 @@ class Generation:
         tape = self.runner.tape
         mark = tape.mark()
         tape.limit_nodes(self._max_nodes, self._refusal)
-        if self._new_types is not None:
-            tape.limit_types(self._new_types.most, self._new_types.refusal)
         try:
             step()
             run = request.run

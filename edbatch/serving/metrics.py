@@ -35,6 +35,10 @@ _COUNTERS = {
 _GAUGES = {
     "waiting": ("edbatch_requests_waiting", "Requests that have not begun to run."),
     "in_flight": ("edbatch_requests_in_flight", "Requests that run."),
+    "held": (
+        "edbatch_requests_held",
+        "Requests that run, as soon as a program for their types is compiled.",
+    ),
 }
 _HISTOGRAMS = {
     "latency_histogram": (

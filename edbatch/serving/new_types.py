@@ -2,41 +2,28 @@
 
 Each shape, dtype and static argument that a cell is called with makes a type, which is
 compiled into the program of all waves. Without a limit clients that send inputs of ever
-new lengths make each of them larger, and everybody waits.
+new lengths make it larger and slower for everybody.
 """
 
-import sys
-
-from edbatch.graph.type_table import TypeTable
+from edbatch.graph.type_limit import TypeLimit
 
 
-class NewTypes:
-    """How many types a model's table may have while a server runs.
+def limit_of(most: int | None) -> TypeLimit | None:
+    """Returns the limit of a server.
 
     Args:
-        more: Types beside those that are known when `count_from` is called, or None
-            for any number.
+        most: How many types requests may bring beside those of the latest warm-up, and
+            of other calls of the batched function; None for any number.
 
-    Attributes:
-        most: How many there may be.
-        refusal: What is told to a request that brings another one.
+    Returns:
+        The limit, if there is one.
     """
-
-    def __init__(self, more: int | None) -> None:
-        self._more = more
-        self.most = sys.maxsize
-        self.refusal = (
-            "is called with shapes, dtypes or static arguments that no request had"
-            f" before, and the server has taken {more} such types since its warm-up,"
-            " which is max_new_types of the server, since each is compiled; send an"
-            " input of sizes that it knows"
-        )
-
-    def count_from(self, types: TypeTable) -> None:
-        """Lets as many types come beside those that a table has now.
-
-        Args:
-            types: The table.
-        """
-        if self._more is not None:
-            self.most = len(types) + self._more
+    if most is None:
+        return None
+    return TypeLimit(
+        most,
+        "is called with shapes, dtypes or static arguments that no request had"
+        f" before, and the server has taken {most} such types since its warm-up,"
+        " which is max_new_types of the server, since each is compiled; send an"
+        " input of sizes that it knows",
+    )

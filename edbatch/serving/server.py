@@ -31,11 +31,12 @@ from edbatch.compilation.warm_up import warm_up
 from edbatch.compilation.worker import Pending
 from edbatch.errors import EdbatchError, PickleError, ServerFullError, shown
 from edbatch.graph.parameter_structure import abstract, check_params
+from edbatch.graph.type_limit import TypeLimit
 from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
 from edbatch.serving.decisions import WaveDecider, as_serving_policy
 from edbatch.serving.generation import Generation
 from edbatch.serving.loop_answers import LoopAnswers
-from edbatch.serving.new_types import NewTypes
+from edbatch.serving.new_types import limit_of
 from edbatch.serving.queue import Queue
 from edbatch.serving.request import Request
 from edbatch.serving.stats import Counts, ServerStats
@@ -72,7 +73,8 @@ class Server:
         max_new_types: Types of cells (a cell with the shapes, dtypes and static
             arguments of a call) that requests may bring beside those of the warm-up;
             one that brings another fails alone. Each is compiled into the program that
-            all requests wait for. None for any number.
+            runs all requests, in the background, while those that bring it are held.
+            None for any number.
         rng: The key for cells that draw random numbers. A request's keys follow from it
             and from how many requests came before.
 
@@ -133,7 +135,7 @@ class Server:
         )
         self._max_in_flight = int(max_in_flight)
         self._counts = Counts()
-        self._new_types = NewTypes(max_new_types)
+        self._type_limit = limit_of(max_new_types)
         self._queue = Queue(int(max_waiting), self._counts)
         self._answers = LoopAnswers()
         self._loop = WaveLoop(  # without the server, which may be dropped
@@ -143,14 +145,13 @@ class Server:
                 self._new,
                 counts=self._counts,
                 policy=self._policy,
-                new_types=self._new_types,
+                type_limit=self._type_limit,
             ),
             params,
             self._admission,
             self._max_in_flight,
             self._answers,
         )
-        self._new_types.count_from(self._loop.types)
         self._thread = _Thread(self._loop, self._queue)
         self._thread.start()
         weakref.finalize(self, self._queue.close).atexit = False
@@ -185,7 +186,7 @@ class Server:
                 self._loop.params,
                 counts=Counts(),
                 policy=policy,
-                new_types=None,
+                type_limit=None,
                 holds=False,
             )
             requests = [Request(each, k, 0, None) for k, each in enumerate(instances)]
@@ -202,7 +203,8 @@ class Server:
                     if note not in getattr(error, "__notes__", ()):
                         error.add_note(note)
                     raise
-            self._new_types.count_from(own.runner.tape.types)
+            if self._type_limit is not None:
+                self._type_limit.reset()
             calls = own.runner.execution.calls()
         return warm_up(calls, block)
 
@@ -383,7 +385,9 @@ class Server:
     def stats(self) -> ServerStats:
         """Returns what the server has done so far."""
         waiting, in_flight = len(self._queue), self._loop.in_flight
-        return self._counts.summary(waiting, in_flight, self._loop.turns.slowest())
+        return self._counts.summary(
+            waiting, in_flight, self._loop.held, self._loop.turns.slowest()
+        )
 
     def drain(self, timeout: float | None = None) -> bool:
         """Takes no more requests, and waits until all are answered.
@@ -481,7 +485,7 @@ def _generation(
     *,
     counts: Counts,
     policy: ServingPolicy | None,
-    new_types: NewTypes | None,
+    type_limit: TypeLimit | None,
     holds: bool = True,
 ) -> Generation:
     runner, model = batched.wave_runner(params, rng)
@@ -491,7 +495,7 @@ def _generation(
         if policy is not None
     ]
     return Generation(
-        runner, model, max_nodes, new_types, counts, deciders, holds=holds
+        runner, model, max_nodes, type_limit, counts, deciders, holds=holds
     )
 
 

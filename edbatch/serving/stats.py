@@ -21,6 +21,8 @@ class ServerStats:
         refused: Requests that were not accepted, since too many waited.
         waiting: Requests that have not begun to run.
         in_flight: Requests that run.
+        held: Those of them that bring types of cells for which a larger program is
+            being compiled.
         waves: Waves so far.
         nodes: Nodes that ran.
         batches: Batches of their schedules.
@@ -57,6 +59,7 @@ class ServerStats:
     refused: int
     waiting: int
     in_flight: int
+    held: int
     waves: int
     nodes: int
     batches: int
@@ -96,13 +99,18 @@ class Counts:
                 setattr(self, name, getattr(self, name) + value)
 
     def summary(
-        self, waiting: int, in_flight: int, slowest_turns: tuple[SlowTurn, ...]
+        self,
+        waiting: int,
+        in_flight: int,
+        held: int,
+        slowest_turns: tuple[SlowTurn, ...],
     ) -> ServerStats:
         """Returns the counts, as they are now.
 
         Args:
             waiting: Requests that have not begun to run.
             in_flight: Requests that run.
+            held: Those that wait for a compiler.
             slowest_turns: The slowest turns.
 
         Returns:
@@ -117,5 +125,6 @@ class Counts:
             own[name] = durations.percentiles()
             own[f"{name}_histogram"] = durations.histogram()
         width = own["nodes"] / max(1, own["batches"])
-        own |= {"waiting": waiting, "in_flight": in_flight, "width": width}
+        own |= {"waiting": waiting, "in_flight": in_flight, "held": held}
+        own["width"] = width
         return ServerStats(slowest_turns=slowest_turns, **own)

@@ -8,7 +8,6 @@ from typing import Any
 
 from edbatch.compilation.jax_settings import settings, under
 from edbatch.errors import ServerClosedError
-from edbatch.graph.type_table import TypeTable
 from edbatch.schedule.serving.policy import Admission
 from edbatch.schedule.serving.simulation import QUANTUM_MS
 from edbatch.serving.generation import Generation
@@ -61,14 +60,14 @@ class WaveLoop:
         self._taken: deque[Request] = deque()  # off the queue, to be started
 
     @property
-    def types(self) -> TypeTable:
-        """The model's types."""
-        return self._generations[-1].runner.tape.types
-
-    @property
     def in_flight(self) -> int:
         """Number of running requests."""
         return sum(map(len, self._generations))
+
+    @property
+    def held(self) -> int:
+        """Number of running requests that wait for a compiler."""
+        return sum(each.held for each in self._generations)
 
     def swap_params(self, params: Any) -> None:
         """Lets requests that start from now on run with other parameters."""

@@ -92,7 +92,7 @@ class WaveExecution:
         self._wave: Wave | None = None  # the last one
         self._most_chunks = 0  # of any wave
         self._pools: set[frozenset[tuple[int, int]]] = set()  # rows of those of waves
-        self._passed: set[int] = set()  # types that waves were prepared without
+        self._passed: set[int] = set()  # types that nobody is held for
         self._unknown = np.zeros(0, np.bool_)
         self._unknown_for: WaveProgram | None = None
         self._ready: Callable[..., Any] | None = None  # a compiled program
@@ -204,6 +204,7 @@ class WaveExecution:
         """
         if self._program is None:
             if not self._sizes.bucket.loops:
+                self._passed |= {*node_types}  # soon a wave runs them, of a policy, too
                 return frozenset()
             self.check_params()
             self._grow({}, _NO_NODES)

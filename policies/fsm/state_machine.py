@@ -274,6 +274,8 @@ def check_states(encoding: str, states: Sequence[MachineState]) -> None:
             raise ValueError(
                 f"'visits' of state {k} is no whole number, or 'value' no finite one"
             )
+        if not 0 <= state.visits < 2**63:
+            raise ValueError(f"'visits' of state {k} is negative, or beyond 64 bits")
         known.add(frontier)
 
 

@@ -123,11 +123,15 @@ class TrainingRecord:
         for name, kind in kinds.items():
             if name not in ("curve", "versions") and not _is_a(values[name], kind):
                 raise ValueError(f"{name!r} in 'training' is not of type {_name(kind)}")
+            if _is_below_zero(values[name]):
+                raise ValueError(f"{name!r} in 'training' is negative")
         curve = values["curve"]
         if not isinstance(curve, list) or not all(map(_is_point, curve)):
             raise ValueError(
                 "'curve' in 'training' is not an array of pairs of numbers"
             )
+        if any(_is_below_zero(number) for point in curve for number in point):
+            raise ValueError("'curve' in 'training' has a negative number")
         versions = values["versions"]
         if not isinstance(versions, dict) or not all(
             isinstance(each, str) for each in versions.values()
@@ -149,6 +153,10 @@ def _is_point(value: Any) -> bool:
         and _is_a(value[0], int)
         and _is_a(value[1], float)
     )
+
+
+def _is_below_zero(value: Any) -> bool:
+    return type(value) in (int, float) and value < 0
 
 
 def is_number(value: Any) -> bool:

@@ -305,8 +305,9 @@ def test_other_options_of_reset(options, message):
         ({"alpha": -2}, "alpha of an environment is .*, 0 or more, but this is -2; gi"),
         (
             {"max_invalid_actions": 1.5},
-            "max_invalid_actions of an .* a whole number but",
+            "max_invalid_actions of an .* a whole number, 0 or more, but",
         ),
+        ({"max_invalid_actions": -1}, "max_invalid_actions of an .* but this is -1"),
     ],
 )
 def test_arguments_of_other_types(arguments, message):

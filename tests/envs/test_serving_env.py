@@ -201,6 +201,10 @@ def test_before_the_first_reset(call):
         ({"reward": "deadline"}, "but is 'deadline' with None"),
         ({"invalid_reward": "a"}, "invalid_reward of an environment is a finite"),
         ({"max_invalid_actions": 0.5}, "max_invalid_actions of an .* whole number"),
+        (
+            {"max_invalid_actions": -5},
+            "max_invalid_actions of an .* whole number, 0 or",
+        ),
     ],
 )
 def test_arguments_of_other_types(arguments, message):

@@ -1,7 +1,9 @@
 """The application without a process around it, as another ASGI server runs it."""
 
 import asyncio
+import copy
 import json
+import pickle
 import re
 import threading
 from collections.abc import Sequence
@@ -19,13 +21,14 @@ from starlette.routing import Mount
 import edbatch as eb
 from edbatch.errors import ServiceError
 from edbatch.http import Service, body, history
+from edbatch.http import app as app_module
 from edbatch.http.app import create_app
 from edbatch.http.body import read_body
 from edbatch.http.contract import Contract
 from edbatch.http.daemon_thread import in_daemon_thread
 from edbatch.http.history import History
 from edbatch.http.limits import Limits
-from edbatch.http.model_error import guarded_batch
+from edbatch.http.model_error import InputError, guarded_batch
 from edbatch.http.refusal import Refusal
 from edbatch.http.request_log import LOG, JsonLines
 from edbatch.waves.runner import WaveRunner
@@ -107,6 +110,78 @@ def test_mounted_in_another_application_it_warms_up_at_its_first_request():
         early, late = asyncio.run(main(create_app(server, service)))
     assert early == (503, {"phase": "warming up"})
     assert late[0] == 200 and late[1]["output"]["name"] == "0 steps"
+
+
+async def become_ready(app, prefix=""):
+    for _ in range(2000):
+        if (await ask(app, "GET", f"{prefix}/readyz"))[0] == 200:
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("loops", ["one", "several"])
+def test_an_application_that_starts_again_gets_ready(loops, monkeypatch):
+    """Also where it ended while it warmed up; and the history goes on."""
+    monkeypatch.setattr(app_module, "_TICK_S", 0.01)
+
+    async def once(app, ends_early):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            if ends_early:
+                return
+            assert await become_ready(app)
+            begun = ticks[0]
+            while ticks[0] < begun + 3:
+                await asyncio.sleep(0.01)
+
+    async def all_of_them(app):
+        for ends_early in (True, False, False):
+            await once(app, ends_early)
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        app, ticks = create_app(server, service), [0]
+        tick = app.state.endpoints.tick
+
+        def counted():
+            ticks[0] += 1
+            tick()
+
+        monkeypatch.setattr(app.state.endpoints, "tick", counted)
+        if loops == "one":
+            asyncio.run(all_of_them(app))
+        else:
+            for ends_early in (True, False, False):
+                asyncio.run(once(app, ends_early))
+
+
+def test_a_mounted_application_whose_loop_ended_gets_ready():
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        outer = Starlette(routes=[Mount("/model", create_app(server, service))])
+        assert asyncio.run(ask(outer, "GET", "/model/readyz"))[0] == 503
+        assert asyncio.run(become_ready(outer, "/model"))
+
+
+@pytest.mark.parametrize("prefix", ["", "/model"])
+def test_what_programs_ask_for_often_is_not_in_the_log(prefix, caplog):
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        app = create_app(server, cold)
+        outer = Starlette(routes=[Mount("/model", app)]) if prefix else app
+        with caplog.at_level("INFO", LOG.name):
+            for path in ("/readyz", "/v1/stats", "/schema"):
+                asyncio.run(ask(outer, "GET", prefix + path))
+    lines = [each.fields for each in caplog.records if each.msg == "request"]
+    assert [each["path"] for each in lines] == [f"{prefix}/schema"]
+
+
+def test_errors_of_inputs_are_copied():
+    try:
+        raise ValueError("no such word")
+    except ValueError as error:
+        found = InputError(error)
+    for each in (copy.copy(found), pickle.loads(pickle.dumps(found))):
+        assert type(each) is InputError
+        assert (str(each), each.described) == (str(found), found.described)
 
 
 @pytest.mark.parametrize("level", ["INFO", "DEBUG"])

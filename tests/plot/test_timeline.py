@@ -83,3 +83,9 @@ def test_it_needs_times():
     report = eb.batch(encode, params=make_params()).explain([(1, 2)])
     with pytest.raises(PlotError, match="call explain with measure=True"):
         plot_timeline(report)
+
+
+@pytest.mark.parametrize("report", [None, [], 3, "policy.json"])
+def test_what_is_no_report_is_refused(report):
+    with pytest.raises(PlotError, match=r"what batched\.explain returns .* but this"):
+        plot_timeline(report)

@@ -70,6 +70,30 @@ def test_no_more_than_a_limit_beside_those_of_the_warm_up(own):
     assert len(batched.bind(PARAMS).types) == 8
 
 
+def test_calls_beside_the_server_do_not_count():
+    batched = eb.batch(model)
+    first, second = (eb.Server(batched, PARAMS, max_new_types=2) for _ in range(2))
+    with first, second:
+        first.warm_up([[1.0]])
+        for n in range(2, 7):
+            batched(PARAMS, [[1.0] * n])
+        assert answers(first, [7, 8]) == [14, 16]
+        assert answers(second, [9, 10]) == [18, 20]
+        for server in (first, second):
+            found = answers(server, [11, 1, 6, 9])
+            assert isinstance(found[0], eb.RecordingError) and found[1:] == [2, 12, 18]
+
+
+def test_array_kinds_of_what_is_refused_are_not_kept():
+    batched = eb.batch(model)
+    with eb.Server(batched, PARAMS, max_new_types=0) as server:
+        server.warm_up([[1.0]])
+        kinds = len(batched.bind(PARAMS).types.avals)
+        for found in answers(server, range(2, 30)):
+            assert isinstance(found, eb.RecordingError)
+        assert len(batched.bind(PARAMS).types.avals) == kinds
+
+
 def test_between_two_values():
     with eb.Server(eb.batch(asking), PARAMS, max_new_types=3) as server:
         found = answers(server, [2, 5, 3])
@@ -95,3 +119,16 @@ def test_an_instance_of_a_warm_up_that_fails_is_named():
         with pytest.raises(TypeError) as caught:
             server.warm_up([[[1.0]], [[2.0]], 3])
         assert caught.value.__notes__ == ["for instance 2 of the sample"]
+
+
+def test_an_error_that_is_raised_again_is_told_once():
+    error = ValueError("no")
+
+    def failing(params, x):
+        raise error
+
+    with eb.Server(eb.batch(failing), PARAMS) as server:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="no"):
+                server.warm_up([[1.0]])
+    assert error.__notes__ == ["for instance 0 of the sample"]

@@ -106,6 +106,7 @@ def test_types_whose_texts_agree_are_told_apart():
         ([MachineState((0,), 0, value=math.nan)], "or 'value' no finite one; mend"),
         ([MachineState((0,), 0, value=math.inf)], "or 'value' no finite one; mend"),
         ([MachineState((0,), 0, visits=1.5)], "'visits' of state 0 is no whole number"),
+        ([MachineState((0,), 0, visits=-5)], "'visits' of state 0 is negative"),
     ],
 )
 def test_a_machine_that_could_not_be_read_is_not_written(tmp_path, states, message):
@@ -368,6 +369,9 @@ def test_an_odd_file_is_refused_or_works(place):
             changed("states", 0, "visits", value=1.5),
             "'visits' of state 0 is not a JSON",
         ),
+        (changed("states", 0, "visits", value=10**30), "'visits' of state 0 is .* 64"),
+        (changed("training", "trials", value=-3), "'trials' in 'training' is negative"),
+        (changed("training", "curve", value=[[1, -2.0]]), "'curve' .* has a negative"),
         (changed("states", 0, "value", value="-1"), "'value' of state 0 is not a JSON"),
         (changed("training", value=[]), "'training' is not an object"),
         (changed("training", "seed", delete=True), "'training' has no 'seed'"),
