@@ -126,7 +126,7 @@ def test_a_wave_that_has_run_has_values():
     params = make_params()
     with eb.Server(eb.batch(slow), params) as server:
         generation = server._new(
-            params, counts=server._counts, policy=None, new_types=None
+            params, counts=server._counts, policy=None, type_limit=None
         )
         assert not generation.has_values()
         generation.start(Request((nothing, nothing), 0, 0, None))

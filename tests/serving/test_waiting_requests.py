@@ -193,7 +193,7 @@ def test_a_queue_gives_what_one_that_looks_through_all_gives(monkeypatch, seed):
                 each.number for each in plain.take_late(now)
             }
             assert len(own) == len(plain.waiting)
-            assert counts.summary(0, 0, ()).cancelled == cancelled
+            assert counts.summary(0, 0, 0, ()).cancelled == cancelled
             assert own.deadline <= min(
                 (each.deadline for each in plain.waiting if each.deadline is not None),
                 default=math.inf,
@@ -244,7 +244,7 @@ def turn_of(waiting):
         own.oldest()
 
     found = executed(turn)
-    assert counts.summary(0, 0, ()).cancelled >= 4
+    assert counts.summary(0, 0, 0, ()).cancelled >= 4
     assert len(own) < waiting
     return found
 
