@@ -26,6 +26,8 @@ STANCES = get_args(Stance)
 TIERS_VARIABLE = "EDBATCH_TIERS"
 REFINE_AFTER = 3  # coarse runs of a program before its fine one is compiled
 READ_AFTER = 2  # before it is read, so that the first run has the cores to itself
+# Of one that was begun in the background, as others may be that take its place soon.
+BEGUN_AFTER = 500
 
 
 class _Settings:

@@ -29,6 +29,7 @@ from edbatch.compilation.program import Programs
 from edbatch.compilation.record import Compilation
 from edbatch.compilation.report import compile_report
 from edbatch.compilation.settings import (
+    BEGUN_AFTER,
     READ_AFTER,
     SETTINGS,
     Tiers,
@@ -226,6 +227,7 @@ class TieredFunction:
         with programs.lock:
             if programs.coarse is None and not programs.is_fine:
                 self._compile_coarse(programs, args, kwargs, background=True)
+                programs.refine_after = max(programs.refine_after, BEGUN_AFTER)
 
     def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
         """Returns what is to be compiled for a call; None if its program is there.
