@@ -31,6 +31,7 @@ from edbatch.compilation.report import compile_report
 from edbatch.compilation.settings import (
     BEGUN_AFTER,
     READ_AFTER,
+    REFINE_AFTER,
     SETTINGS,
     Tiers,
     may_compile,
@@ -221,13 +222,24 @@ class TieredFunction:
             return
         self._check_stance(programs)
         if tiers == "fine":
-            self._compile_ahead(programs, background=True)
+            self._begin_fine(programs)
             return
         args, kwargs = self._abstract(programs)
         with programs.lock:
             if programs.coarse is None and not programs.is_fine:
                 self._compile_coarse(programs, args, kwargs, background=True)
-                programs.refine_after = max(programs.refine_after, BEGUN_AFTER)
+                if programs.refine_after == REFINE_AFTER:
+                    programs.refine_after = BEGUN_AFTER
+
+    def _begin_fine(self, programs: Programs) -> None:
+        """Compiles a fine program, for which calls meanwhile wait."""
+        own = Work(functools.partial(self._compile_ahead, programs, background=True))
+        with programs.lock:
+            if programs.refining is None or programs.refining.done:
+                programs.refining = Pending(1, [own])
+        own.run()
+        if own.error is not None:
+            raise own.error
 
     def missing(self, *args: Any, **kwargs: Any) -> Programs | None:
         """Returns what is to be compiled for a call; None if its program is there.
@@ -385,19 +397,37 @@ class TieredFunction:
             tiers = self._tiers_of(programs)
             if programs.coarse is not None and tiers != "fine":
                 return
-            if tiers == "fine" and programs.refining is not None:
-                programs.refining.settle()
-            if programs.is_fine:
-                return
-            self._check_stance(programs)
             if tiers == "fine":
+                self._compile_fine(programs, args, kwargs)
+            elif not programs.is_fine:
+                self._check_stance(programs)
+                self._compile_coarse(programs, args, kwargs)
+
+    def _compile_fine(
+        self, programs: Programs, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Compiles the fine program, for a call; the lock of the programs is held."""
+        ahead, withdrawn = programs.refining, False
+        if ahead is not None:
+            # In the queue it would wait for programs of others.
+            withdrawn = WORKER.withdraw(ahead)
+            if not withdrawn:
+                ahead.settle()
+        error: BaseException | None = None
+        try:
+            if not programs.is_fine:
+                self._check_stance(programs)
                 fine, _, _ = self._compiler.compile(
                     programs, "fine", args, kwargs, remembers=False
                 )
                 programs.fine, programs.coarse = fine, None
                 programs.first_trace = None
-                return
-            self._compile_coarse(programs, args, kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if ahead is not None and withdrawn:
+                ahead.works[0].abandon(error)
 
     def _compile_coarse(
         self,

@@ -63,8 +63,8 @@ class Work:
         finally:
             self.finished.set()
 
-    def abandon(self, error: Exception) -> None:
-        """Notes that it will not be done."""
+    def abandon(self, error: BaseException | None) -> None:
+        """Notes that it will not be done here: by an error, or since others did it."""
         self._work, self.error = None, error
         self.finished.set()
 
@@ -134,6 +134,7 @@ class Worker:
     def _begin(self) -> None:
         self._condition = threading.Condition()
         self._queue: deque[Work] = deque()
+        self._urgent = 0  # of these, the first ones
         self._running: Work | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -145,7 +146,8 @@ class Worker:
 
         Args:
             work: Compiles something.
-            is_urgent: Whether it is put in front instead, since somebody waits for it.
+            is_urgent: Whether somebody waits for it, so that it comes before what is
+                not urgent.
 
         Returns:
             Its handle.
@@ -160,7 +162,8 @@ class Worker:
                 atexit.register(self._stop)
                 self._at_exit = True
             if is_urgent:
-                self._queue.appendleft(own)
+                self._queue.insert(self._urgent, own)
+                self._urgent += 1
             else:
                 self._queue.append(own)
             if self._thread is None:
@@ -174,6 +177,23 @@ class Worker:
         """Waits until the queue is empty and nothing is being compiled."""
         with self._condition:
             return self._condition.wait_for(lambda: self._thread is None, timeout)
+
+    def withdraw(self, pending: Pending) -> bool:
+        """Takes off the queue what has not begun, for the caller to do it now.
+
+        Args:
+            pending: What `submit` returned.
+
+        Returns:
+            Whether it was taken off; the caller calls `Work.abandon` when it is done.
+        """
+        with self._condition:
+            if not pending.works or pending.works[0] not in self._queue:
+                return False
+            place = self._queue.index(pending.works[0])
+            del self._queue[place]
+            self._urgent -= place < self._urgent
+            return True
 
     def at_compiler(self, is_there: bool, *, reads: bool = False) -> None:
         """Is told when the thread enters and leaves XLA's compiler.
@@ -202,6 +222,7 @@ class Worker:
             self._running = None
             if self._queue and not self._closing:
                 self._running = self._queue.popleft()
+                self._urgent = max(0, self._urgent - 1)
                 return self._running
             self._thread = None
             self._condition.notify_all()

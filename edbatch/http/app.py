@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edbatch.errors import EdbatchError
 from edbatch.http.contract import Contract
-from edbatch.http.daemon_thread import in_daemon_thread
+from edbatch.http.daemon_thread import begin_in_daemon_thread
 from edbatch.http.endpoints import Endpoints
 from edbatch.http.lifecycle import Phase
 from edbatch.http.limits import Limits
@@ -27,6 +28,7 @@ from edbatch.http.status_page import page_routes
 from edbatch.serving.server import Server
 
 _TICK_S = 1.0
+_LOOK_S = 0.02  # between two looks whether the warm-up is done
 
 
 def create_app(
@@ -94,6 +96,7 @@ class _Background:
         self._endpoints, self._sample = endpoints, sample
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._warming: Future[Any] | None = None
 
     def begin(self) -> None:
         """Starts it, in the running event loop, unless it was started there before.
@@ -106,7 +109,11 @@ class _Background:
         self._loop = loop
         self._tasks = [loop.create_task(_tick(self._endpoints))]
         if self._endpoints.lifecycle.phase is Phase.WARMING_UP:
-            task = loop.create_task(_warm_up(self._endpoints, self._sample))
+            if self._warming is None:  # one thread, whichever loops wait for it
+                server, sample = self._endpoints.server, self._sample
+                self._warming = begin_in_daemon_thread(lambda: server.warm_up(sample))
+            work = _warm_up(self._endpoints, self._sample, self._warming)
+            task = loop.create_task(work)
             self._tasks.append(task)
 
     @asynccontextmanager
@@ -137,13 +144,16 @@ class _Beginning:
         await self._app(scope, receive, send)
 
 
-async def _warm_up(endpoints: Endpoints, sample: Sequence[Any]) -> None:
-    """Compiles what a full server runs, and is ready then; never if that fails."""
-    server = endpoints.server
+async def _warm_up(
+    endpoints: Endpoints, sample: Sequence[Any], warming: "Future[Any]"
+) -> None:
+    """Waits for the warm-up, and is ready then; never if it fails."""
     if sample:
         say("warming up", instances=len(sample))
         try:
-            await in_daemon_thread(lambda: server.warm_up(sample))
+            while not warming.done():  # by now perhaps in another event loop than this
+                await asyncio.sleep(_LOOK_S)
+            warming.result()
         except Exception as error:
             if isinstance(error, EdbatchError):  # its sentence says it all
                 say("the warm-up failed", logging.ERROR, error=str(error))

@@ -4,9 +4,36 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+def begin_in_daemon_thread(work: Callable[[], T]) -> Future[T]:
+    """Begins work in a thread of its own, for whichever event loop waits for it.
+
+    Args:
+        work: What to do.
+
+    Returns:
+        A future of what it returns or raises; see `in_daemon_thread`.
+    """
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except StopIteration as raised:  # which no future takes
+            future.set_exception(_told(raised))
+        except Exception as raised:
+            future.set_exception(raised)
+        except BaseException as raised:
+            future.set_exception(_told(raised))
+
+    threading.Thread(target=run, name="edbatch beside", daemon=True).start()
+    return future
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:

@@ -64,8 +64,10 @@ class HeldRequests:
         Args:
             request: The request, held or not.
         """
-        if self._types.pop(request, None) is not None:
-            self._runner.let_go(_runs_of([request]))
+        if self._types.pop(request, None) is not None and request.run is not None:
+            self._runner.forget(request.run)
+            if not self._types:  # what is compiled for them is found again
+                self._next, self._next_for = None, []
 
     def take_ready(self) -> list[Request]:
         """Goes on: begins to compile, or takes in what is compiled.
@@ -93,6 +95,7 @@ class HeldRequests:
             self._next = self._runner.prepare(_runs_of(self._next_for), types)
         except BaseException as error:
             self._failed(error)
+            self._next_for = []
         return self._next is not None
 
     def _choose(self) -> list[Request]:
@@ -109,18 +112,27 @@ class HeldRequests:
         """Lets waves run by what is compiled; returns the requests that it was for."""
         found, self._next = self._next, None
         assert found is not None, "it has begun"
-        own = [each for each in self._next_for if each in self._types]
+        execution = self._runner.execution
         try:
             found.compiling.wait()
-            if not self._runner.execution.adopt(found):
+            if not execution.adopt(found):
                 return []
         except BaseException as error:
-            self._failed(error)
+            if not execution.is_planned_anew(found):  # else it may be another's fault
+                self._failed(error)
             return []
-        for each in own:
+        finally:
+            self._next_for = []
+        # Also those that came meanwhile, and need no other program.
+        ready = [
+            each
+            for each, types in self._types.items()
+            if not execution.unknown_types([*types])
+        ]
+        for each in ready:
             del self._types[each]
-        self._runner.let_go(_runs_of(own))
-        return own
+        self._runner.let_go(_runs_of(ready))
+        return ready
 
     def _failed(self, error: BaseException) -> None:
         """Ends requests whose program cannot be compiled, once it is for them alone."""

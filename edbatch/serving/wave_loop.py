@@ -130,8 +130,12 @@ class WaveLoop:
                 queue.changed.wait(max(0.0, wait_s))
 
     def _joining(self) -> int:
-        """Number of waiting requests that may join; see `Admission`."""
-        queue, flight, window_ms = self._queue, self.in_flight, None
+        """Number of waiting requests that may join; see `Admission`.
+
+        Not those that would join requests that are held: these run later.
+        """
+        queue, window_ms = self._queue, None
+        flight = self.in_flight - self.held
         if not queue.closed:
             window_ms = self._admission.window_ms
         if window_ms is not None and len(queue):
@@ -139,7 +143,9 @@ class WaveLoop:
             is_over = time.perf_counter() >= queue.oldest() + 1e-3 * window_ms
             if flight or not (is_full or is_over):
                 return 0
-        return min(len(queue), self._max_in_flight - flight)
+        # Those that are held take no place, unless there are as many again.
+        most = min(self._max_in_flight, 2 * self._max_in_flight - self.held)
+        return min(len(queue), most - flight)
 
     def _take_params(self) -> None:
         with self._queue.changed:

@@ -89,6 +89,17 @@ class WaveSizes(WithoutLock):
         with self.lock:
             return self._plan(batches, needs, runs, least)
 
+    def have(self, types: Collection[int]) -> bool:
+        """Tells whether a program with loops for some types, as they run, has run."""
+        with self.lock:
+            known = {loop.type_id for loop in self.bucket.loops}
+            return self.bucket is self._proven and known.issuperset(types)
+
+    def are(self, bucket: Bucket) -> bool:
+        """Tells whether these are still the sizes."""
+        with self.lock:
+            return self.bucket is bucket
+
     def adopt(self, bucket: Bucket, instead_of: Bucket) -> bool:
         """Takes sizes that were planned, unless others have come meanwhile.
 

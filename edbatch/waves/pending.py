@@ -130,14 +130,15 @@ class PendingNodes:
         self._behind, self._num_behind = [], 0
         self._in_parts = True
 
-    def set_aside(self, owners: Collection[int]) -> None:
+    def set_aside(self, owners: Collection[int], *, behind: bool = True) -> None:
         """Lets all nodes of some instances stand aside, where no wave looks.
 
         Args:
             owners: The numbers of the instances.
+            behind: Whether there may be some behind, too.
         """
         numbers = np.array([*owners], np.int32)
-        front, behind = self._front, []
+        front, rest_behind = self._front, []
         is_aside = np.isin(front.nodes.owner, numbers)
         if is_aside.any():
             rest = np.flatnonzero(~is_aside).astype(np.int32)
@@ -145,14 +146,16 @@ class PendingNodes:
             # Without the external inputs of the others, which need room in a wave.
             self._front = select_nodes(front.nodes, rest, [front.pools], self._types)
             self._operand_node = self._needed = None
+        if not behind:
+            return
         for found, kept in self._behind:
             is_aside = np.isin(found.nodes.owner[kept], numbers)
             if is_aside.any():
                 self._aside.append((found, kept[is_aside]))
                 self._num_behind -= int(is_aside.sum())
             if not is_aside.all():
-                behind.append((found, kept[~is_aside]))
-        self._behind = behind
+                rest_behind.append((found, kept[~is_aside]))
+        self._behind = rest_behind
 
     def bring_back(self) -> None:
         """Lets what stands aside wait behind, with the others."""

@@ -182,20 +182,14 @@ class ProgramMaker:
         """Returns what waves will call, of the sizes so far and of this one's."""
         own = {kind: len(each) + 1 for kind, each in wave.front.pools.items()}
         pools = {self._pool_rows(program, rows) for rows in (own, *wave.pools)}
-        abstract, moves = {}, False
-        for kind, rows in program.arenas.items():
-            present = arenas[kind]
-            if len(present) < rows:
-                moves = True
-            abstract[kind] = jax.ShapeDtypeStruct(
-                (rows, *present.shape[1:]),
-                present.dtype,
-                sharding=present.sharding if present.committed else None,
-            )
+        abstract = _with_rows(arenas, program.arenas)
         calls = self.calls(program, abstract, max(wave.chunks, chunks), pools)
-        if moves:
-            taken = {k: np.zeros(program.arenas[k], np.int32) for k in wave.arenas}
-            calls.append((self._functions.move, (wave.arenas, taken)))
+        before = {kind: len(each) for kind, each in wave.arenas.items()}
+        if not before and wave.present is not None:  # soon it has some
+            before = wave.present.arenas
+        if any(rows < program.arenas[kind] for kind, rows in before.items()):
+            taken = {kind: np.zeros(program.arenas[kind], np.int32) for kind in before}
+            calls.append((self._functions.move, (_with_rows(arenas, before), taken)))
         return calls
 
     def _pool_rows(self, program: WaveProgram, needed: Rows) -> PoolRows:
@@ -266,6 +260,19 @@ class ProgramMaker:
             aval = self._state.types.kinds.pool_aval(kind)
             found[kind] = jax.ShapeDtypeStruct((count, *aval.shape), aval.dtype)
         return found
+
+
+def _with_rows(arenas: Arenas, rows: Rows) -> dict[int, jax.ShapeDtypeStruct]:
+    """Describes arenas as they are, with other numbers of rows."""
+    found = {}
+    for kind, count in rows.items():
+        own = arenas[kind]
+        found[kind] = jax.ShapeDtypeStruct(
+            (count, *own.shape[1:]),
+            own.dtype,
+            sharding=own.sharding if own.committed else None,
+        )
+    return found
 
 
 def rows_of(

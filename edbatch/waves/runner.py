@@ -88,8 +88,8 @@ class WaveRunner(InFlight):
             self.clear_tape()
             if self.recorded is not None:
                 self.recorded.append(new)
-        if self._aside:
-            self.pending.set_aside(self._aside)
+            if self._aside:
+                self.pending.set_aside(self._aside, behind=False)
         self.free_ended(rows)
 
     def unknown_types(self, run: InstanceRun) -> frozenset[int]:
@@ -114,6 +114,10 @@ class WaveRunner(InFlight):
             run: The instance.
         """
         self._aside.add(run.number)
+
+    def forget(self, run: InstanceRun) -> None:
+        """Holds an instance no more that has ended; `tidy` drops its nodes."""
+        self._aside.discard(run.number)
 
     def let_go(self, runs: Iterable[InstanceRun]) -> None:
         """Lets waves run what instances have recorded.

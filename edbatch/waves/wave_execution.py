@@ -208,16 +208,33 @@ class WaveExecution:
                 return frozenset()
             self.check_params()
             self._grow({}, _NO_NODES)
+        found = self._not_in_program(node_types)
+        if found and self._sizes.have(self._run_as(found)):
+            # Another runner has compiled it, or they are of a family that has loops.
+            types = np.array([*found], np.int32)
+            starts = np.zeros(len(types) + 1, np.int32)
+            self._grow({}, Schedule(_NONE, starts, types))
+            found = self._not_in_program(node_types)
+        return found
+
+    def _not_in_program(self, node_types: Sequence[int]) -> frozenset[int]:
         program, count = self._program, len(self._state.types)
         assert program is not None, "it was made"
         if self._unknown_for is not program or len(self._unknown) != count:
             self._unknown_for = program
             self._unknown = np.ones(count, np.bool_)
             self._unknown[: program.types] = ~program.tables.known
-        if not self._unknown.any():
+        types = np.asarray(node_types, np.int32)
+        is_unknown = self._unknown[types]
+        if not is_unknown.any():
             return frozenset()
-        found = np.unique(np.asarray(node_types, np.int32))
-        return frozenset(found[self._unknown[found]].tolist()) - self._passed
+        return frozenset(types[is_unknown].tolist()) - self._passed
+
+    def _run_as(self, types: Collection[int]) -> set[int]:
+        """Returns as what types run."""
+        own = np.array([*types], np.int32)
+        assert self._state.wave_types is not None, "there is a program"
+        return {*self._state.wave_types.run_as(own)[0][own].tolist()}
 
     def prepare(
         self,
@@ -253,6 +270,10 @@ class WaveExecution:
                 settings(),
             )
         )
+
+    def is_planned_anew(self, found: NextProgram) -> bool:
+        """Tells whether others have changed the sizes since a program was planned."""
+        return not self._sizes.are(found.instead_of)
 
     def adopt(self, found: NextProgram) -> bool:
         """Lets waves run by a program that was compiled meanwhile.

@@ -123,7 +123,7 @@ class TrainingRecord:
         for name, kind in kinds.items():
             if name not in ("curve", "versions") and not _is_a(values[name], kind):
                 raise ValueError(f"{name!r} in 'training' is not of type {_name(kind)}")
-            if _is_below_zero(values[name]):
+            if name != "seed" and _is_below_zero(values[name]):
                 raise ValueError(f"{name!r} in 'training' is negative")
         curve = values["curve"]
         if not isinstance(curve, list) or not all(map(_is_point, curve)):

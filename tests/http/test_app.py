@@ -162,6 +162,24 @@ def test_a_mounted_application_whose_loop_ended_gets_ready():
         assert asyncio.run(become_ready(outer, "/model"))
 
 
+def test_one_thread_warms_up_however_many_loops_ask(monkeypatch):
+    go_on, begun = threading.Event(), []
+
+    def slow(self, sample):
+        begun.append(sample)
+        go_on.wait(60)
+
+    monkeypatch.setattr(eb.Server, "warm_up", slow)
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        app = create_app(server, service)
+        for _ in range(5):
+            assert asyncio.run(ask(app, "GET", "/readyz"))[0] == 503
+        assert len(begun) == 1
+        go_on.set()
+        assert asyncio.run(become_ready(app))
+        assert len(begun) == 1
+
+
 @pytest.mark.parametrize("prefix", ["", "/model"])
 def test_what_programs_ask_for_often_is_not_in_the_log(prefix, caplog):
     with eb.Server(guarded_batch(model, None), make_params()) as server:

@@ -350,6 +350,123 @@ def test_random_requests_whose_types_come_one_after_the_other(own, seed):
                 assert_same(each.result(120), both(params, instance))
 
 
+@eb.cell
+def expert(weights, x):
+    return jnp.tanh(x * weights)
+
+
+def test_types_of_a_family_with_loops_wait_for_nobody(compiler):
+    def chosen(params, instance):
+        return expert(params[instance], np.float32(1))
+
+    params = [jnp.float32(k) for k in range(8)]
+    with eb.Server(eb.batch(chosen), params) as server:
+        server.submit_nowait(0).result(60)
+        before = waves()
+        for k in range(1, 8):  # the background thread is busy
+            found = server.submit_nowait(k).result(60)
+            np.testing.assert_allclose(found, np.tanh(k), rtol=1e-6)
+        assert waves() == before
+
+
+@pytest.mark.parametrize("how", ["another server", "a warm-up", "not blocking"])
+def test_types_that_are_compiled_elsewhere_wait_for_nobody(compiler, how):
+    tiers = "auto" if how == "not blocking" else "coarse"
+    batched = eb.batch(model)
+    with eb.use_tiers(tiers), eb.Server(batched, PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        if how == "another server":
+            with eb.Server(batched, PARAMS) as other:
+                other.warm_up([ones(2)])
+        else:
+            server.warm_up([ones(2), ones(1)], block=how == "a warm-up")
+        check(server.submit_nowait(ones(2)), 2)
+        compiler.set()
+
+
+def test_those_of_the_same_type_that_came_meanwhile_go_on_with_it(compiler):
+    second, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        second.set()
+        go_on.wait(60)
+
+    with eb.Server(eb.batch(model), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        early = server.submit_nowait(ones(2))
+        check(server.submit_nowait(ones(1)), 1)
+        WORKER.submit(hold)  # behind what is compiled for the first
+        late = server.submit_nowait(ones(2))
+        check(server.submit_nowait(ones(1)), 1)
+        compiler.set()
+        assert second.wait(60)
+        check(early, 2)
+        check(late, 2)
+        go_on.set()
+
+
+def test_arenas_that_are_full_do_not_wait_for_the_compiler(compiler, monkeypatch):
+    """What moves rows is taken off its queue, and compiled by who needs it."""
+    monkeypatch.setattr(wave_sizes, "_SMALLEST", dict(wave_sizes._SMALLEST, arena=16))
+
+    def chain(params, instance):
+        length, steps = instance
+        state = model(params, ones(length))
+        for _ in range(steps):
+            state = scale(params, np.asarray(eb.value(state)) / 2)
+        return state
+
+    with eb.Server(eb.batch(chain), PARAMS) as server:
+        check(server.submit_nowait((1, 12)), 1)
+        held = server.submit_nowait((2, 0))
+        for _ in range(8):
+            check(server.submit_nowait((1, 12)), 1)
+        assert not held.done()
+        compiler.set()
+        check(held, 2)
+
+
+def test_held_requests_take_no_place_of_others(compiler):
+    with eb.Server(eb.batch(model), PARAMS, max_in_flight=3) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        held = server.submit_many([ones(2)] * 3)
+        check(server.submit_nowait(ones(1)), 1)
+        held += server.submit_many([ones(3)] * 5)
+        until = time.perf_counter() + 60
+        while server.stats().in_flight < 6 and time.perf_counter() < until:
+            time.sleep(0.01)
+        stats = server.stats()  # so many again, and no more
+        assert (stats.held, stats.in_flight, stats.waiting) == (6, 6, 2)
+        compiler.set()
+        for k, each in enumerate(held):
+            check(each, 2 if k < 3 else 3)
+
+
+def test_what_fails_beside_the_model_ends_held_requests_and_not_the_server(
+    compiler, monkeypatch
+):
+    add, fails = pending.PendingNodes.add, []
+
+    def failing(self, *arguments):
+        if fails:
+            raise MemoryError("no room for the pool")
+        return add(self, *arguments)
+
+    monkeypatch.setattr(pending.PendingNodes, "add", failing)
+    with eb.Server(eb.batch(model), PARAMS) as server:
+        check(server.submit_nowait(ones(1)), 1)
+        held = server.submit_nowait(ones(2))
+        check(server.submit_nowait(ones(1)), 1)
+        fails.append(True)
+        with pytest.raises(MemoryError):
+            server.submit_nowait(ones(1)).result(60)
+        with pytest.raises(MemoryError):
+            held.result(60)
+        fails.clear()
+        check(server.submit_nowait(ones(1)), 1)
+        assert server.is_running
+
+
 def test_parameters_on_a_device_compile_once():
     """The first program makes no other arrays of the arenas than those it got."""
     params = jax.device_put(PARAMS, jax.devices()[0])
@@ -369,5 +486,6 @@ def test_nothing_is_kept_of_requests_that_were_held():
         until = time.perf_counter() + 60
         while own.runner.pending and time.perf_counter() < until:
             time.sleep(0.01)
-        assert not own._held and not own.runner.pending._aside
-        assert not own.runner._aside
+        held = own._held
+        assert not held and not held._next and not held._next_for
+        assert not own.runner.pending._aside and not own.runner._aside

@@ -474,6 +474,11 @@ def test_entries_that_later_versions_may_add_are_ignored():
     assert parse_policy(json.dumps(changed("comment", value="by hand"))) == POLICY
 
 
+def test_seeds_may_be_negative():
+    content = changed("training", "seed", value=-1)
+    assert parse_policy(json.dumps(content)).training.seed == -1
+
+
 def test_whole_numbers_are_values_too():
     content = changed("states", 0, "value", value=-2)
     assert parse_policy(json.dumps(content)).states[0].value == -2.0
