@@ -382,6 +382,7 @@ def test_types_that_are_compiled_elsewhere_wait_for_nobody(compiler, how):
             server.warm_up([ones(2), ones(1)], block=how == "a warm-up")
         check(server.submit_nowait(ones(2)), 2)
         compiler.set()
+        assert eb.wait_for_compilations(60)
 
 
 def test_those_of_the_same_type_that_came_meanwhile_go_on_with_it(compiler):

@@ -61,7 +61,7 @@ def policies(draw):
                 states[frontier] = MachineState(
                     frontier,
                     draw(st.sampled_from(frontier)),
-                    draw(st.integers(0)),
+                    draw(st.integers(0, 2**63 - 1)),
                     draw(numbers),
                 )
     training = draw(
