@@ -46,6 +46,7 @@ def compiler():
     yield go_on
     go_on.set()
     held.wait()
+    assert eb.wait_for_compilations(60)  # also what nobody waits for any more
 
 
 @eb.cell
