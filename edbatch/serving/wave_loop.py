@@ -145,7 +145,7 @@ class WaveLoop:
                 return 0
         # Those that are held take no place, unless there are as many again.
         most = min(self._max_in_flight, 2 * self._max_in_flight - self.held)
-        return min(len(queue), most - flight)
+        return min(len(queue), max(0, most - flight))
 
     def _take_params(self) -> None:
         with self._queue.changed:

@@ -52,42 +52,26 @@ class WaveSizes(WithoutLock):
         needs: Needs,
         runs: Collection[int],
         least: Needs,
+        *,
+        takes: bool = True,
     ) -> Bucket:
-        """Makes the sizes hold a wave.
+        """Makes the sizes hold a wave, or plans them.
 
         Args:
             batches: The largest batch of each type that the wave has, in rows.
             needs: Size of each dimension that it needs.
             runs: The types that may run; others are of a family by now.
             least: Sizes that the caller has, which are not to shrink.
+            takes: Whether to take them; else they are as they were, until `adopt`.
 
         Returns:
             The sizes; the same as before if they hold it.
         """
         with self.lock:
-            self.bucket = self._plan(batches, needs, runs, least)
-            return self.bucket
-
-    def plan(
-        self,
-        batches: Mapping[int, int],
-        needs: Needs,
-        runs: Collection[int],
-        least: Needs,
-    ) -> Bucket:
-        """Returns what `grow` would return; the sizes stay as they are.
-
-        Args:
-            batches: As for `grow`.
-            needs: As for `grow`.
-            runs: As for `grow`.
-            least: As for `grow`.
-
-        Returns:
-            The sizes, to be taken by `adopt` once their program is compiled.
-        """
-        with self.lock:
-            return self._plan(batches, needs, runs, least)
+            found = self._plan(batches, needs, runs, least)
+            if takes:
+                self.bucket = found
+            return found
 
     def have(self, types: Collection[int]) -> bool:
         """Tells whether a program with loops for some types, as they run, has run."""

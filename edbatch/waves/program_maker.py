@@ -5,7 +5,7 @@ that other instances will need can be compiled in the background, while waves ru
 present one: its sizes are planned, and taken only once it is there.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -135,7 +135,7 @@ class ProgramMaker:
         Returns:
             A program that knows the wave's types and has these sizes.
         """
-        return self._make(self.sizes.grow, needs, schedule, least)
+        return self._make(needs, schedule, least)
 
     def begin_next(self, wave: NextWave) -> NextProgram:
         """Begins to compile a program that holds a wave, beside all so far.
@@ -167,7 +167,7 @@ class ProgramMaker:
         """Makes a program that has room for a wave, in arenas without other values."""
         program, needs, schedule = wave.present, Needs(), wave.schedule
         while True:
-            program = self._make(self.sizes.plan, needs, schedule, program)
+            program = self._make(needs, schedule, program, takes=False)
             tables = program.tables
             chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
             empty = np.ones(len(self._state.types.avals), np.int64)
@@ -202,17 +202,19 @@ class ProgramMaker:
 
     def _make(
         self,
-        sizes_for: Callable[..., Bucket],
         needs: Needs,
         schedule: Schedule,
         least: WaveProgram | None,
+        *,
+        takes: bool = True,
     ) -> WaveProgram:
         types = self._state.wave_types
         assert types is not None, "there are sizes, so there are types"
         run_as = types.run_as(schedule.batch_type)
         batches = largest_batches(schedule, run_as[0])
         own = least.bucket.sizes if least else {}
-        bucket = sizes_for(batches, needs, set(run_as[0].tolist()), own)
+        runs = set(run_as[0].tolist())
+        bucket = self.sizes.grow(batches, needs, runs, own, takes=takes)
         try:
             return make_program(
                 self._state, self._options, bucket, run_as, self._params, self._key

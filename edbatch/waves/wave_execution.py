@@ -89,7 +89,6 @@ class WaveExecution:
         self._grown_for: WaveProgram | None = None  # of whose sizes arenas are
         self._grown_at = 0  # how many waves there were before
         self._moves_for: WaveProgram | None = None  # for which rows can be moved
-        self._wave: Wave | None = None  # the last one
         self._most_chunks = 0  # of any wave
         self._pools: set[frozenset[tuple[int, int]]] = set()  # rows of those of waves
         self._passed: set[int] = set()  # types that nobody is held for
@@ -133,7 +132,7 @@ class WaveExecution:
         pools = pad_pools(self._state, self._sizes, program, pending.pools)
         self._most_chunks = max(self._most_chunks, size.chunks)
         shape = program.shape_of(size.chunks)
-        wave = self._wave = Wave(shape, integers, pools)
+        wave = Wave(shape, integers, pools)
         values = self._run(program, wave)
         pending.remove(schedule.order, self.values.rows)
         self._count(schedule, size)
@@ -299,7 +298,7 @@ class WaveExecution:
         Returns:
             The functions and their arguments, for programs to be compiled ahead.
         """
-        if self._program is None or self._wave is None:
+        if self._program is None or not self._counts.waves:
             return []
         arenas = self.values.arenas
         calls = self._maker.calls(self._program, arenas, self._most_chunks)
