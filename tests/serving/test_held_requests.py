@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from asking_models import grow_tree, make_params, sample_words, shift_reduce
 from compared_answers import assert_same
-from jax.extend.core import Primitive
-from jax.interpreters import batching
+from never_lowered import uncompiled
 
 import edbatch as eb
 from edbatch.compilation.worker import WORKER
@@ -143,19 +142,6 @@ def test_new_types_between_two_values(compiler):
             state, last = each.result(60)
             np.testing.assert_allclose(state, first[0])
             np.testing.assert_allclose(last, 2.0 * np.arange(1, n + 1))
-
-
-never_lowered = Primitive("never_lowered_when_held")
-never_lowered.def_abstract_eval(lambda x: x)
-batching.primitive_batchers[never_lowered] = lambda args, dims: (
-    never_lowered.bind(*args),
-    dims[0],
-)
-
-
-@eb.cell
-def uncompiled(params, x):
-    return never_lowered.bind(x) * params
 
 
 def some_uncompiled(params, x):
@@ -439,6 +425,10 @@ def test_held_requests_take_no_place_of_others(compiler):
             time.sleep(0.01)
         stats = server.stats()  # so many again, and no more
         assert (stats.held, stats.in_flight, stats.waiting) == (6, 6, 2)
+        assert server._loop._joining() == 0
+        server._loop._max_in_flight = 2  # as if fewer had been held when others joined
+        assert server._loop._joining() == 0
+        server._loop._max_in_flight = 3
         compiler.set()
         for k, each in enumerate(held):
             check(each, 2 if k < 3 else 3)

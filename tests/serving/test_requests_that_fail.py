@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from asking_models import embed, make_params, steps, turn
 from compared_answers import assert_same
-from jax.extend.core import Primitive
-from jax.interpreters import batching
 from jax.sharding import Mesh
+from never_lowered import uncompiled
 
 import edbatch as eb
 from edbatch.compilation.jax_settings import settings
@@ -418,19 +417,6 @@ def test_a_request_that_draws_where_there_is_no_key():
         assert np.isfinite(server.submit_nowait(-2).result(60))
     with eb.Server(batched, params) as server:
         check_good(server, [], params)
-
-
-never_lowered = Primitive("never_lowered")
-never_lowered.def_abstract_eval(lambda x: x)
-batching.primitive_batchers[never_lowered] = lambda args, dims: (
-    never_lowered.bind(*args),
-    dims[0],
-)
-
-
-@eb.cell
-def uncompiled(params, x):
-    return never_lowered.bind(x)
 
 
 def test_a_cell_that_cannot_be_compiled_fails_with_its_wave_alone():
