@@ -99,13 +99,18 @@ def test_programs_are_compiled_ahead_for_all_sizes_of_large_inputs():
         return runner.execution
 
     execution = run(40)
-    sizes = {len(pool) for pool in execution._wave.pools.values()}
+    sizes = pool_rows(execution)
     for function, arguments in execution.calls():
         function.warm_up(*arguments)
     with eb.set_stance("fail_on_compile"):
         for count in (70, 1, 40):
-            sizes |= {len(pool) for pool in run(count)._wave.pools.values()}
+            sizes |= pool_rows(run(count))
     assert sizes == {64, 128}
+
+
+def pool_rows(execution):
+    """The rows of the pools that its waves were given."""
+    return {rows for pools in execution._pools for _, rows in pools}
 
 
 def test_many_instances_in_flight():
