@@ -13,6 +13,7 @@ VENV ?= .venv
 PYTHON ?=
 TESTS ?=
 PYTEST_ARGS ?=
+OF_PROGRAMS ?= $(or $(TESTS),tests)
 WORKERS ?= auto
 DEMO_ARGS ?=
 
@@ -55,7 +56,7 @@ ifeq ($(strip $(PYTEST_ARGS)),)
 	    then haste="$$haste $$flag"; fi; \
 	done; \
 	of_programs="$$(grep -rl --include='test_*.py' default_flags \
-	    $(or $(TESTS),tests))"; \
+	    $(OF_PROGRAMS))"; \
 	of_devices="$$(grep -rl --include='test_*.py' mark.devices tests)"; \
 	set -x; \
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 \

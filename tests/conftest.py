@@ -16,6 +16,7 @@ from kept_programs import KeptPrograms
 from longest_files import LONGEST
 from memory_regions import drop_programs_if_many
 from quick_compile import quick_compile
+from shared_contexts import SharedContexts
 
 import edbatch
 from edbatch.benchmark import measure
@@ -80,6 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(KeptPrograms())
+    config.pluginmanager.register(SharedContexts())
     shown = config.getoption("--compiles")
     if shown is not None:
         config.pluginmanager.register(CompileReport(shown))

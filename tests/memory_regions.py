@@ -2,18 +2,37 @@
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import jax
 
 _REGIONS = Path("/proc/self/maps")
+_MOST = 20_000  # of 65,530 that Linux lets a process have
+_COMPILED = 200  # programs between two looks, of some twenty regions each
+
+
+class Programs:
+    """Counts the programs that the process has compiled or read since it looked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._add)
+
+    def _add(self, name: str, seconds: float, **_: Any) -> None:
+        self.count += name == "/jax/core/compile/backend_compile_duration"
+
+
+PROGRAMS = Programs()
 
 
 def drop_programs_if_many() -> None:
     """Drops compiled programs long before there are too many.
 
-    Each takes some twenty regions of memory. Linux lets a process have 65,530, and the
-    compile that gets no more of them ends the process.
+    The compile that gets no more regions ends the process.
     """
-    if _REGIONS.exists() and _REGIONS.read_bytes().count(b"\n") > 15_000:
+    if PROGRAMS.count < _COMPILED:
+        return
+    PROGRAMS.count = 0
+    if _REGIONS.exists() and _REGIONS.read_bytes().count(b"\n") > _MOST:
         gc.unfreeze()  # what the programs hold may be in cycles
         jax.clear_caches()

@@ -135,8 +135,8 @@ def test_calls_that_fail_leave_no_memory_behind():
         gc.collect()
 
     many(5)
-    grown = least_growth(lambda: many(100), lambda: many(5))
-    assert grown < 40_000  # the operands of a call alone take 800 bytes
+    grown = least_growth(lambda: many(25), lambda: many(5))
+    assert grown < 10_000  # the operands of a call alone take 800 bytes
 
 
 def test_a_subclass_may_have_a_call_of_its_own():
