@@ -1,7 +1,8 @@
 # make demo    a short tour, on generated inputs
 # make test    the tests; make test TESTS="tests/cell tests/test_fit.py" some files of
 #              them; make test PYTEST_ARGS="-m slow" hands arguments to pytest, which
-#              then runs once; WORKERS says how many processes, else one per core
+#              then runs once; WORKERS says how many processes, else one per core,
+#              OF_PROGRAMS which files to search for tests of XLA's programs, else TESTS
 # make lint    ruff and mypy
 # make docs    the documentation site, in build/docs; a broken link or reference fails
 # make clean   remove the environment, builds and caches

@@ -12,7 +12,7 @@ import jax
 import pytest
 from numba.core import event
 
-_BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
+BACKEND_COMPILE = "/jax/core/compile/backend_compile_duration"
 _KEY = "compiles"
 Row = tuple[str, list[float]]
 
@@ -55,7 +55,7 @@ class CompileReport:
         event.register("numba:compile", self._numba)
 
     def _count(self, name: str, seconds: float, **_: Any) -> None:
-        if name == _BACKEND_COMPILE:
+        if name == BACKEND_COMPILE:
             self._xla_count += 1
             self._xla_seconds += seconds
 

@@ -22,7 +22,7 @@ from jax._src.lru_cache import LRUCache
 VARIABLE = "EDBATCH_TEST_PROGRAMS"
 _SUFFIX = "-cache"  # of JAX's files
 _PREFIX = "edbatch-programs-"
-_KEPT_S = 0.1
+_KEPT_S = 0.1  # to keep what compiles faster, too, gains nothing
 _FORGOTTEN_S = 24 * 3600.0
 _put_in_place = LRUCache.put
 

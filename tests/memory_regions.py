@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from compile_report import BACKEND_COMPILE
 
 _REGIONS = Path("/proc/self/maps")
 _MOST = 20_000  # of 65,530 that Linux lets a process have
-_COMPILED = 200  # programs between two looks, of some twenty regions each
+_COMPILED = 50  # programs between two looks, most of some twenty regions
 
 
 class Programs:
@@ -19,7 +20,7 @@ class Programs:
         jax.monitoring.register_event_duration_secs_listener(self._add)
 
     def _add(self, name: str, seconds: float, **_: Any) -> None:
-        self.count += name == "/jax/core/compile/backend_compile_duration"
+        self.count += name == BACKEND_COMPILE
 
 
 PROGRAMS = Programs()

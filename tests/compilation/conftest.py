@@ -4,14 +4,13 @@ import threading
 
 import jax
 import pytest
+from compile_report import BACKEND_COMPILE
 from tiered_runs import COMPARING, PARAMS
 from trees import encode, sample_trees
 
 import edbatch as eb
 from edbatch.compilation.tier import try_options
 from edbatch.target import CPU
-
-COMPILE = "/jax/core/compile/backend_compile_duration"
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def compiled():
     found = []
 
     def count(event, duration, **details):
-        if event == COMPILE:
+        if event == BACKEND_COMPILE:
             found.append(threading.current_thread().name)
 
     jax.monitoring.register_event_duration_secs_listener(count)
