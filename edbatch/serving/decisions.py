@@ -86,6 +86,13 @@ class WaveDecider:
         self._patience_ms = patience_ms
         self._view: View | None = None
         self._rank = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets since when nodes are ready, as a wave that was decided did not run.
+
+        Nodes that it would have made ready are not.
+        """
         # Of nodes that were ready and did not run, ascending by key.
         self._key = np.zeros(0, np.int64)
         self._ready_ms = np.zeros(0)

@@ -19,6 +19,7 @@ from edbatch.serving.request import Request, copy_of, late
 from edbatch.serving.stats import Counts
 from edbatch.waves.asked_values import Asked
 from edbatch.waves.runner import WaveRunner
+from edbatch.waves.wave_execution import NoRoomError
 
 _NUMBERS = 2**31  # keys are derived from numbers of 32 bits
 _TWO_PARTS = 32  # requests from which on they run in two parts
@@ -39,8 +40,9 @@ class Generation:
         type_limit: A limit on the types of cells that requests bring, or None.
         counts: The server's counts.
         deciders: Decide what the waves of each part run; none for all that is needed.
-        holds: Whether requests that need a larger program are held until it is
-            compiled in the background; else all wait for it.
+        holds: Whether a larger program is compiled in the background, while waves run
+            in parts that the present one holds, and who needs it is held; else all wait
+            for it.
 
     Attributes:
         runner: The runner.
@@ -178,7 +180,7 @@ class Generation:
             PolicyError: The policy decided for something that is not allowed.
             Exception: What the policy raised.
         """
-        if self._held:
+        if self._held.lack_something:
             self._waiting += self._held.take_ready()
             if not (self._waiting or self._launched) and len(self):
                 return False
@@ -203,8 +205,9 @@ class Generation:
                     continue
                 decided = None
             self._waiting = [r for r in self._waiting if self._part_of[id(r)] != part]
-            self._running[part] = self._now_ms()
-            self._launch(own, decided)
+            begin_ms = self._now_ms()
+            if self._launch(own, decided, decider):
+                self._running[part] = begin_ms
             return True
         return False
 
@@ -271,17 +274,41 @@ class Generation:
         return own
 
     def _launch(
-        self, requests: list[Request], schedule: Schedule | None = None
-    ) -> None:
-        """Launches a wave; those that it does not serve wait for another one."""
+        self,
+        requests: list[Request],
+        schedule: Schedule | None = None,
+        decider: WaveDecider | None = None,
+    ) -> bool:
+        """Launches a wave; those that it does not serve wait for another one.
+
+        Where it would need a larger program, it is launched with half of them, until
+        that is compiled in the background: all that these need, whatever was decided.
+        Who needs it alone is held.
+
+        Returns whether there is a wave.
+        """
         runner, before = self.runner, self.runner.counts.copy()
-        try:
-            runs = [each.run for each in requests if each.run]
-            decided: dict[str, Any] = {} if schedule is None else {"schedule": schedule}
-            asked = runner.launch(runs, **decided)
-        except BaseException:
-            self._waiting += requests
-            raise
+        asked, apart = None, False
+        while asked is None:
+            try:
+                asked = runner.launch(
+                    [each.run for each in requests if each.run],
+                    schedule=schedule,
+                    may_grow=not self._holds,
+                    apart=apart,
+                )
+            except NoRoomError as error:
+                if decider is not None:
+                    decider.forget()
+                if apart and len(requests) == 1:
+                    self._held.hold_for_room(requests[0], error.needs)
+                    return False
+                half = -(-len(requests) // 2)
+                self._waiting[:0] = requests[half:]
+                requests, schedule, apart = requests[:half], None, True
+            except BaseException:
+                self._waiting += requests
+                raise
         if schedule is not None:
             served = {id(run) for run, _ in asked.places}
             self._waiting += [r for r in requests if id(r.run) not in served]
@@ -298,6 +325,7 @@ class Generation:
             batches=after.batches - before.batches,
             rows=after.rows - before.rows,
         )
+        return True
 
     def _resume(self, requests: list[Request], asked: Asked) -> None:
         """Gives requests their values, and runs them until they ask again or end."""

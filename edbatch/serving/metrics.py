@@ -37,7 +37,7 @@ _GAUGES = {
     "in_flight": ("edbatch_requests_in_flight", "Requests that run."),
     "held": (
         "edbatch_requests_held",
-        "Requests that run, as soon as a program for their types is compiled.",
+        "Requests that go on as soon as a program for them is compiled.",
     ),
 }
 _HISTOGRAMS = {

@@ -21,8 +21,8 @@ class ServerStats:
         refused: Requests that were not accepted, since too many waited.
         waiting: Requests that have not begun to run.
         in_flight: Requests that run.
-        held: Those of them that bring types of cells for which a larger program is
-            being compiled.
+        held: Those of them for whose types of cells, or size, another program is being
+            compiled.
         waves: Waves so far.
         nodes: Nodes that ran.
         batches: Batches of their schedules.

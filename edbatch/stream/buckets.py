@@ -106,6 +106,23 @@ def by_kind(prefix: str, sizes: Needs) -> dict[int, int]:
     }
 
 
+def larger(sizes: Needs, others: Needs) -> Needs:
+    """Returns the larger size of each dimension.
+
+    Args:
+        sizes: The size of each dimension.
+        others: The same, perhaps of other dimensions.
+
+    Returns:
+        The sizes of all of them.
+
+    Example:
+        >>> larger({"stream": 64, "steps": 8}, {"steps": 16, "fetch 0": 2})
+        {'stream': 64, 'steps': 16, 'fetch 0': 2}
+    """
+    return {k: max(sizes.get(k, 0), others.get(k, 0)) for k in sizes | others}
+
+
 def round_instances(count: int) -> int:
     """Returns for how many instances a program is compiled that has to hold some.
 

@@ -73,11 +73,22 @@ class WaveSizes(WithoutLock):
                 self.bucket = found
             return found
 
-    def have(self, types: Collection[int]) -> bool:
-        """Tells whether a program with loops for some types, as they run, has run."""
+    def have(self, types: Collection[int], needs: Needs) -> bool:
+        """Tells whether a program with loops for some types has run, and is large.
+
+        Args:
+            types: The types, as they run.
+            needs: Size of each dimension that it is to have.
+
+        Returns:
+            Whether there is one.
+        """
         with self.lock:
             known = {loop.type_id for loop in self.bucket.loops}
-            return self.bucket is self._proven and known.issuperset(types)
+            own = self.bucket.sizes
+            is_large = all(own.get(name, -1) >= size for name, size in needs.items())
+            is_proven = self.bucket is self._proven
+            return is_proven and is_large and known.issuperset(types)
 
     def are(self, bucket: Bucket) -> bool:
         """Tells whether these are still the sizes."""

@@ -130,16 +130,19 @@ class PendingNodes:
         self._behind, self._num_behind = [], 0
         self._in_parts = True
 
-    def set_aside(self, owners: Collection[int], *, behind: bool = True) -> None:
+    def set_aside(
+        self, owners: Collection[int], *, behind: bool = True, others: bool = False
+    ) -> None:
         """Lets all nodes of some instances stand aside, where no wave looks.
 
         Args:
             owners: The numbers of the instances.
             behind: Whether there may be some behind, too.
+            others: Whether those of all other instances stand aside instead.
         """
         numbers = np.array([*owners], np.int32)
         front, rest_behind = self._front, []
-        is_aside = np.isin(front.nodes.owner, numbers)
+        is_aside = np.isin(front.nodes.owner, numbers, invert=others)
         if is_aside.any():
             rest = np.flatnonzero(~is_aside).astype(np.int32)
             self._aside.append((front, np.flatnonzero(is_aside).astype(np.int32)))
@@ -149,7 +152,7 @@ class PendingNodes:
         if not behind:
             return
         for found, kept in self._behind:
-            is_aside = np.isin(found.nodes.owner[kept], numbers)
+            is_aside = np.isin(found.nodes.owner[kept], numbers, invert=others)
             if is_aside.any():
                 self._aside.append((found, kept[is_aside]))
                 self._num_behind -= int(is_aside.sum())

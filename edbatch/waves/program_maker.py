@@ -22,7 +22,7 @@ from edbatch.executor.arenas import Arenas
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
-from edbatch.stream.buckets import Bucket, Needs
+from edbatch.stream.buckets import Bucket, Needs, by_kind, larger
 from edbatch.stream.wave_sizes import WaveSizes
 from edbatch.waves.encoding import LoopTables, WaveChunks, cut_batches, rows_needed
 from edbatch.waves.programs import (
@@ -47,6 +47,7 @@ class NextWave(NamedTuple):
         schedule: What would run.
         front: The nodes.
         asked: By array kind, the values that are to come back.
+        needs: Sizes that the program has at least, beside those of the wave.
         present: The program that waves run by meanwhile, or None.
         chunks: The most chunks of any wave so far.
         pools: The array kinds and rows of the pools of waves so far.
@@ -57,6 +58,7 @@ class NextWave(NamedTuple):
     schedule: Schedule
     front: RecordedNodes
     asked: dict[int, list[int]]
+    needs: Needs
     present: WaveProgram | None
     chunks: int
     pools: tuple[Rows, ...]
@@ -165,14 +167,15 @@ class ProgramMaker:
 
     def _next(self, wave: NextWave) -> tuple[WaveProgram, int]:
         """Makes a program that has room for a wave, in arenas without other values."""
-        program, needs, schedule = wave.present, Needs(), wave.schedule
+        program, needs, schedule = wave.present, wave.needs, wave.schedule
         while True:
             program = self._make(needs, schedule, program, takes=False)
             tables = program.tables
             chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
             empty = np.ones(len(self._state.types.avals), np.int64)
             rows = rows_of(chunks, schedule, wave.front, tables, empty)
-            needs = needs_of(program, chunks, wave.front, wave.asked, rows)
+            own = needs_of(program, chunks, wave.front, wave.asked, rows)
+            needs = larger(wave.needs, own)
             if program.holds(needs):
                 return program, len(chunks.loop)
 
@@ -181,7 +184,8 @@ class ProgramMaker:
     ) -> Calls:
         """Returns what waves will call, of the sizes so far and of this one's."""
         own = {kind: len(each) + 1 for kind, each in wave.front.pools.items()}
-        pools = {self._pool_rows(program, rows) for rows in (own, *wave.pools)}
+        others = by_kind("pool", wave.needs)
+        pools = {self._pool_rows(program, rows) for rows in (own, others, *wave.pools)}
         abstract = _with_rows(arenas, program.arenas)
         calls = self.calls(program, abstract, max(wave.chunks, chunks), pools)
         before = {kind: len(each) for kind, each in wave.arenas.items()}

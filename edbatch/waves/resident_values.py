@@ -54,7 +54,9 @@ class ResidentValues:
         self.sharding: Sharding | None = None
         self._types, self._move, self._shift = types, move, shift
 
-    def make_room(self, needed: Callable[[], Rows], free: Callable[[], None]) -> Rows:
+    def make_room(
+        self, needed: Callable[[], Rows], free: Callable[[], None]
+    ) -> tuple[Rows, Rows]:
         """Moves the rows in use together, if a wave does not fit otherwise.
 
         Args:
@@ -62,13 +64,13 @@ class ResidentValues:
             free: Frees rows that nobody can reach any more.
 
         Returns:
-            The rows that arenas need then. Where the rows in use would nearly fill an
-            arena, it needs more than it has.
+            The rows that arenas need then, and those that they should have: where the
+            rows in use would nearly fill an arena, more than it has.
         """
         rows = needed()
         sizes = {kind: len(arena) for kind, arena in self.arenas.items()}
         if all(rows.get(kind, 0) <= size for kind, size in sizes.items()):
-            return rows
+            return rows, rows
         free()
         moved = self.rows.compact()
         if all(len(own) < few_rows(sizes.get(kind, 0)) for kind, own in moved.items()):
@@ -76,10 +78,11 @@ class ResidentValues:
         else:
             self._take_over(moved, sizes)
         compact = needed()
+        wanted = dict(compact)
         for kind, size in sizes.items():
             if compact.get(kind, 0) > _FULL * size:
-                compact[kind] = max(rows[kind], size + 1)
-        return compact
+                wanted[kind] = max(rows[kind], size + 1)
+        return compact, wanted
 
     def grow(self, sizes: Mapping[int, int]) -> None:
         """Makes arenas of some sizes; those that exist grow, and rows keep their place.

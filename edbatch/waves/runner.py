@@ -17,6 +17,7 @@ import numpy as np
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
+from edbatch.stream.buckets import Needs
 from edbatch.stream.wave_sizes import WaveSizes
 from edbatch.waves.asked_values import Asked, find_asked
 from edbatch.waves.in_flight import InFlight
@@ -26,8 +27,8 @@ from edbatch.waves.pending import PendingNodes
 from edbatch.waves.program_maker import NextProgram
 from edbatch.waves.programs import WaveFunctions
 from edbatch.waves.value_rows import ValueRows
-from edbatch.waves.wave_execution import WaveExecution
-from edbatch.waves.wave_nodes import RecordedNodes
+from edbatch.waves.wave_execution import NO_NODES, WaveExecution
+from edbatch.waves.wave_nodes import RecordedNodes, no_nodes
 from edbatch.waves.wave_report import WaveReport
 
 
@@ -114,6 +115,8 @@ class WaveRunner(InFlight):
             run: The instance.
         """
         self._aside.add(run.number)
+        if run.parts and run.parts[-1][0] != self.takes:  # it is pending by now
+            self.pending.set_aside({run.number})
 
     def forget(self, run: InstanceRun) -> None:
         """Holds an instance no more that has ended; `tidy` drops its nodes."""
@@ -133,13 +136,15 @@ class WaveRunner(InFlight):
             self.pending.set_aside(self._aside)
 
     def prepare(
-        self, runs: Sequence[InstanceRun], types: Collection[int]
+        self, runs: Sequence[InstanceRun], types: Collection[int], needs: Needs
     ) -> NextProgram:
         """Begins to compile a program for a wave of instances that are held.
 
         Args:
-            runs: The instances, which wait for values.
+            runs: The instances, which wait for values; none for a program that is
+                larger and otherwise as the present one.
             types: Their `unknown_types`.
+            needs: Sizes that it has at least.
 
         Returns:
             The program, for `WaveExecution.adopt`.
@@ -147,6 +152,9 @@ class WaveRunner(InFlight):
         Raises:
             EdbatchError: As for `launch`.
         """
+        execution = self.execution
+        if not runs:
+            return execution.prepare(NO_NODES, no_nodes(), {}, types, needs)
         aside, self._aside = self._aside, set()
         try:
             self.take()
@@ -157,7 +165,7 @@ class WaveRunner(InFlight):
                 np.array(values, np.int64), self.value_rows
             )
             schedule = self.pending.schedule(chosen, self._policy)
-            return self.execution.prepare(schedule, self.pending.front, asked, types)
+            return execution.prepare(schedule, self.pending.front, asked, types, needs)
         finally:
             self._aside = aside
             self.pending.set_aside(aside)
@@ -168,6 +176,8 @@ class WaveRunner(InFlight):
         *,
         results: Sequence[int] = (),
         schedule: Schedule | None = None,
+        may_grow: bool = True,
+        apart: bool = False,
     ) -> Asked:
         """Runs a wave, on the device and perhaps beside what the host does next.
 
@@ -178,6 +188,10 @@ class WaveRunner(InFlight):
                 that they depend on in it or have it already; `take` must come before.
                 Default: what was asked for, scheduled by the policy, and what else
                 can run with it.
+            may_grow: Whether to compile a program that is large enough, if there is
+                none.
+            apart: Whether the wave is without all that other instances have recorded,
+                whose external inputs need room otherwise, too.
 
         Returns:
             The values that are being computed; see `answers`. With a schedule, those of
@@ -186,6 +200,7 @@ class WaveRunner(InFlight):
         Raises:
             EdbatchError: The policy belongs to another model; or a cell needs a key and
                 there is none.
+            NoRoomError: The program is too small, and may not grow; nothing ran.
         """
         start, run_ms = time.perf_counter(), self.counts.run_ms
         if not self.counts.waves:
@@ -194,16 +209,34 @@ class WaveRunner(InFlight):
             self.take()
         else:
             waiting = self._served(waiting, schedule)
+        if apart:
+            own = {run.number for run in waiting}
+            self.pending.set_aside(own, others=True)
+        try:
+            return self._launch(waiting, results, schedule, may_grow=may_grow)
+        finally:
+            if apart:
+                self.pending.bring_back()
+                self.pending.set_aside(self._aside)
+            self.counts.host_ms += 1e3 * (time.perf_counter() - start)
+            self.counts.host_ms -= self.counts.run_ms - run_ms
+
+    def _launch(
+        self,
+        waiting: Sequence[InstanceRun],
+        results: Sequence[int],
+        schedule: Schedule | None,
+        *,
+        may_grow: bool,
+    ) -> Asked:
         asked, places = find_asked(waiting)
         if schedule is None:
             schedule = self._schedule(asked, results)
         else:
             self.results_are_computed()
         values = self.execution.run(
-            schedule, self.pending, asked, self._free_unreachable
+            schedule, self.pending, asked, self._free_unreachable, may_grow=may_grow
         )
-        self.counts.host_ms += 1e3 * (time.perf_counter() - start)
-        self.counts.host_ms -= self.counts.run_ms - run_ms
         return Asked({kind: values[kind] for kind in asked}, places)
 
     def tidy(self) -> None:

@@ -15,7 +15,7 @@ from edbatch.graph.node_keys import typed_key
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
-from edbatch.stream.buckets import Needs
+from edbatch.stream.buckets import Needs, larger
 from edbatch.stream.wave_sizes import WaveSizes
 from edbatch.waves.encoding import NO_ROOM, LoopTables, cut_batches, write_if_fits
 from edbatch.waves.pending import PendingNodes
@@ -34,8 +34,23 @@ from edbatch.waves.wave_nodes import RecordedNodes
 from edbatch.waves.wave_report import WaveReport
 
 _NONE = np.zeros(0, np.int32)
-_NO_NODES = Schedule(_NONE, np.zeros(1, np.int32), _NONE)
+NO_NODES = Schedule(_NONE, np.zeros(1, np.int32), _NONE)
 _SETTLED = 8  # waves after which a program is taken to be large enough
+
+
+class NoRoomError(Exception):
+    """A wave needs a larger program than there is, and nobody is to wait for one.
+
+    Args:
+        needs: Size of each dimension that it needs.
+
+    Attributes:
+        needs: The same.
+    """
+
+    def __init__(self, needs: Needs) -> None:
+        super().__init__("a wave needs a larger program")
+        self.needs = needs
 
 
 class WaveSize(NamedTuple):
@@ -66,6 +81,7 @@ class WaveExecution:
 
     Attributes:
         values: The arenas, and which row holds which value.
+        lacking: Sizes of a program that waves should have had, and did not wait for.
     """
 
     def __init__(
@@ -89,6 +105,7 @@ class WaveExecution:
         self._grown_for: WaveProgram | None = None  # of whose sizes arenas are
         self._grown_at = 0  # how many waves there were before
         self._moves_for: WaveProgram | None = None  # for which rows can be moved
+        self.lacking: Needs = {}
         self._most_chunks = 0  # of any wave
         self._pools: set[frozenset[tuple[int, int]]] = set()  # rows of those of waves
         self._passed: set[int] = set()  # types that nobody is held for
@@ -111,6 +128,8 @@ class WaveExecution:
         pending: PendingNodes,
         asked: dict[int, list[int]],
         free: Callable[[], None],
+        *,
+        may_grow: bool = True,
     ) -> dict[int, Array]:
         """Runs a wave, on the device and perhaps beside what the host does next.
 
@@ -119,14 +138,17 @@ class WaveExecution:
             pending: The nodes, of which those that ran are removed.
             asked: By array kind, the numbers of the values that are to come back.
             free: Frees rows that nobody can reach any more.
+            may_grow: Whether to compile a program that is large enough, if there is
+                none.
 
         Returns:
             These values by array kind.
 
         Raises:
             PolicyError: A node runs before what it reads.
+            NoRoomError: The program is too small, and may not grow; nothing ran.
         """
-        program, integers, size = self._encode(schedule, pending, asked, free)
+        program, integers, size = self._encode(schedule, pending, asked, free, may_grow)
         rows = {kind: self.values.rows.of(each) for kind, each in asked.items()}
         program.finish_wave(integers, size.steps, rows)
         pools = pad_pools(self._state, self._sizes, program, pending.pools)
@@ -206,9 +228,9 @@ class WaveExecution:
                 self._passed |= {*node_types}  # soon a wave runs them, of a policy, too
                 return frozenset()
             self.check_params()
-            self._grow({}, _NO_NODES)
+            self._grow({}, NO_NODES)
         found = self._not_in_program(node_types)
-        if found and self._sizes.have(self._run_as(found)):
+        if found and self._sizes.have(self._run_as(found), {}):
             # Another runner has compiled it, or they are of a family that has loops.
             types = np.array([*found], np.int32)
             starts = np.zeros(len(types) + 1, np.int32)
@@ -241,6 +263,7 @@ class WaveExecution:
         front: RecordedNodes,
         asked: dict[int, list[int]],
         types: Collection[int],
+        needs: Needs,
     ) -> NextProgram:
         """Begins to compile a program that holds a wave, beside all so far.
 
@@ -252,6 +275,7 @@ class WaveExecution:
             asked: As for `run`.
             types: The unknown types for which it is asked. What of them is not in the
                 schedule will not be unknown again.
+            needs: Sizes that it has at least.
 
         Returns:
             The program.
@@ -262,6 +286,7 @@ class WaveExecution:
                 schedule,
                 front,
                 asked,
+                needs,
                 self._program,
                 self._most_chunks,
                 tuple(map(dict, self._pools)),
@@ -288,9 +313,22 @@ class WaveExecution:
         if not self._sizes.adopt(program.bucket, found.instead_of):
             return False
         self._program = program
+        if program.holds(self.lacking):
+            self.lacking = {}
         self.values.arenas = found.arenas | self.values.arenas
         self.values.rows.kinds_up_to(len(self._state.types.avals))
         return True
+
+    def holds(self, needs: Needs) -> bool:
+        """Tells whether the present program is large enough.
+
+        Args:
+            needs: Size of each dimension.
+
+        Returns:
+            Whether there is one, and it is.
+        """
+        return self._program is not None and self._program.holds(needs)
 
     def calls(self) -> Calls:
         """Returns the compiled functions that waves like the last one call.
@@ -336,6 +374,7 @@ class WaveExecution:
         pending: PendingNodes,
         asked: dict[int, list[int]],
         free: Callable[[], None],
+        may_grow: bool,
     ) -> tuple[WaveProgram, np.ndarray, WaveSize]:
         """Writes a wave for a program that holds it, which may have to be made."""
         program = self._program
@@ -348,7 +387,7 @@ class WaveExecution:
         ):  # the usual case
             integers, size = self._write(program, schedule, pending)
         if program is None or size is None:
-            program = self._fit(schedule, pending, asked, free)
+            program = self._fit(schedule, pending, asked, free, may_grow)
             integers, size = self._write(program, schedule, pending)
             assert size is not None, "room was made"
         return program, integers, size
@@ -385,11 +424,12 @@ class WaveExecution:
         pending: PendingNodes,
         asked: dict[int, list[int]],
         free: Callable[[], None],
+        may_grow: bool,
     ) -> WaveProgram:
         """Finds a program that holds a wave, and makes room for its values."""
         program = self._program
         if program is None or not program.knows(schedule.batch_type):
-            program = self._grow({}, schedule)
+            program, may_grow = self._grow({}, schedule), True
         while True:
             tables = program.tables
             chunks = cut_batches(schedule.batch_start, schedule.batch_type, tables)
@@ -398,13 +438,24 @@ class WaveExecution:
                 next_row = self.values.rows.next_row
                 return rows_of(chunks, schedule, pending.front, tables, next_row)
 
-            rows = self.values.make_room(needed, free)
-            needs = needs_of(program, chunks, pending.front, asked, rows)
+            rows, wanted = self.values.make_room(needed, free)
+            needs = needs_of(program, chunks, pending.front, asked, wanted)
+            is_there = self._sizes.have((), needs)  # another runner has compiled it
+            if not (may_grow or is_there or program.holds(needs)):
+                self._lack(needs, len(chunks.loop))
+                needs = needs_of(program, chunks, pending.front, asked, rows)
+                if not program.holds(needs):
+                    raise NoRoomError(needs)
             if program.holds(needs):
                 self.values.grow(program.arenas)
                 self._grown_for, self._grown_at = program, self._counts.waves
                 return program
             program = self._grow(needs, schedule)  # perhaps with other loops
+
+    def _lack(self, needs: Needs, chunks: int) -> None:
+        """Notes what a wave should have had, for the next program."""
+        self.lacking = larger(self.lacking, needs)
+        self._most_chunks = max(self._most_chunks, chunks)
 
     def _grow(self, needs: Needs, schedule: Schedule) -> WaveProgram:
         self._program = self._maker.grow(needs, schedule, self._program)

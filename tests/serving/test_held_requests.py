@@ -11,6 +11,7 @@ import pytest
 from asking_models import grow_tree, make_params, sample_words, shift_reduce
 from compared_answers import assert_same
 from never_lowered import uncompiled
+from wave_programs import wave_programs as waves
 
 import edbatch as eb
 from edbatch.compilation.worker import WORKER
@@ -29,23 +30,6 @@ PARAMS = jnp.float32(2)
 def coarse():
     with eb.use_tiers("coarse"):
         yield
-
-
-@pytest.fixture
-def compiler():
-    """Holds the background thread where it is, until it is told to go on."""
-    go_on, is_there = threading.Event(), threading.Event()
-
-    def hold():
-        is_there.set()
-        assert go_on.wait(60)
-
-    held = WORKER.submit(hold)
-    assert is_there.wait(60)
-    yield go_on
-    go_on.set()
-    held.wait()
-    assert eb.wait_for_compilations(60)  # also what nobody waits for any more
 
 
 @eb.cell
@@ -72,12 +56,6 @@ def check(future, length):
 
 def ones(length):
     return [1.0] * length
-
-
-def waves():
-    """Programs of waves so far, and how many of them somebody waited for."""
-    found = [each for each in eb.compile_report() if each.function.endswith("(waves)")]
-    return len(found), sum(not each.background for each in found)
 
 
 def test_others_are_answered_meanwhile(compiler):
@@ -232,10 +210,9 @@ def test_sizes_that_have_grown_meanwhile(compiler, monkeypatch):
     with eb.Server(eb.batch(model), PARAMS) as server:
         check(server.submit_nowait(ones(1)), 1)
         held = server.submit_nowait(ones(2))
-        before = waves()
-        while waves()[1] == before[1]:
-            for each in server.submit_many([ones(1)] * 40):
-                check(each, 1)
+        server.warm_up([ones(1)], block=True)
+        for each in server.submit_many([ones(1)] * 40):
+            check(each, 1)
         assert not held.done()
         compiler.set()
         check(held, 2)

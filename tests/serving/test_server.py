@@ -463,10 +463,10 @@ def test_a_small_sample_warms_up_a_full_server():
 def test_a_wave_that_fails_ends_its_requests_and_not_the_server(monkeypatch):
     launch, failures = WaveRunner.launch, [MemoryError("no memory for a wave")]
 
-    def once(self, waiting):
+    def once(self, waiting, **options):
         if failures:
             raise failures.pop()
-        return launch(self, waiting)
+        return launch(self, waiting, **options)
 
     params = make_params()
     with eb.Server(eb.batch(walk), params) as server:

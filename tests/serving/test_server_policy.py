@@ -394,8 +394,9 @@ def test_two_parts_under_a_policy(kind, name, monkeypatch):
     both, launch = [], Generation._launch
 
     def counted(self, *args):
-        launch(self, *args)
+        has_launched = launch(self, *args)
         both.append(len(self._launched) == 2)
+        return has_launched
 
     monkeypatch.setattr(Generation, "_launch", counted)
     with eb.Server(eb.batch(model), PARAMS, policy=policies()[name]) as server:

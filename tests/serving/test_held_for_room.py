@@ -1,0 +1,265 @@
+"""Waves that the present program has no room for run in parts, or wait for a larger."""
+
+import threading
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from asking_models import grow_tree, make_params, sample_words, shift_reduce
+from compared_answers import assert_same
+from wave_programs import wave_programs
+
+import edbatch as eb
+from edbatch.compilation.worker import WORKER
+from edbatch.graph.context import jitted_cells
+from edbatch.policies.serving import ServingHeuristic
+from edbatch.policies.serving.choices import READY
+from edbatch.serving import generation
+from edbatch.stream import wave_sizes
+
+PARAMS = jnp.float32(0.5)
+FEW = {"stream": 32, "steps": 4, "arena": 16, "pool": 8, "fetch": 2}
+
+
+@pytest.fixture(autouse=True)
+def small_programs(monkeypatch):
+    monkeypatch.setattr(wave_sizes, "_SMALLEST", FEW)
+    with eb.use_tiers("coarse"):
+        yield
+
+
+@eb.cell
+def scale(params, x):
+    return params * x + 1
+
+
+def chain(params, count):
+    """One wave of as many nodes as the instance says."""
+    state = np.float32(0)
+    for _ in range(count):
+        state = scale(params, state)
+    return state
+
+
+def looking(params, count):
+    """As many waves, whose values stay in the arena."""
+    kept = [scale(params, np.float32(0))]
+    for _ in range(count):
+        kept.append(scale(params, np.float32(eb.value(kept[-1]))))
+    return kept
+
+
+def expected(count):
+    return [2 - 2 * 0.5**k for k in range(1, count + 1)]
+
+
+def check_chain(future, count):
+    np.testing.assert_allclose(future.result(60), expected(count)[-1], rtol=1e-6)
+
+
+def check_looking(future, count):
+    found = np.asarray(future.result(60))
+    np.testing.assert_allclose(found, expected(count + 1), rtol=1e-6)
+
+
+def many_at_once(server, instances):
+    """Submits requests that all join before the first wave."""
+    entered, go_on = threading.Event(), threading.Event()
+    start = generation.Generation.start
+
+    def slow(self, request):
+        if not entered.is_set():
+            entered.set()
+            assert go_on.wait(60)
+        start(self, request)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation.Generation, "start", slow)
+        futures = server.submit_many(instances[:1])
+        assert entered.wait(60)
+        futures += server.submit_many(instances[1:])
+        go_on.set()
+        return [*zip(instances, futures, strict=True)]
+
+
+def test_more_requests_than_a_wave_holds_run_in_parts(compiler):
+    with eb.Server(eb.batch(chain), PARAMS) as server:
+        check_chain(server.submit_nowait(2), 2)
+        before, ran = wave_programs(), server.stats().waves
+        for count, each in many_at_once(server, [1] * 30):
+            check_chain(each, count)
+        assert wave_programs() == before
+        assert server.stats().waves > ran + 2
+        compiler.set()
+        assert eb.wait_for_compilations(60)
+        check_chain(server.submit_nowait(2), 2)
+        ran = server.stats().waves
+        for count, each in many_at_once(server, [1] * 30):
+            check_chain(each, count)
+        assert server.stats().waves <= ran + 2
+        assert wave_programs()[1] == before[1]
+
+
+def test_one_that_is_too_large_waits_alone(compiler):
+    with eb.Server(eb.batch(chain), PARAMS) as server:
+        check_chain(server.submit_nowait(2), 2)
+        before = wave_programs()
+        large = {n: server.submit_nowait(n) for n in (100, 200)}
+        for n in (1, 2, 3) * 7:
+            check_chain(server.submit_nowait(n), n)
+        assert not any(each.done() for each in large.values())
+        assert server.stats().held == 2
+        assert wave_programs() == before
+        compiler.set()
+        for n, each in large.items():
+            check_chain(each, n)
+        for n in (100, 200):
+            check_chain(server.submit_nowait(n), n)
+        assert wave_programs()[1] == before[1]
+
+
+def test_values_of_one_that_fill_the_arena(compiler):
+    with eb.Server(eb.batch(looking), PARAMS) as server:
+        check_looking(server.submit_nowait(1), 1)
+        before = wave_programs()
+        large = server.submit_nowait(60)
+        others = [(n, server.submit_nowait(n)) for n in (1, 2, 3) * 4]
+        until = time.perf_counter() + 60
+        while not server.stats().held and time.perf_counter() < until:
+            time.sleep(0.01)
+        assert wave_programs() == before
+        compiler.set()
+        check_looking(large, 60)
+        for n, each in others:
+            check_looking(each, n)
+        for count, each in many_at_once(server, [9, 40, 3, 60, 1, 33]):
+            check_looking(each, count)
+        assert wave_programs()[1] == before[1]
+
+
+def test_requests_that_fill_the_arenas_together_end(compiler):
+    """All are held once none has room for its next value."""
+    with eb.Server(eb.batch(looking), PARAMS) as server:
+        check_looking(server.submit_nowait(1), 1)
+        before = wave_programs()
+        futures = many_at_once(server, [12] * 8)
+        until = time.perf_counter() + 60
+        while server.stats().held < 8 and time.perf_counter() < until:
+            time.sleep(0.01)
+        late = server.submit_nowait(1, deadline_ms=100)
+        with pytest.raises(eb.errors.DeadlineError):
+            late.result(60)
+        assert futures[0][1].cancel()
+        compiler.set()
+        for count, each in futures[1:]:
+            check_looking(each, count)
+        assert wave_programs()[1] == before[1]
+        assert server.stats().in_flight == 0
+
+
+def test_where_nothing_may_be_compiled(caplog):
+    """Parts that have room are answered, and one that has none fails."""
+    with eb.Server(eb.batch(chain), PARAMS) as server:
+        check_chain(server.submit_nowait(2), 2)
+        with eb.set_stance("fail_on_compile"):
+            for count, each in many_at_once(server, [1] * 30):
+                check_chain(each, count)
+            large = [server.submit_nowait(100) for _ in range(2)]
+            for _ in range(20):
+                check_chain(server.submit_nowait(2), 2)
+            for each in large:
+                with pytest.raises(eb.CompilationError, match="forbids it"):
+                    each.result(60)
+            check_chain(server.submit_nowait(3), 3)
+        for count, each in many_at_once(server, [100, 1, 2, 3] * 3):
+            check_chain(each, count)
+    told = [each.message for each in caplog.records if "in parts" in each.message]
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_serving_policy_decides(compiler, monkeypatch, parts):
+    monkeypatch.setattr(generation, "_TWO_PARTS", 2 if parts == 2 else 1000)
+    policy = ServingHeuristic("cells", READY, max_rows=64)
+    with eb.Server(eb.batch(looking), PARAMS, policy=policy) as server:
+        check_looking(server.submit_nowait(1), 1)
+        before = wave_programs()
+        futures = many_at_once(server, [1, 2, 3] * 10)
+        large = server.submit_nowait(70)
+        time.sleep(0.1)
+        assert wave_programs() == before
+        compiler.set()
+        for count, each in futures:
+            check_looking(each, count)
+        check_looking(large, 70)
+        assert wave_programs()[1] == before[1]
+
+
+def test_parameters_that_are_swapped_meanwhile(compiler):
+    with eb.Server(eb.batch(chain), PARAMS) as server:
+        check_chain(server.submit_nowait(2), 2)
+        before = wave_programs()
+        large = server.submit_nowait(100)
+        check_chain(server.submit_nowait(2), 2)
+        server.swap_params(PARAMS * 0)
+        for count in (1, 3, 1):
+            assert server.submit_nowait(count).result(60) == 1
+        other = server.submit_nowait(90)
+        assert server.submit_nowait(1).result(60) == 1
+        assert not large.done() and not other.done()
+        compiler.set()
+        check_chain(large, 100)
+        assert other.result(60) == 1
+        assert wave_programs()[1] == before[1]
+
+
+def test_sizes_that_another_server_has_need_no_compiler(compiler):
+    batched = eb.batch(chain)
+    with eb.Server(batched, PARAMS) as server:
+        check_chain(server.submit_nowait(2), 2)
+        with eb.Server(batched, PARAMS) as other:
+            other.warm_up([100])
+        before = wave_programs()
+        check_chain(server.submit_nowait(100), 100)
+        assert wave_programs() == before
+
+
+def test_those_that_end_meanwhile_are_forgotten(compiler):
+    with eb.Server(eb.batch(chain), PARAMS) as server:
+        check_chain(server.submit_nowait(2), 2)
+        late = server.submit_nowait(100, deadline_ms=50)
+        cancelled = server.submit_nowait(120)
+        check_chain(server.submit_nowait(2), 2)
+        assert cancelled.cancel()
+        with pytest.raises(eb.errors.DeadlineError):
+            late.result(60)
+        compiler.set()
+        for n in (1, 100, 120):
+            check_chain(server.submit_nowait(n), n)
+        [own] = server._loop._generations
+        held = own._held
+        assert not held and not held._next_for
+        assert not own.runner.pending._aside and not own.runner._aside
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("model", [grow_tree, shift_reduce])
+def test_random_requests_as_unbatched(model, seed):
+    """Of any size, while sizes grow; nobody waits for a program after the first."""
+    rng = np.random.default_rng(seed)
+    params = make_params()
+    instances = sample_words(24, seed) if model is shift_reduce else [*range(24)]
+    with eb.Server(eb.batch(model), params) as server:
+        server.submit_nowait(instances[0]).result(120)
+        before = wave_programs()
+        futures = []
+        for each in instances:
+            futures.append(server.submit_nowait(each))
+            if rng.random() < 0.2:
+                time.sleep(0.02)
+        for instance, each in zip(instances, futures, strict=True):
+            with jitted_cells():
+                assert_same(each.result(120), model(params, instance))
+        assert wave_programs()[1] == before[1]
+    assert WORKER.wait(120)
