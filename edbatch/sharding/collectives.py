@@ -9,7 +9,7 @@ call such a vector a bucket (Li et al., PyTorch Distributed, VLDB 2020, section 
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,29 @@ from jax import Array, lax
 MOST_BYTES = 1 << 20
 
 
+class _Parts(NamedTuple):
+    """What is joined to a vector: shapes and their dtype. Complex numbers are pairs."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, arrays: Sequence[Any]) -> "_Parts":
+        return cls(tuple(each.shape for each in arrays), arrays[0].dtype)
+
+    @property
+    def is_complex(self) -> bool:
+        return bool(jnp.issubdtype(self.dtype, jnp.complexfloating))
+
+    @property
+    def zeros(self) -> Array:
+        """The vector of zeros."""
+        sizes = sum(np.prod(shape, dtype=np.int64) for shape in self.shapes)
+        if self.is_complex:
+            return jnp.zeros(2 * int(sizes), np.finfo(self.dtype).dtype)
+        return jnp.zeros(int(sizes), self.dtype)
+
+
 def buckets(leaves: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
     """Divides small arrays of floating point numbers by dtype.
 
@@ -27,14 +50,21 @@ def buckets(leaves: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
         leaves: Arrays, or what has a shape and a dtype.
 
     Returns:
-        Which leaves share a vector; those that do not are in none.
+        Which leaves share a vector; those that do not are in none. A complex one of any
+        size has a vector even by itself: XLA ends the process where it adds up complex
+        zeros that it knows to be zeros, as the gradient of what nobody reads, on a CPU.
     """
     found: dict[np.dtype[Any], list[int]] = {}
     for k, leaf in enumerate(leaves):
         small = leaf.size * leaf.dtype.itemsize <= MOST_BYTES
-        if small and jnp.issubdtype(leaf.dtype, jnp.floating):
+        is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+        if is_complex or (small and jnp.issubdtype(leaf.dtype, jnp.floating)):
             found.setdefault(leaf.dtype, []).append(k)
-    return tuple(tuple(own) for own in found.values() if len(own) > 1)
+    return tuple(
+        tuple(own)
+        for dtype, own in found.items()
+        if len(own) > 1 or jnp.issubdtype(dtype, jnp.complexfloating)
+    )
 
 
 def detach(leaves: Sequence[Array], bucket: Sequence[int]) -> Array:
@@ -48,19 +78,19 @@ def detach(leaves: Sequence[Array], bucket: Sequence[int]) -> Array:
         bucket: Which of them.
 
     Returns:
-        As many zeros as these leaves have elements.
+        As many zeros as these leaves have elements; twice as many of complex ones.
     """
     chosen = [leaves[k] for k in bucket]
-    shapes = tuple(leaf.shape for leaf in chosen)
+    parts = _Parts.of(chosen)
 
     @jax.custom_vjp
     def zeros(*own: Array) -> Array:
-        return jnp.zeros(_elements(shapes), own[0].dtype)
+        return parts.zeros
 
     def forward(*own: Array) -> tuple[Array, None]:
         return zeros(*own), None
 
-    zeros.defvjp(forward, lambda _, cotangent: _split(shapes, cotangent))
+    zeros.defvjp(forward, lambda _, cotangent: _split(parts, cotangent))
     return zeros(*chosen)
 
 
@@ -109,7 +139,7 @@ def gather(arrays: Sequence[Array], axis: str) -> tuple[Array, ...]:
     for k, each in enumerate(arrays):
         if k in found:
             continue
-        if jnp.issubdtype(each.dtype, jnp.floating):
+        if jnp.issubdtype(each.dtype, jnp.inexact):
             (found[k],) = _gather_joined(axis, [each])
         else:
             found[k] = lax.all_gather(each, axis, tiled=True)
@@ -122,9 +152,8 @@ def _gather_joined(axis: str, own: list[Array]) -> list[Array]:
     if len(own) == 1:
         return [lax.all_gather(own[0], axis, tiled=True)]
     rows = lax.all_gather(_join(own), axis)  # [D, elements]
-    shapes = tuple(each.shape for each in own)
-    parts = jax.vmap(partial(_split, shapes))(rows)
-    return [lax.collapse(part, 0, 2) for part in parts]
+    found = jax.vmap(partial(_split, _Parts.of(own)))(rows)
+    return [lax.collapse(part, 0, 2) for part in found]
 
 
 def _gather_forward(axis: str, own: list[Array]) -> tuple[list[Array], list[int]]:
@@ -146,20 +175,22 @@ def _gather_backward(
 _gather_joined.defvjp(_gather_forward, _gather_backward)
 
 
-def _elements(shapes: Sequence[tuple[int, ...]]) -> int:
-    return int(sum(np.prod(shape, dtype=np.int64) for shape in shapes))
-
-
 def _join(arrays: Sequence[Array]) -> Array:
-    return jnp.concatenate([each.ravel() for each in arrays])
+    """Returns arrays as one vector of real numbers."""
+    joined = jnp.concatenate([each.ravel() for each in arrays])
+    if jnp.issubdtype(joined.dtype, jnp.complexfloating):
+        return jnp.concatenate([joined.real, joined.imag])
+    return joined
 
 
-def _split(shapes: Sequence[tuple[int, ...]], vector: Array) -> tuple[Array, ...]:
-    """Cuts a vector into arrays."""
+def _split(parts: _Parts, vector: Array) -> tuple[Array, ...]:
+    """Cuts a vector into arrays; the inverse of `_join`."""
+    if parts.is_complex:
+        vector = lax.complex(*jnp.split(vector, 2))
     found = []
     start = 0
-    for shape in shapes:
-        end = start + _elements([shape])
+    for shape in parts.shapes:
+        end = start + int(np.prod(shape, dtype=np.int64))
         found.append(vector[start:end].reshape(shape))
         start = end
     return tuple(found)

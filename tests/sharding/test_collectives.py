@@ -145,6 +145,52 @@ def test_large_arrays_are_sent_as_they_are(monkeypatch):
     )
 
 
+@eb.cell
+def rotate(params, state):
+    turned = state * params["turn"] + params["phase"].sum()
+    return (turned * turned.conj()).real, turned
+
+
+def rotated(params, tree):
+    return rotate(params, model(params, tree))
+
+
+@pytest.mark.parametrize("most_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("unread", [(), (3,), (2, 2)])
+def test_gradients_of_complex_parameters_read_or_not(unread, most_bytes, monkeypatch):
+    """XLA ends the process where it adds up complex zeros that it knows."""
+    monkeypatch.setattr(collectives, "MOST_BYTES", most_bytes)
+    rng = np.random.default_rng(0)
+
+    def array(*shape):
+        return jnp.asarray(rng.normal(size=(2, *shape)).T @ [1, 1j], jnp.complex64).T
+
+    params = {
+        **make_params(rng),
+        "turn": array(WIDTH),
+        "phase": array(2, 2),
+        "nobody's": jnp.ones(unread, jnp.complex64),
+    }
+    batched = eb.batch(rotated, params=params)
+    trees = [random_tree(rng, 3) for _ in range(5)]
+
+    def gradient(function):
+        def loss(params, plan):
+            length, turned = function.apply(params, plan)
+            return (length**2).sum() + (turned * (1 + 2j)).real.sum()
+
+        grad = jax.jit(jax.grad(loss, allow_int=True))
+        return grad(params, function.plan(trees))
+
+    expected = gradient(batched)
+    found = gradient(batched.sharded())
+    for name in ("turn", "phase", "nobody's"):
+        assert found[name].dtype == jnp.complex64
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
+    assert np.abs(found["turn"].imag).min() > 0
+    assert not np.any(found["nobody's"])
+
+
 def test_gathered_arrays_come_back_in_their_shapes_and_dtypes():
     mesh = Mesh(np.array(jax.devices()[:2]), ("d",))
     arrays = (
@@ -153,6 +199,8 @@ def test_gathered_arrays_come_back_in_their_shapes_and_dtypes():
         jnp.arange(8.0).reshape(4, 2, 1),
         jnp.arange(4.0, dtype=jnp.bfloat16),
         jnp.zeros((4, 0)),
+        jnp.arange(4) * (1 + 2j),
+        jnp.arange(8).reshape(4, 2) * (3 - 1j),
     )
     found = jax.jit(
         jax.shard_map(
