@@ -96,9 +96,9 @@ def check_number(
     if not (right and isinstance(value, Real) and not value < least):
         kind = "a whole number" if whole else "a finite number"
         limit = "" if least == -math.inf else f", {least} or more,"
-        found = (
-            f"{shown(value)}; give another" if right else f"{_typed(value)}; {_TEXT}"
-        )
+        found = f"{_typed(value)}; {_TEXT}"
+        if right or is_real(value):
+            found = f"{shown(value)}; give another"
         raise error(f"{name} is {kind}{limit} but this is {found}")
 
 

@@ -133,6 +133,7 @@ class Trainer:
                 f" this is the single number {shown(targets.item())}; let a loss that"
                 " has the same target for all hold it itself"
             )
+        _check_differentiable(params)
         self.learned = Learned(params, optimizer.init(params))
         self.losses: list[float] = []
         value_and_grad = (
@@ -154,8 +155,23 @@ class Trainer:
         Raises:
             TrainingError: The step before left a loss or parameters that are not
                 finite; `learned` is what it left. Or the loss depends on rows of
-                padding, or an instance has no target.
+                padding, an instance has no target, or the minibatch or `learned` is
+                none.
         """
+        check_type(
+            TrainingError,
+            "the minibatch of a step of a Trainer",
+            minibatch,
+            Minibatch,
+            "a Minibatch of eb.Loader, which holds a plan",
+        )
+        check_type(
+            TrainingError,
+            "what is learned, in a Trainer",
+            self.learned,
+            Learned,
+            "edbatch.training.Learned(params, optimizer_state)",
+        )
         targets = self._targets
         if targets is not None:
             index = minibatch.padded_index
@@ -210,6 +226,17 @@ class Trainer:
                 )
             self.losses.append(float(begun.loss))
         return self.learned
+
+
+def _check_differentiable(params: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            raise TrainingError(
+                "the parameters of a Trainer are arrays of floating point numbers but"
+                f" params{jax.tree_util.keystr(path)} has the dtype {dtype}, of which"
+                " there is no gradient; let the loss or the model hold it instead"
+            )
 
 
 def _first_row_as_padding(rows: Any) -> Any:

@@ -1,5 +1,6 @@
 """Options and arguments of a wrong type end in a sentence of edbatch."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -78,6 +79,7 @@ def test_the_sentence_says_rule_value_and_cause() -> None:
             "cache_bytes of eb.batch is a whole number, 0 or more, but this is 'x', of"
             " type str; usually a text from a file or a command line",
         ),
+        ("cache_bytes", float("nan"), "or more, but this is nan; give another"),
         ("guard", "no", "guard of eb.batch is True or False but this is 'no', of type"),
         ("sizes", (8, 64), r"an eb.Sizes\(...\), or left out, but this is \(8, 64\)"),
         ("planner", "aligned", "an eb.Planner.*, but this is 'aligned', of type str"),
@@ -240,6 +242,17 @@ def test_parameters_that_are_none(batched: Any, params: Any) -> None:
                 " .*; of an Equinox module pass eqx.filter",
             ):
                 function(value)
+
+
+def test_a_dataclass_that_jax_does_not_look_into(params: Any) -> None:
+    @dataclass
+    class Params:
+        own: Any
+
+    with pytest.raises(eb.PlanError, match=r"dataclass Params, .*register_dataclass"):
+        eb.batch(encode, params=Params(params))
+    registered = jax.tree_util.register_dataclass(Params, ["own"], [])
+    assert eb.batch(lambda own, x: encode(own.own, x), params=registered(params))
 
 
 def test_keys_beside_parameters(params: Any) -> None:

@@ -9,7 +9,7 @@ from trees import encode, make_params, sample_trees
 
 import edbatch as eb
 from edbatch.errors import TrainingError
-from edbatch.training import Trainer
+from edbatch.training import Learned, Trainer
 
 TREES = sample_trees(0, 9)
 TARGETS = np.linspace(-1, 1, 9, dtype=np.float32)
@@ -149,3 +149,25 @@ def test_targets_are_an_array(loss, targets):
 def test_one_number_is_no_array_of_targets(loss):
     with pytest.raises(TrainingError, match=r"single number .*let a loss"):
         Trainer(loss, optax.adam(0.03), make_params(), np.array(1.0))
+
+
+def test_a_step_takes_a_minibatch_and_what_was_learned(batched, loss):
+    trainer = Trainer(loss, optax.sgd(0.1), make_params(), TARGETS)
+    [item, *_] = minibatches(batched, 1)
+    with pytest.raises(
+        TrainingError, match=r"a step of a Trainer is a Minibatch of eb"
+    ):
+        trainer.step(item.plan)
+    trainer.learned = tuple(trainer.learned)  # as some formats give it back
+    with pytest.raises(TrainingError, match=r"is edbatch\.training\.Learned\(params"):
+        trainer.step(item)
+    trainer.learned = Learned(*trainer.learned)
+    trainer.step(item)
+    assert len(trainer.finish()) == 2
+
+
+@pytest.mark.parametrize("tables", [None, "table"])
+def test_integers_among_the_parameters_are_named(tables):
+    params = {"table": jnp.ones((3, 2)), "sizes": [jnp.ones(2), jnp.arange(2)]}
+    with pytest.raises(TrainingError, match=r"params\['sizes'\]\[1\] has the .* int32"):
+        Trainer(lambda params, plan, _: 0.0, optax.sgd(0.1), params, tables=tables)

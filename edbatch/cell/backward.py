@@ -321,8 +321,9 @@ class TapedCell:
             site = self.sites[k]
             read.append([values[var] for var in site.taped])
             inputs = [values[var] for var in site.inputs]
-            pull = partial(self._pull_back, k, constant, transposed[k])
-            outputs = _known(pull, inputs, known_outputs[k])
+            pull = partial(self._pull_back, k, tuple(constant))
+            reads = [*constant.values()], transposed[k]
+            outputs = _known(pull, inputs, known_outputs[k], reads)
             for var, array, delta in zip(site.outputs, outputs, deltas[k], strict=True):
                 values[var] = array + delta
         return self._outputs(values), read
@@ -378,15 +379,28 @@ class TapedCell:
     def _pull_back(
         self,
         k: int,
-        constant: Values,
-        transposed: Array | None,
+        names: Sequence[Any],
+        reads: tuple[list[Array], Array | None],
         inputs: list[Array],
         bars: list[Array],
     ) -> list[Array]:
-        """The cotangents of a site's inputs."""
+        """The cotangents of a site's inputs.
+
+        Args:
+            k: Number of the site.
+            names: The names of the values that depend on no batch row.
+            reads: These values, and the transposed weights.
+            inputs: The site's inputs.
+            bars: The cotangents of its outputs.
+
+        Returns:
+            A cotangent for each input.
+        """
+        values, transposed = reads
         weight = self._weights[k]
         if weight is not None and transposed is not None:
             return [weight.pull(transposed, bars[0])]
+        constant = dict(zip(names, values, strict=True))
         _, pull = jax.vjp(partial(self.sites[k].run, constant), inputs)
         return pull(bars)[0]
 
@@ -451,24 +465,30 @@ def taped_cell(
 
 
 def _known(
-    pull: Callable[[list[Array], list[Array]], list[Array]],
+    pull: Callable[[Any, list[Array], list[Array]], list[Array]],
     inputs: list[Array],
     outputs: Sequence[Array],
+    reads: Any,
 ) -> list[Array]:
-    """Outputs of a function that are known already; `pull` is its backward."""
+    """Outputs of a function that are known already; `pull` is its backward.
+
+    It holds no arrays that are traced, which JAX would take for leaked ones
+    (`jax_check_tracer_leaks`); those that it reads are `reads`, without cotangents.
+    """
 
     @jax.custom_vjp
-    def known(inputs: list[Array], outputs: list[Array]) -> list[Array]:
+    def known(inputs: list[Array], outputs: list[Array], reads: Any) -> list[Array]:
         return outputs
 
-    def forward(inputs: list[Array], outputs: list[Array]) -> Any:
-        return outputs, inputs
+    def forward(inputs: list[Array], outputs: list[Array], reads: Any) -> Any:
+        return outputs, (inputs, reads)
 
-    def backward(inputs: list[Array], bars: list[Array]) -> Any:
-        return pull(inputs, bars), list(map(jnp.zeros_like, bars))
+    def backward(kept: Any, bars: list[Array]) -> Any:
+        inputs, reads = kept
+        return pull(reads, inputs, bars), list(map(jnp.zeros_like, bars)), None
 
     known.defvjp(forward, backward)
-    return known(inputs, list(outputs))
+    return known(inputs, list(outputs), reads)
 
 
 def _only_if(live: Array, values: Values) -> Values:

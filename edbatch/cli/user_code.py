@@ -37,7 +37,11 @@ def find(option: str, name: str) -> Any:
     found: Any = _import(option, module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            known = [each for each in vars(found) if not each.startswith("_")]
+            known = [
+                each
+                for each, value in vars(found).items()
+                if not (each.startswith("_") or isinstance(value, ModuleType))
+            ]
             raise CommandError(
                 f"{option} names {name!r} but {module_name} has no {part!r};"
                 f" {nearest(part, known)}"

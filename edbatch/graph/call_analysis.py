@@ -139,7 +139,8 @@ class CallAnalysis:
                 f"cell {self.cell.name!r} received a traced array as an external input"
                 f" ({user_line()}); recording happens on the host, so call .record and"
                 " .plan outside jit, grad and vmap, with concrete arrays, and use"
-                " jax.vmap, lax.scan and the like inside cells, not around them"
+                " jax.vmap, lax.scan and the like inside cells, not around them; an"
+                " array that is to have a gradient is a part of params"
             )
         if isinstance(value, jax.Array) and is_key(value.dtype):
             raise CellError(

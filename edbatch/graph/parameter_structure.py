@@ -1,6 +1,7 @@
 """The structure of parameters: what plans are made for, and how two of them differ."""
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 import jax
@@ -63,6 +64,12 @@ def _abstract_leaf(leaf: Any) -> Any:
                 "parameters are a pytree of arrays and numbers but a leaf of it is a"
                 f" {type(leaf).__name__}, which JAX does not look into; pass"
                 " dict(params)"
+            )
+        if is_dataclass(leaf) and not isinstance(leaf, type):
+            raise PlanError(
+                "parameters are a pytree of arrays and numbers but a leaf of it is of"
+                f" the dataclass {type(leaf).__name__}, which JAX does not look into;"
+                " decorate it with jax.tree_util.register_dataclass"
             )
         raise PlanError(
             "parameters are a pytree of arrays and numbers but a leaf of it is"

@@ -32,7 +32,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     try:
         async with asyncio.timeout(_DISCARD_S if is_larger else _READ_S):
             body = await _read(request, max_bytes)
-        _check_headers(request)  # now that the client has sent all, and listens
+        _check_length(request)  # now that the client has sent all, and listens
+        _check_headers(request)
         return body
     except TimeoutError:
         if is_larger:
@@ -66,6 +67,22 @@ def _too_large(max_bytes: int) -> Refusal:
         f"the body has more than {max_bytes:,} bytes, as many as it may have; send a"
         " smaller input",
     )
+
+
+def _check_length(request: Request) -> None:
+    """Refuses a body with two lengths, of which a proxy may have gone by the other.
+
+    Source: RFC 9112, section 6.3.
+    """
+    both = ("content-length", "transfer-encoding")
+    if all(each in request.headers for each in both):
+        raise Refusal(
+            400,
+            "two_lengths",
+            "a body has a Content-Length or a Transfer-Encoding, but this has both;"
+            " send one of them",
+            {"Connection": "close"},
+        )
 
 
 def _check_headers(request: Request) -> None:

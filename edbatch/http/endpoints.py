@@ -22,7 +22,7 @@ from edbatch.http.http_metrics import HttpMetrics
 from edbatch.http.lifecycle import Lifecycle, Phase
 from edbatch.http.limits import Limits
 from edbatch.http.model_error import InputError
-from edbatch.http.refusal import HUNG_UP, Refusal, refusal_of
+from edbatch.http.refusal import HUNG_UP, RETRY_S, Refusal, refusal_of
 from edbatch.http.request_log import LOG
 from edbatch.serving.metrics import ServerCollector
 from edbatch.serving.server import Server
@@ -133,7 +133,9 @@ class Endpoints:
         """``GET /readyz``: 200 where requests are taken, else 503."""
         phase = self.lifecycle.phase
         is_ready = phase is Phase.READY and self.server.is_running
-        return JSONResponse({"phase": phase.value}, 200 if is_ready else 503)
+        if is_ready:
+            return JSONResponse({"phase": phase.value})
+        return JSONResponse({"phase": phase.value}, 503, {"Retry-After": RETRY_S})
 
     async def metrics(self, request: Request) -> Response:
         """``GET /metrics``: counts for Prometheus."""

@@ -13,7 +13,7 @@ from edbatch.errors import (
 from edbatch.http.model_error import InputError, first_line
 
 HUNG_UP = 499  # in the log; nobody reads the answer
-_RETRY_S = "1"
+RETRY_S = "1"
 
 
 class Refusal(Exception):
@@ -50,7 +50,7 @@ class Refusal(Exception):
 
 def retry_later(status: int, code: str, message: str) -> Refusal:
     """Returns a refusal of a request that may be sent again soon."""
-    return Refusal(status, code, message, {"Retry-After": _RETRY_S})
+    return Refusal(status, code, message, {"Retry-After": RETRY_S})
 
 
 def refusal_of(error: Exception) -> Refusal:
@@ -92,5 +92,5 @@ def shutting_down() -> Refusal:
         "shutting_down",
         "the server is shutting down and takes no more requests; send it to"
         " another one",
-        {"Retry-After": _RETRY_S, "Connection": "close"},
+        {"Retry-After": RETRY_S, "Connection": "close"},
     )

@@ -8,6 +8,8 @@ What a policy cannot do is stop the server: where a node has been ready for long
 the server's patience, the wave runs all that is needed.
 """
 
+import logging
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
@@ -38,6 +40,8 @@ from edbatch.schedule.serving.wave_frontier import (
 )
 from edbatch.serving.flight_nodes import FlightNodes
 
+log = logging.getLogger("edbatch")
+
 
 def as_serving_policy(policy: Any) -> ServingPolicy:
     """Returns the serving policy that a user names or gives.
@@ -64,6 +68,28 @@ def as_serving_policy(policy: Any) -> ServingPolicy:
     )
 
 
+def of_another_model(policy: Any, type_keys: Sequence[TypeKey]) -> str | None:
+    """Says that a policy was trained on none of a model's operations.
+
+    Args:
+        policy: The policy.
+        type_keys: The model's types.
+
+    Returns:
+        A sentence; None where it was trained on some, or knows none at all.
+    """
+    known = {(each.cell, each.path) for each in getattr(policy, "types", ())}
+    asked = {(each.cell, each.path) for each in type_keys}
+    if not known or not asked or known & asked:
+        return None
+    return (
+        "the policy of eb.Server was trained on none of the operations of its model,"
+        f" such as {min(map(str, type_keys))!r}, but on {min(map(str, policy.types))!r}"
+        f"{' and others' if len(policy.types) > 1 else ''}; usually it is that of"
+        " another model; train one for this one by train-policy --serving"
+    )
+
+
 class WaveDecider:
     """Asks a serving policy about the waves of one runner.
 
@@ -71,15 +97,21 @@ class WaveDecider:
         policy: The policy.
         max_rows: No batch is wider, in rows.
         patience_ms: For how long a node may be ready before the server overrules.
+        told: What was said of the policy so far, which is said once.
 
     Attributes:
         policy: The policy, for the types that were met last.
     """
 
     def __init__(
-        self, policy: ServingPolicy, max_rows: int, patience_ms: float
+        self,
+        policy: ServingPolicy,
+        max_rows: int,
+        patience_ms: float,
+        told: set[str] | None = None,
     ) -> None:
         self.policy = self._given = policy
+        self._told = set() if told is None else told
         self._types: tuple[TypeKey, ...] | None = None
         own = policy.max_rows
         self._max_rows = max_rows if own is None else min(own, max_rows)
@@ -190,6 +222,10 @@ class WaveDecider:
 
     def _bind(self, type_keys: tuple[TypeKey, ...]) -> None:
         if self._types is not type_keys and self._types != type_keys:
+            sentence = of_another_model(self._given, type_keys)
+            if sentence is not None and not self._told:
+                self._told.add(sentence)
+                log.warning("%s", sentence)
             # One that was made for fewer types has forgotten what it knew of others.
             self.policy = self._given.for_types(type_keys)
             self._view = new_view(len(type_keys))

@@ -29,11 +29,22 @@ from edbatch.arguments import check_number, list_of
 from edbatch.batched import Batched
 from edbatch.compilation.warm_up import warm_up
 from edbatch.compilation.worker import Pending
-from edbatch.errors import EdbatchError, PickleError, ServerFullError, shown
+from edbatch.errors import (
+    EdbatchError,
+    PickleError,
+    PolicyError,
+    ServerFullError,
+    shown,
+)
+from edbatch.graph.node_type import TypeKey
 from edbatch.graph.parameter_structure import abstract, check_params
 from edbatch.graph.type_limit import TypeLimit
 from edbatch.schedule.serving.policy import JOIN_AT_ONCE, ServingPolicy
-from edbatch.serving.decisions import WaveDecider, as_serving_policy
+from edbatch.serving.decisions import (
+    WaveDecider,
+    as_serving_policy,
+    of_another_model,
+)
 from edbatch.serving.generation import Generation
 from edbatch.serving.loop_answers import LoopAnswers
 from edbatch.serving.new_types import limit_of
@@ -131,7 +142,13 @@ class Server:
             self._admission = self._policy.admission
             max_in_flight = min(max_in_flight, self._admission.max_requests)
         self._new = partial(
-            _generation, batched, rng, int(max_rows), float(patience_ms), int(max_nodes)
+            _generation,
+            batched,
+            rng,
+            int(max_rows),
+            float(patience_ms),
+            int(max_nodes),
+            set(),
         )
         self._max_in_flight = int(max_in_flight)
         self._counts = Counts()
@@ -172,6 +189,7 @@ class Server:
 
         Raises:
             Exception: What the model raised for an instance.
+            PolicyError: The server's policy was trained on none of what it calls.
             ServerClosedError: The server was drained or closed.
         """
         self._queue.check_open()
@@ -206,7 +224,14 @@ class Server:
             if self._type_limit is not None:
                 self._type_limit.reset()
             calls = own.runner.execution.calls()
+            self._check_policy(own.runner.tape.types.keys)
         return warm_up(calls, block)
+
+    def _check_policy(self, type_keys: Sequence[TypeKey]) -> None:
+        """Raises `PolicyError` for the policy of another model."""
+        sentence = of_another_model(self._policy, type_keys)
+        if sentence is not None:
+            raise PolicyError(sentence)
 
     def submit_nowait(
         self,
@@ -481,6 +506,7 @@ def _generation(
     max_rows: int,
     patience_ms: float,
     max_nodes: int,
+    told: set[str],
     params: Any,
     *,
     counts: Counts,
@@ -490,7 +516,7 @@ def _generation(
 ) -> Generation:
     runner, model = batched.wave_runner(params, rng)
     deciders = [
-        WaveDecider(policy, max_rows, patience_ms)
+        WaveDecider(policy, max_rows, patience_ms, told)
         for _ in range(_PARTS)
         if policy is not None
     ]

@@ -205,6 +205,11 @@ class JsonFormat:
 
     def _not_found(self, path: Path) -> str:
         folder = path.parent
+        if str(path).startswith("zoo:"):
+            return (
+                f"{path} names a ready-made policy, which is no file; pass the name to"
+                " eb.batch, or to get_policy of edbatch.policies"
+            )
         if not folder.is_dir():
             hint = f"there is no folder {folder} either"
         else:

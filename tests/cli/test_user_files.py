@@ -19,6 +19,7 @@ from edbatch.cli.user_code import find
         ("math:", "takes package.module:function"),
         (":sqrt", "takes package.module:function"),
         ("math:sqr", r"--model names 'math:sqr' but math has no 'sqr';.*sqrt"),
+        ("os:syss", "but os has no 'syss'; did you mean 'system'"),
         ("os:path.joins", r"names 'os:path.joins' but os has no 'joins';.*join"),
     ],
 )

@@ -332,6 +332,21 @@ def test_a_body_that_comes_too_slowly(monkeypatch):
     assert caught.value.status == 408
 
 
+@pytest.mark.parametrize("path", ["/v1/run"])
+def test_a_body_with_two_lengths(path):
+    """A proxy in front may have gone by the other one, and sends more behind it."""
+    headers = [*HEADERS, (b"content-length", b"2"), (b"transfer-encoding", b"chunked")]
+
+    async def main(app):
+        async with app.router.lifespan_context(app):
+            await asyncio.sleep(0)
+            return await ask(app, "POST", path, b"{}", headers=headers)
+
+    with eb.Server(guarded_batch(model, None), make_params()) as server:
+        status, content = asyncio.run(main(create_app(server, cold)))
+    assert (status, content["error"]["code"]) == (400, "two_lengths")
+
+
 @pytest.mark.parametrize("declared", ["1001", "9" * 30])
 def test_a_body_that_says_that_it_is_too_long_and_does_not_come(monkeypatch, declared):
     monkeypatch.setattr(body, "_DISCARD_S", 0.05)

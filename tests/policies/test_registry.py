@@ -10,6 +10,7 @@ from edbatch.policies import (
     Greedy,
     StateMachine,
     get_policy,
+    load_policy,
     zoo_names,
 )
 from edbatch.schedule import FrontierPolicy
@@ -53,6 +54,11 @@ def test_files(tmp_path, monkeypatch):
     # A name means the heuristic; a path is a file.
     assert isinstance(get_policy("greedy"), Greedy)
     assert get_policy(Path("greedy")) == MACHINE
+
+
+def test_the_name_of_a_ready_made_policy_is_no_file():
+    with pytest.raises(PolicyError, match=r"zoo:tree-lstm names .* to get_policy of"):
+        load_policy("zoo:tree-lstm")
 
 
 @pytest.mark.parametrize(

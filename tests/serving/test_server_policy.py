@@ -144,6 +144,29 @@ def test_answers_are_those_of_the_model(kind, name):
     assert stats.overruled == 0 or name == "machine"  # which waits with one in flight
 
 
+def test_the_policy_of_another_model(caplog):
+    """Known after the warm-up; without one, a line of the log says so, once."""
+    model, instances = MODELS["tree decoder"]
+    expected = answers_alone("tree decoder")[0]
+    rule = policies()["rule"]
+    types = TypeKey("word", "", 0), TypeKey("phrase", "", 2)
+    other = replace(rule, types=types, weights=2 * rule.weights[:1])
+    with eb.Server(eb.batch(model), PARAMS, policy=other) as server:
+        with pytest.raises(
+            PolicyError, match=r"none of .* model, .* on 'phrase/2' and"
+        ):
+            server.warm_up(instances[:2])
+        for _ in range(2):
+            found = server.submit_nowait(instances[0]).result(60)
+            assert_same(found, expected)
+            server.swap_params(PARAMS)
+    told = [each.message for each in caplog.records if "none of the" in each.message]
+    assert len(told) == 1
+    for policy in (rule, policies()["largest"]):
+        with eb.Server(eb.batch(model), PARAMS, policy=policy) as server:
+            server.warm_up(instances[:2])
+
+
 def test_a_file_is_a_policy(tmp_path):
     path = policies()["machine"].save(tmp_path / "machine.json")
     model, instances = MODELS["trees"]
