@@ -19,6 +19,7 @@ from edbatch import sparse
 from edbatch.arguments import check_type
 from edbatch.compilation.jit import jit
 from edbatch.errors import TrainingError, shown
+from edbatch.graph.parameter_structure import abstract
 from edbatch.loader import Minibatch
 from edbatch.memory_planner.layout import ZERO_ROW
 from edbatch.plan import Plan
@@ -229,13 +230,12 @@ class Trainer:
 
 
 def _check_differentiable(params: Any) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        dtype = jnp.result_type(leaf)
-        if not jnp.issubdtype(dtype, jnp.inexact):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(abstract(params)):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise TrainingError(
-                "the parameters of a Trainer are arrays of floating point numbers but"
-                f" params{jax.tree_util.keystr(path)} has the dtype {dtype}, of which"
-                " there is no gradient; let the loss or the model hold it instead"
+                "the parameters of a Trainer are floating point or complex numbers but"
+                f" params{jax.tree_util.keystr(path)} has the dtype {leaf.dtype}, of"
+                " which there is no gradient; let the loss or the model hold it instead"
             )
 
 

@@ -82,9 +82,10 @@ def of_another_model(policy: Any, type_keys: Sequence[TypeKey]) -> str | None:
     asked = {(each.cell, each.path) for each in type_keys}
     if not known or not asked or known & asked:
         return None
+    called, trained = min(map(str, type_keys)), min(map(str, policy.types))
     return (
-        "the policy of eb.Server was trained on none of the operations of its model,"
-        f" such as {min(map(str, type_keys))!r}, but on {min(map(str, policy.types))!r}"
+        "the policy of eb.Server was trained on none of the operations that its model"
+        f" has called, such as {called!r}, but on {trained!r}"
         f"{' and others' if len(policy.types) > 1 else ''}; usually it is that of"
         " another model; train one for this one by train-policy --serving"
     )
@@ -118,18 +119,21 @@ class WaveDecider:
         self._patience_ms = patience_ms
         self._view: View | None = None
         self._rank = 0
-        self.forget()
-
-    def forget(self) -> None:
-        """Forgets since when nodes are ready, as a wave that was decided did not run.
-
-        Nodes that it would have made ready are not.
-        """
         # Of nodes that were ready and did not run, ascending by key.
         self._key = np.zeros(0, np.int64)
         self._ready_ms = np.zeros(0)
         self._kept_rank = np.zeros(0, np.int64)
         self._ready_in = np.zeros(0, np.int32)
+        self._batches = 0
+
+    def forget(self) -> None:
+        """Forgets the wave that was decided last, which does not run.
+
+        Nodes that it would have made ready are not.
+        """
+        kept = self._ready_in == BEFORE
+        self._key, self._ready_ms = self._key[kept], self._ready_ms[kept]
+        self._kept_rank, self._ready_in = self._kept_rank[kept], self._ready_in[kept]
         self._batches = 0
 
     def decide(

@@ -69,7 +69,7 @@ class Generation:
         )
         self._requests: dict[int, Request] = {}
         self._waiting: list[Request] = []  # for a wave
-        self._held = HeldRequests(runner, self._fail)
+        self._held = HeldRequests(runner, self._fail, self.__len__)
         self._holds = holds
         self._launched: deque[tuple[list[Request], Asked]] = deque()
         self._part_of: dict[int, int] = {}  # of requests, where a policy decides
@@ -180,11 +180,11 @@ class Generation:
             PolicyError: The policy decided for something that is not allowed.
             Exception: What the policy raised.
         """
-        if self._held.lack_something:
+        if self._held.is_busy:
             self._waiting += self._held.take_ready()
             if not (self._waiting or self._launched) and len(self):
                 return False
-        room = (2 if len(self) >= _TWO_PARTS else 1) - len(self._launched)
+        room = self._parts - len(self._launched)
         if self._deciders:
             return self._launch_decided(arrived, may_wait) or self._end_decided()
         if self._waiting and room > 0:
@@ -192,6 +192,12 @@ class Generation:
         elif self._launched:
             self._resume(*self._launched.popleft())
         return True
+
+    @property
+    def _parts(self) -> int:
+        """In how many parts requests run: together where they wait for room."""
+        is_short = self.runner.execution.lacking
+        return 2 if len(self) >= _TWO_PARTS and not is_short else 1
 
     def _launch_decided(self, arrived: int, may_wait: bool) -> bool:
         """Launches the wave that the policy decides for a part without one."""
@@ -269,7 +275,7 @@ class Generation:
 
     def _take_part(self) -> list[Request]:
         """Takes the requests of the next wave: half of all, if there are many."""
-        count = -(-len(self) // 2) if len(self) >= _TWO_PARTS else len(self)
+        count = -(-len(self) // self._parts)
         own, self._waiting = self._waiting[:count], self._waiting[count:]
         return own
 
@@ -301,11 +307,10 @@ class Generation:
                 if decider is not None:
                     decider.forget()
                 if apart and len(requests) == 1:
-                    self._held.hold_for_room(requests[0], error.needs)
+                    self._held.hold_for_room(requests[0], error)
                     return False
-                half = -(-len(requests) // 2)
-                self._waiting[:0] = requests[half:]
-                requests, schedule, apart = requests[:half], None, True
+                requests = self._first_half(requests, oldest=error.is_half_full)
+                schedule, apart = None, True
             except BaseException:
                 self._waiting += requests
                 raise
@@ -314,6 +319,7 @@ class Generation:
             self._waiting += [r for r in requests if id(r.run) not in served]
             requests = [each for each in requests if id(each.run) in served]
         for each in requests:
+            each.left_over = False
             if each.run is not None and each.run.ended:
                 runner.release(each.run)  # its result has left the arenas
         self._launched.append((requests, asked))
@@ -326,6 +332,21 @@ class Generation:
             rows=after.rows - before.rows,
         )
         return True
+
+    def _first_half(self, requests: list[Request], *, oldest: bool) -> list[Request]:
+        """Leaves half of the requests out of a wave without room; returns the others.
+
+        Those come first that were left out before; or the oldest, where values begin to
+        fill the arenas, since they end first and make room.
+        """
+        own = sorted(
+            requests, key=lambda each: (oldest or not each.left_over, each.number)
+        )
+        half = -(-len(own) // 2)
+        for each in own[half:]:
+            each.left_over = True
+        self._waiting[:0] = own[half:]
+        return own[:half]
 
     def _resume(self, requests: list[Request], asked: Asked) -> None:
         """Gives requests their values, and runs them until they ask again or end."""

@@ -30,6 +30,7 @@ class Request:
         future: Where its answer goes.
         submitted: When it was submitted.
         run: The instance, once it runs.
+        left_over: Whether the last wave had no room for it.
     """
 
     instance: Any
@@ -40,6 +41,7 @@ class Request:
     submitted: float = field(default_factory=time.perf_counter)
     run: InstanceRun | None = None
     first_value: float | None = None
+    left_over: bool = False
 
     def is_late(self, now: float) -> bool:
         """Whether its deadline has passed."""

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-# A larger array is sent on its own: to copy it costs more than to meet once more.
+# A larger array is sent on its own: to copy it costs more than to meet once more, but
+# for complex ones, see `buckets`.
 MOST_BYTES = 1 << 20
 
 
@@ -50,21 +51,25 @@ def buckets(leaves: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
         leaves: Arrays, or what has a shape and a dtype.
 
     Returns:
-        Which leaves share a vector; those that do not are in none. A complex one of any
-        size has a vector even by itself: XLA ends the process where it adds up complex
-        zeros that it knows to be zeros, as the gradient of what nobody reads, on a CPU.
+        Which leaves share a vector; those that do not are in none. A complex one has a
+        vector of its own if it shares none: XLA ends the process where it adds up
+        complex zeros that it knows to be zeros, as the gradient of what nobody reads,
+        on a CPU.
     """
     found: dict[np.dtype[Any], list[int]] = {}
+    alone: list[tuple[int, ...]] = []
     for k, leaf in enumerate(leaves):
         small = leaf.size * leaf.dtype.itemsize <= MOST_BYTES
-        is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
-        if is_complex or (small and jnp.issubdtype(leaf.dtype, jnp.floating)):
+        if small and jnp.issubdtype(leaf.dtype, jnp.inexact):
             found.setdefault(leaf.dtype, []).append(k)
-    return tuple(
+        elif jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            alone.append((k,))
+    shared = [
         tuple(own)
         for dtype, own in found.items()
         if len(own) > 1 or jnp.issubdtype(dtype, jnp.complexfloating)
-    )
+    ]
+    return (*shared, *alone)
 
 
 def detach(leaves: Sequence[Array], bucket: Sequence[int]) -> Array:

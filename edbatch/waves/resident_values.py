@@ -29,6 +29,11 @@ def few_rows(size: int) -> int:
     return max(1, size // 8)
 
 
+def _is_in_place(rows: np.ndarray) -> bool:
+    """Tells whether rows, in their new order from row 1 on, are where they were."""
+    return np.array_equal(rows, np.arange(1, len(rows) + 1))
+
+
 class ResidentValues:
     """Arenas, and which row of them holds which value.
 
@@ -73,16 +78,27 @@ class ResidentValues:
             return rows, rows
         free()
         moved = self.rows.compact()
-        if all(len(own) < few_rows(sizes.get(kind, 0)) for kind, own in moved.items()):
-            self._shift_few(moved, sizes)
-        else:
-            self._take_over(moved, sizes)
+        if not all(map(_is_in_place, moved.values())):
+            self._pack(moved, sizes)
         compact = needed()
         wanted = dict(compact)
         for kind, size in sizes.items():
             if compact.get(kind, 0) > _FULL * size:
                 wanted[kind] = max(rows[kind], size + 1)
         return compact, wanted
+
+    def _pack(self, moved: Mapping[int, np.ndarray], sizes: Mapping[int, int]) -> None:
+        """Moves the rows in use together."""
+        few = {kind: few_rows(sizes.get(kind, 0)) for kind in moved}
+        if all(len(own) < few[kind] for kind, own in moved.items()):
+            self._shift_few(moved, sizes)
+        else:
+            self._take_over(moved, sizes)
+
+    def is_half_full(self) -> bool:
+        """Tells whether values take half of an arena, freed ones among them."""
+        ends = self.rows.next_row
+        return any(2 * ends[kind] > len(own) for kind, own in self.arenas.items())
 
     def grow(self, sizes: Mapping[int, int]) -> None:
         """Makes arenas of some sizes; those that exist grow, and rows keep their place.

@@ -43,14 +43,18 @@ class NoRoomError(Exception):
 
     Args:
         needs: Size of each dimension that it needs.
+        fits: As below.
+        is_half_full: As below.
 
     Attributes:
-        needs: The same.
+        needs: As given.
+        fits: Whether the program would have room, if no values were in its arenas.
+        is_half_full: Whether values take half of an arena.
     """
 
-    def __init__(self, needs: Needs) -> None:
+    def __init__(self, needs: Needs, *, fits: bool, is_half_full: bool) -> None:
         super().__init__("a wave needs a larger program")
-        self.needs = needs
+        self.needs, self.fits, self.is_half_full = needs, fits, is_half_full
 
 
 class WaveSize(NamedTuple):
@@ -440,17 +444,31 @@ class WaveExecution:
 
             rows, wanted = self.values.make_room(needed, free)
             needs = needs_of(program, chunks, pending.front, asked, wanted)
-            is_there = self._sizes.have((), needs)  # another runner has compiled it
-            if not (may_grow or is_there or program.holds(needs)):
+            if not (may_grow or program.holds(needs)):
                 self._lack(needs, len(chunks.loop))
                 needs = needs_of(program, chunks, pending.front, asked, rows)
                 if not program.holds(needs):
-                    raise NoRoomError(needs)
+                    empty = np.ones_like(self.values.rows.next_row)
+                    rows = rows_of(chunks, schedule, pending.front, tables, empty)
+                    alone = needs_of(program, chunks, pending.front, asked, rows)
+                    raise NoRoomError(
+                        needs,
+                        fits=program.holds(alone),
+                        is_half_full=self.values.is_half_full(),
+                    )
             if program.holds(needs):
-                self.values.grow(program.arenas)
+                self._grow_arenas(program)
                 self._grown_for, self._grown_at = program, self._counts.waves
                 return program
             program = self._grow(needs, schedule)  # perhaps with other loops
+
+    def _grow_arenas(self, program: WaveProgram) -> None:
+        """Makes arenas of a program's sizes; sizes without memory are given up."""
+        try:
+            self.values.grow(program.arenas)
+        except BaseException:
+            self._sizes.go_back(program.bucket)
+            raise
 
     def _lack(self, needs: Needs, chunks: int) -> None:
         """Notes what a wave should have had, for the next program."""

@@ -332,15 +332,14 @@ def test_a_body_that_comes_too_slowly(monkeypatch):
     assert caught.value.status == 408
 
 
-@pytest.mark.parametrize("path", ["/v1/run"])
-def test_a_body_with_two_lengths(path):
+def test_a_body_with_two_lengths():
     """A proxy in front may have gone by the other one, and sends more behind it."""
     headers = [*HEADERS, (b"content-length", b"2"), (b"transfer-encoding", b"chunked")]
 
     async def main(app):
         async with app.router.lifespan_context(app):
             await asyncio.sleep(0)
-            return await ask(app, "POST", path, b"{}", headers=headers)
+            return await ask(app, "POST", "/v1/run", b"{}", headers=headers)
 
     with eb.Server(guarded_batch(model, None), make_params()) as server:
         status, content = asyncio.run(main(create_app(server, cold)))

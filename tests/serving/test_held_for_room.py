@@ -3,6 +3,7 @@
 import threading
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from edbatch.policies.serving import ServingHeuristic
 from edbatch.policies.serving.choices import READY
 from edbatch.serving import generation
 from edbatch.stream import wave_sizes
+from edbatch.waves.program_maker import ProgramMaker
+from edbatch.waves.resident_values import ResidentValues
 
 PARAMS = jnp.float32(0.5)
 FEW = {"stream": 32, "steps": 4, "arena": 16, "pool": 8, "fetch": 2}
@@ -128,6 +131,7 @@ def test_values_of_one_that_fill_the_arena(compiler):
         until = time.perf_counter() + 60
         while not server.stats().held and time.perf_counter() < until:
             time.sleep(0.01)
+        assert server.stats().held
         assert wave_programs() == before
         compiler.set()
         check_looking(large, 60)
@@ -147,6 +151,7 @@ def test_requests_that_fill_the_arenas_together_end(compiler):
         until = time.perf_counter() + 60
         while server.stats().held < 8 and time.perf_counter() < until:
             time.sleep(0.01)
+        assert server.stats().held == 8
         late = server.submit_nowait(1, deadline_ms=100)
         with pytest.raises(eb.errors.DeadlineError):
             late.result(60)
@@ -223,6 +228,140 @@ def test_sizes_that_another_server_has_need_no_compiler(compiler):
         before = wave_programs()
         check_chain(server.submit_nowait(100), 100)
         assert wave_programs() == before
+
+
+@pytest.mark.parametrize("differs", ["key", "device"])
+def test_another_server_with_other_programs_spares_no_compiler(compiler, differs):
+    """Sizes are known then, but nobody waits for the server's own program."""
+    batched, placed = eb.batch(chain), jax.device_put(PARAMS, jax.devices()[0])
+    rng = jax.random.key(0) if differs == "key" else None
+    params = placed if differs == "device" else PARAMS
+    with eb.Server(batched, params, rng=rng) as server:
+        check_chain(server.submit_nowait(2), 2)
+        with eb.Server(batched, PARAMS) as other:
+            other.warm_up([2, 100])
+        before = wave_programs()
+        large = server.submit_nowait(100)
+        for n in (1, 2, 3):
+            check_chain(server.submit_nowait(n), n)
+        assert not large.done()
+        compiler.set()
+        check_chain(large, 100)
+        assert wave_programs()[1] == before[1]
+
+
+def wait_until(holds):
+    until = time.perf_counter() + 60
+    while not holds() and time.perf_counter() < until:
+        time.sleep(0.01)
+    assert holds()
+
+
+def test_those_that_had_no_room_go_on_when_others_end(compiler, monkeypatch):
+    monkeypatch.setattr(wave_sizes, "_SMALLEST", FEW | {"fetch": 32})
+    with eb.Server(eb.batch(looking), PARAMS) as server:
+        check_looking(server.submit_nowait(1), 1)
+        before = wave_programs()
+        futures = many_at_once(server, [12, 13, 14])
+        wait_until(lambda: server.stats().held == 3)
+        for _, each in futures[1:]:
+            assert each.cancel()
+        check_looking(futures[0][1], 12)
+        assert wave_programs() == before
+
+
+def test_old_ones_end_first_where_values_fill_the_arenas(compiler, monkeypatch):
+    """So they make room, and do not have to wait for the compiler together."""
+    monkeypatch.setattr(wave_sizes, "_SMALLEST", FEW | {"arena": 64, "fetch": 32})
+    with eb.Server(eb.batch(looking), PARAMS) as server:
+        check_looking(server.submit_nowait(1), 1)
+        before = wave_programs()
+        for count, each in many_at_once(server, [3] * 20 + [12] * 3):
+            check_looking(each, count)
+        assert wave_programs() == before
+
+
+def test_requests_that_fit_one_after_the_other_do_not_all_fail(monkeypatch):
+    monkeypatch.setattr(wave_sizes, "_SMALLEST", FEW | {"arena": 64, "fetch": 32})
+    with eb.Server(eb.batch(looking), PARAMS) as server:
+        for _ in range(3):  # then the functions that move rows are compiled, too
+            check_looking(server.submit_nowait(6), 6)
+        assert eb.wait_for_compilations(60)
+        with eb.set_stance("fail_on_compile"):
+            answered = 0
+            for count, each in many_at_once(server, [3] * 20 + [20] * 3):
+                try:
+                    check_looking(each, count)
+                    answered += 1
+                except eb.CompilationError:
+                    assert count == 20
+        assert answered >= 21
+        check_looking(server.submit_nowait(20), 20)
+
+
+def test_what_cannot_be_compiled_is_not_compiled_over_and_over(monkeypatch):
+    tried = []
+
+    def failing(self, found, wave):
+        tried.append(wave.needs)
+        raise MemoryError("no memory for a program")
+
+    with eb.Server(eb.batch(chain), PARAMS) as server:
+        check_chain(server.submit_nowait(2), 2)
+        monkeypatch.setattr(ProgramMaker, "_make_next", failing)
+        for _ in range(10):
+            for count, each in many_at_once(server, [1] * 30):
+                check_chain(each, count)
+        assert len(tried) == 1
+        large = [server.submit_nowait(n) for n in (200, 100, 150, 100)]
+        for each in large:
+            with pytest.raises(MemoryError, match="for a program"):
+                each.result(60)
+        assert len(tried) < 6  # what is larger than what failed is not tried
+        monkeypatch.undo()
+        check_chain(server.submit_nowait(100), 100)
+
+
+def test_arenas_without_memory_end_no_later_request(monkeypatch):
+    failures = [MemoryError("for an arena")]
+    move = ResidentValues._take_over
+
+    def once(self, moved, sizes):
+        if failures and max(sizes.values()) > 64:
+            raise failures.pop()
+        return move(self, moved, sizes)
+
+    with eb.Server(eb.batch(looking), PARAMS) as server:
+        check_looking(server.submit_nowait(1), 1)
+        monkeypatch.setattr(ResidentValues, "_take_over", once)
+        with pytest.raises(MemoryError):
+            server.submit_nowait(60).result(60)
+        for n in (1, 2, 40):
+            check_looking(server.submit_nowait(n), n)
+        assert not failures
+
+
+@pytest.mark.parametrize("policy", [None, ServingHeuristic("cells", READY)])
+def test_all_have_a_turn_where_waves_have_no_room(compiler, monkeypatch, policy):
+    """Of many that ask again and again none runs to its end before the others."""
+
+    def wide(params, count):
+        state = np.float32(0)
+        for _ in range(count):
+            parts = [scale(params, state), scale(params, state)]
+            state = np.float32(eb.value(parts)[0])
+        return state
+
+    monkeypatch.setattr(wave_sizes, "_SMALLEST", FEW | {"arena": 512})
+    with eb.Server(eb.batch(wide), PARAMS, policy=policy) as server:
+        check_chain(server.submit_nowait(2), 2)
+        ended = []
+        for count, each in (found := many_at_once(server, [40] + [4] * 12)):
+            each.add_done_callback(lambda _, count=count: ended.append(count))
+        for count, each in found:
+            check_chain(each, count)
+        wait_until(lambda: len(ended) == len(found))
+        assert ended[-1] == 40
 
 
 def test_those_that_end_meanwhile_are_forgotten(compiler):

@@ -210,7 +210,10 @@ def test_sizes_that_have_grown_meanwhile(compiler, monkeypatch):
     with eb.Server(eb.batch(model), PARAMS) as server:
         check(server.submit_nowait(ones(1)), 1)
         held = server.submit_nowait(ones(2))
-        server.warm_up([ones(1)], block=True)
+        [own] = server._loop._generations
+        before = own.runner.execution._sizes.bucket
+        server.warm_up([ones(1)])
+        assert own.runner.execution._sizes.bucket is not before
         for each in server.submit_many([ones(1)] * 40):
             check(each, 1)
         assert not held.done()
