@@ -153,7 +153,7 @@ def test_the_policy_of_another_model(caplog):
     other = replace(rule, types=types, weights=2 * rule.weights[:1])
     with eb.Server(eb.batch(model), PARAMS, policy=other) as server:
         with pytest.raises(
-            PolicyError, match=r"none of .* model, .* on 'phrase/2' and"
+            PolicyError, match=r"none of .* called, .* on 'phrase/2' and"
         ):
             server.warm_up(instances[:2])
         for _ in range(2):
