@@ -4,7 +4,8 @@ A request whose cells are called with shapes, dtypes or static arguments that ar
 the server needs another program, and one that is too large for a wave of its own a
 larger one. It is held, with all others that come meanwhile and need one, until the
 background thread has compiled it; waves go on by the present program, in parts where it
-has no room for all, so that nobody else waits.
+has no room for all. Others wait only where values fill the arenas: until some end and
+free their rows, or the larger program is there.
 """
 
 import logging

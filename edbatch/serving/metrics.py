@@ -37,7 +37,7 @@ _GAUGES = {
     "in_flight": ("edbatch_requests_in_flight", "Requests that run."),
     "held": (
         "edbatch_requests_held",
-        "Requests that go on as soon as a program for them is compiled.",
+        "Requests that wait for a program that knows their types or has room.",
     ),
 }
 _HISTOGRAMS = {

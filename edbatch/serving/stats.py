@@ -21,8 +21,8 @@ class ServerStats:
         refused: Requests that were not accepted, since too many waited.
         waiting: Requests that have not begun to run.
         in_flight: Requests that run.
-        held: Those of them that wait for another program, which is being compiled for
-            their types of cells or for their size.
+        held: Those of them that wait for a program that knows their types of cells, or
+            has room for them.
         waves: Waves so far.
         nodes: Nodes that ran.
         batches: Batches of their schedules.
