@@ -17,7 +17,7 @@ import numpy as np
 from edbatch.cell.work import row_work
 from edbatch.graph.type_table import TypeTable
 from edbatch.memory_planner.sizes import Sizes, Widths
-from edbatch.stream.buckets import Bucket, Needs
+from edbatch.stream.buckets import Bucket, Needs, larger
 from edbatch.stream.format import record_format
 from edbatch.stream.loop import Loop, order_loops
 from edbatch.stream.type_widths import TypeBatches, choose_widths
@@ -85,8 +85,7 @@ class WaveSizes(WithoutLock):
         """
         with self.lock:
             known = {loop.type_id for loop in self.bucket.loops}
-            own = self.bucket.sizes
-            is_large = all(own.get(name, -1) >= size for name, size in needs.items())
+            is_large = self.bucket.holds(set(), needs)
             is_proven = self.bucket is self._proven
             return is_proven and is_large and known.issuperset(types)
 
@@ -120,15 +119,12 @@ class WaveSizes(WithoutLock):
         """Returns sizes that hold a wave, the present ones if they do; locked."""
         own, widths = self.bucket.sizes, _widths_of(self.bucket)
         new = {t: rows for t, rows in batches.items() if t not in widths}
-        asked = [*needs.items(), *least.items()]
-        if not new and all(own.get(name, -1) >= n for name, n in asked):
+        if not new and self.bucket.holds(set(), larger(needs, least)):
             return self.bucket
         if new:
             kept = {t: each for t, each in widths.items() if t in runs}
             widths = kept | self._choose(new, widths)
-        sizes = dict(own)
-        for name, size in least.items():
-            sizes[name] = max(sizes.get(name, 0), size)
+        sizes = larger(own, least)
         for name, size in needs.items():
             floor = _SMALLEST[name.split()[0]]
             sizes[name] = max(sizes.get(name, 0), floor, power_of_two(2 * size))

@@ -126,8 +126,7 @@ class WaveProgram(NamedTuple):
         Returns:
             Whether they are.
         """
-        sizes = self.bucket.sizes
-        return all(sizes.get(name, -1) >= size for name, size in needs.items())
+        return self.bucket.holds(set(), needs)
 
     def has_room(self, asked: Mapping[int, Sequence[int]], pools: Pools) -> bool:
         """Tells whether what a wave takes in and gives back fits; as `holds`.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from asking_models import grow_tree, make_params, sample_words, shift_reduce
 from compared_answers import assert_same
+from served_process import wait_until
 from wave_programs import wave_programs
 
 import edbatch as eb
@@ -128,10 +129,7 @@ def test_values_of_one_that_fill_the_arena(compiler):
         before = wave_programs()
         large = server.submit_nowait(60)
         others = [(n, server.submit_nowait(n)) for n in (1, 2, 3) * 4]
-        until = time.perf_counter() + 60
-        while not server.stats().held and time.perf_counter() < until:
-            time.sleep(0.01)
-        assert server.stats().held
+        wait_until(lambda: server.stats().held)
         assert wave_programs() == before
         compiler.set()
         check_looking(large, 60)
@@ -148,10 +146,7 @@ def test_requests_that_fill_the_arenas_together_end(compiler):
         check_looking(server.submit_nowait(1), 1)
         before = wave_programs()
         futures = many_at_once(server, [12] * 8)
-        until = time.perf_counter() + 60
-        while server.stats().held < 8 and time.perf_counter() < until:
-            time.sleep(0.01)
-        assert server.stats().held == 8
+        wait_until(lambda: server.stats().held == 8)
         late = server.submit_nowait(1, deadline_ms=100)
         with pytest.raises(eb.errors.DeadlineError):
             late.result(60)
@@ -248,13 +243,6 @@ def test_another_server_with_other_programs_spares_no_compiler(compiler, differs
         compiler.set()
         check_chain(large, 100)
         assert wave_programs()[1] == before[1]
-
-
-def wait_until(holds):
-    until = time.perf_counter() + 60
-    while not holds() and time.perf_counter() < until:
-        time.sleep(0.01)
-    assert holds()
 
 
 def test_those_that_had_no_room_go_on_when_others_end(compiler, monkeypatch):
