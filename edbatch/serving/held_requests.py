@@ -84,10 +84,10 @@ class HeldRequests:
     @property
     def is_busy(self) -> bool:
         """Whether there is something for `take_ready` to do, or to wait for."""
-        return bool(self._lacks or self._is_compiled_for)
+        return bool(self._lacks or self._needs_program)
 
     @property
-    def _is_compiled_for(self) -> bool:
+    def _needs_program(self) -> bool:
         """Whether a larger program is compiled, or to be."""
         own = any(not lack.fits for lack in self._lacks.values())
         return bool(self._next or own or self._lacking)
@@ -158,7 +158,7 @@ class HeldRequests:
         if self._rows_were_freed:
             self._rows_were_freed = False
             ready += self._let_go(lambda lack: lack.fits)
-        while self._is_compiled_for:
+        while self._needs_program:
             if self._next is None and not self._begin():
                 continue
             assert self._next is not None, "it has begun"
@@ -257,7 +257,7 @@ class HeldRequests:
         They would have room one after the other, but not with each other's values, and
         a larger program could not be compiled.
         """
-        if self._refused is None or self._is_compiled_for:
+        if self._refused is None or self._needs_program:
             return
         if len(self._lacks) == self._in_flight():
             last = max(self._lacks, key=lambda each: each.number)

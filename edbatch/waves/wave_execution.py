@@ -451,11 +451,8 @@ class WaveExecution:
                     empty = np.ones_like(self.values.rows.next_row)
                     rows = rows_of(chunks, schedule, pending.front, tables, empty)
                     alone = needs_of(program, chunks, pending.front, asked, rows)
-                    raise NoRoomError(
-                        needs,
-                        fits=program.holds(alone),
-                        is_half_full=self.values.is_half_full(),
-                    )
+                    fits, half = program.holds(alone), self.values.is_half_full()
+                    raise NoRoomError(needs, fits=fits, is_half_full=half)
             if program.holds(needs):
                 self._grow_arenas(program)
                 self._grown_for, self._grown_at = program, self._counts.waves

@@ -19,9 +19,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from edbatch.http import connections
+from edbatch.http.body import read_body
 from edbatch.http.connections import close_idle, connection_class, most_connections
 from edbatch.http.log_thread import LogThread
 from edbatch.http.process import Process
+from edbatch.http.refusal import Refusal
 from edbatch.http.request_log import LOG
 
 GET = b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -41,12 +43,24 @@ async def slow(request):
     return PlainTextResponse("slow")
 
 
+async def read(request):
+    try:
+        return PlainTextResponse(await read_body(request, 1000))
+    except Refusal as refusal:
+        return refusal.response()
+
+
 @contextlib.asynccontextmanager
 async def serving(most, limit_s):
     """A server in this event loop; yields what connects to it."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        Starlette(routes=[Route(f"/{f.__name__}", f) for f in (quick, slow, large)]),
+        Starlette(
+            routes=[
+                Route(f"/{f.__name__}", f, methods=["GET", "POST"])
+                for f in (quick, slow, large, read)
+            ]
+        ),
         http=connection_class(most),
         log_config=None,
         lifespan="off",
@@ -230,6 +244,23 @@ def test_other_protocols(request_text, status, told, caplog):
     ]
     assert found == told
     assert "WebSocket" not in caplog.text and "Unsupported" not in caplog.text
+
+
+def test_a_body_with_two_lengths_ends_the_connection():
+    """What follows the shorter one, a proxy may have taken for another's request."""
+
+    async def main():
+        async with serving(most=10, limit_s=600) as connect:
+            reader, writer = await connect()
+            writer.write(
+                b"POST /read HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
+                b"2\r\n{}\r\n0\r\n\r\n"
+            )
+            return await asyncio.wait_for(reader.read(), 30)  # until it is closed
+
+    answer = asyncio.run(main())
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"two_lengths" in answer
 
 
 def test_where_no_file_is_left_one_line_says_so(caplog):

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from asking_models import grow_tree, make_params, sample_words, shift_reduce
-from compared_answers import assert_same
+from served_bursts import check_bursts
 from served_process import wait_until
 from wave_programs import wave_programs
 
 import edbatch as eb
 from edbatch.compilation.worker import WORKER
-from edbatch.graph.context import jitted_cells
 from edbatch.policies.serving import ServingHeuristic
 from edbatch.policies.serving.choices import READY
 from edbatch.serving import generation
@@ -380,13 +379,6 @@ def test_random_requests_as_unbatched(model, seed):
     with eb.Server(eb.batch(model), params) as server:
         server.submit_nowait(instances[0]).result(120)
         before = wave_programs()
-        futures = []
-        for each in instances:
-            futures.append(server.submit_nowait(each))
-            if rng.random() < 0.2:
-                time.sleep(0.02)
-        for instance, each in zip(instances, futures, strict=True):
-            with jitted_cells():
-                assert_same(each.result(120), model(params, instance))
+        check_bursts(server, model, params, instances, rng)
         assert wave_programs()[1] == before[1]
     assert WORKER.wait(120)

@@ -11,12 +11,12 @@ import pytest
 from asking_models import grow_tree, make_params, sample_words, shift_reduce
 from compared_answers import assert_same
 from never_lowered import uncompiled
+from served_bursts import check_bursts
 from wave_programs import wave_programs as waves
 
 import edbatch as eb
 from edbatch.compilation.worker import WORKER
 from edbatch.errors import DeadlineError, ServerClosedError
-from edbatch.graph.context import jitted_cells
 from edbatch.policies.serving import ServingHeuristic
 from edbatch.policies.serving.choices import READY
 from edbatch.serving import generation
@@ -307,14 +307,7 @@ def test_random_requests_whose_types_come_one_after_the_other(own, seed):
         (int(rng.integers(1, 6)), bool(rng.random() < 0.5), each) for each in inputs
     ]
     with eb.Server(eb.batch(both), params) as server:
-        futures = []
-        for each in instances:
-            futures.append(server.submit_nowait(each))
-            if rng.random() < 0.3:
-                time.sleep(0.02)
-        for instance, each in zip(instances, futures, strict=True):
-            with jitted_cells():
-                assert_same(each.result(120), both(params, instance))
+        check_bursts(server, both, params, instances, rng)
 
 
 @eb.cell
