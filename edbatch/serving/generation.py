@@ -1,5 +1,6 @@
 """The requests that run with the same parameters."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -75,6 +76,7 @@ class Generation:
         self._part_of: dict[int, int] = {}  # of requests, where a policy decides
         self._running: dict[int, float] = {}  # parts whose waves run, since when
         self._idle_waits = 0  # decisions to wait since a request joined or a wave ran
+        self._most = math.inf  # requests that a wave is tried with, see `_launch`
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -181,7 +183,9 @@ class Generation:
             Exception: What the policy raised.
         """
         if self._held.is_busy:
-            self._waiting += self._held.take_ready()
+            ready = self._held.take_ready()
+            if ready:
+                self._waiting[:0], self._most = ready, math.inf
             if not (self._waiting or self._launched) and len(self):
                 return False
         room = self._parts - len(self._launched)
@@ -289,12 +293,17 @@ class Generation:
 
         Where it would need a larger program, it is launched with half of them, until
         that is compiled in the background: all that these need, whatever was decided.
-        Who needs it alone is held.
+        Who needs it alone is held. The next wave is tried with twice as many as had
+        room, since each try plans a wave.
 
         Returns whether there is a wave.
         """
         runner, before = self.runner, self.runner.counts.copy()
-        asked, apart = None, False
+        asked, apart = None, self._most < len(requests)
+        if apart:
+            if decider is not None:
+                decider.forget()
+            requests, schedule = self._leave_out(requests, int(self._most)), None
         while asked is None:
             try:
                 asked = runner.launch(
@@ -308,8 +317,10 @@ class Generation:
                     decider.forget()
                 if apart and len(requests) == 1:
                     self._held.hold_for_room(requests[0], error)
+                    self._most = 1
                     return False
-                requests = self._first_half(requests, oldest=error.is_half_full)
+                half = -(-len(requests) // 2)
+                requests = self._leave_out(requests, half, oldest=error.is_half_full)
                 schedule, apart = None, True
             except BaseException:
                 self._waiting += requests
@@ -318,6 +329,7 @@ class Generation:
             served = {id(run) for run, _ in asked.places}
             self._waiting += [r for r in requests if id(r.run) not in served]
             requests = [each for each in requests if id(each.run) in served]
+        self._most = 2 * len(requests) if apart else math.inf
         for each in requests:
             each.left_over = False
             if each.run is not None and each.run.ended:
@@ -333,8 +345,10 @@ class Generation:
         )
         return True
 
-    def _first_half(self, requests: list[Request], *, oldest: bool) -> list[Request]:
-        """Leaves half of the requests out of a wave without room; returns the others.
+    def _leave_out(
+        self, requests: list[Request], count: int, *, oldest: bool = False
+    ) -> list[Request]:
+        """Leaves all but so many requests out of a wave; returns the others.
 
         Those come first that were left out before; or the oldest, where values begin to
         fill the arenas, since they end first and make room.
@@ -342,11 +356,10 @@ class Generation:
         own = sorted(
             requests, key=lambda each: (oldest or not each.left_over, each.number)
         )
-        half = -(-len(own) // 2)
-        for each in own[half:]:
+        for each in own[count:]:
             each.left_over = True
-        self._waiting[:0] = own[half:]
-        return own[:half]
+        self._waiting[:0] = own[count:]
+        return own[:count]
 
     def _resume(self, requests: list[Request], asked: Asked) -> None:
         """Gives requests their values, and runs them until they ask again or end."""

@@ -151,7 +151,10 @@ def test_training_starts_from_the_agenda_of_deep_models(length):
             {"seed": -5},
             "seed is a whole number, 0 or more, but this is -5; give another",
         ),
-        ({"seed": 1.5}, "seed is a whole number, 0 or more, but this is 1.5, of type"),
+        (
+            {"seed": 1.5},
+            "seed is a whole number, 0 or more, but this is 1.5; give another",
+        ),
     ],
 )
 def test_settings_that_cannot_be(arguments, message):
