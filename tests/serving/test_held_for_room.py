@@ -20,6 +20,7 @@ from edbatch.serving import generation
 from edbatch.stream import wave_sizes
 from edbatch.waves.program_maker import ProgramMaker
 from edbatch.waves.resident_values import ResidentValues
+from edbatch.waves.runner import WaveRunner
 
 PARAMS = jnp.float32(0.5)
 FEW = {"stream": 32, "steps": 4, "arena": 16, "pool": 8, "fetch": 2}
@@ -120,6 +121,30 @@ def test_one_that_is_too_large_waits_alone(compiler):
         for n in (100, 200):
             check_chain(server.submit_nowait(n), n)
         assert wave_programs()[1] == before[1]
+
+
+def test_few_waves_are_planned_in_vain(compiler, monkeypatch):
+    tries = []
+    launch = WaveRunner.launch
+
+    def counting(self, runs, **options):
+        tries.append(len(runs))
+        return launch(self, runs, **options)
+
+    monkeypatch.setattr(WaveRunner, "launch", counting)
+    with eb.Server(eb.batch(chain), PARAMS) as server:
+        check_chain(server.submit_nowait(2), 2)
+        del tries[:]
+        large = many_at_once(server, [100] * 24)
+        wait_until(lambda: server.stats().held == 24)
+        assert len(tries) <= 24 + 5
+        del tries[:]
+        for count, each in many_at_once(server, [1] * 24):
+            check_chain(each, count)
+        assert len(tries) <= 5 + 2 * 12  # a wave fetches two values
+        compiler.set()
+        for count, each in large:
+            check_chain(each, count)
 
 
 def test_values_of_one_that_fill_the_arena(compiler):
