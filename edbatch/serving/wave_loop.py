@@ -99,17 +99,17 @@ class WaveLoop:
             did = [self._step(each) for each in generations]
             if any(did):
                 self.turns.add(clock.end())
-                self._compile_moves()
+                self._compile_later_needs()
             with queue.changed:
                 if not any(did):
                     self._wait()
                 if queue.closed and not len(queue) and not self.in_flight:
                     return
 
-    def _compile_moves(self) -> None:
-        """Compiles what arenas need that grew; a variable here ends with the call."""
+    def _compile_later_needs(self) -> None:
+        """Has more compiled in the background; a variable here ends with the call."""
         for each in self._generations:
-            each.runner.execution.compile_moves()
+            each.runner.execution.compile_later_needs()
 
     def _wait(self) -> None:
         """Waits, as nothing runs: for a request, a window, a deadline, or a moment."""

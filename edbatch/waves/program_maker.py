@@ -32,8 +32,8 @@ from edbatch.waves.programs import (
     largest_batches,
     make_program,
 )
-from edbatch.waves.resident_values import ResidentValues, Rows
-from edbatch.waves.wave import Wave
+from edbatch.waves.resident_values import ResidentValues, Rows, few_rows
+from edbatch.waves.wave import Wave, WaveShape
 from edbatch.waves.wave_nodes import RecordedNodes
 
 PoolRows = tuple[int, ...]  # rows of each pool of a program
@@ -207,24 +207,48 @@ class ProgramMaker:
         """Returns what waves will call, of the sizes so far and of this one's."""
         own = {kind: len(each) + 1 for kind, each in wave.front.pools.items()}
         others = by_kind("pool", wave.needs)
-        pools = {self._pool_rows(program, rows) for rows in (own, others, *wave.pools)}
+        pools = {self.pool_rows(program, rows) for rows in (own, others, *wave.pools)}
+        pools.add(program.most_pool_rows)  # with which a wave of any size can run
         abstract = _with_rows(arenas, program.arenas)
         calls = self.calls(program, abstract, max(wave.chunks, chunks), pools)
-        before = {kind: len(each) for kind, each in wave.arenas.items()}
-        if not before and wave.present is not None:  # soon it has some
-            before = wave.present.arenas
-        if any(rows < program.arenas[kind] for kind, rows in before.items()):
-            taken = {kind: np.zeros(program.arenas[kind], np.int32) for kind in before}
-            calls.append((self._functions.move, (_with_rows(arenas, before), taken)))
+        calls += self.moves(abstract)
+        sizes = [{kind: len(each) for kind, each in wave.arenas.items()}]
+        if wave.present is not None:  # soon they are of these
+            sizes.append(wave.present.arenas)
+        for before in sizes:
+            if any(rows < program.arenas[kind] for kind, rows in before.items()):
+                after = {k: np.zeros(program.arenas[k], np.int32) for k in before}
+                grown = _with_rows(arenas, before), after
+                calls.append((self._functions.move, grown))
         return calls
 
-    def _pool_rows(self, program: WaveProgram, needed: Rows) -> PoolRows:
-        """Returns the rows of a program's pools in waves that need some."""
-        own = program.bucket.sizes
+    def pool_rows(self, program: WaveProgram, needed: Rows) -> PoolRows:
+        """Returns the rows of a program's pools in a wave.
+
+        Args:
+            program: The program.
+            needed: Rows that the wave needs, by array kind.
+
+        Returns:
+            The rows of each pool that the program reads.
+        """
         return tuple(
-            self.sizes.pool_rows(kind, needed.get(kind, 1), own[f"pool {kind}"])
-            for kind in program.pools
+            self.sizes.pool_rows(kind, needed.get(kind, 1), most)
+            for kind, most in zip(program.pools, program.most_pool_rows, strict=True)
         )
+
+    def pool_bytes(self, program: WaveProgram, rows: PoolRows) -> int:
+        """Returns how many bytes the pools of a wave take.
+
+        Args:
+            program: The program.
+            rows: The rows of each pool that it reads.
+
+        Returns:
+            Bytes.
+        """
+        pools = self._empty_pools(program, rows).values()
+        return sum(each.size * each.dtype.itemsize for each in pools)
 
     def _make(
         self,
@@ -268,16 +292,44 @@ class ProgramMaker:
             The function and its arguments.
         """
         if pools is None:
-            own = program.bucket.sizes
-            sizes = [self.sizes.pool_sizes(k, own[f"pool {k}"]) for k in program.pools]
-            pools = product(*sizes)
-        found: Calls = []
-        for shape, rows in product(program.shapes_up_to(chunks), pools):
-            integers = jax.ShapeDtypeStruct((shape.size,), np.int32)
-            wave = Wave(shape, integers, self._empty_pools(program, rows))
-            arguments = program.packed, arenas, wave, self._key
-            found.append((self._functions.run, arguments))
-        return found
+            most = zip(program.pools, program.most_pool_rows, strict=True)
+            pools = product(*(self.sizes.pool_sizes(*each) for each in most))
+        return [
+            (self._functions.run, self.arguments(program, shape, arenas, rows))
+            for shape, rows in product(program.shapes_up_to(chunks), pools)
+        ]
+
+    def moves(self, arenas: Any) -> Calls:
+        """Returns the calls that move rows within arenas, to be compiled ahead.
+
+        Args:
+            arenas: The arenas, with or without data.
+
+        Returns:
+            The functions and their arguments.
+        """
+        rows = {k: np.zeros(each.shape[0], np.int32) for k, each in arenas.items()}
+        few = {kind: own[: few_rows(len(own))] for kind, own in rows.items()}
+        own = self._functions
+        return [(own.move, (arenas, rows)), (own.shift, (arenas, few))]
+
+    def arguments(
+        self, program: WaveProgram, shape: WaveShape, arenas: Any, rows: PoolRows
+    ) -> tuple[Any, ...]:
+        """Returns the arguments of a wave, to compile a program for it.
+
+        Args:
+            program: The program.
+            shape: What it is compiled for.
+            arenas: Its arenas, with or without data.
+            rows: The rows of each pool that it reads.
+
+        Returns:
+            The arguments; those of the wave without data.
+        """
+        integers = jax.ShapeDtypeStruct((shape.size,), np.int32)
+        wave = Wave(shape, integers, self._empty_pools(program, rows))
+        return program.packed, arenas, wave, self._key
 
     def _empty_pools(
         self, program: WaveProgram, rows: PoolRows

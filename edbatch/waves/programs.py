@@ -21,7 +21,7 @@ from edbatch.options import Options
 from edbatch.plan.keys import check_defaults
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Bucket, Needs, by_kind
-from edbatch.stream.wave_sizes import WaveSizes, power_of_two
+from edbatch.stream.wave_sizes import power_of_two
 from edbatch.waves.encoding import LoopTables, loop_tables
 from edbatch.waves.wave import WaveShape, collect, move_rows, run_wave, shift_rows
 
@@ -103,6 +103,11 @@ class WaveProgram(NamedTuple):
         while shapes[-1].program.chunks > _FEW_CHUNKS:
             shapes.append(self.shape_of(shapes[-1].program.chunks // 2))
         return shapes
+
+    @property
+    def most_pool_rows(self) -> tuple[int, ...]:
+        """The rows of the pools that it reads, at most, in their order."""
+        return tuple(self.bucket.sizes[f"pool {kind}"] for kind in self.pools)
 
     def knows(self, node_type: np.ndarray) -> bool:
         """Tells whether there are loops for all types of a wave.
@@ -234,29 +239,26 @@ def make_program(
 
 
 def pad_pools(
-    state: ModelState, sizes: WaveSizes, program: WaveProgram, raw: Pools
+    state: ModelState, program: WaveProgram, rows: Sequence[int], raw: Pools
 ) -> Pools:
     """Pads external inputs to the sizes of a program.
 
     Args:
         state: The state of the model.
-        sizes: The sizes of its programs.
         program: The program.
+        rows: Rows of each pool that it reads.
         raw: External inputs by array kind.
 
     Returns:
         A pool for each array kind that the program reads, with a zero row first.
     """
     pools = {}
-    for kind in program.pools:
-        found = raw.get(kind)
-        needed = 1 if found is None else len(found) + 1
+    for kind, count in zip(program.pools, rows, strict=True):
         aval = state.types.kinds.pool_aval(kind)
-        most = program.bucket.sizes[f"pool {kind}"]
-        rows = sizes.pool_rows(kind, needed, most)
-        pools[kind] = np.zeros((rows, *aval.shape), aval.dtype)
+        pools[kind] = np.zeros((count, *aval.shape), aval.dtype)
+        found = raw.get(kind)
         if found is not None:
-            pools[kind][1:needed] = found
+            pools[kind][1 : len(found) + 1] = found
     return pools
 
 

@@ -17,6 +17,7 @@ from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
 from edbatch.stream.buckets import Needs, larger
 from edbatch.stream.wave_sizes import WaveSizes
+from edbatch.waves.compiled_pools import CompiledPools
 from edbatch.waves.encoding import NO_ROOM, LoopTables, cut_batches, write_if_fits
 from edbatch.waves.pending import PendingNodes
 from edbatch.waves.program_maker import (
@@ -28,7 +29,7 @@ from edbatch.waves.program_maker import (
     rows_of,
 )
 from edbatch.waves.programs import WaveFunctions, WaveProgram, pad_pools
-from edbatch.waves.resident_values import ResidentValues, Rows, few_rows
+from edbatch.waves.resident_values import ResidentValues, Rows
 from edbatch.waves.wave import Wave
 from edbatch.waves.wave_nodes import RecordedNodes
 from edbatch.waves.wave_report import WaveReport
@@ -108,10 +109,12 @@ class WaveExecution:
         self._program: WaveProgram | None = None
         self._grown_for: WaveProgram | None = None  # of whose sizes arenas are
         self._grown_at = 0  # how many waves there were before
+        self._adopted: WaveProgram | None = None  # that was compiled ahead
         self._moves_for: WaveProgram | None = None  # for which rows can be moved
         self.lacking: Needs = {}
         self._most_chunks = 0  # of any wave
-        self._pools: set[frozenset[tuple[int, int]]] = set()  # rows of those of waves
+        self._pools = CompiledPools(self._maker, functions.run)
+        self._pool_rows: set[frozenset[tuple[int, int]]] = set()  # of waves
         self._passed: set[int] = set()  # types that nobody is held for
         self._unknown = np.zeros(0, np.bool_)
         self._unknown_for: WaveProgram | None = None
@@ -155,9 +158,13 @@ class WaveExecution:
         program, integers, size = self._encode(schedule, pending, asked, free, may_grow)
         rows = {kind: self.values.rows.of(each) for kind, each in asked.items()}
         program.finish_wave(integers, size.steps, rows)
-        pools = pad_pools(self._state, self._sizes, program, pending.pools)
         self._most_chunks = max(self._most_chunks, size.chunks)
         shape = program.shape_of(size.chunks)
+        needed = {kind: len(each) + 1 for kind, each in pending.pools.items()}
+        count = self._maker.pool_rows(program, needed)
+        if not may_grow:
+            count = self._pools.choose(program, shape, self.values.arenas, count)
+        pools = pad_pools(self._state, program, count, pending.pools)
         wave = Wave(shape, integers, pools)
         values = self._run(program, wave)
         pending.remove(schedule.order, self.values.rows)
@@ -174,7 +181,7 @@ class WaveExecution:
             assert self._ready is not None, "it was found"
             run = self._ready
         else:
-            self._pools.add(frozenset((k, len(p)) for k, p in wave.pools.items()))
+            self._pool_rows.add(frozenset((k, len(p)) for k, p in wave.pools.items()))
             if (found := self._functions.run.ready(*arguments)) is not None:
                 run, self._ready, self._ready_for = found, found, shape
                 self._sizes.have_run(program.bucket)  # another runner of its model has
@@ -293,7 +300,7 @@ class WaveExecution:
                 needs,
                 self._program,
                 self._most_chunks,
-                tuple(map(dict, self._pools)),
+                tuple(map(dict, self._pool_rows)),
                 dict(self.values.arenas),
                 settings(),
             )
@@ -316,7 +323,7 @@ class WaveExecution:
         assert program is not None, "it is compiled"
         if not self._sizes.adopt(program.bucket, found.instead_of):
             return False
-        self._program = program
+        self._program = self._adopted = program
         if program.holds(self.lacking):
             self.lacking = {}
         self.values.arenas = found.arenas | self.values.arenas
@@ -344,29 +351,28 @@ class WaveExecution:
             return []
         arenas = self.values.arenas
         calls = self._maker.calls(self._program, arenas, self._most_chunks)
-        return [*calls, *self._moves()]
+        return [*calls, *self._maker.moves(arenas)]
 
-    def compile_moves(self) -> None:
-        """Has the functions that move rows compiled, in the background.
+    def compile_later_needs(self) -> None:
+        """Has what later waves may need compiled, in the background.
 
-        To be called after waves. Arenas that have grown are full much later, when
-        nobody should wait for a compiler. While sizes still grow nothing is compiled.
+        To be called after waves. Arenas that have grown are full much later, and pools
+        largest, when nobody should wait for a compiler. While sizes still grow as waves
+        need it nothing is compiled.
         """
-        if self._moves_for is self._grown_for:
+        program = self._grown_for
+        if self._moves_for is program or program is None:
             return
-        if self._counts.waves < self._grown_at + _SETTLED:
+        is_settled = self._counts.waves >= self._grown_at + _SETTLED
+        if not (is_settled or program is self._adopted):
             return
-        self._moves_for = self._grown_for
-        for function, arguments in self._moves():
+        self._moves_for = program
+        arenas, most = self.values.arenas, program.most_pool_rows
+        for shape in program.shapes_up_to(self._most_chunks):
+            self._pools.compile(program, shape, arenas, most)
+        for function, arguments in self._maker.moves(arenas):
             if function.missing(*arguments) is not None:
                 function.warm_up_in_background(*arguments)
-
-    def _moves(self) -> Calls:
-        """Returns the functions that move rows of the present arenas, and arguments."""
-        arenas, functions = self.values.arenas, self._functions
-        rows = {kind: np.zeros(len(each), np.int32) for kind, each in arenas.items()}
-        few = {kind: own[: few_rows(len(own))] for kind, own in rows.items()}
-        return [(functions.move, (arenas, rows)), (functions.shift, (arenas, few))]
 
     def result_rows(self, name: Hashable, needed: int) -> int:
         """Returns how many rows a part of a result has; see `WaveSizes.result_rows`."""
@@ -455,7 +461,8 @@ class WaveExecution:
                     raise NoRoomError(needs, fits=fits, is_half_full=half)
             if program.holds(needs):
                 self._grow_arenas(program)
-                self._grown_for, self._grown_at = program, self._counts.waves
+                if self._grown_for is not program:
+                    self._grown_for, self._grown_at = program, self._counts.waves
                 return program
             program = self._grow(needs, schedule)  # perhaps with other loops
 

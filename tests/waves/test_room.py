@@ -110,7 +110,7 @@ def test_programs_are_compiled_ahead_for_all_sizes_of_large_inputs():
 
 def pool_rows(execution):
     """The rows of the pools that its waves were given."""
-    return {rows for pools in execution._pools for _, rows in pools}
+    return {rows for pools in execution._pool_rows for _, rows in pools}
 
 
 def test_many_instances_in_flight():
