@@ -56,7 +56,8 @@ class Trainer:
             minibatch of an epoch may have; the first such minibatch is used to check
             that it does.
         optimizer: The optimizer, of Optax; ``optax.MultiSteps``, too. It gets the loss
-            as ``value``, for those that look at it.
+            as ``value``, for those that look at it; one that asks for ``value_fn``, as
+            `optax.lbfgs` does, the gradient and the loss of the minibatch, too.
         params: The parameters before the first step.
         targets: ``[N, ...]``, a row per instance of the loader's data; ``loss`` gets
             those of its minibatch, a row for each row of the result. None where
@@ -142,7 +143,7 @@ class Trainer:
             if tables is None
             else sparse.value_and_grad(loss, tables)
         )
-        self._update = jit(partial(_update, value_and_grad, optimizer))
+        self._update = jit(partial(_update, loss, value_and_grad, optimizer))
         self._targets = targets
         self._begun: _Begun | None = None
         self._checked_padding = False
@@ -246,6 +247,7 @@ def _first_row_as_padding(rows: Any) -> Any:
 
 
 def _update(
+    loss: Loss,
     value_and_grad: Callable[..., tuple[Array, Any]],
     optimizer: optax.GradientTransformation,
     learned: Learned,
@@ -254,9 +256,20 @@ def _update(
 ) -> tuple[Learned, Array, Array]:
     """Computes a step: what it learned, the loss, and whether all is finite."""
     value, gradient = value_and_grad(learned.params, plan, targets)
-    params, state = sparse.update(
-        optimizer, gradient, learned.optimizer_state, learned.params, value=value
-    )
+    before = learned.optimizer_state, learned.params
+    try:
+        params, state = sparse.update(optimizer, gradient, *before, value=value)
+    except TypeError as error:
+        if "value_fn" not in str(error):
+            raise
+        params, state = sparse.update(  # it searches along a line, as optax.lbfgs does
+            optimizer,
+            gradient,
+            *before,
+            value=value,
+            grad=gradient,
+            value_fn=lambda params: loss(params, plan, targets),
+        )
     parts = [
         jnp.isfinite(each).all()
         for each in (value, *jax.tree.leaves(params))

@@ -55,6 +55,31 @@ def test_it_makes_the_steps_of_an_explicit_loop(batched, loss):
     assert len(trainer.losses) == len(losses) == 8
 
 
+def test_an_optimizer_that_searches_along_a_line(batched, loss):
+    optimizer = optax.chain(optax.clip(10.0), optax.lbfgs())
+    trainer = Trainer(loss, optimizer, make_params(), TARGETS)
+    params, state = make_params(), optimizer.init(make_params())
+
+    @jax.jit
+    def explicit(params, state, plan, targets):
+        def of(params):
+            return loss(params, plan, targets)
+
+        value, grads = jax.value_and_grad(of)(params)
+        updates, state = optimizer.update(
+            grads, state, params, value=value, grad=grads, value_fn=of
+        )
+        return optax.apply_updates(params, updates), state, value
+
+    losses = []
+    for item in minibatches(batched, 1):
+        trainer.step(item)
+        params, state, value = explicit(params, state, item.plan, TARGETS[item.index])
+        losses.append(float(value))
+    trainer.finish()
+    np.testing.assert_allclose(trainer.losses, losses, rtol=1e-3)
+
+
 def test_instances_may_hold_their_targets(batched):
     def without_targets(params, plan, targets):
         assert targets is None

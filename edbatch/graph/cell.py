@@ -208,9 +208,15 @@ class Cell(CellCall, Generic[P, R]):
         return -(-length // self._lengths[-1]) * self._lengths[-1]
 
     def _run_now(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.lacks_rng(args, kwargs):
-            kwargs = kwargs | self._next_key()
-        return self._run(args, kwargs)
+        if not self.lacks_rng(args, kwargs):
+            return self._run(args, kwargs)
+        own = self._next_key()
+        try:
+            return self._run(args, kwargs | own)
+        except BaseException:
+            if own and context.keys is not None:  # a call that fails is no node
+                context.keys.give_back()
+            raise
 
     def __repr__(self) -> str:
         return f"<cell {self.name!r}>"

@@ -22,6 +22,9 @@ class KeySource(Protocol):
     def next(self) -> Any:
         """Returns the key of the next call."""
 
+    def give_back(self) -> None:
+        """Gives the last key to the next call, since its own has failed."""
+
 
 class ValueSource(Protocol):
     """Gives a model that runs unbatched values in place of its own."""

@@ -107,6 +107,10 @@ class CallKeys:
         self._calls += 1
         return node_key(self._rng, self._instance, self._calls - 1)
 
+    def give_back(self) -> None:
+        """Gives the last key to the next call, since its own has failed."""
+        self._calls -= 1
+
 
 @contextmanager
 def cell_keys(rng: Any, instance: int = 0) -> Iterator[None]:

@@ -97,6 +97,27 @@ def test_unbatched_calls_draw_by_the_keys_of_the_context():
         np.testing.assert_array_equal(draw(np.zeros(2, np.float32)), found[0])
 
 
+def test_a_call_that_fails_takes_no_key():
+    def trying(params, size):
+        with pytest.raises((TypeError, eb.CellError)):
+            shifted(np.zeros(2, np.float32))
+        return draw(np.zeros(2, np.float32))
+
+    @eb.cell
+    def shifted(x, rng):
+        return x + jax.random.normal(rng, (3,))
+
+    with eb.cell_keys(KEY):
+        found = trying(None, 2)
+        second = draw(np.zeros(2, np.float32))
+    with eb.cell_keys(KEY):
+        for each in found, second:
+            np.testing.assert_array_equal(draw(np.zeros(2, np.float32)), each)
+    batched = eb.batch(trying)
+    np.testing.assert_array_equal(batched(None, [2], rng=KEY)[0], found)
+    assert eb.verify(batched, None, [2, 3], rng=KEY).max_output_error == 0
+
+
 def test_a_key_may_be_passed_to_a_cell():
     x = np.zeros(2, np.float32)
     expected = jax.random.normal(KEY, (2,))
