@@ -59,10 +59,21 @@ def value(tree: Any) -> Any:
         raise _without_value(CellError, "inside a cell")
     if context.values is not None:
         return context.values.next(tree)
-    return jax.tree.map(_concrete, tree)
+    return jax.tree.map(as_known, tree)
 
 
-def _concrete(leaf: Any) -> Any:
+def as_known(leaf: Any) -> np.ndarray:
+    """Returns an array that is computed already, as one of NumPy.
+
+    Args:
+        leaf: The array, of JAX or NumPy, or a number.
+
+    Returns:
+        Its value.
+
+    Raises:
+        RecordingError: It has no value, as under ``jax.jit``.
+    """
     if is_stand_in(leaf):
         raise RecordingError(
             f"eb.value was called ({user_line()}) outside of the recording that"

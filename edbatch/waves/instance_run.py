@@ -16,6 +16,7 @@ from edbatch.graph.handle import Handle, reject_foreign
 from edbatch.graph.parameter_value import parameters_as_values
 from edbatch.graph.recorder import Recorder, explain
 from edbatch.graph.tape import Tape
+from edbatch.graph.value import as_known
 from edbatch.waves.call_stacks import Call, CallStack, Returned
 
 
@@ -128,8 +129,7 @@ class InstanceRun(Recorder):
         handles = [each for each in leaves if type(each) is Handle]
         answers = iter(self._ask(handles) if handles else ())
         found = [
-            next(answers) if type(each) is Handle else np.asarray(each)
-            for each in leaves
+            next(answers) if type(each) is Handle else as_known(each) for each in leaves
         ]
         if self.values is not None:
             self.values.append(found)

@@ -77,3 +77,19 @@ def test_a_handle_of_another_recording_has_no_value():
     eb.batch(model, params=jnp.float32(2)).record(1.0)
     with pytest.raises(eb.RecordingError, match="outside of the recording that"):
         eb.value(kept[0])
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
+def test_transformed_functions_have_no_values_in_a_batched_model(transform):
+    @eb.cell
+    def double(x):
+        return 2 * x
+
+    def model(params, x):
+        known = eb.value(double(x))
+        return double(transform(lambda y: eb.value(y) + 1)(known))
+
+    message = r"returns what is computed already.*\(test_value\.py:\d+\)"
+    for run in eb.batch(model), lambda params, xs: model(params, xs[0]):
+        with pytest.raises(eb.RecordingError, match=message):
+            run(None, [np.ones(2, np.float32)])
