@@ -110,7 +110,7 @@ class WaveExecution:
         self._grown_for: WaveProgram | None = None  # of whose sizes arenas are
         self._grown_at = 0  # how many waves there were before
         self._adopted: WaveProgram | None = None  # that was compiled ahead
-        self._moves_for: WaveProgram | None = None  # for which rows can be moved
+        self._ahead_for: WaveProgram | None = None  # see `compile_later_needs`
         self.lacking: Needs = {}
         self._most_chunks = 0  # of any wave
         self._pools = CompiledPools(self._maker, functions.run)
@@ -361,12 +361,12 @@ class WaveExecution:
         need it nothing is compiled.
         """
         program = self._grown_for
-        if self._moves_for is program or program is None:
+        if self._ahead_for is program or program is None:
             return
         is_settled = self._counts.waves >= self._grown_at + _SETTLED
         if not (is_settled or program is self._adopted):
             return
-        self._moves_for = program
+        self._ahead_for = program
         arenas, most = self.values.arenas, program.most_pool_rows
         for shape in program.shapes_up_to(self._most_chunks):
             self._pools.compile(program, shape, arenas, most)
