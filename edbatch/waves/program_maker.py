@@ -22,7 +22,7 @@ from edbatch.executor.arenas import Arenas
 from edbatch.model_state import ModelState
 from edbatch.options import Options
 from edbatch.schedule.schedule import Schedule
-from edbatch.stream.buckets import Bucket, Needs, by_kind, larger
+from edbatch.stream.buckets import Bucket, Needs, larger
 from edbatch.stream.wave_sizes import WaveSizes
 from edbatch.waves.encoding import LoopTables, WaveChunks, cut_batches, rows_needed
 from edbatch.waves.programs import (
@@ -50,7 +50,6 @@ class NextWave(NamedTuple):
         needs: Sizes that the program has at least, beside those of the wave.
         present: The program that waves run by meanwhile, or None.
         chunks: The most chunks of any wave so far.
-        pools: The array kinds and rows of the pools of waves so far.
         arenas: The arenas, whose data may be gone.
         settings: The settings of JAX that it would run under.
     """
@@ -61,7 +60,6 @@ class NextWave(NamedTuple):
     needs: Needs
     present: WaveProgram | None
     chunks: int
-    pools: tuple[Rows, ...]
     arenas: Arenas
     settings: tuple[Any, ...]
 
@@ -205,10 +203,7 @@ class ProgramMaker:
         self, program: WaveProgram, wave: NextWave, arenas: Arenas, chunks: int
     ) -> Calls:
         """Returns what waves will call, of the sizes so far and of this one's."""
-        own = {kind: len(each) + 1 for kind, each in wave.front.pools.items()}
-        others = by_kind("pool", wave.needs)
-        pools = {self.pool_rows(program, rows) for rows in (own, others, *wave.pools)}
-        pools.add(program.most_pool_rows)  # with which a wave of any size can run
+        pools = [program.most_pool_rows]  # smaller ones are compiled once waves run
         abstract = _with_rows(arenas, program.arenas)
         calls = self.calls(program, abstract, max(wave.chunks, chunks), pools)
         calls += self.moves(abstract)

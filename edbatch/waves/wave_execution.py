@@ -114,7 +114,6 @@ class WaveExecution:
         self.lacking: Needs = {}
         self._most_chunks = 0  # of any wave
         self._pools = CompiledPools(self._maker, functions.run)
-        self._pool_rows: set[frozenset[tuple[int, int]]] = set()  # of waves
         self._passed: set[int] = set()  # types that nobody is held for
         self._unknown = np.zeros(0, np.bool_)
         self._unknown_for: WaveProgram | None = None
@@ -181,7 +180,6 @@ class WaveExecution:
             assert self._ready is not None, "it was found"
             run = self._ready
         else:
-            self._pool_rows.add(frozenset((k, len(p)) for k, p in wave.pools.items()))
             if (found := self._functions.run.ready(*arguments)) is not None:
                 run, self._ready, self._ready_for = found, found, shape
                 self._sizes.have_run(program.bucket)  # another runner of its model has
@@ -300,7 +298,6 @@ class WaveExecution:
                 needs,
                 self._program,
                 self._most_chunks,
-                tuple(map(dict, self._pool_rows)),
                 dict(self.values.arenas),
                 settings(),
             )

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from pools_of_waves import note_pool_rows
 from served_process import wait_until
 from wave_programs import wave_programs
 
 import edbatch as eb
-from edbatch.waves import wave_execution
 
 SCALE = np.float32(2)
 IMAGES = np.random.default_rng(0).normal(size=(70, 1024)).astype(np.float32)
@@ -21,14 +21,7 @@ def coarse():
 @pytest.fixture
 def pools(monkeypatch):
     """The rows of the pool of each wave."""
-    rows, pad_pools = [], wave_execution.pad_pools
-
-    def noting(state, program, count, raw):
-        rows.append(*count)
-        return pad_pools(state, program, count, raw)
-
-    monkeypatch.setattr(wave_execution, "pad_pools", noting)
-    return rows
+    return note_pool_rows(monkeypatch)
 
 
 @eb.cell
