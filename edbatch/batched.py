@@ -342,10 +342,8 @@ class Batched(HostSide):
         Gradients are the model's. What one instance holds (NaN, infinity, a point
         without a slope) changes no output and no gradient of another, nor of a
         parameter that only others read; outputs that nothing reads have no cotangent.
-        Two things differ from the model of one instance: both branches of a
-        ``lax.cond`` inside a cell run, as under `jax.vmap`; and rules of
-        `jax.custom_vjp` around parameters alone are applied once per call, to the sum
-        of the nodes' cotangents.
+        One thing differs from the model of one instance: both branches of a
+        ``lax.cond`` inside a cell run, as under `jax.vmap`.
 
         Args:
             params: The model's parameters.

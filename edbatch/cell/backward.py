@@ -24,22 +24,30 @@ from edbatch.cell.derivatives import (
     differentiable_inputs,
     may_have_poles,
 )
-from edbatch.cell.jaxpr import Literal, Var, equations_of, is_float, variables
+from edbatch.cell.jaxpr import (
+    Literal,
+    Var,
+    contains,
+    equations_of,
+    is_float,
+    variables,
+)
 from edbatch.cell.primitives import CUSTOM_VJP
 from edbatch.cell.program import (
     CellProgram,
     Packed,
     cell_program,
 )
+from edbatch.cell.rules_of_parameters import check_rules
 from edbatch.cell.same_form import form_of
 from edbatch.cell.stacks import Stacks
 from edbatch.cell.table_lookup import TableLookup
 from edbatch.cell.tapes import Tapes, new_tapes
 from edbatch.cell.transposed_weight import transposed_weight
-from edbatch.cell.type_call import NO_MESH, trace_settings
+from edbatch.cell.type_call import NO_MESH, trace_settings, traced_type
 from edbatch.cell.value_ranges import infinite_constants
 from edbatch.cell.weight_gradient import Contraction
-from edbatch.cell.weight_gradient_sites import Sites, Values, contains, evaluator
+from edbatch.cell.weight_gradient_sites import Sites, Values, evaluator
 from edbatch.cell.wide_casts import without_casts
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.type_table import TypeTable
@@ -450,6 +458,7 @@ def taped_cell(
 
     def make() -> TapedCell:
         with use_abstract_mesh(NO_MESH):
+            check_rules(traced_type(node_type, types)[0], node_type.key.cell)
             cell = cell_program(node_type, types, packing, own)
             return TapedCell(
                 cell,

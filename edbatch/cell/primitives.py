@@ -8,6 +8,7 @@ STOP_GRADIENT = "stop_gradient"
 CAST = "convert_element_type"
 WHILE, SCAN, COND = "while", "scan", "cond"
 CUSTOM_VJP = "custom_vjp_call"
+OF_EACH_ROW = "of_each_row"  # edbatch's own
 SLICE = "slice"
 PAD = "pad"
 DYNAMIC_SLICE = "dynamic_slice"
@@ -30,19 +31,28 @@ FINITE_SLOPE = frozenset({
     "cond", "conj", "conv_general_dilated", "convert_element_type", "copy", "cos",
     "cummax", "cummin", "cumsum", "custom_jvp_call", "dot_general", "dynamic_slice",
     "dynamic_update_slice", "erf", "exp", "exp2", "expm1", "gather", "imag", "jit",
-    "logistic", "max", "min", "mul", "neg", "optimization_barrier", "pad", "real",
-    "reduce_max", "reduce_min", "reduce_precision", "reduce_sum", "remat2", "reshape",
-    "rev", "scan", "scatter", "scatter-add", "select_n", "sign", "sin", "slice", "sort",
-    "split", "square", "squeeze", "stop_gradient", "sub", "tanh", "transpose", "while",
+    "logistic", "max", "min", "mul", "neg", OF_EACH_ROW, "optimization_barrier", "pad",
+    "real", "reduce_max", "reduce_min", "reduce_precision", "reduce_sum", "remat2",
+    "reshape", "rev", "scan", "scatter", "scatter-add", "select_n", "sign", "sin",
+    "slice", "sort", "split", "square", "squeeze", "stop_gradient", "sub", "tanh",
+    "transpose", "while",
 })
 # Those of them whose slope is finite whatever numbers they read.
 LINEAR = frozenset({
     "add", "add_any", "broadcast_in_dim", "clamp", "concatenate", "conj",
     "convert_element_type", "copy", "cumsum", "dynamic_slice", "dynamic_update_slice",
-    "gather", "imag", "max", "min", "neg", "optimization_barrier", "pad", "real",
-    "reduce_precision", "reduce_sum", "reshape", "rev", "scatter", "scatter-add",
-    "select_n", "slice", "split", "squeeze", "stop_gradient", "sub", "transpose",
+    "gather", "imag", "max", "min", "neg", OF_EACH_ROW, "optimization_barrier", "pad",
+    "real", "reduce_precision", "reduce_sum", "reshape", "rev", "scatter",
+    "scatter-add", "select_n", "slice", "split", "squeeze", "stop_gradient", "sub",
+    "transpose",
 })
+# Linear in all that they read, and in the first alone.
+LINEAR_IN_ALL = frozenset({
+    "add", "add_any", "broadcast_in_dim", "concatenate", CAST, "copy", "cumsum", "neg",
+    "optimization_barrier", "pad", "real", "reduce_precision", "reduce_sum", "reshape",
+    "rev", "slice", "split", "squeeze", "sub", "transpose",
+})
+LINEAR_IN_FIRST = frozenset({"div", "dynamic_slice", "gather"})
 # Their results, which are their slopes, may overflow.
 OVERFLOWS = frozenset({"exp", "exp2", "expm1"})
 # What their results lie between, whatever they read.

@@ -24,9 +24,9 @@ from edbatch.cell.jaxpr import (
     JaxprEqn,
     Var,
     as_function,
+    contains,
     dtype_of,
     equations_of,
-    inner_bodies,
     is_float,
     is_operation,
     name_of,
@@ -299,12 +299,3 @@ def _contracted(eqn: JaxprEqn) -> int:
     dot = read_dot(eqn)
     assert dot is not None, "it is a product"
     return math.prod(shape_of(eqn.invars[0])[axis] for axis in dot.dims[0])
-
-
-def contains(eqn: JaxprEqn, primitive: str) -> bool:
-    """Tells whether an equation is of a primitive, or calls one that is."""
-    return name_of(eqn) == primitive or any(
-        contains(each, primitive)
-        for body in inner_bodies(eqn)
-        for each in body.equations
-    )

@@ -1,44 +1,248 @@
-"""Rules of `jax.custom_vjp` that are not linear, on what cells make of parameters."""
+"""Rules of `jax.custom_vjp` on what cells make of parameters.
+
+What is made of parameters alone is computed once for all nodes. A rule that is linear
+in the cotangent has the same gradient so; any other has to run for each node.
+"""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import edbatch as eb
+from edbatch.cell.cell_graph import trace_cell
+from edbatch.cell.jaxpr import equations_of, name_of
+from edbatch.cell.primitives import OF_EACH_ROW
+from edbatch.cell.rules_of_parameters import with_rules_of_rows
 
-PARAMS = {"b": jnp.ones(3)}
-INSTANCES = np.float32([1, 2, 3])
-
-
-@jax.custom_vjp
-def clipped(x):
-    return x
-
-
-clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -0.1, 0.1),))
+PARAMS = {"b": jnp.float32([1, 0.5, -1]), "W": jnp.eye(3) * 0.7 + 0.1}
+SPEC = jax.ShapeDtypeStruct((3,), "float32")
+SQUARE = jax.ShapeDtypeStruct((3, 3), "float32")
 
 
-@eb.cell
-def at_once(params, x):
-    return jnp.tanh(clipped(params["b"]) * x)
+def rule(backward, forward=lambda x: x):
+    """A function whose rule is `backward` of its argument and the cotangent."""
+    function = jax.custom_vjp(forward)
+    function.defvjp(lambda x: (forward(x), x), lambda x, g: (backward(x, g),))
+    return function
 
 
-@eb.cell
-def for_each(params, x):
-    return jnp.tanh(clipped(params["b"] + 0 * x) * x)
+NOT_LINEAR = {
+    "clipped": lambda x, g: jnp.clip(g, -0.1, 0.1),
+    "sign": lambda x, g: jnp.sign(g),
+    "moved": lambda x, g: g + 0.1 * x,
+    "constant": lambda x, g: jnp.ones_like(x),
+    "squared": lambda x, g: g * g,
+    "of one norm": lambda x, g: g / (1e-3 + jnp.linalg.norm(g)),
+    "chosen by itself": lambda x, g: jnp.where(g > 0, g, 0),
+    "divided": lambda x, g: x / (2 + g),
+    "looked up": lambda x, g: jnp.take(g, jnp.argmax(g), mode="clip") + 0 * x,
+    "rounded to whole numbers": lambda x, g: jnp.int32(8 * g).astype(g.dtype),
+}
+LINEAR = {
+    "straight through": lambda x, g: g,
+    "masked": lambda x, g: jnp.where(jnp.abs(x) < 1, g, 0),
+    "reversed": lambda x, g: -0.3 * g,
+    "scaled": lambda x, g: g * jnp.exp(x) / 2 + x * g.sum(),
+    "projected": lambda x, g: g - x * jnp.vdot(x, g),
+    "cut": lambda x, g: jnp.concatenate([g.ravel()[:2], jnp.zeros(x.size - 2)]).reshape(
+        g.shape
+    ),
+    "none": lambda x, g: jnp.zeros_like(g),
+    "jitted": jax.jit(lambda x, g: 2 * g[::-1]),
+}
 
 
-def test_a_rule_on_what_depends_on_an_argument_runs_for_each_node():
-    batched = eb.batch(for_each)
-    found = jax.grad(lambda p: batched(p, INSTANCES).sum())(PARAMS)["b"]
-    expected = sum(
-        jax.grad(lambda p, x=x: for_each(p, x).sum())(PARAMS)["b"] for x in INSTANCES
+def parted(function, *specs):
+    """How many values a cell computes for each row because of its rules."""
+    graph, _ = trace_cell(function, *specs)
+    nodes = equations_of(with_rules_of_rows(graph).nodes)
+    return sum(name_of(each) == OF_EACH_ROW for each in nodes)
+
+
+def check(model, params, instances, **options):
+    """Compares gradients with the sum of each instance's, then the rest."""
+    batched = eb.batch(model, **options)
+    weights = jnp.float32([0.5, -3, 0.01, 7, 1e-3])[: len(instances)]
+
+    def loss(of, p):
+        return sum((jnp.sum(jnp.stack(jax.tree.leaves(one))) * w) for one, w in of(p))
+
+    found = jax.grad(
+        lambda p: loss(lambda p: zip(batched(p, instances), weights, strict=True), p)
+    )(params)
+    expected = jax.grad(
+        lambda p: loss(
+            lambda p: zip([model(p, x) for x in instances], weights, strict=True), p
+        )
+    )(params)
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), found, expected
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    eb.verify(batched, PARAMS, INSTANCES)
+    eb.verify(batched, params, instances)
 
 
-def test_verify_finds_a_rule_on_parameters_alone():
-    with pytest.raises(eb.VerificationError, match=r"gradient of params\['b'\]"):
-        eb.verify(eb.batch(at_once), PARAMS, INSTANCES)
+INSTANCES = list(np.float32([[1, 2, 3], [-1, 0.3, 0], [0.1, 0.2, -0.3]]))
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_a_rule_that_is_not_linear_runs_for_each_node(name):
+    apply = rule(NOT_LINEAR[name])
+
+    @eb.cell
+    def combine(params, h, x):
+        return jnp.tanh(params["W"] @ h + apply(params["b"]) * x)
+
+    def model(params, x):
+        return combine(params, combine(params, jnp.zeros(3), x), x)
+
+    assert parted(combine, PARAMS, (SPEC, SPEC)) == 1
+    check(model, PARAMS, INSTANCES)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_linear_rule_runs_once(name):
+    apply = rule(LINEAR[name])
+
+    @eb.cell
+    def combine(params, h, x):
+        return jnp.tanh(apply(params["W"]) @ h + apply(params["b"]) * x)
+
+    def model(params, x):
+        return combine(params, combine(params, jnp.zeros(3), x), x)
+
+    assert parted(combine, PARAMS, (SPEC, SPEC)) == 0
+    check(model, PARAMS, INSTANCES)
+
+
+clipped = rule(NOT_LINEAR["clipped"])
+
+
+@pytest.mark.parametrize("packing", ["never", "auto"])
+def test_a_matrix_in_a_product(packing):
+    @eb.cell
+    def combine(params, h, x):
+        return jnp.tanh(clipped(params["W"]) @ h + params["W"] @ x)
+
+    def model(params, x):
+        return combine(params, combine(params, jnp.zeros(3), x), x)
+
+    check(model, PARAMS, INSTANCES, compiler=eb.Compiler(packing=packing))
+
+
+def scanned(params, x):
+    """Applies the rule in each step of a loop inside the cell."""
+    return lax.scan(lambda h, y: (jnp.tanh(h + clipped(params["b"]) * y), None), x, x)[
+        0
+    ]
+
+
+def chosen(params, x):
+    """Applies it in one branch of two."""
+    return lax.cond(x[0] > 0, lambda b: clipped(b) * x, lambda b: b * x, params["b"])
+
+
+def computed_again(params, x):
+    """Applies it in what is computed again in the backward pass."""
+    return jax.checkpoint(lambda b: jnp.tanh(clipped(b) * x))(params["b"])
+
+
+def nested(params, x):
+    """Applies it in a jitted function, to what another makes of a parameter."""
+    return jax.jit(lambda b: clipped(jnp.tanh(b) @ params["W"]))(params["b"]) * x
+
+
+def in_a_loop_of_parameters(params, x):
+    """Applies it in a loop that reads no argument."""
+    step = lambda h, b: (jnp.tanh(h) * clipped(b), None)  # noqa: E731
+    return lax.scan(step, params["b"], params["W"])[0] * x
+
+
+def two_arguments(params, x):
+    """A rule of a parameter and an argument, and one of two parameters."""
+    both = jax.custom_vjp(lambda a, b: a * b)
+    both.defvjp(
+        lambda a, b: (a * b, (a, b)),
+        lambda kept, g: (jnp.clip(g * kept[1], -0.1, 0.1), jnp.sign(g * kept[0])),
+    )
+    return both(params["b"], x) + both(params["b"], params["W"][0]) * x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [scanned, chosen, computed_again, nested, in_a_loop_of_parameters, two_arguments],
+)
+def test_where_it_is_applied(function):
+    check(eb.cell(function), PARAMS, INSTANCES)
+
+
+def test_two_nodes_that_read_one_external_input():
+    @eb.cell
+    def combine(params, h, x):
+        return jnp.tanh(h + params["W"] @ (clipped(params["b"]) * x))
+
+    def model(params, x):
+        return combine(params, combine(params, jnp.zeros(3), x), x)
+
+    check(model, PARAMS, [*INSTANCES, INSTANCES[0]])
+
+
+def test_types_that_share_a_loop():
+    params = {"layers": [{"b": PARAMS["b"] * k} for k in range(1, 7)]}
+
+    @eb.cell
+    def layer(own, h):
+        return jnp.tanh(clipped(own["b"]) * h + own["b"])
+
+    def model(params, x):
+        h = x
+        for own in params["layers"]:
+            h = layer(own, h)
+        return h
+
+    check(model, params, INSTANCES)
+
+
+def test_parameters_that_an_argument_chooses():
+    params = {"E": jnp.stack([PARAMS["b"] * k for k in range(1, 5)])}
+
+    @eb.cell
+    def expert(params, k, x):
+        return jnp.tanh(clipped(params["E"][k]) * x + clipped(params["E"])[k])
+
+    def model(params, instance):
+        k, x = instance
+        return expert(params, k, expert(params, 0, x))
+
+    check(model, params, list(zip([1, 3, 3], INSTANCES, strict=True)))
+
+
+def test_a_cell_of_parameters_alone_is_refused():
+    @eb.cell
+    def start(params):
+        return clipped(params["b"])
+
+    @eb.cell
+    def combine(params, h, x):
+        return h * x
+
+    def model(params, x):
+        return combine(params, start(params), x)
+
+    batched = eb.batch(model)
+    found = batched(PARAMS, INSTANCES)
+    np.testing.assert_allclose(found[0], model(PARAMS, INSTANCES[0]), rtol=1e-6)
+    with pytest.raises(eb.CellError, match="'start' takes parameters alone"):
+        jax.grad(lambda p: sum(map(jnp.sum, batched(p, INSTANCES))))(PARAMS)
+
+
+def test_a_rule_that_cannot_be_traced_counts_as_not_linear():
+    apply = rule(lambda x, g: g if g.sum() > 0 else -g)
+
+    def combine(params, x):
+        return apply(params["b"]) * x
+
+    assert parted(combine, PARAMS, (SPEC,)) == 1

@@ -39,6 +39,7 @@ from edbatch.cell.jaxpr.function_body import as_body as as_body
 from edbatch.cell.jaxpr.function_body import as_function as as_function
 from edbatch.cell.jaxpr.function_body import body_of as body_of
 from edbatch.cell.jaxpr.function_body import called_body as called_body
+from edbatch.cell.jaxpr.function_body import contains as contains
 from edbatch.cell.jaxpr.function_body import inner_bodies as inner_bodies
 from edbatch.cell.jaxpr.function_body import trace as trace
 from edbatch.cell.jaxpr.identity import asks_for_nothing as asks_for_nothing
@@ -65,6 +66,7 @@ from edbatch.cell.jaxpr.operations import read_lookup as read_lookup
 from edbatch.cell.jaxpr.operations import reduced_axes as reduced_axes
 from edbatch.cell.jaxpr.own_constants import with_own_constants as with_own_constants
 from edbatch.cell.jaxpr.own_primitives import Stored as Stored
+from edbatch.cell.jaxpr.own_primitives import of_each_row as of_each_row
 from edbatch.cell.jaxpr.own_primitives import (
     reverse_only_identity as reverse_only_identity,
 )

@@ -115,6 +115,15 @@ def inner_bodies(eqn: JaxprEqn) -> list[Body]:
     return [body_of(each) for each in found if isinstance(each, ClosedJaxpr | Jaxpr)]
 
 
+def contains(eqn: JaxprEqn, primitive: str) -> bool:
+    """Tells whether an equation is of a primitive, or calls one that is."""
+    return eqn.primitive.name == primitive or any(
+        contains(each, primitive)
+        for body in inner_bodies(eqn)
+        for each in body.equations
+    )
+
+
 def called_body(eqn: JaxprEqn) -> Body | None:
     """Returns the function that an equation calls and that can take its place.
 

@@ -1,12 +1,14 @@
-"""Primitives of edbatch's own: a reverse-mode identity, and a program that is kept."""
+"""Primitives of edbatch's own: two identities, and a program that is kept."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from edbatch.cell.jaxpr.internals import Primitive, ad, batching, mlir
+from edbatch.cell.primitives import OF_EACH_ROW
 
 
 def reverse_only_identity(refuse: Callable[..., NoReturn]) -> Callable[[Any], Array]:
@@ -39,6 +41,36 @@ def reverse_only_identity(refuse: Callable[..., NoReturn]) -> Callable[[Any], Ar
     mlir.register_lowering(tangent, refuse)
     ad.deflinear2(tangent, lambda cotangent, _: [cotangent])
     return lambda array: value.bind(array)
+
+
+def _of_each_row() -> Callable[[Any, Any], Array]:
+    """Makes the primitive of `of_each_row`."""
+    call = Primitive(OF_EACH_ROW)
+
+    def batch(arrays: Sequence[Array], axes: Sequence[Any]) -> tuple[Array, Any]:
+        value, row = arrays
+        own, of_row = axes
+        if own is not None or of_row is None:
+            return call.bind(value, row), own
+        return jnp.broadcast_to(value, (row.shape[of_row], *value.shape)), 0
+
+    def jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Any]:
+        value, row = primals
+        moved, _ = tangents
+        same = type(moved) is ad.Zero
+        return call.bind(value, row), moved if same else call.bind(moved, row)
+
+    call.def_abstract_eval(lambda value, _: value)
+    call.def_impl(lambda value, _: value)
+    batching.primitive_batchers[call] = batch
+    mlir.register_lowering(call, lambda _, value, __: [value])
+    ad.primitive_jvps[call] = jvp
+    ad.primitive_transposes[call] = lambda bar, *_: [bar, None]
+    return lambda value, row: call.bind(value, row)
+
+
+of_each_row = _of_each_row()
+"""Returns its first argument; under `jax.vmap` it has rows where the second has."""
 
 
 class Stored(Protocol):
