@@ -164,7 +164,7 @@ def record(
         node_type=np.array(tape.node_type, np.int32),
         operands=np.array(tape.operands, np.int32),
         external_rows=np.array(tape.external_rows, np.int32),
-        externals=tape.pools(),
+        externals=tape.pools([*enumerate(num_nodes)]),
         outputs=outputs.finish(types.trees),
         instance_nodes=np.array(num_nodes, np.int32),
         num_values=tape.num_values,

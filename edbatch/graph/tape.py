@@ -1,7 +1,9 @@
 """The tape: growing lists of integers to which recording appends nodes."""
 
 import sys
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -157,8 +159,12 @@ class Tape(TapeColumns):
                 except OverflowError:
                     self._pool(kind)
 
-    def pools(self) -> dict[int, np.ndarray]:
+    def pools(self, parts: Sequence[tuple[int, int]] = ()) -> dict[int, np.ndarray]:
         """Stacks the external inputs.
+
+        Args:
+            parts: In turn, the number of an instance and how many nodes it recorded,
+                for an error to name one.
 
         Returns:
             Array kind to ``[rows, ...]``.
@@ -166,26 +172,35 @@ class Tape(TapeColumns):
         Raises:
             RecordingError: An integer does not fit the dtype that JAX gives it.
         """
-        return {kind: self._pool(kind) for kind in self.externals}
+        return {kind: self._pool(kind, parts) for kind in self.externals}
 
-    def _pool(self, kind: int) -> np.ndarray:
+    def _pool(self, kind: int, parts: Sequence[tuple[int, int]] = ()) -> np.ndarray:
         rows, aval = self.externals[kind], self.types.kinds.pool_aval(kind)
         try:
             return stack_inputs(rows, aval)
         except OverflowError:
             row, value = too_wide(rows, aval.dtype)
-        what = self._reader(kind, row)
-        raise RecordingError(does_not_fit(what, value, aval.dtype))
+        node = self._reader(kind, row)
+        what = "the model returns"
+        if node is not None:
+            node_type = self.types.types[self.node_type[node]]
+            what = f"cell {node_type.key.cell!r} received"
+        error = RecordingError(does_not_fit(what, value, aval.dtype))
+        if node is not None and len(parts) > 1:
+            part = bisect_right(list(accumulate(count for _, count in parts)), node)
+            error.add_note(
+                f"while recording instance {parts[part][0]} of the minibatch"
+            )
+        raise error
 
-    def _reader(self, kind: int, row: int) -> str:
-        """Names the first call that reads a row of a pool; for messages."""
+    def _reader(self, kind: int, row: int) -> int | None:
+        """Finds the first node that reads a row of a pool; None if no node does."""
         rows = iter(self.external_rows)
-        for each in self.node_type:
-            node_type = self.types.types[each]
-            for found in [(own, next(rows)) for own in node_type.external_kinds]:
-                if found == (kind, row):
-                    return f"cell {node_type.key.cell!r} received"
-        return "the model returns"
+        for node, each in enumerate(self.node_type):
+            kinds = self.types.types[each].external_kinds
+            if (kind, row) in [(own, next(rows)) for own in kinds]:
+                return node
+        return None
 
 
 class InstanceTape(TapeWriter):

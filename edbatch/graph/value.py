@@ -1,5 +1,6 @@
 """Values on the way: what a model has computed so far, while it runs."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -9,6 +10,8 @@ from jax import lax
 from edbatch.errors import CellError, EdbatchError, RecordingError, user_line
 from edbatch.graph.context import context
 from edbatch.graph.stand_in import is_stand_in
+
+_NUMBERS = (int, float, complex)
 
 
 def value(tree: Any) -> Any:
@@ -35,7 +38,8 @@ def value(tree: Any) -> Any:
     Raises:
         RecordingError: It is called where there is no value: under ``jax.jit`` or
             ``jax.vmap``, in `Batched.record` and `Batched.plan`, which run no cell, and
-            in a thread or an event loop of `asyncio` that the model starts.
+            in a thread or an event loop of `asyncio` that the model starts. Or a leaf
+            of the pytree is no array and no number.
         CellError: It is called inside a cell.
 
     Example:
@@ -72,7 +76,7 @@ def as_known(leaf: Any) -> np.ndarray:
         Its value.
 
     Raises:
-        RecordingError: It has no value, as under ``jax.jit``.
+        RecordingError: It has no value, as under ``jax.jit``, or is no array.
     """
     if is_stand_in(leaf):
         raise RecordingError(
@@ -86,7 +90,20 @@ def as_known(leaf: Any) -> np.ndarray:
     if isinstance(known, jax.core.Tracer):
         where = "under jax.jit, jax.vmap or another trace"
         raise _without_value(RecordingError, where)
+    if not (hasattr(known, "__array__") or isinstance(known, _NUMBERS)):
+        raise RecordingError(
+            "eb.value takes outputs of cells, parameters, arrays and numbers, and"
+            f" pytrees of them, but received a {type(known).__name__} ({user_line()})"
+            + _in_place_of(known)
+        )
     return np.asarray(known)
+
+
+def _in_place_of(value: Any) -> str:
+    """What to pass in place of a value that is no array, if that can be told."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return "; make a list of it"
+    return "; leave it out"
 
 
 def _without_value(error: type[EdbatchError], where: str) -> EdbatchError:

@@ -117,7 +117,7 @@ def _whole_graph(runner: WaveRunner, runs: Sequence[InstanceRun]) -> DataflowGra
         node_type=np.array(tape.node_type, np.int32),
         operands=np.array(tape.operands, np.int32),
         external_rows=np.array(tape.external_rows, np.int32),
-        externals=tape.pools(),
+        externals=tape.pools([*enumerate(nodes)]),
         outputs=columns.finish(tape.types.trees),
         instance_nodes=np.array(nodes, np.int32),
         num_values=tape.num_values,

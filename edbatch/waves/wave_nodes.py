@@ -88,7 +88,7 @@ def nodes_of(tape: Tape, parts: Sequence[tuple[int, int]]) -> RecordedNodes:
         value,
         owner,
     )
-    return RecordedNodes(nodes, tape.pools())
+    return RecordedNodes(nodes, tape.pools(parts))
 
 
 @kernel(nogil=False)

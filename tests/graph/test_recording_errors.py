@@ -222,6 +222,26 @@ def test_an_integer_too_large_for_int32_is_an_error():
         record_one(tree_model, (1, 2**31))
 
 
+def looking_tree_model(params, tree):
+    state = tree_model(params, tree)
+    eb.value(state)
+    return state
+
+
+@pytest.mark.parametrize("model", [tree_model, looking_tree_model])
+@pytest.mark.parametrize("how", ["call", "record"])
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_an_integer_too_large_names_the_instance(place, how, model):
+    instances = [(1, 2), 3, ((1, 2), 3), 4]
+    instances[place] = (5, 2**40)
+    batched = eb.batch(model if how == "call" else tree_model, params=PARAMS)
+    with pytest.raises(eb.RecordingError, match="does not fit int32") as caught:
+        batched(PARAMS, instances) if how == "call" else batched.graph(instances)
+    assert caught.value.__notes__ == [
+        f"while recording instance {place} of the minibatch"
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "function", "text"),
     [

@@ -93,3 +93,24 @@ def test_transformed_functions_have_no_values_in_a_batched_model(transform):
     for run in eb.batch(model), lambda params, xs: model(params, xs[0]):
         with pytest.raises(eb.RecordingError, match=message):
             run(None, [np.ones(2, np.float32)])
+
+
+@pytest.mark.filterwarnings("ignore:Python iterable type:DeprecationWarning")
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: (each for each in [x]), "received a generator .*make a list of it"),
+        (lambda x: {1.0}, "received a set .*make a list of it"),
+        (lambda x: {"x": x}.values(), "received a dict_values .*make a list of it"),
+        (lambda x: [x, "name"], "received a str .*leave it out"),
+        (lambda x: (x, object()), "received a object .*leave it out"),
+    ],
+)
+def test_what_is_no_array_has_no_value(batched, make, message):
+    def model(params, x):
+        return eb.value(make(grow(params, x)[0]))
+
+    run = eb.batch(model) if batched else model
+    with pytest.raises(eb.RecordingError, match=message):
+        run(jnp.float32(2), [1.0] if batched else 1.0)
