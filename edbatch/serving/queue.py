@@ -15,7 +15,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from edbatch.errors import ServerClosedError, ServerFullError
+from edbatch.errors import ServerClosedError, ServerError, ServerFullError, user_line
 from edbatch.serving.request import Request
 from edbatch.serving.request_future import RequestFuture
 from edbatch.serving.stats import Counts
@@ -35,6 +35,7 @@ class Queue:
         closed: Whether it takes no more.
         deadline: When to look for late ones: no request that waits has an earlier
             deadline.
+        thread: The thread that answers the requests, once it runs.
     """
 
     def __init__(self, most: int, counts: Counts) -> None:
@@ -47,6 +48,7 @@ class Queue:
         self._cancelled: deque[int] = deque()  # numbers; some may not wait any more
         self.changed = threading.Condition()
         self.closed = False
+        self.thread: int | None = None
         self._why_closed = "it was drained or closed; send them to another one"
         self.deadline = math.inf
 
@@ -76,7 +78,8 @@ class Queue:
             for instance in instances:
                 number = self._numbers
                 # Called in any thread, maybe in one that holds the lock: it takes none.
-                future = RequestFuture(partial(self._cancelled.append, number))
+                noted = partial(self._cancelled.append, number)
+                future = RequestFuture(noted, self.check_thread)
                 request = Request(
                     instance, number, priority, deadline, future, submitted=now
                 )
@@ -86,6 +89,20 @@ class Queue:
             if requests:
                 self.changed.notify()
             return requests
+
+    def check_thread(self) -> None:
+        """Checks that a request's answer may be waited for in this thread.
+
+        Raises:
+            ServerError: It is the one that answers the requests.
+        """
+        if threading.get_ident() == self.thread:
+            raise ServerError(
+                "the server's own thread waits for a request, in its model or in a"
+                f" callback of a future ({user_line()}), where nothing would run that"
+                " request meanwhile; call the cells in the model itself, or wait in"
+                " another thread"
+            )
 
     def _full(self, count: int) -> ServerFullError:
         """Returns the error of so many requests for which there is no room."""

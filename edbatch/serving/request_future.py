@@ -19,15 +19,46 @@ class RequestFuture(Future[Any]):
 
     Args:
         note_cancelled: Called once it is cancelled, in any thread.
+        check_thread: Called before its end is waited for; raises in a thread that must
+            not wait.
     """
 
     _is_told = False
     _is_cancelled = False  # or about to be
     _is_ending = False
 
-    def __init__(self, note_cancelled: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        note_cancelled: Callable[[], None] | None = None,
+        check_thread: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
         self._note_cancelled = note_cancelled
+        self._check_thread = check_thread
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits for the answer; see `concurrent.futures.Future.result`.
+
+        Raises:
+            ServerError: It is called in the server's thread, by a model or a callback,
+                before there is an answer.
+        """
+        self._check(timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits for the end; see `concurrent.futures.Future.exception`.
+
+        Raises:
+            ServerError: As for `result`.
+        """
+        self._check(timeout)
+        return super().exception(timeout)
+
+    def _check(self, timeout: float | None) -> None:
+        asks_only = timeout is not None and timeout <= 0
+        if self._check_thread is not None and not (asks_only or self.done()):
+            self._check_thread()
 
     def cancel(self) -> bool:
         """Cancels the request, even if it runs.

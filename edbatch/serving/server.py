@@ -344,6 +344,7 @@ class Server:
             RuntimeError: No event loop runs in this thread.
         """
         asyncio.get_running_loop()  # raises before anything is submitted
+        self._queue.check_thread()
         future = self.submit_nowait(
             instance, deadline_ms=deadline_ms, priority=priority
         )
@@ -532,6 +533,14 @@ class _Thread(threading.Thread):
         super().__init__(target=loop.run, name="edbatch server", daemon=True)
         self.loop, self.queue = loop, queue
         _threads.add(self)
+
+    def run(self) -> None:
+        """Answers requests."""
+        self.queue.thread = threading.get_ident()
+        try:
+            super().run()
+        finally:
+            self.queue.thread = None  # another thread may come to have its number
 
     def stop(self) -> None:
         """Ends it as soon as its model lets it, without the requests that wait."""
