@@ -10,7 +10,13 @@ from typing import Any
 
 from edbatch.errors import PolicyError
 from edbatch.policies.cost.model import CostModel, CostRecord
-from edbatch.policies.files.json_file import COSTS, read_entry, read_types
+from edbatch.policies.files.json_file import (
+    COSTS,
+    check_file_names,
+    check_names,
+    read_entry,
+    read_types,
+)
 
 
 def save_costs(costs: CostModel, path: str | PathLike[str]) -> Path:
@@ -98,8 +104,10 @@ def _build(content: dict[str, Any], _version: int) -> CostModel:
     where = [f"type {k}" for k in range(len(types))]
     rows = list(zip(types, where, strict=True))
     record = content.get("record")
+    own = ("types", "widths", "switch_us", "call_us", "record")
+    check_file_names(content, *own)
     return CostModel(
-        types=read_types(types),
+        types=read_types(types, "chunk_us", "measured_widths", "batches"),
         widths=_numbers(content, "the file", "widths", int),
         chunk_us=tuple(_numbers(each, at, "chunk_us", float) for each, at in rows),
         measured_widths=_column(rows, "measured_widths", int),
@@ -117,6 +125,7 @@ def _record(values: Any) -> CostRecord:
     entries = {
         name: read_entry(values, "'record'", name, kind) for name, kind in kinds.items()
     }
+    check_names(values, "'record'", _RECORD)
     return CostRecord(**entries)
 
 

@@ -7,8 +7,9 @@ it becomes a sentence that names the file and the fix.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from edbatch.policies.fsm.training_record import is_number
 T = TypeVar("T")
 
 _MAX_BYTES = 2**28
+_MISSPELT = 0.8  # how like a known name an unknown one is, as `difflib` counts it
 _AGAIN = re.compile(r"; train [\w ]+ again$")  # an advice that the file's replaces
 
 _KINDS = {
@@ -187,7 +189,11 @@ class JsonFormat:
 
     def _read_json(self, text: str, source: str) -> Any:
         try:
-            return parse_json(text, parse_constant=_refuse_constant)
+            return parse_json(
+                text,
+                parse_constant=_refuse_constant,
+                object_pairs_hook=_each_once,
+            )
         except ValueError as error:
             start = text.lstrip()
             if not start:
@@ -229,6 +235,16 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes an object of its entries; raises `ValueError` if a name is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(each for each in names if names.count(each) > 1)
+        raise ValueError(f"one object has {shown(twice)} twice")
+    return found
+
+
 def json_text(value: Any) -> str:
     """Writes a value as JSON, on one line."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -239,19 +255,25 @@ def type_entry(key: TypeKey) -> dict[str, Any]:
     return {name: getattr(key, name) for name in _TYPE_KEY}
 
 
+_HEADER = ("format", "version")
 _TYPE_KEY = {"cell": str, "path": str, "arity": int, "variant": int}
 
 
-def read_types(entries: list[Any]) -> tuple[TypeKey, ...]:
+def read_types(entries: list[Any], *others: str) -> tuple[TypeKey, ...]:
     """Reads types from their entries.
 
+    Args:
+        entries: Their JSON values.
+        *others: What the entries of a type hold beside its name.
+
     Raises:
-        ValueError: An entry is wrong, or repeats a type.
+        ValueError: An entry is wrong or misspelt, or repeats a type.
     """
     types: dict[TypeKey, None] = {}
     for k, each in enumerate(entries):
         where = f"type {k}"
         key = TypeKey(*(read_entry(each, where, n, t) for n, t in _TYPE_KEY.items()))
+        check_names(each, where, (*_TYPE_KEY, *others))
         if min(key.arity, key.variant) < 0:
             raise ValueError(f"'arity' or 'variant' of {where} is negative")
         if key in types:
@@ -286,6 +308,26 @@ def read_entry(values: Any, where: str, name: str, kind: type) -> Any:
     if kind is float or type(value) is not kind:
         raise ValueError(f"{name!r} of {where} is not a JSON {_KINDS[kind]}")
     return value
+
+
+def check_names(values: dict[str, Any], where: str, known: Iterable[str]) -> None:
+    """Checks that an object has no misspelt entries.
+
+    Others that are unknown are allowed: comments, or what a later version adds.
+
+    Raises:
+        ValueError: There is one.
+    """
+    names = [*known]
+    for name in values:
+        if name not in names and get_close_matches(name, names, 1, _MISSPELT):
+            hint = nearest(name, names)
+            raise ValueError(f"{where} has an unknown entry {shown(name)}, {hint}")
+
+
+def check_file_names(content: dict[str, Any], *known: str) -> None:
+    """Checks likewise the entries of a whole file."""
+    check_names(content, "the file", (*_HEADER, *known))
 
 
 # Version 4 of policies added the entry `by_cost` of trainings; files without it are

@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from edbatch.errors import nearest, shown
-from edbatch.policies.files.json_file import POLICIES, read_entry, read_types
+from edbatch.policies.files.json_file import (
+    POLICIES,
+    check_file_names,
+    read_entry,
+    read_types,
+)
 from edbatch.policies.fsm.encoding import ENCODINGS
 from edbatch.policies.fsm.machine_state import MachineState, type_labels
-from edbatch.policies.fsm.state_machine import StateMachine, check_states, file_version
+from edbatch.policies.fsm.state_machine import (
+    StateMachine,
+    check_record,
+    check_states,
+    file_version,
+)
 from edbatch.policies.fsm.training_record import TrainingRecord
 from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, BoundWeights
 
@@ -104,6 +114,8 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
 
 def _build(content: dict[str, Any], version: int) -> StateMachine:
     """Builds the machine; raises `ValueError` with a clause that says what is wrong."""
+    names = ("encoding", "types", "soft_bound", "states", "training")
+    check_file_names(content, *names)
     content = _upgraded(content, version)
     encoding = read_entry(content, "the file", "encoding", str)
     if encoding not in ENCODINGS:
@@ -117,10 +129,12 @@ def _build(content: dict[str, Any], version: int) -> StateMachine:
     )
     check_states(encoding, states)
     training = content.get("training")
+    record = None if training is None else TrainingRecord.from_json(training)
+    check_record(encoding, states, record)
     return StateMachine(
         types=types,
         encoding=encoding,
         states=states,
         weights=BoundWeights.from_json(content.get("soft_bound"), [*position]),
-        training=None if training is None else TrainingRecord.from_json(training),
+        training=record,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from edbatch.errors import nearest, shown
 from edbatch.graph.node_type import TypeKey
-from edbatch.policies.files.json_file import read_entry
+from edbatch.policies.files.json_file import check_names, read_entry
 
 
 @dataclass(frozen=True, order=True)
@@ -74,6 +74,7 @@ class MachineState:
         *symbols, action = [position[label] for label in labels]
         visits = read_entry(values, where, "visits", int)
         value = read_entry(values, where, "value", float)
+        check_names(values, where, ("frontier", "action", "visits", "value"))
         return cls(tuple(symbols), action, visits, value)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from edbatch.arguments import is_number, is_whole
-from edbatch.errors import PolicyError, nearest
+from edbatch.errors import PolicyError, nearest, shown
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.files.json_file import (
@@ -33,7 +33,7 @@ from edbatch.policies.fsm.encoding import encoding_id, may_encode
 from edbatch.policies.fsm.machine_state import MachineState, type_labels
 from edbatch.policies.fsm.state_index import StateIndex, index_sequences
 from edbatch.policies.fsm.table_run import NO_TYPE, Binding, run_table
-from edbatch.policies.fsm.training_record import TrainingRecord
+from edbatch.policies.fsm.training_record import GREEDY_ENCODING, TrainingRecord
 from edbatch.policies.smooth_bound.weights import EQUAL_WEIGHTS, BoundWeights
 from edbatch.schedule.interrupt import keyboard_interrupts
 from edbatch.schedule.policy import schedules_are_valid
@@ -162,7 +162,8 @@ class StateMachine:
         Raises:
             PolicyError: The file cannot be written, or could not be read again: types
                 or frontiers are there twice, a frontier is never the encoding of one,
-                an action is not on its frontier, or a number is none.
+                an action is not on its frontier, a number is none, or the training made
+                another machine.
         """
         return POLICIES.save(path, self.to_json(), file_version(self))
 
@@ -175,6 +176,7 @@ class StateMachine:
         try:
             read_types([type_entry(each) for each in self.types])
             check_states(self.encoding, self.states)
+            check_record(self.encoding, self.states, self.training)
         except ValueError as error:
             raise PolicyError(
                 "a policy is saved in a form that can be read again but in this one"
@@ -246,6 +248,35 @@ def file_version(machine: StateMachine) -> int:
     training = machine.training
     by_cost = training is not None and training.by_cost is not None
     return POLICIES.version if by_cost else BY_BATCHES
+
+
+def check_record(
+    encoding: str, states: Sequence[MachineState], record: TrainingRecord | None
+) -> None:
+    """Checks that a machine is what its training made.
+
+    Args:
+        encoding: The machine's.
+        states: Its states.
+        record: The record of its training; None if it was not trained.
+
+    Raises:
+        ValueError: The training made another one; the text is a clause that says how
+            they differ.
+    """
+    if record is None:
+        return
+    if record.follows_greedy and states:
+        raise ValueError(
+            "there are 'states' but 'training' says that it only follows greedy"
+        )
+    made = record.encoding
+    if made == "fall" and (record.follows_greedy or record.has_found_nothing):
+        made = GREEDY_ENCODING
+    if encoding != made:
+        raise ValueError(
+            f"'encoding' is {encoding!r} but by 'training' it is {shown(made)}"
+        )
 
 
 def check_states(encoding: str, states: Sequence[MachineState]) -> None:

@@ -7,6 +7,12 @@ from typing import Any
 
 from edbatch.errors import shown
 
+_REASONS = ("greedy", "lower bound", "trials", "patience", "interrupted")
+
+# What policies see that only follow greedy though they were to see `fall`, which has
+# another heuristic for what is not in its table.
+GREEDY_ENCODING = "sort"
+
 
 @dataclass(frozen=True)
 class TrainingRecord:
@@ -90,6 +96,16 @@ class TrainingRecord:
     versions: tuple[tuple[str, str], ...]
     by_cost: bool | None = None
 
+    @property
+    def follows_greedy(self) -> bool:
+        """Whether the policy has no states, and only follows the greedy heuristic."""
+        return self.stopped == "greedy" or self.worse_than_greedy
+
+    @property
+    def has_found_nothing(self) -> bool:
+        """Whether training was interrupted before it evaluated a table."""
+        return self.stopped == "interrupted" and not self.curve
+
     def to_json(self) -> dict[str, Any]:
         """Returns the record as JSON values, in the order of the attributes."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -132,6 +148,11 @@ class TrainingRecord:
             )
         if any(_is_below_zero(number) for point in curve for number in point):
             raise ValueError("'curve' in 'training' has a negative number")
+        if values["stopped"] not in _REASONS:
+            raise ValueError(
+                f"'stopped' in 'training' is {shown(values['stopped'])} and not one of"
+                f" {', '.join(map(repr, _REASONS))}"
+            )
         versions = values["versions"]
         if not isinstance(versions, dict) or not all(
             isinstance(each, str) for each in versions.values()

@@ -22,7 +22,11 @@ from edbatch.policies.fsm.q_learning import QTable, Rules, new_table
 from edbatch.policies.fsm.random_stream import new_stream
 from edbatch.policies.fsm.settings import Settings, common_types, evaluations
 from edbatch.policies.fsm.state_machine import StateMachine
-from edbatch.policies.fsm.training_record import TrainingRecord, package_versions
+from edbatch.policies.fsm.training_record import (
+    GREEDY_ENCODING,
+    TrainingRecord,
+    package_versions,
+)
 from edbatch.policies.fsm.tuning import next_generation, start_tuning
 from edbatch.policies.heuristics import Agenda, AgendaRemaining, Depth, Greedy
 from edbatch.policies.smooth_bound.weights import BoundWeights
@@ -216,7 +220,7 @@ class TrainingRun:
         encoding = self._settings.encoding
         worse = best is not None and best.batches > greedy
         if best is None or worse:
-            encoding = encoding if self._kind != FALL else "sort"
+            encoding = encoding if self._kind != FALL else GREEDY_ENCODING
             follow = Evaluator(
                 self._held_out,
                 encoding_id(encoding),

@@ -8,7 +8,13 @@ pays depends on what batches cost, so one is trained for a machine and a hidden 
 from os import PathLike
 from typing import Any
 
-from edbatch.policies.files.json_file import SERVING, read_entry, read_types
+from edbatch.policies.files.json_file import (
+    SERVING,
+    check_file_names,
+    check_names,
+    read_entry,
+    read_types,
+)
 from edbatch.policies.serving import limits
 from edbatch.policies.serving.choices import FEATURES, WAITING
 from edbatch.policies.serving.encoding import MachineState
@@ -94,9 +100,11 @@ def _build(content: dict[str, Any], _version: int) -> Learned:
 def _build_rule(
     content: dict[str, Any], entries: list[Any], common: dict[str, Any]
 ) -> ServingRule:
+    check_file_names(content, *_COMMON, "waiting")
     waiting = read_entry(content, "the file", "waiting", dict)
+    check_names(waiting, "'waiting'", WAITING)
     return ServingRule(
-        types=read_types(entries),
+        types=read_types(entries, *FEATURES),
         weights=tuple(_numbers(each, f"type {k}") for k, each in enumerate(entries)),
         waiting=tuple(read_entry(waiting, "'waiting'", n, float) for n in WAITING),
         **common,
@@ -106,7 +114,9 @@ def _build_rule(
 def _build_machine(
     content: dict[str, Any], entries: list[Any], common: dict[str, Any]
 ) -> ServingMachine:
-    types = read_types(entries)
+    own = ("encoding", "heuristic", "wave", "states")
+    check_file_names(content, *_COMMON, *own)
+    types = read_types(entries, "depth")
     states: dict[MachineState, int] = {}
     for k, each in enumerate(read_entry(content, "the file", "states", list)):
         state, decision = _state(each, f"state {k}")
@@ -127,6 +137,11 @@ def _build_machine(
     )
 
 
+# Entries of all serving policies.
+_COMMON = (
+    *("kind", "form", "scale_ms", "window_ms", "max_requests", "max_rows"),
+    *("types", "training"),
+)
 _FORMS: dict[str, Any] = {"rule": _build_rule, "machine": _build_machine}
 
 
@@ -138,6 +153,7 @@ def _state(entry: Any, where: str) -> tuple[MachineState, int]:
     load, batches = (read_entry(entry, where, n, int) for n in ("load", "batches"))
     if min(load, batches, *sees, 0) < 0:
         raise ValueError(f"a number of {where} is negative")
+    check_names(entry, where, (*MachineState._fields, "decides"))
     state = MachineState(load, batches, tuple(sees))
     return state, read_entry(entry, where, "decides", int)
 
@@ -163,6 +179,7 @@ def _record(values: Any) -> ServingRecord:
     )
     if "interrupted" in values:  # which older files do not say
         found["interrupted"] = read_entry(values, where, "interrupted", bool)
+    check_names(values, where, (*_RECORD, "interrupted"))
     return ServingRecord(**found)
 
 

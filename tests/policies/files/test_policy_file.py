@@ -65,7 +65,13 @@ def policies(draw):
                     draw(numbers),
                 )
     training = draw(
-        st.none() | st.builds(replace, st.just(RECORD), workload=st.text(max_size=9))
+        st.none()
+        | st.builds(
+            replace,
+            st.just(RECORD),
+            workload=st.text(max_size=9),
+            encoding=st.just(encoding),
+        )
     )
     weight = st.floats(0, allow_nan=False, allow_infinity=False)
     weights = BoundWeights(
@@ -472,6 +478,61 @@ def test_a_damaged_file(content, message):
 
 def test_entries_that_later_versions_may_add_are_ignored():
     assert parse_policy(json.dumps(changed("comment", value="by hand"))) == POLICY
+
+
+@pytest.mark.parametrize(
+    ("place", "known"),
+    [
+        (("trainings",), "training"),
+        (("sates",), "states"),
+        (("types", 0, "variants"), "variant"),
+        (("states", 0, "visit"), "visits"),
+    ],
+)
+def test_misspelt_entries_are_named(place, known):
+    text = json.dumps(changed(*place, value=3))
+    message = f"unknown entry '{place[-1]}', did you mean '{known}'"
+    with pytest.raises(PolicyError, match=message):
+        parse_policy(text)
+
+
+def test_entries_that_are_there_twice_are_named():
+    text = policy_text(POLICY).replace('"seed"', '"encoding": "max", "seed"')
+    with pytest.raises(PolicyError, match="one object has 'encoding' twice"):
+        parse_policy(text)
+
+
+def test_a_record_of_another_machine_is_refused(tmp_path):
+    content = changed("encoding", value="max" if POLICY.encoding != "max" else "base")
+    content["states"] = []
+    with pytest.raises(PolicyError, match="by 'training' it is 'sort'"):
+        parse_policy(json.dumps(content))
+    other = replace(POLICY, training=replace(RECORD, encoding="base"))
+    with pytest.raises(PolicyError, match="by 'training' it is 'base'"):
+        other.save(tmp_path / "policy.json")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("edits", [{"stopped": "greedy"}, {"worse_than_greedy": True}])
+def test_a_record_that_follows_greedy_has_no_states(edits):
+    record = replace(RECORD, encoding="fall", **edits)
+    follows = StateMachine(POLICY.types, "sort", (), record)
+    assert parse_policy(policy_text(follows)) == follows
+    with pytest.raises(PolicyError, match="says that it only follows greedy"):
+        policy_text(replace(POLICY, training=record))
+    with pytest.raises(PolicyError, match="by 'training' it is 'sort'"):
+        policy_text(replace(follows, encoding="fall"))
+
+
+def test_what_was_interrupted_before_a_table_was_evaluated_follows_greedy():
+    record = replace(RECORD, encoding="fall", stopped="interrupted", curve=())
+    follows = StateMachine(POLICY.types, "sort", (), record)
+    assert parse_policy(policy_text(follows)) == follows
+
+
+def test_how_training_ended_is_one_of_few():
+    with pytest.raises(PolicyError, match="'stopped' in 'training' is 'bored'"):
+        parse_policy(json.dumps(changed("training", "stopped", value="bored")))
 
 
 def test_seeds_may_be_negative():
