@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from edbatch.cli.table import print_table, shown
+from edbatch.cli.table import new_console, print_table, printable, shown
 from edbatch.schedule.interrupt import deferred_interrupt
 
 __all__ = [
@@ -40,17 +40,17 @@ _STDOUT: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
 
 def stderr() -> Console:
     """Returns the console for everything that is not the result."""
-    return Console(stderr=True, highlight=False)
+    return new_console(stderr=True)
 
 
 def say(message: str) -> None:
     """Tells the user something beside the result."""
-    stderr().print(Text(message), soft_wrap=True)
+    stderr().print(Text(printable(message)), soft_wrap=True)
 
 
 def print_out(message: str) -> None:
     """Prints a part of the result for people."""
-    Console(highlight=False).print(Text(message))
+    new_console().print(Text(printable(message)))
 
 
 @contextmanager
@@ -114,4 +114,4 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         table.add_row(Text(name), Text(shown(value)))
-    Console(highlight=False).print(table)
+    new_console().print(table)

@@ -159,8 +159,8 @@ def _filled(params: Any) -> Any:
 
 
 def _print(found: "Explanation", title: str) -> None:
-    from rich.console import Console
+    from edbatch.cli.table import new_console, printable
 
-    console = Console(highlight=False)
-    console.print(title, markup=False)
+    console = new_console()
+    console.print(printable(title), markup=False)
     console.print(found)

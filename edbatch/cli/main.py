@@ -4,6 +4,7 @@ Commands import what they need when they run, so that ``--help`` does not wait f
 """
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -88,11 +89,19 @@ def train_policy_main() -> None:
 
 def _run(command: typer.Typer, name: str) -> None:
     end_at_ctrl_c()
+    _open_closed_streams()
     _print_what_can_be_encoded()
     try:
         command(prog_name=name)
     finally:
         ignore_ctrl_c()
+
+
+def _open_closed_streams() -> None:
+    """Lets what is printed go nowhere if the command was started without a stream."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _print_what_can_be_encoded() -> None:

@@ -14,7 +14,7 @@ from typer.exceptions import Abort, TyperException
 
 from edbatch.cli.console import say
 from edbatch.compilation.settings import check_environment
-from edbatch.ctrl_c import EXIT_INTERRUPTED
+from edbatch.ctrl_c import EXIT_INTERRUPTED, kill_as_ctrl_c
 from edbatch.errors import EdbatchError, raising_frame, raising_line, shown
 
 EXIT_ERROR = 2
@@ -56,7 +56,11 @@ class OneSentenceCommand(TyperCommand):
         return found
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command, unless a whole number is beyond all that fits memory."""
+        """Runs the command, unless a whole number is beyond all that fits memory.
+
+        What ends its process is taken for Ctrl-C, which cuts no file in two.
+        """
+        ctx.with_resource(kill_as_ctrl_c())
         for name, value in ctx.params.items():
             most = _LAST_SEED if "seed" in name else _MOST
             for each in value if isinstance(value, list | tuple) else [value]:

@@ -36,13 +36,13 @@ def check_writable(option: str, path: Path | None) -> None:
         raise CommandError(
             f"{option} names a file but {path} is a folder; add a file name"
         )
+    if path.exists() and not path.is_file():
+        return  # a pipe, or a terminal
     if not os.access(folder, os.W_OK):
         raise CommandError(
             f"{option} names a file in a writable folder but {folder} cannot be"
             " written; name another"
         )
-    if path.exists() and not path.is_file():
-        return  # a pipe, or a terminal
     try:  # the permissions do not tell of a full disk, or of a folder like /proc
         with TemporaryFile(dir=folder):
             pass

@@ -3,6 +3,7 @@
 import os
 import warnings
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
                     f"{wrong} has as {name!r} {tokens.dtype}{list(tokens.shape)} and no"
                     " list of words; save the parameters again"
                 )
-            found[name] = Vocabulary(tokens.tolist())
+            found[name] = _vocabulary(tokens.tolist(), name, wrong)
     words, target = found.pop(VOCABULARY, None), found.pop(TARGET_VOCABULARY, None)
     if words is None:
         return arrays, None
@@ -91,6 +92,17 @@ def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], Vocabularies | None]
         return arrays, words
     labels = {name.removeprefix(_LABELS): each for name, each in found.items()}
     return arrays, LabelledVocabulary(words, labels)
+
+
+def _vocabulary(tokens: list[str], name: str, wrong: str) -> Vocabulary:
+    """Numbers words by their order; none may be there twice."""
+    if len(set(tokens)) < len(tokens):
+        twice, _ = Counter(tokens).most_common(1)[0]
+        raise CommandError(
+            f"{wrong} has {shown(twice)} twice in {name!r}, which numbers each word"
+            " once; save the parameters again"
+        )
+    return Vocabulary(tokens)
 
 
 def check_vocabulary(
@@ -187,6 +199,11 @@ def _converted(source: Path, name: str, array: np.ndarray, leaf: Any) -> np.ndar
 
 
 def _other_dtype(source: Path, name: str, array: np.ndarray, leaf: Any) -> CommandError:
+    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16, say
+        return CommandError(
+            f"{source} has {name!r} in a dtype of {array.dtype.itemsize} bytes that"
+            f" NumPy's files do not keep, such as bfloat16; save it as {leaf.dtype}"
+        )
     return CommandError(
         f"{source} has {name!r} of {array.dtype} but the model needs {leaf.dtype}; save"
         " the parameters again"

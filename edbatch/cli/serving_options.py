@@ -189,9 +189,9 @@ def parse_rates(text: str) -> list[tuple[float, bool]]:
             number = float(word.removesuffix("%"))
         except ValueError:
             number = 0.0
-        if not 0 < number < 1e9:
+        if not 1e-6 <= number < 1e9:
             raise CommandError(
-                "--rate takes requests per second above 0 and below 1e9, or percents of"
+                "--rate takes requests per second from 1e-6 to 1e9, or percents of"
                 " what the best heuristic can serve, with commas between them, but has"
                 f" {word!r};"
                 " write for example 30%,50%,70%,90%"

@@ -15,6 +15,8 @@ from rich.text import Text
 
 _LONGEST_NAME = 16
 _LONGEST_WORD = 32  # longer ones, such as paths, are broken
+_LEAST_WIDTH = 20  # of a terminal: in a narrower one nothing can be read
+_USUAL_WIDTH = 80
 _FRAME, _LINES = 3, 2  # characters per column, and one more for the frame
 
 
@@ -43,6 +45,42 @@ class _Column:
         return max(map(len, (self.head, *self.cells)))
 
 
+def new_console(*, stderr: bool = False) -> Console:
+    """Returns a console for the output of a command.
+
+    Args:
+        stderr: Whether it is for what is not the result.
+
+    Returns:
+        The console; of so many columns at least that something can be read, whatever
+        the variable COLUMNS says.
+    """
+    found = Console(stderr=stderr, highlight=False)
+    if found.width < _LEAST_WIDTH:
+        found.width = _LEAST_WIDTH if found.width else _USUAL_WIDTH
+    return found
+
+
+def printable(text: str) -> str:
+    r"""Writes characters that a terminal would obey, or cannot show, as escapes.
+
+    Args:
+        text: Any text, such as a name that a file holds.
+
+    Returns:
+        The text; its lines stay lines.
+
+    Example:
+        >>> printable("a\x1b[2Jb\ud800\nc")
+        'a\\x1b[2Jb\\ud800\nc'
+    """
+    if text.isprintable():
+        return text
+    as_is = [each.isprintable() or each == "\n" for each in text]
+    pairs = zip(text, as_is, strict=True)
+    return "".join(each if kept else repr(each)[1:-1] for each, kept in pairs)
+
+
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
 ) -> None:
@@ -53,7 +91,7 @@ def print_table(
         rows: Cells; floats are rounded, None is a dash.
         title: Stands above the table.
     """
-    console = Console(highlight=False)
+    console = new_console()
     rows = list(rows)
     all_columns = [
         _Column(
@@ -64,7 +102,7 @@ def print_table(
         for k, head in enumerate(columns)
     ]
     if title:
-        console.print(Text(title))
+        console.print(Text(printable(title)))
     if _width(all_columns, _FRAME) + 1 <= console.width:
         _print(console, all_columns)
     elif _width(all_columns, _LINES) <= console.width:
@@ -127,7 +165,7 @@ def _widths(columns: Sequence[_Column], room: int) -> list[int | None]:
 
 
 def shown(cell: Any) -> str:
-    """Writes a cell: floats rounded, thousands separated, None as a dash.
+    """Writes a cell: floats rounded, thousands separated, None as a dash; printable.
 
     Example:
         >>> shown(None), shown(1234.567), shown(0.000123456), shown(12345)
@@ -139,4 +177,4 @@ def shown(cell: Any) -> str:
         return f"{cell:,.2f}" if abs(cell) >= 1 else f"{cell:.4g}"
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}"
-    return str(cell)
+    return printable(str(cell))

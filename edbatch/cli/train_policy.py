@@ -11,7 +11,7 @@ from edbatch.cli.console import print_json, say, stage
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.train_serving import train_serving
 from edbatch.cli.training_options import LogOptions, TrainingOptions
-from edbatch.ctrl_c import EXIT_INTERRUPTED, kill_as_ctrl_c
+from edbatch.ctrl_c import EXIT_INTERRUPTED
 from edbatch.errors import EdbatchError
 
 if TYPE_CHECKING:
@@ -123,11 +123,10 @@ def train_policy(
     from edbatch.policies import load_costs
     from edbatch.schedule.interrupt import deferred_interrupt
 
-    context.with_resource(kill_as_ctrl_c())
     serving_options.check_given(context, serving_, _OF_MINIBATCHES)
     check_writable("--out", out)
     logs = LogFiles.of(out, log.metrics, log.tensorboard, resume=resume)
-    beside = None if out is None or serving_ else _beside(out)
+    beside = None if serving_ else _beside(out)
     check_distinct(
         {"--out": out, "--metrics": logs.csv, "the checkpoint of --out": beside},
         {"--data": task_options.data, "--costs": costs},
@@ -198,14 +197,15 @@ def _checkpoint(
     """The file beside the policy that an interrupted training goes on from."""
     from edbatch.policies.fsm.checkpoint import check_checkpoint
 
-    if resume and out is None:
-        raise CommandError(
-            "--resume goes on from the checkpoint beside --out but --out is missing;"
-            " name the file that the interrupted training was to write"
-        )
-    if out is None:
-        return None
     found = _beside(out)
+    if out is None or found is None:
+        if resume:
+            raise CommandError(
+                "--resume goes on from the checkpoint beside --out but --out is"
+                f" {'missing' if out is None else 'no file'}; name the file that the"
+                " interrupted training was to write"
+            )
+        return None
     if resume and not found.exists():
         raise CommandError(
             f"--resume goes on from {found}, which an interrupted training leaves, but"
@@ -215,10 +215,18 @@ def _checkpoint(
         )
     if resume:
         check_checkpoint(found, settings.as_json(), costs)
+    elif found.exists():
+        say(
+            f"Note: the training starts anew, and {found}, which an interrupted one has"
+            " left, will be replaced; with --resume it would go on from there."
+        )
     return found
 
 
-def _beside(out: Path) -> Path:
+def _beside(out: Path | None) -> Path | None:
+    """The checkpoint of a policy's file; a device or a pipe has no place beside it."""
+    if out is None or (out.exists() and not out.is_file()):
+        return None
     return out.with_name(f"{out.name}.checkpoint")
 
 

@@ -51,6 +51,11 @@ def find(option: str, name: str) -> Any:
 
 
 def _import(option: str, name: str) -> ModuleType:
+    if name.startswith("."):
+        raise CommandError(
+            f"{option} names the module {name!r}; name it as `import` does, without"
+            " folder and .py, and run the command in its folder"
+        )
     folder = os.getcwd()
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -68,6 +73,14 @@ def _import(option: str, name: str) -> ModuleType:
             f"{option} names the module {name!r} but there is none;"
             f" {mend if is_file else 'it must be'} installed, or in the current folder"
             f" ({folder})"
+        ) from error
+    except SyntaxError as error:
+        if is_debugging():
+            raise
+        place = f"{os.path.basename(error.filename or name)}:{error.lineno}"
+        raise CommandError(
+            f"{option} names the module {name!r}, which is not valid Python:"
+            f" {error.msg} ({place})"
         ) from error
     except Exception as error:
         raise _failed(f"importing {name!r}, named by {option},", error) from error

@@ -27,7 +27,10 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
     beside = target.parent / f".{secrets.token_hex(4)}.tmp{suffix}"
     try:
-        _write(target, beside, write)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            write(path)
+        else:
+            _write(target, beside, write)
     except OSError as error:
         # Of a full disk Python does not say which file it was.
         if error.errno is None or error.filename not in (None, str(beside)):
@@ -36,9 +39,6 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _write(target: Path, beside: Path, write: Callable[[Path], object]) -> None:
-    if target.is_char_device() or target.is_fifo():
-        write(target)
-        return
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
     with deferred_interrupt(short=True):

@@ -71,8 +71,9 @@ class Objective:
         if kind == "deadline" and 0 < deadline < np.inf:
             return cls(kind, deadline)
         raise PolicyError(
-            "an objective is mean, p99, or deadline: and milliseconds, as deadline:50,"
-            f" but this is {shown(text)}; {nearest(kind, _WORDS)}"
+            "an objective is mean, p99, or deadline: and milliseconds above 0, as"
+            f" deadline:50, but this is {shown(text)}"
+            + ("" if kind == "deadline" else f"; {nearest(kind, _WORDS)}")
         )
 
     def __str__(self) -> str:

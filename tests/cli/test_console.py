@@ -2,7 +2,7 @@
 
 import pytest
 
-from edbatch.cli.console import print_table
+from edbatch.cli.console import print_fields, print_out, print_table, say
 
 HEADS = ("policy", "lower bound", "µs/node")
 ROWS = [("agenda-remaining", 1234.5, 0.1234), ("greedy", 2.0, 0.5)]
@@ -35,6 +35,28 @@ def test_where_there_is_no_room_nothing_is_cut_off(capsys, monkeypatch, columns)
     shown = lines(capsys, monkeypatch, columns)
     assert max(map(len, shown)) <= columns
     assert {line.rstrip()[-1] for line in shown} <= {*"┓┃┩│┘"}
+
+
+@pytest.mark.parametrize(("columns", "width"), [(0, 80), (1, 20), (19, 20)])
+def test_what_cannot_be_a_width_is_none(capsys, monkeypatch, columns, width):
+    found = lines(capsys, monkeypatch, columns)
+    assert found == lines(capsys, monkeypatch, width)
+    assert "greedy" in "".join(found) or columns
+    say("Note")
+    assert capsys.readouterr().err == "Note\n"
+
+
+def test_what_a_terminal_would_obey_is_written_as_an_escape(capsys):
+    text = "a\x1b[2J\x9b\ud800\tb\r"
+    say(text)
+    print_out(text)
+    print_table(HEADS, [(text, 1, 2)], title=text)
+    print_fields([("name", text)])
+    found = capsys.readouterr()
+    for each in (found.err, *found.out.splitlines()[:1]):
+        assert each.rstrip() == r"a\x1b[2J\x9b\ud800\tb\r"
+    assert found.out.count(r"\x1b[2J\x9b\ud800") == 4
+    assert not {*"\x1b\x9b\ud800\t\r"} & {*found.out}
 
 
 WIDE = [

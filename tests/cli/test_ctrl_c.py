@@ -194,6 +194,17 @@ def test_no_process_outlives_the_demo(tmp_path: Path, number: signal.Signals) ->
             time.sleep(0.05)
 
 
+def test_what_ends_a_job_interrupts_any_command(tmp_path: Path) -> None:
+    running = Running(
+        *(tmp_path, "edbatch", "run", *RUN, "--save-params", "a.npz"),
+        **SHOWING_IMPORTS,
+    )
+    running.wait_for_line("edbatch.cli.batched_run")
+    running.process.terminate()
+    assert_interrupted(running)
+    assert left_in(tmp_path) <= {"a.npz"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_training_keeps_what_it_found(tmp_path: Path, number: signal.Signals) -> None:
     running = Running(tmp_path, *ENDLESS, *OUT, "--json")

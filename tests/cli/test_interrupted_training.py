@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,20 @@ def test_ctrl_c_keeps_the_best_policy_so_far(
     assert 1 <= training.trials < 40
     assert signal.getsignal(signal.SIGINT) is before
     assert (tmp_path / "lattice.json.checkpoint").is_file()
+
+
+def test_a_checkpoint_is_not_replaced_without_a_word(
+    edbatch, tmp_path, monkeypatch
+) -> None:
+    out = tmp_path / "lattice.json"
+    with monkeypatch.context() as patch:
+        press_ctrl_c_at_trial(patch, 1)
+        first = edbatch(*LATTICES, "--out", out)
+    assert first.exit_code == 130 and "anew" not in first.stderr
+    again = edbatch(*LATTICES, "--out", out)
+    assert again.exit_code == 0
+    note = "starts anew, and .*lattice.json.checkpoint, .* with --resume it would go on"
+    assert re.search(note, again.stderr)
 
 
 @pytest.mark.parametrize("pressed_at", [0, 1, 9])

@@ -28,6 +28,23 @@ def run_script(function: str, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(("option", "code"), [("--json", 0), ("--other", 2)])
+def test_streams_that_are_closed(closed: str, option: str, code: int) -> None:
+    script = "from edbatch.cli.main import main; main()"
+    line = f'exec "$0" -c "$1" workloads {option} {closed}'
+    found = subprocess.run(
+        ["sh", "-c", line, sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert found.returncode == code
+    assert (found.stdout != "") == (option == "--json" and closed == "2>&-")
+    assert (found.stderr != "") == (option == "--other" and closed == ">&-")
+    assert "Traceback" not in found.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help(edbatch, command: str) -> None:
     result = edbatch(command, "--help")

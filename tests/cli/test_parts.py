@@ -10,6 +10,7 @@ import pytest
 from edbatch.cli.minibatches import draw, say_if_repeated, split
 from edbatch.cli.one_sentence import CommandError
 from edbatch.cli.output_file import check_writable
+from edbatch.cli.train_policy import _beside
 from edbatch.policies.files.whole_file import write_whole
 
 
@@ -81,6 +82,21 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo() and [*tmp_path.iterdir()] == [pipe]
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="there is no /dev/fd")
+def test_a_pipe_is_written_to_by_its_number() -> None:
+    """As ``--out /dev/stdout`` is where another command reads what comes."""
+    reader, writer = os.pipe()
+    path = Path(f"/dev/fd/{writer}")
+    try:
+        check_writable("--out", path)
+        write_whole(path, lambda path: path.write_text("new"))
+        assert os.read(reader, 9) == b"new"
+        assert _beside(path) is None
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:

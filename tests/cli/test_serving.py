@@ -248,7 +248,7 @@ def test_policies_beside_each_other_are_named_by_file(
 @pytest.mark.parametrize("text", ["", "a", "0", "-5", "50%%", "nan", "1,,2", "inf"])
 def test_rates_that_cannot_be(assert_fails, text: str) -> None:
     assert_fails(
-        "--rate takes requests per second above 0",
+        "--rate takes requests per second from",
         *("train-policy", *TREES, "--rate", text),
     )
 
