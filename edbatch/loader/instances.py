@@ -22,6 +22,7 @@ from edbatch.loader.worker import PROTOCOL, SETTINGS, Setup, Task
 
 _AT_HAND = (list, tuple, np.ndarray, jax.Array)
 _MOST_PER_TASK = 64  # instances that a worker records at a time, to be kept
+_MOST = 2**40  # instances of a data set
 _TASKS_PER_WORKER = 4  # at least, so that all have about as much to do
 
 
@@ -35,9 +36,16 @@ def data_set(instances: Any) -> Any:
         The data set itself if it is read by number; else a list.
 
     Raises:
-        LoaderError: It is neither.
+        LoaderError: It is neither, or repeats without end.
     """
     if _is_read_by_number(instances):
+        if len(instances) > _MOST:
+            raise LoaderError(
+                f"a data set has {_MOST:,} instances at most but this one,"
+                f" {shown(instances)}, says that it has {len(instances):,}; usually it"
+                " repeats without end, as by .repeat() of Grain; leave that out, since"
+                " a loader begins anew in each epoch"
+            )
         return instances
     return list_of(LoaderError, "the data of a loader", instances)
 

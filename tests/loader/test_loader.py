@@ -398,3 +398,24 @@ def test_data_that_stops_an_iteration_is_not_cut(batched, options):
             pass
     notes = " ".join(getattr(caught.value, "__notes__", []))
     assert "instance 5" in notes + str(caught.value)
+
+
+class Endless:
+    """As a data set of Grain that repeats."""
+
+    def __len__(self):
+        return sys.maxsize
+
+    def __getitem__(self, number):
+        return ((1, 2), 3)
+
+    def __repr__(self):
+        return "Endless()"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_data_that_repeats_without_end_is_refused(params, keep):
+    batched = eb.batch(encode, sizes=SIZES, params=params)
+    message = r"this one, Endless\(\), says that it has 9,223,.* leave that out"
+    with pytest.raises(eb.LoaderError, match=message):
+        batched.loader(Endless(), batch_size=4, keep=keep)
