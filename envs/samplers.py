@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from edbatch.errors import PlanError, shown
 from edbatch.graph.dataflow_graph import MISSING
 from edbatch.graph.node_type import TypeKey
 from edbatch.graph.structure import GraphStructure
@@ -178,6 +179,9 @@ def join_instances(
     Returns:
         The graph.
 
+    Raises:
+        PlanError: A node is of no type, or reads one that is not before it.
+
     Example:
         >>> leaf = TypeKey("leaf", "", 0)
         >>> join_instances((leaf,), [[(0, [])], [(0, [])]]).instance_nodes.tolist()
@@ -186,9 +190,10 @@ def join_instances(
     node_type: list[int] = []
     operand_start = [0]
     operand_node: list[int] = []
-    for nodes in instances:
+    for k, nodes in enumerate(instances):
         base = len(node_type)
-        for t, operands in nodes:
+        for number, (t, operands) in enumerate(nodes):
+            _check_node(k, number, t, operands, keys)
             node_type.append(t)
             operand_node += [u if u == MISSING else base + u for u in operands]
             operand_start.append(len(operand_node))
@@ -199,3 +204,30 @@ def join_instances(
         operand_node=np.array(operand_node, np.int32),
         instance_nodes=np.array([len(nodes) for nodes in instances], np.int32),
     )
+
+
+def _check_node(
+    instance: int,
+    number: int,
+    t: int,
+    operands: Sequence[int],
+    keys: Sequence[TypeKey],
+) -> None:
+    """Refuses a node that compiled code would read beyond its arrays for."""
+    where = f"node {number} of instance {instance}"
+    if not 0 <= t < len(keys):
+        raise PlanError(
+            f"a node's type is a position among {len(keys)} types, from 0, but that of"
+            f" {where} is {shown(t)}; list its type, too"
+        )
+    for each in operands:
+        if each != MISSING and not 0 <= each < number:
+            raise PlanError(
+                f"a node reads nodes of its instance that stand before it but {where}"
+                f" reads {shown(each)}; list nodes in topological order, from 0"
+            )
+    if len(operands) != keys[t].arity:
+        raise PlanError(
+            f"{where} reads {len(operands)} nodes but its type, {keys[t]}, reads"
+            f" {keys[t].arity}; give as many, or a type of another arity"
+        )

@@ -106,7 +106,9 @@ class ServingEnv(gymnasium.Env[np.ndarray, SupportsInt]):
         if max_invalid_actions is not None:
             limit = "max_invalid_actions of an environment"
             check_number(PlanError, limit, max_invalid_actions, 0, whole=True)
-        if reward not in _REWARDS or (reward == "deadline" and deadline_ms is None):
+        given: object = reward  # perhaps an array, which is in no tuple
+        known = isinstance(given, str) and given in _REWARDS
+        if not known or (reward == "deadline" and deadline_ms is None):
             raise PlanError(
                 "the reward of an environment is 'latency', or 'deadline' with a"
                 f" deadline_ms, but is {shown(reward)} with {shown(deadline_ms)}; give"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edbatch.arguments import check_number, check_type, list_of
 from edbatch.errors import PlotError
 from edbatch.graph import GraphStructure, TypeKey
 from edbatch.graph.structure_arguments import check_structure
@@ -16,7 +17,7 @@ from edbatch.plot.figure import (
     set_counts,
 )
 from edbatch.plot.type_style import PALETTE, TypeStyle, short_names, type_styles
-from edbatch.schedule import Schedule, lower_bound
+from edbatch.schedule import Schedule, check_schedule, lower_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,6 +70,10 @@ def plot_schedules(
     _check(named, structure)
     if bound is None:
         bound = lower_bound(structure)
+    check_number(PlotError, "the bound of a picture of schedules", bound, 0)
+    if types is not None:
+        what = "the types of a picture of schedules"
+        types = list_of(PlotError, what, types, "a TypeKey, as of policy.types")
     figure = new_figure(_WIDTH_IN, 1.1 + _ROW_IN * len(named))
     grid = figure.subplots(len(named), 1, sharex=True, sharey=True, squeeze=False)
     rows = [*grid[:, 0]]
@@ -94,8 +99,20 @@ def _named(
     schedules: Mapping[str, Schedule] | Sequence[Schedule],
 ) -> list[tuple[str, Schedule]]:
     if isinstance(schedules, Mapping):
-        return [*schedules.items()]
-    return [(each.policy or "schedule", each) for each in schedules]
+        named = [*schedules.items()]
+    else:
+        what = "the schedules of a picture"
+        found = list_of(PlotError, what, schedules, "a schedule of policy.schedule")
+        named = [(getattr(each, "policy", None) or "schedule", each) for each in found]
+    for _, each in named:
+        check_type(
+            PlotError,
+            "each schedule of a picture",
+            each,
+            Schedule,
+            "a schedule, as policy.schedule(structure) returns it",
+        )
+    return named
 
 
 def _check(named: list[tuple[str, Schedule]], structure: GraphStructure) -> None:
@@ -112,6 +129,13 @@ def _check(named: list[tuple[str, Schedule]], structure: GraphStructure) -> None
                 f" {label!r} has {len(schedule.order)} nodes and the graph"
                 f" {structure.num_nodes}; schedule this graph with each policy"
             )
+        try:
+            check_schedule(schedule, structure)
+        except AssertionError as error:
+            raise PlotError(
+                f"the schedules of one picture are of its graph but {label!r} is of"
+                f" another one ({error}); schedule this graph with each policy"
+            ) from None
 
 
 def _draw_batches(

@@ -14,8 +14,8 @@ import functools
 from collections.abc import Sequence
 from os import PathLike
 
-from edbatch.arguments import check_number, list_of
-from edbatch.errors import PolicyError
+from edbatch.arguments import as_path, check_number, list_of
+from edbatch.errors import PolicyError, shown
 from edbatch.graph.structure import GraphStructure
 from edbatch.policies.comparison import meets_bounds
 from edbatch.policies.cost.file import get_costs
@@ -23,6 +23,7 @@ from edbatch.policies.cost.model import CostModel
 from edbatch.policies.fsm.checkpoint import load_checkpoint
 from edbatch.policies.fsm.settings import Settings
 from edbatch.policies.fsm.state_machine import StateMachine
+from edbatch.policies.fsm.training_record import check_workload
 from edbatch.policies.fsm.training_run import Progress, TrainingRun
 from edbatch.policies.heuristics import Greedy
 from edbatch.schedule.examples import tree
@@ -105,6 +106,14 @@ def train_policy(
         ('lower bound', 4)
     """
     check_number(PolicyError, "'seed'", seed, whole=True)
+    check_workload(workload)
+    if checkpoint is not None:
+        checkpoint = as_path(PolicyError, "'checkpoint'", checkpoint)
+    if progress is not None and not callable(progress):
+        raise PolicyError(
+            "'progress' is a function of the trial, the trials, the batches and the"
+            f" bound but is {shown(progress)}; leave it out for none"
+        )
     graphs = list_of(PolicyError, "'graphs'", graphs, "the structure of a graph")
     held_out = list_of(PolicyError, "'held_out'", held_out, "the structure of a graph")
     settings = Settings(

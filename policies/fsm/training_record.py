@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from importlib import metadata
 from typing import Any
 
-from edbatch.errors import shown
+from edbatch.errors import PolicyError, shown
 
 _REASONS = ("greedy", "lower bound", "trials", "patience", "interrupted")
 
@@ -202,6 +202,20 @@ def _name(kind: Any) -> str:
     }
     names[bool | None] = "boolean or null"
     return names.get(kind, "number or null")
+
+
+def check_workload(workload: object) -> None:
+    """Checks what a training record says of what was trained on.
+
+    Raises:
+        PolicyError: It is no text, or one that cannot be written to a file.
+    """
+    text = workload if isinstance(workload, str) else None
+    if text is None or text.encode(errors="replace").decode() != text:
+        raise PolicyError(
+            "'workload' is a text that says what is trained on, but is"
+            f" {shown(workload)}; leave it out for none"
+        )
 
 
 def package_versions() -> tuple[tuple[str, str], ...]:

@@ -19,10 +19,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edbatch.arguments import check_number
+from edbatch.errors import PolicyError
 from edbatch.graph.structure import GraphStructure
+from edbatch.graph.structure_arguments import check_structure
 from edbatch.policies.search.beam_search import NUM_VARIATIONS, Search, schedule_of
 from edbatch.schedule.lower_bound import lower_bound
-from edbatch.schedule.policy import Policy
+from edbatch.schedule.policy import (
+    Policy,
+    needs_check,
+    reject_invalid,
+    require_policy,
+)
 from edbatch.schedule.schedule import Schedule
 
 _NARROW = 64
@@ -76,6 +84,10 @@ def find_optimum(
     Returns:
         The best schedule, and a proven bound.
 
+    Raises:
+        PolicyError: An argument is of another type or out of its range, or the policy
+            returned no schedule of the graph.
+
     Example:
         >>> from edbatch.policies import Depth
         >>> from edbatch.schedule.examples import tree
@@ -83,7 +95,13 @@ def find_optimum(
         >>> optimum.bound, optimum.is_proven
         (4, True)
     """
+    check_structure(PolicyError, "the graph of find_optimum", structure)
+    require_policy(policy)
+    check_number(PolicyError, "the width of find_optimum", width, 1, whole=True)
+    check_number(PolicyError, "max_ms of find_optimum", max_ms, 0)
     best = policy.schedule(structure)
+    if needs_check(policy):
+        best = reject_invalid(best, structure, policy)
     bound = lower_bound(structure)
     search = Search(structure, policy, best.num_batches)
     for variation in range(NUM_VARIATIONS):

@@ -15,6 +15,7 @@ import numpy as np
 from edbatch.arguments import check_number
 from edbatch.errors import PolicyError
 from edbatch.policies.fsm.random_stream import new_stream
+from edbatch.policies.fsm.training_record import check_workload
 from edbatch.policies.serving import q_learning
 from edbatch.policies.serving.deciding import UNLIMITED
 from edbatch.policies.serving.encoding import (
@@ -116,6 +117,7 @@ def train_serving_machine(
     check_number(PolicyError, "episodes", episodes, 1, whole=True)
     check_number(PolicyError, "requests", requests, 1, whole=True)
     check_number(PolicyError, "seed", seed, 0, whole=True)
+    check_workload(workload)
     task = Task(library, config, rates, objective, requests)
     validation = Validation(task)
     heuristic = _start(validation)

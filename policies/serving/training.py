@@ -15,6 +15,7 @@ import numpy as np
 
 from edbatch.arguments import check_number
 from edbatch.errors import PolicyError
+from edbatch.policies.fsm.training_record import check_workload
 from edbatch.policies.serving.choices import (
     AGENDA,
     FEATURES,
@@ -119,6 +120,7 @@ def train_serving_policy(
     check_number(PolicyError, "population", population, 2, whole=True)
     check_number(PolicyError, "requests", requests, 1, whole=True)
     check_number(PolicyError, "seed", seed, 0, whole=True)
+    check_workload(workload)
     task = Task(library, config, rates, objective, requests)
     validation = Validation(task)
     rng = np.random.default_rng(seed)

@@ -9,7 +9,9 @@ from edbatch.envs import (
     sample_lattice_structure,
     sample_tree_structure,
 )
+from edbatch.errors import PlanError
 from edbatch.graph import TypeKey
+from edbatch.graph.dataflow_graph import MISSING
 from edbatch.policies import Greedy
 from edbatch.schedule import check_schedule, lower_bound
 
@@ -86,3 +88,30 @@ def test_join_instances():
     assert graph.operand_node.tolist() == [0, -1, 2, 2]
     assert graph.instance_nodes.tolist() == [2, 2]
     assert join_instances(keys, []).num_nodes == 0
+
+
+LEAF, PAIR = TypeKey("leaf", "", 0), TypeKey("pair", "", 2)
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        ([[(2, [])]], "among 2 types, .* that of node 0 of instance 0 is 2"),
+        ([[(0, [])], [(-3, [])]], "node 0 of instance 1 is -3"),
+        ([[(0, []), (1, [0, 1])]], "node 1 of instance 0 reads 1; list nodes in topo"),
+        ([[(0, []), (1, [0, 7])]], "node 1 of instance 0 reads 7"),
+        ([[(0, []), (1, [0, -2])]], "node 1 of instance 0 reads -2"),
+        (
+            [[(0, [])], [(0, []), (1, [0])]],
+            "1 of instance 1 reads 1 nodes but its",
+        ),
+    ],
+)
+def test_what_is_no_graph_is_refused(instances, message):
+    with pytest.raises(PlanError, match=message):
+        join_instances((LEAF, PAIR), instances)
+
+
+def test_operands_may_be_missing():
+    graph = join_instances((LEAF, PAIR), [[(0, []), (1, [MISSING, 0])]])
+    assert Greedy().schedule(graph).num_batches == 2

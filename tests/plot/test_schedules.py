@@ -162,8 +162,30 @@ def test_long_names_do_not_overlap():
             chain("abc"),
             "of one minibatch but 'one' has 2 nodes and the graph 3; schedule this",
         ),
+        (
+            [Depth().schedule(chain("ab"))],
+            build([0, 0], [[], []], 1),
+            "of its graph but 'depth' is of another one .* schedule this graph",
+        ),
+        (Depth().schedule(chain("a")), chain("a"), "must be a list.*usually a sched"),
+        (None, chain("a"), "must be a list.* usually a schedule"),
+        ([Depth()], chain("a"), "each schedule of a picture is a schedule, as policy"),
+        ({"a": "greedy"}, chain("a"), "each schedule of a picture is a schedule"),
     ],
 )
 def test_what_cannot_be_drawn(schedules, structure, message):
     with pytest.raises(PlotError, match=message):
         plot_schedules(schedules, structure)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bound": "x"}, "the bound of a picture of schedules"),
+        ({"types": 3}, "the types of a picture of schedules"),
+    ],
+)
+def test_other_arguments_that_cannot_be(options, message):
+    graph = chain("ab")
+    with pytest.raises(PlotError, match=message):
+        plot_schedules([Depth().schedule(graph)], graph, **options)

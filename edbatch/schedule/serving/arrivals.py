@@ -57,6 +57,9 @@ class Arrivals:
         Returns:
             Milliseconds, ascending; ``[count] float64``.
         """
+        check_number(PolicyError, "the count of arrivals", count, 0, whole=True)
+        if count == 0:
+            return np.empty(0)
         # A Poisson process of rate 1, on a clock that runs at the rate of each state.
         work = np.cumsum(rng.exponential(1.0, count))
         if self.burst == 1:

@@ -58,12 +58,16 @@ class ServingConfig:
     quantum_ms: float = QUANTUM_MS
 
     def __post_init__(self) -> None:
-        costs = np.ascontiguousarray(self.cost_ms, np.float64)
-        if costs.ndim != 2 or costs.shape[1] < 2 or not (costs[:, 1:] > 0).all():
+        try:
+            costs = np.ascontiguousarray(self.cost_ms, np.float64)
+        except (TypeError, ValueError):
+            costs = np.empty(0)
+        rows = costs[:, 1:] if costs.ndim == 2 else np.empty((0, 0))
+        if not (rows.shape[1] and np.isfinite(rows).all() and (rows > 0).all()):
             raise PolicyError(
-                "costs of a simulated server are an array [types, rows + 1] of"
-                f" milliseconds above zero but this one has shape {costs.shape}, or a"
-                " zero; make it by edbatch.policies.serving.batch_costs"
+                "costs of a simulated server are a finite array [types, rows + 1] of"
+                f" milliseconds above zero but this one has shape {costs.shape}, or"
+                " another number; make it by edbatch.policies.serving.batch_costs"
             )
         object.__setattr__(self, "cost_ms", costs)
         for name in ("overhead_ms", "quantum_ms"):

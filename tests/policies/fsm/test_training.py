@@ -17,6 +17,7 @@ from edbatch.envs import (
     sample_dag_structure,
     sample_lattice_structure,
 )
+from edbatch.errors import PolicyError
 from edbatch.policies import (
     ENCODINGS,
     Agenda,
@@ -423,3 +424,19 @@ def test_ctrl_c_at_any_moment_keeps_a_policy():
             check_schedule(machine.schedule(graphs[0]), graphs[0])
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workload": 3}, "'workload' is a text"),
+        ({"workload": None}, "'workload' is a text"),
+        ({"workload": "\ud800"}, "'workload' is a text"),
+        ({"checkpoint": 3}, "'checkpoint' is the path of a file"),
+        ({"progress": 3}, "'progress' is a function"),
+    ],
+)
+def test_options_that_would_fail_after_the_training(options, message):
+    graph = tree("((ab)cb)c")
+    with pytest.raises(PolicyError, match=message):
+        train_policy([graph], [graph], **options)

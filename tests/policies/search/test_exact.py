@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ from random_graphs import all_graphs, build, graphs, long_chain
 from schedule_oracles import Naive, fewest_batches
 
 from edbatch.envs import sample_dag_structure, sample_lattice_structure
+from edbatch.errors import PolicyError
 from edbatch.policies import Depth, Greedy, find_optimum
 from edbatch.policies.search.exact import _parts
 from edbatch.schedule import check_schedule, lower_bound
+from edbatch.schedule.examples import tree
 
 
 def check(optimum, structure):
@@ -101,3 +104,34 @@ def test_time_is_limited():
 
 def test_a_deep_chain():
     assert find_optimum(long_chain(10_000), Depth()).is_proven
+
+
+class Liar:
+    """Returns one batch of all nodes."""
+
+    name = "liar"
+
+    def schedule(self, structure):
+        found = Depth().schedule(structure)
+        return replace(
+            found,
+            batch_start=np.int32([0, structure.num_nodes]),
+            batch_type=found.batch_type[:1],
+        )
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "message"),
+    [
+        (Liar(), {}, "policy 'liar' returned"),
+        ("greedy", {}, "greedy"),
+        (Greedy(), {"width": 0}, "the width of find_optimum"),
+        (Greedy(), {"width": 1.5}, "the width of find_optimum"),
+        (Greedy(), {"max_ms": "x"}, "max_ms of find_optimum"),
+    ],
+)
+def test_what_cannot_be_searched_with(policy, options, message):
+    with pytest.raises(PolicyError, match=message):
+        find_optimum(tree("(((aa)ba)b(aa)b)b"), policy, **options)
+    with pytest.raises(PolicyError, match="the graph of find_optimum"):
+        find_optimum(3, Greedy())

@@ -80,3 +80,8 @@ def test_all_rates_have_the_same_pattern():
 def test_arrivals_that_cannot_be(arguments, message):
     with pytest.raises(PolicyError, match=message):
         Arrivals(**arguments)
+
+
+@pytest.mark.parametrize("burst", [1, 3])
+def test_no_arrivals(burst):
+    assert len(Arrivals(rate=1, burst=burst).draw(np.random.default_rng(0), 0)) == 0

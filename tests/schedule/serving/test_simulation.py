@@ -246,6 +246,10 @@ def test_requests_that_cannot_be(arguments, message):
     [
         ((np.ones((2, 1)),), r"milliseconds above zero but .* shape \(2, 1\)"),
         ((np.zeros((2, 3)),), r"milliseconds above zero but .* shape \(2, 3\)"),
+        ((np.full((2, 3), np.inf),), r"finite array .* shape \(2, 3\), or another nu"),
+        ((np.full((2, 3), np.nan),), r"finite array .* shape \(2, 3\), or another nu"),
+        (("x",), r"finite array .* but this one has shape \(0,\)"),
+        (([[1.0], [1.0, 2.0]],), r"finite array .* but this one has shape \(0,\)"),
         ((np.ones((2, 3)), -1), "overhead_ms of a simulated server is a finite number"),
         ((np.ones((2, 3)), 0.1, 5), "admission of a simulated server is an Admission"),
         (
