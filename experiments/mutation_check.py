@@ -305,7 +305,7 @@ MUTATIONS = (
         "edbatch/executor/chunk.py",
         "real, last = chunk.is_real(1), chunk.size - 1",
         "real, last = chunk.is_real(1) | True, chunk.size - 1",
-        "tests/gradient/test_gradient_rules.py",
+        "tests/executor/test_while_loops.py",
     ),
     Mutation(
         "sign-of-a-term",

@@ -44,7 +44,7 @@ from edbatch.cell.stacks import Stacks
 from edbatch.cell.table_lookup import TableLookup
 from edbatch.cell.tapes import Tapes, new_tapes
 from edbatch.cell.transposed_weight import transposed_weight
-from edbatch.cell.type_call import NO_MESH, trace_settings, traced_type
+from edbatch.cell.type_call import NO_MESH, trace_settings
 from edbatch.cell.value_ranges import infinite_constants
 from edbatch.cell.weight_gradient import Contraction
 from edbatch.cell.weight_gradient_sites import Sites, Values, evaluator
@@ -458,8 +458,8 @@ def taped_cell(
 
     def make() -> TapedCell:
         with use_abstract_mesh(NO_MESH):
-            check_rules(traced_type(node_type, types)[0], node_type.key.cell)
-            cell = cell_program(node_type, types, packing, own)
+            check_rules(node_type, types)
+            cell = cell_program(node_type, types, packing, own, differentiated=True)
             return TapedCell(
                 cell,
                 node_type,

@@ -191,6 +191,11 @@ def pack_type(
         1
     """
     graph, _ = traced_type(node_type, types)
+    return pack_graph(graph, target)
+
+
+def pack_graph(graph: CellGraph, target: Target | None = None) -> PackedCell:
+    """Packs a traced cell, as `pack_type` does."""
     output_tree = jax.tree.structure([0] * len(graph.outputs))
     return _pack(graph, output_tree, OVERHEAD, target)
 

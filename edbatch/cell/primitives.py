@@ -46,13 +46,18 @@ LINEAR = frozenset({
     "scatter-add", "select_n", "slice", "split", "squeeze", "stop_gradient", "sub",
     "transpose",
 })
-# Linear in all that they read, and in the first alone.
+# Linear in all that they read, and in some of it.
 LINEAR_IN_ALL = frozenset({
-    "add", "add_any", "broadcast_in_dim", "concatenate", CAST, "copy", "cumsum", "neg",
-    "optimization_barrier", "pad", "real", "reduce_precision", "reduce_sum", "reshape",
-    "rev", "slice", "split", "squeeze", "sub", "transpose",
+    "add", "add_any", "broadcast_in_dim", "concatenate", CAST, "copy", "cumsum", "fft",
+    "name", "neg", "pad", "real", "reduce_sum", "reduce_window_sum", "reshape", "rev",
+    "slice", "split", "squeeze", "stack", STOP_GRADIENT, "sub", "tile", "transpose",
+    "unstack",
 })
-LINEAR_IN_FIRST = frozenset({"div", "dynamic_slice", "gather"})
+LINEAR_IN = {
+    "div": (0,), "dynamic_slice": (0,), "dynamic_update_slice": (0, 1), "gather": (0,),
+    "scatter": (0, 2), "scatter-add": (0, 2), "scatter-mul": (0,),
+    "triangular_solve": (1,),
+}
 # Their results, which are their slopes, may overflow.
 OVERFLOWS = frozenset({"exp", "exp2", "expm1"})
 # What their results lie between, whatever they read.

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import use_abstract_mesh
 
-from edbatch.cell.cell_graph import count_uses
+from edbatch.cell.cell_graph import CellGraph, count_uses
 from edbatch.cell.jaxpr import as_function, equations_of
-from edbatch.cell.packed_cell import pack_type
+from edbatch.cell.packed_cell import pack_graph
 from edbatch.cell.rows_of import rows_of
+from edbatch.cell.rules_of_parameters import differentiated_graph, has_rules_of_rows
 from edbatch.cell.same_form import Form, form_of
 from edbatch.cell.type_call import NO_MESH, trace_settings, traced_type
 from edbatch.graph.node_type import NodeType
@@ -50,7 +51,11 @@ class CellProgram(Protocol):
 
 
 def cell_program(
-    node_type: NodeType, types: TypeTable, packing: bool, target: Target | None = None
+    node_type: NodeType,
+    types: TypeTable,
+    packing: bool,
+    target: Target | None = None,
+    differentiated: bool = False,
 ) -> CellProgram:
     """Returns the cell of a type, packed or as it is written.
 
@@ -59,23 +64,27 @@ def cell_program(
         types: The table that it is in.
         packing: Whether operations that fit together run as one.
         target: The device that runs it; None for `choose_target`.
+        differentiated: Whether its gradient is taken; see `rules_of_parameters`.
 
     Returns:
         The cell; one object for as long as the table exists.
     """
     own = choose_target() if target is None else target
+    differentiated = differentiated and has_rules_of_rows(node_type, types)
 
     def make() -> CellProgram:
         check_stored(types, node_type)
         form = form_of(node_type, types)
         if form.first is not node_type:
-            return OfForm(form, cell_program(form.first, types, packing, own))
+            first = cell_program(form.first, types, packing, own, differentiated)
+            return OfForm(form, first)
         with use_abstract_mesh(NO_MESH):
-            if packing:
-                return pack_type(node_type, types, target=own)
-            return PlainCell(node_type, types)
+            graph, _ = traced_type(node_type, types)
+            if differentiated:
+                graph = differentiated_graph(node_type, types)
+            return pack_graph(graph, own) if packing else PlainCell(graph)
 
-    key = (cell_program, node_type, packing, own, trace_settings())
+    key = (cell_program, node_type, packing, own, differentiated, trace_settings())
     return types.derived(key, make)
 
 
@@ -115,12 +124,10 @@ class PlainCell:
     """A cell as it is written.
 
     Args:
-        node_type: The type.
-        types: The table that it is in.
+        graph: The cell.
     """
 
-    def __init__(self, node_type: NodeType, types: TypeTable) -> None:
-        graph, _ = traced_type(node_type, types)
+    def __init__(self, graph: CellGraph) -> None:
         read = count_uses(graph)
         self._used = [k for k, each in enumerate(graph.parameters) if each in read]
         self._function = as_function(

@@ -3,40 +3,90 @@
 What a cell makes of parameters alone is computed once for all its nodes, and its
 derivative is taken once, of the sum of their cotangents. That is the sum of each node's
 derivative if the rule is linear in the cotangent, as a derivative is. A rule that a
-user writes need not be: one that clips, say, has to see each node's own. So what such a
-rule reads is made to depend on an input of the cell, which costs a copy of it for each
-batch row, and nothing where all rules are linear.
+user writes need not be: one that clips, say, has to see each node's own. So where a
+gradient is taken, what such a rule reads is made to depend on an input of the cell,
+which costs a copy of it for each batch row, and nothing where all rules are linear.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from edbatch.cell.binding_time import BindingTime, binding_times
-from edbatch.cell.cell_graph import CellGraph, Inliner
+from edbatch.cell.cell_graph import CellGraph
+from edbatch.cell.derivatives import active_variables, differentiable_inputs
 from edbatch.cell.jaxpr import (
-    Atom,
+    Body,
     JaxprEqn,
     Var,
     as_function,
+    asks_for_zeros,
     contains,
     dtype_of,
     equations_of,
     inner_bodies,
     is_float,
-    literal_value,
     name_of,
     new_variable,
     of_each_row,
+    read_scan,
     rewire,
     shape_of,
     trace,
     variables,
 )
-from edbatch.cell.primitives import CUSTOM_VJP, LINEAR_IN_ALL, LINEAR_IN_FIRST, PRODUCTS
+from edbatch.cell.linearity import is_linear
+from edbatch.cell.primitives import CUSTOM_VJP
+from edbatch.cell.type_call import trace_settings, traced_type
 from edbatch.errors import CellError
+from edbatch.graph.node_type import NodeType
+from edbatch.graph.type_table import TypeTable
+
+
+def differentiated_graph(node_type: NodeType, types: TypeTable) -> CellGraph:
+    """Returns the cell of a type as it is differentiated.
+
+    Args:
+        node_type: The type.
+        types: The table that it is in.
+
+    Returns:
+        The traced cell itself where all rules are linear; else one in which what the
+        others make of parameters is an operand.
+    """
+
+    def make() -> CellGraph:
+        return with_rules_of_rows(traced_type(node_type, types)[0])
+
+    return types.derived((differentiated_graph, node_type, trace_settings()), make)
+
+
+def has_rules_of_rows(node_type: NodeType, types: TypeTable) -> bool:
+    """Tells whether the cell of a type is another one where it is differentiated."""
+    traced, _ = traced_type(node_type, types)
+    return differentiated_graph(node_type, types) is not traced
+
+
+def check_rules(node_type: NodeType, types: TypeTable) -> None:
+    """Refuses a rule that is not linear where no input tells the nodes apart.
+
+    Args:
+        node_type: The type whose cell's gradient is to be taken.
+        types: The table that it is in.
+
+    Raises:
+        CellError: The cell takes parameters alone, and there is such a rule.
+    """
+    graph, _ = traced_type(node_type, types)
+    if not graph.inputs and _read_by_rules(graph):
+        raise CellError(
+            f"cell {node_type.key.cell!r} takes parameters alone and applies a rule of"
+            " jax.custom_vjp that is not known to be linear in the cotangent, so that"
+            " it would have to run for each node; call the cell with an argument, such"
+            " as a number, or apply the rule in the cells that read the result"
+        )
 
 
 def with_rules_of_rows(graph: CellGraph) -> CellGraph:
@@ -46,84 +96,123 @@ def with_rules_of_rows(graph: CellGraph) -> CellGraph:
         graph: A cell as it is traced.
 
     Returns:
-        The cell, in which what such a rule makes of parameters is an operand.
+        The cell, in which what such a rule makes of parameters is an operand; the same
+        one where there is none, or no input.
     """
-    found = _equations_to_part(graph)
+    found = _read_by_rules(graph)
     if not found or not graph.inputs:
         return graph
     row = graph.inputs[0]
     nodes = []
     for eqn in equations_of(graph.nodes):
-        known = found.get(id(eqn), ())
-        own = {var: new_variable(var) for var in known}
-        for var in known:
+        own = {var: new_variable(var) for var in found.get(id(eqn), ())}
+        for var, copy in own.items():
             body, _ = trace(of_each_row, _spec(var), _spec(row))
-            nodes.append(rewire(body.equations[0], [var, row], [own[var]]))
+            nodes.append(rewire(body.equations[0], [var, row], [copy]))
         read = [own.get(x, x) if isinstance(x, Var) else x for x in eqn.invars]
         nodes.append(rewire(eqn, read) if own else eqn)
     return replace(graph, nodes=tuple(nodes))
 
 
-def check_rules(graph: CellGraph, cell: str) -> None:
-    """Refuses a rule that is not linear where no input tells the nodes apart.
+def _read_by_rules(graph: CellGraph) -> dict[int, list[Var]]:
+    """What equations with a rule that is not linear read of parameters, by their ids.
 
-    Args:
-        graph: A cell whose gradient is to be taken.
-        cell: Its name.
-
-    Raises:
-        CellError: The cell takes parameters alone, and there is such a rule.
+    Rules on no way from a parameter to an output are left out.
     """
-    if not graph.inputs and _equations_to_part(graph):
-        raise CellError(
-            f"cell {cell!r} takes parameters alone and applies a rule of jax.custom_vjp"
-            " that is not linear in the cotangent, which would have to run for each"
-            " node; call the cell with an argument, such as a number, or apply the rule"
-            " in the cells that read the result"
-        )
-
-
-def _equations_to_part(graph: CellGraph) -> dict[int, list[Var]]:
-    """Of equations with a rule that is not linear, what they read of parameters."""
     eqns = equations_of(graph.nodes)
     suspects = [each for each in eqns if contains(each, CUSTOM_VJP)]
     found: dict[int, list[Var]] = {}
     if not suspects:
         return found
     times = binding_times(graph)
+    of_row = {var for var, time in times.items() if time > BindingTime.PARAM}
+    moved = active_variables(eqns, graph.parameters)
+    reached = differentiable_inputs(eqns, graph.outputs)
     for eqn in suspects:
-        floats = list(dict.fromkeys(v for v in variables(eqn.invars) if is_float(v)))
-        known = [each for each in floats if times[each] <= BindingTime.PARAM]
-        # JAX sums the cotangents of what has no rows after the rule if anything has.
-        itself = name_of(eqn) == CUSTOM_VJP and len(known) < len(floats)
-        if known and not itself and not all(map(_is_linear, _rules(eqn))):
-            found[id(eqn)] = known
+        if reached.isdisjoint(eqn.outvars):
+            continue
+        read = _of_rules(eqn, of_row)
+        own = [var for var in dict.fromkeys(variables(eqn.invars)) if var in read]
+        if own := [var for var in own if var in moved and var not in of_row]:
+            found[id(eqn)] = own
     return found
 
 
-def _rules(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
-    """The equations with a rule of their own in one equation, itself included."""
+def _of_rules(eqn: JaxprEqn, of_row: Collection[Var]) -> set[Var]:
+    """The inputs of an equation that a rule has to see for each row.
+
+    Args:
+        eqn: The equation.
+        of_row: Variables that have rows: if one input of a rule has them, JAX runs all
+            of the rule for each, and sums up after it.
+
+    Returns:
+        Some of its inputs; more than need be where that cannot be told.
+    """
     if name_of(eqn) == CUSTOM_VJP:
-        yield eqn
-        return
+        read = set(variables(eqn.invars))
+        return read if read.isdisjoint(of_row) and not _is_linear(eqn) else set()
+    found: set[Var] = set()
     for body in inner_bodies(eqn):
+        if any(contains(each, CUSTOM_VJP) for each in body.equations):
+            found |= _of_rules_inside(eqn, body, of_row)
+    return found
+
+
+def _of_rules_inside(eqn: JaxprEqn, body: Body, of_row: Collection[Var]) -> set[Var]:
+    """The same, of the rules in one function that the equation calls."""
+    first = len(eqn.invars) - len(body.inputs)  # a switch reads its number before
+    if not 0 <= first <= 1:
+        return {var for var in variables(eqn.invars) if is_float(var)}
+    outer = dict(zip(body.inputs, eqn.invars[first:], strict=True))
+    rows = {x for x, own in outer.items() if isinstance(own, Var) and own in of_row}
+    sources: dict[Any, set[Var]] = {var: {var} for var in outer}
+    carried = _carried(eqn, body)
+    size = -1
+    while size < (size := len(rows) + sum(map(len, sources.values()))):
         for each in body.equations:
-            yield from _rules(each)
+            read = variables(each.invars)
+            if not rows.isdisjoint(read):
+                rows.update(each.outvars)
+            own = set().union(*(sources.get(var, set()) for var in read))
+            for var in each.outvars:
+                sources[var] = sources.get(var, set()) | own
+        for before, after in carried:
+            rows.update([before] if after in rows else [])
+            sources[before] |= sources.get(after, set())
+    found: set[Var] = set()
+    for each in body.equations:
+        if contains(each, CUSTOM_VJP):
+            for var in _of_rules(each, rows):
+                found.update(variables(outer[own] for own in sources.get(var, ())))
+    return set(filter(is_float, found))
+
+
+def _carried(eqn: JaxprEqn, body: Body) -> list[tuple[Var, Var]]:
+    """What a loop carries: the variables of a step, and of the next one."""
+    scan = read_scan(eqn)
+    if scan is None:
+        return []
+    own = body.inputs[scan.num_consts : scan.num_consts + scan.num_carried]
+    pairs = zip(own, body.outputs, strict=False)
+    return [(before, after) for before, after in pairs if isinstance(after, Var)]
 
 
 def _is_linear(eqn: JaxprEqn) -> bool:
     """Whether a rule is linear in the cotangent; False if that cannot be told."""
+    if asks_for_zeros(eqn):
+        return False
     inputs = list(dict.fromkeys(variables(eqn.invars)))
     function = as_function(inputs, [eqn], eqn.outvars)
     floats = [is_float(each) for each in inputs]
 
-    def pull(arrays: Sequence[jax.Array], bars: Sequence[jax.Array]) -> list[jax.Array]:
-        def of_floats(*own: jax.Array) -> list[jax.Array]:
+    def pull(arrays: Sequence[Any], bars: Sequence[Any]) -> list[Any]:
+        def of_floats(*own: Any) -> list[Any]:
             rest = iter(own)
             pairs = zip(arrays, floats, strict=True)
             results = function(*(next(rest) if k else x for x, k in pairs))
-            pairs = zip(results, map(is_float, eqn.outvars), strict=True)
-            return [x for x, k in pairs if k]
+            kinds = map(is_float, eqn.outvars)
+            return [x for x, k in zip(results, kinds, strict=True) if k]
 
         own = [x for x, k in zip(arrays, floats, strict=True) if k]
         return list(jax.vjp(of_floats, *own)[1](list(bars)))
@@ -133,73 +222,8 @@ def _is_linear(eqn: JaxprEqn) -> bool:
         body, _ = trace(pull, [_spec(each) for each in inputs], bars)
     except Exception:  # is raised where the gradient is taken
         return False
-    inliner = Inliner()
-    arguments = [new_variable(each) for each in body.inputs]
-    outputs = inliner.add(body, arguments)
-    return _are_linear(inliner.nodes, set(arguments[len(inputs) :]), outputs)
-
-
-def _are_linear(
-    eqns: Iterable[JaxprEqn], linear: set[Var], outputs: Iterable[Atom]
-) -> bool:
-    """Tells whether some values are linear in some variables.
-
-    Args:
-        eqns: Equations, each after those that it reads.
-        linear: The variables, to which is added what is linear in them.
-        outputs: The values.
-
-    Returns:
-        True only if they are.
-    """
-    zero: set[Var] = set()
-    dependent = set(linear)  # in whatever way
-
-    def depends(atom: Atom) -> bool:
-        return isinstance(atom, Var) and atom in dependent
-
-    def is_zero(atom: Atom) -> bool:
-        return atom in zero if isinstance(atom, Var) else not literal_value(atom).any()
-
-    def fits(atom: Atom) -> bool:
-        return is_zero(atom) or (isinstance(atom, Var) and atom in linear)
-
-    for eqn in eqns:
-        if name_of(eqn) in LINEAR_IN_ALL and all(map(is_zero, eqn.invars)):
-            zero.update(eqn.outvars)
-        if not any(map(depends, eqn.invars)):
-            continue
-        dependent.update(eqn.outvars)
-        places = _linear_places(eqn, [depends(each) for each in eqn.invars])
-        if places and all(
-            fits(each) if k in places else not depends(each)
-            for k, each in enumerate(eqn.invars)
-        ):
-            linear.update(each for each in eqn.outvars if is_float(each))
-    return all(map(fits, outputs))
-
-
-def _linear_places(eqn: JaxprEqn, dependent: Sequence[bool]) -> Sequence[int]:
-    """Returns which inputs an equation is linear in, if all others are constant.
-
-    Args:
-        eqn: The equation.
-        dependent: Which inputs are not constant.
-
-    Returns:
-        The places of the inputs; none if it is linear in none.
-    """
-    name, places = name_of(eqn), range(len(dependent))
-    if name in LINEAR_IN_ALL:
-        return places
-    if name in LINEAR_IN_FIRST:
-        return places[:1]
-    if name == "select_n":
-        return places[1:]
-    if name == "mul" or name in PRODUCTS:  # a square is not
-        return [k for k in places if dependent[k]] if sum(dependent) == 1 else ()
-    return ()
+    return is_linear(body, constant=len(inputs))
 
 
 def _spec(var: Var) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape_of(var), jnp.dtype(dtype_of(var)))
+    return jax.ShapeDtypeStruct(shape_of(var), dtype_of(var))

@@ -11,7 +11,6 @@ from jax.sharding import AbstractMesh, use_abstract_mesh
 
 from edbatch.cell.cell_graph import CellGraph, renamed, trace_cell
 from edbatch.cell.jaxpr import Var, trace
-from edbatch.cell.rules_of_parameters import with_rules_of_rows
 from edbatch.graph.constants import number_marks
 from edbatch.graph.node_type import NodeType, input_specs
 from edbatch.graph.parameters import part_of
@@ -153,7 +152,6 @@ def _traced_form(
         )
         with use_abstract_mesh(NO_MESH):
             graph, _ = trace_cell(function, parts, specs)
-            graph = with_rules_of_rows(graph)
         made = graph, specs, node_type.function  # which so keeps its number
         found = types.traces.setdefault(key, made)
     return found[:2]

@@ -36,6 +36,8 @@ class CompileOptions:
         remat: Whether the backward pass recomputes the outputs of matrix products.
         reuses_rows: Whether values are overwritten once they are not needed any more;
             then there is no gradient.
+        differentiated: Whether its gradient is taken; see
+            `edbatch.cell.rules_of_parameters`.
         tier: "fine": a loop per type, width and set of slices, the fastest program;
             "coarse": one loop body per type, a program that compiles fast.
     """
@@ -45,6 +47,7 @@ class CompileOptions:
     with_keys: bool = True
     remat: bool = False
     reuses_rows: bool = False
+    differentiated: bool = False
     tier: Tier = "fine"
 
 
@@ -92,7 +95,11 @@ class ProgramShape:
         """Returns the cell of a type."""
         options = self.options
         return cell_program(
-            self._type(type_id), self.types, options.packing, options.target
+            self._type(type_id),
+            self.types,
+            options.packing,
+            options.target,
+            options.differentiated,
         )
 
     def repeats_rows(self, type_id: int) -> bool:

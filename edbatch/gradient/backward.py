@@ -90,6 +90,7 @@ def differentiate(
         each of `tables`, whose cotangents come last, as `cotangents_of_tables` lists
         them.
     """
+    program = program.with_options(differentiated=True)
     prepared, unpack = _prepare(program, params)
     cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
     active_values = active_kinds(program, cells, active_pools)

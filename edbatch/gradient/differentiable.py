@@ -234,6 +234,7 @@ def _run_with_tapes(
     stream: Stream,
     rows: tuple[Array, ...],
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], TapedRun]:
+    program = program.with_options(differentiated=True)
     prepared = program.pack(params)
     cells = {type_id: program.taped_cell(type_id) for type_id in prepared}
     arenas, lookups = new_arenas(program), lookups_of_types(wanted.tables)

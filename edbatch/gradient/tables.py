@@ -84,11 +84,12 @@ def _tables_or_readers(
     """Each leaf as a table, or a type that reads it otherwise than by whole rows."""
 
     def make() -> tuple[Table | int, ...]:
+        own = program.with_options(differentiated=True)
         reads = [
-            (type_id, trace(packer.pack, program.types.params_spec)[0])
-            for type_id, packer in program.packers().items()
+            (type_id, trace(packer.pack, own.types.params_spec)[0])
+            for type_id, packer in own.packers().items()
         ]
-        return tuple(_table_or_reader(program, reads, leaf) for leaf in leaves)
+        return tuple(_table_or_reader(own, reads, leaf) for leaf in leaves)
 
     key = (_tables_or_readers, program, tuple(leaves))
     return program.types.derived(key, make)

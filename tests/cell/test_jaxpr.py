@@ -30,10 +30,12 @@ from edbatch.cell import primitives
 from edbatch.cell.cell_graph import Inliner
 from edbatch.cell.jaxpr import (
     as_function,
+    asks_for_zeros,
     body_of,
     called_body,
     equation_key,
     exponent_of,
+    fills_with_a_number,
     inner_bodies,
     mantissa_bits,
     name_of,
@@ -495,3 +497,31 @@ def test_all_settings_are_known_by_name():
         assert jax.config.jax_default_matmul_precision == "highest"
     for word in _OTHER_SETTINGS:
         assert any(word in name for name in names), word
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_rule_says_whether_it_asks_for_zeros(asks):
+    function = jax.custom_vjp(lambda x: x)
+    function.defvjp(
+        lambda x: (x.value if asks else x, None),
+        lambda _, bar: (bar,),
+        symbolic_zeros=asks,
+    )
+    [eqn] = jax.make_jaxpr(function)(jnp.ones(2)).eqns
+    assert asks_for_zeros(eqn) == asks
+
+
+@pytest.mark.parametrize(
+    ("options", "fills"),
+    [
+        ({"mode": "fill", "fill_value": 1.0}, True),
+        ({"mode": "fill", "fill_value": 0.0}, False),
+        ({"mode": "fill"}, False),
+        ({"mode": "clip"}, False),
+    ],
+)
+def test_a_gather_says_what_it_fills_with(options, fills):
+    traced = jax.make_jaxpr(lambda x: x.at[jnp.array([1, 9])].get(**options))
+    eqns = traced(jnp.ones(3)).eqns
+    [eqn] = [each for each in eqns if name_of(each) == "gather"]
+    assert fills_with_a_number(eqn) == fills

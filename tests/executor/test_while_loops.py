@@ -96,6 +96,41 @@ def test_padding_of_a_slice_ends(tier):
 
 
 @pytest.mark.parametrize("tier", ["fine", "coarse"])
+def test_no_row_of_a_slice_runs_on(tier):
+    """What rows of padding compute is not kept, so each is asked while it runs."""
+    seen = []
+
+    def noted(x):
+        steps = steps_to_one(x)
+        jax.debug.callback(lambda each: seen.append(int(each)), steps)
+        return steps
+
+    @eb.cell
+    def noting(params, x):
+        return params * noted(x)
+
+    def noting_model(params, instance):
+        first, *others = [start(params, np.full(2, x, np.float32)) for x in instance]
+        return noting(params, first), join(params, *others)
+
+    batched = eb.batch(
+        noting_model,
+        params=jnp.float32(1),
+        compiler=eb.Compiler(slices="always"),
+        sizes=eb.Sizes(widths=(8,)),
+        planner=eb.Planner(layout="aligned"),
+    )
+    batched.fit(INSTANCES)
+    plan = batched.plan(INSTANCES).in_tier(tier)
+    types = plan.shape.program.types
+    own = type_named(types, "noting").id
+    assert [x.sliced for x in plan.shape.program.loops if x.type_id == own] == [(0,)]
+    jax.block_until_ready(jax.jit(batched.apply)(jnp.float32(1), plan))
+    jax.effects_barrier()
+    assert set(seen) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("tier", ["fine", "coarse"])
 def test_so_does_the_forward_pass_of_a_gradient(tier):
     _, plan = make(tier)
     program, params = plan.shape.program, jnp.float32(1)

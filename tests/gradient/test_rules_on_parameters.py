@@ -20,6 +20,7 @@ from edbatch.cell.rules_of_parameters import with_rules_of_rows
 
 PARAMS = {"b": jnp.float32([1, 0.5, -1]), "W": jnp.eye(3) * 0.7 + 0.1}
 SPEC = jax.ShapeDtypeStruct((3,), "float32")
+KEY = jax.random.key(0)
 SQUARE = jax.ShapeDtypeStruct((3, 3), "float32")
 
 
@@ -41,6 +42,21 @@ NOT_LINEAR = {
     "divided": lambda x, g: x / (2 + g),
     "looked up": lambda x, g: jnp.take(g, jnp.argmax(g), mode="clip") + 0 * x,
     "rounded to whole numbers": lambda x, g: jnp.int32(8 * g).astype(g.dtype),
+    "rounded to few bits": lambda x, g: lax.reduce_precision(g, 8, 1),
+    "cast to a byte": lambda x, g: g.astype(jnp.float8_e5m2).astype(g.dtype),
+    "filled": lambda x, g: jnp.take(
+        g, jnp.arange(len(g)) + 1, mode="fill", axis=0, fill_value=1.0
+    ),
+    "set to a number": lambda x, g: g.at[0].set(3.0),
+    "moved by a constant": lambda x, g: g + np.float32([0, 0, 1]),
+    "scanned": lambda x, g: lax.scan(lambda h, y: (h * y, h), 1.0, g)[1],
+    "of a loop": lambda x, g: lax.fori_loop(0, 2, lambda _, h: h + 0.5, g),
+    "of a branch": lambda x, g: lax.cond(g[0] > 0, lambda g: g, lambda g: -g, g),
+    "of one of two branches": lambda x, g: lax.cond(
+        x[0] < 0, lambda g: g, lambda g: jnp.tanh(g), g
+    ),
+    "computed again": lambda x, g: jax.checkpoint(jnp.tanh)(g),
+    "rectified": lambda x, g: jax.nn.relu(g),
 }
 LINEAR = {
     "straight through": lambda x, g: g,
@@ -52,6 +68,23 @@ LINEAR = {
         g.shape
     ),
     "none": lambda x, g: jnp.zeros_like(g),
+    "a row left out": lambda x, g: g.at[0].set(0.0),
+    "a row halved": lambda x, g: g.at[0].multiply(0.5),
+    "where there are zeros": lambda x, g: jnp.where(x > 0, g, ZEROS),
+    "zeros": lambda x, g: np.zeros(x.shape, np.float32),
+    "zero times": lambda x, g: jnp.where(x > 0, g, 0 * x),
+    "stopped": lambda x, g: lax.stop_gradient(g) ** 1,
+    "tiled": lambda x, g: (
+        jnp.tile(jnp.stack([g, x * g])[1], 2)[: len(g)] if g.ndim == 1 else g
+    ),
+    "surrogate": lambda x, g: jax.vjp(lambda x: jnp.sort(jnp.tanh(x)), x)[1](g)[0],
+    "scanned": lambda x, g: lax.scan(lambda h, y: (h * 0.5 + y, h), 0 * g[0], g)[1],
+    "of a loop": lambda x, g: lax.fori_loop(0, 2, lambda _, h: h * x, g),
+    "of a branch": lambda x, g: lax.cond(
+        x.sum() > 0, lambda g: 2 * g, lambda g: g.at[0].set(0), g
+    ),
+    "computed again": lambda x, g: jax.checkpoint(lambda g: g * jnp.cos(x))(g),
+    "scattered": lambda x, g: jnp.zeros_like(g).at[1].add(2 * g[0]).at[0].set(g[2]),
     "jitted": jax.jit(lambda x, g: 2 * g[::-1]),
 }
 
@@ -85,37 +118,39 @@ def check(model, params, instances, **options):
     eb.verify(batched, params, instances)
 
 
+ZEROS = np.zeros(3, np.float32)
 INSTANCES = list(np.float32([[1, 2, 3], [-1, 0.3, 0], [0.1, 0.2, -0.3]]))
 
 
-@pytest.mark.parametrize("name", NOT_LINEAR)
-def test_a_rule_that_is_not_linear_runs_for_each_node(name):
-    apply = rule(NOT_LINEAR[name])
+@pytest.mark.parametrize("rules", [NOT_LINEAR, LINEAR])
+def test_which_rules_run_for_each_node(rules):
+    found = {}
+    for name, backward in rules.items():
+        apply = rule(backward)
+        found[name] = parted(lambda p, x, f=apply: f(p["b"]) * x, PARAMS, (SPEC,))
+    assert found == dict.fromkeys(rules, int(rules is NOT_LINEAR))
+
+
+@pytest.mark.parametrize("rules", [NOT_LINEAR, LINEAR])
+def test_gradients_of_all_rules(rules):
+    applied = {name: rule(backward) for name, backward in rules.items()}
+    params = {name: PARAMS["b"] * (1 + 0.1 * k) for k, name in enumerate(applied)}
 
     @eb.cell
     def combine(params, h, x):
-        return jnp.tanh(params["W"] @ h + apply(params["b"]) * x)
+        for name, apply in applied.items():
+            h = h + jnp.tanh(apply(params[name]) * x + 0.1 * h)
+        return h
 
     def model(params, x):
         return combine(params, combine(params, jnp.zeros(3), x), x)
 
-    assert parted(combine, PARAMS, (SPEC, SPEC)) == 1
-    check(model, PARAMS, INSTANCES)
+    check(model, params, INSTANCES)
 
 
-@pytest.mark.parametrize("name", LINEAR)
-def test_a_linear_rule_runs_once(name):
-    apply = rule(LINEAR[name])
-
-    @eb.cell
-    def combine(params, h, x):
-        return jnp.tanh(apply(params["W"]) @ h + apply(params["b"]) * x)
-
-    def model(params, x):
-        return combine(params, combine(params, jnp.zeros(3), x), x)
-
-    assert parted(combine, PARAMS, (SPEC, SPEC)) == 0
-    check(model, PARAMS, INSTANCES)
+def test_a_cast_to_half_precision_counts_as_rounding():
+    apply = rule(lambda x, g: g.astype(jnp.bfloat16).astype(g.dtype))
+    assert parted(lambda p, x: apply(p["b"]) * x, PARAMS, (SPEC,)) == 0
 
 
 clipped = rule(NOT_LINEAR["clipped"])
@@ -218,6 +253,106 @@ def test_parameters_that_an_argument_chooses():
         return expert(params, k, expert(params, 0, x))
 
     check(model, params, list(zip([1, 3, 3], INSTANCES, strict=True)))
+
+
+def test_cells_that_draw_random_numbers():
+    @eb.cell
+    def noisy(params, rng=None):
+        return clipped(params["b"]) * jax.random.normal(rng, (3,))
+
+    @eb.cell
+    def combine(params, h, x):
+        return h * x
+
+    batched = eb.batch(lambda params, x: combine(params, noisy(params), x))
+    found = jax.grad(lambda p: batched(p, INSTANCES, rng=KEY)[0].sum())(PARAMS)
+    assert float(jnp.abs(found["b"]).max()) > 0
+    eb.verify(batched, PARAMS, INSTANCES, rng=KEY)
+
+
+def recomputed_beside(params, x):
+    """The rule is on the argument alone; a matrix is read beside it."""
+    return jax.checkpoint(lambda W, h: jnp.tanh(W @ clipped(h)))(params["W"], x)
+
+
+def scanned_beside(params, x):
+    """So is it in a loop, which carries what depends on both."""
+    step = lambda h, y: (jnp.tanh(params["W"] @ clipped(h) + y), None)  # noqa: E731
+    return lax.scan(step, x, jnp.stack([x, x]))[0]
+
+
+@pytest.mark.parametrize("function", [recomputed_beside, scanned_beside])
+def test_what_a_rule_does_not_read_is_not_copied(function):
+    assert parted(function, PARAMS, (SPEC,)) == 0
+    check(eb.cell(function), PARAMS, INSTANCES)
+
+
+def test_without_a_gradient_the_rule_runs_once():
+    traced = []
+
+    @eb.cell
+    def combine(params, h, x):
+        return jnp.tanh(
+            rule(lambda x, g: traced.append(1) or jnp.sign(g))(params["b"]) * h + x
+        )
+
+    batched = eb.batch(lambda params, x: combine(params, x, x), params=PARAMS)
+    plan = batched.plan(INSTANCES)
+    batched.apply(PARAMS, plan)
+    assert traced == []
+    types = plan.shape.program.types
+    used = {loop.type_id for loop in plan.shape.program.loops}
+    for differentiated in (False, True):
+        program = plan.shape.program.with_options(differentiated=differentiated)
+        shapes = [
+            each.shape
+            for type_id in used
+            for each in jax.eval_shape(program.cell(type_id).pack, types.params_spec)
+        ]
+        assert shapes == [(3,)]
+    assert traced != []
+
+
+def test_a_rule_is_read_when_the_gradient_is_taken():
+    limit = [None]
+
+    def backward(x, g):
+        return g if limit[0] is None else jnp.clip(g, -limit[0], limit[0])
+
+    apply = rule(backward)
+
+    @eb.cell
+    def combine(params, x):
+        return jnp.tanh(apply(params["b"]) * x)
+
+    batched = eb.batch(combine)
+    batched(PARAMS, INSTANCES)
+    limit[0] = 0.1
+    found = jax.grad(lambda p: batched(p, INSTANCES).sum())(PARAMS)["b"]
+    expected = sum(
+        jax.grad(lambda p, x=x: combine(p, x).sum())(PARAMS)["b"] for x in INSTANCES
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda b: b * lax.stop_gradient(clipped(b)),
+        lambda b: (clipped(b), 2 * b)[1],
+        rule(LINEAR["a row left out"]),
+    ],
+)
+def test_a_cell_of_parameters_alone_whose_rules_do_not_matter(use):
+    @eb.cell
+    def start(params):
+        return use(params["b"])
+
+    @eb.cell
+    def combine(params, h, x):
+        return h * x
+
+    check(lambda params, x: combine(params, start(params), x), PARAMS, INSTANCES)
 
 
 def test_a_cell_of_parameters_alone_is_refused():

@@ -43,6 +43,7 @@ from edbatch.cell.jaxpr.function_body import contains as contains
 from edbatch.cell.jaxpr.function_body import inner_bodies as inner_bodies
 from edbatch.cell.jaxpr.function_body import trace as trace
 from edbatch.cell.jaxpr.identity import asks_for_nothing as asks_for_nothing
+from edbatch.cell.jaxpr.identity import asks_for_zeros as asks_for_zeros
 from edbatch.cell.jaxpr.identity import generator_of as generator_of
 from edbatch.cell.jaxpr.identity import groups_text as groups_text
 from edbatch.cell.jaxpr.identity import has_rule_of_jvp as has_rule_of_jvp
@@ -59,6 +60,7 @@ from edbatch.cell.jaxpr.operations import Dot as Dot
 from edbatch.cell.jaxpr.operations import Lookup as Lookup
 from edbatch.cell.jaxpr.operations import broadcast_dims as broadcast_dims
 from edbatch.cell.jaxpr.operations import exponent_of as exponent_of
+from edbatch.cell.jaxpr.operations import fills_with_a_number as fills_with_a_number
 from edbatch.cell.jaxpr.operations import mantissa_bits as mantissa_bits
 from edbatch.cell.jaxpr.operations import read_cuts as read_cuts
 from edbatch.cell.jaxpr.operations import read_dot as read_dot

@@ -83,7 +83,7 @@ def tangents_of(eqn: JaxprEqn) -> Body | None:
         no tangents, or the rule asks which of them are zero.
     """
     floats = all(is_float(each) for each in eqn.invars)
-    if not floats or eqn.params["symbolic_zeros"]:
+    if not floats or asks_for_zeros(eqn):
         return None
     specs = [jax.ShapeDtypeStruct(shape_of(v), dtype_of(v)) for v in eqn.invars]
     inputs = [new_variable(each) for each in eqn.invars]
@@ -94,6 +94,11 @@ def tangents_of(eqn: JaxprEqn) -> Body | None:
 def has_rule_of_jvp(eqn: JaxprEqn) -> bool:
     """Tells whether an equation has a rule of `jax.custom_jvp`."""
     return _RULE_OF_JVP in eqn.params
+
+
+def asks_for_zeros(eqn: JaxprEqn) -> bool:
+    """Tells whether a rule of differentiation is told what is known to be zero."""
+    return bool(eqn.params["symbolic_zeros"])
 
 
 def type_text(atom: Any) -> str | None:

@@ -132,6 +132,13 @@ def reduced_axes(eqn: JaxprEqn) -> tuple[int, ...]:
     return tuple(eqn.params["axes"])
 
 
+def fills_with_a_number(eqn: JaxprEqn) -> bool:
+    """Tells whether a gather puts a number where there is nothing, not zero or NaN."""
+    fills = eqn.params["mode"] == GatherScatterMode.FILL_OR_DROP
+    value = eqn.params["fill_value"]
+    return fills and value not in (None, 0) and not np.isnan(value)
+
+
 def exponent_of(eqn: JaxprEqn) -> int | None:
     """Returns the exponent of a whole power; None if the equation is none."""
     return eqn.params["y"] if eqn.primitive.name == "integer_pow" else None
