@@ -193,7 +193,7 @@ def join_instances(
     for k, nodes in enumerate(instances):
         base = len(node_type)
         for number, (t, operands) in enumerate(nodes):
-            _check_node(k, number, t, operands, keys)
+            _check_node(k, number, t, operands, len(keys))
             node_type.append(t)
             operand_node += [u if u == MISSING else base + u for u in operands]
             operand_start.append(len(operand_node))
@@ -211,13 +211,13 @@ def _check_node(
     number: int,
     t: int,
     operands: Sequence[int],
-    keys: Sequence[TypeKey],
+    num_types: int,
 ) -> None:
     """Refuses a node that compiled code would read beyond its arrays for."""
     where = f"node {number} of instance {instance}"
-    if not 0 <= t < len(keys):
+    if not 0 <= t < num_types:
         raise PlanError(
-            f"a node's type is a position among {len(keys)} types, from 0, but that of"
+            f"a node's type is a position among {num_types} types, from 0, but that of"
             f" {where} is {shown(t)}; list its type, too"
         )
     for each in operands:
@@ -226,8 +226,3 @@ def _check_node(
                 f"a node reads nodes of its instance that stand before it but {where}"
                 f" reads {shown(each)}; list nodes in topological order, from 0"
             )
-    if len(operands) != keys[t].arity:
-        raise PlanError(
-            f"{where} reads {len(operands)} nodes but its type, {keys[t]}, reads"
-            f" {keys[t].arity}; give as many, or a type of another arity"
-        )
