@@ -121,7 +121,7 @@ def _of_scan(body: Body, degrees: list[Degree], carried: slice) -> list[Degree]:
         found = _degrees(body, degrees)
         before = degrees[carried]
         after = found[: len(before)]
-        joined = [_either(*pair) for pair in zip(before, after, strict=True)]
+        joined = [_sum(*pair) for pair in zip(before, after, strict=True)]
         if joined == before:
             return [*joined, *found[len(before) :]]
         degrees[carried] = joined
@@ -168,12 +168,10 @@ def _depends(degree: Degree) -> bool:
 
 
 def _sum(one: Degree, other: Degree) -> Degree:
-    """The degree of a sum: that of a linear value and a constant is another one."""
+    """The degree of a sum, and of what may be either of two values.
+
+    That of a linear one and a constant is neither.
+    """
     if one is ZERO or one is other:
         return other
     return one if other is ZERO else OTHER
-
-
-def _either(one: Degree, other: Degree) -> Degree:
-    """The degree of what may be either."""
-    return _sum(one, other)

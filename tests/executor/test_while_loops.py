@@ -51,7 +51,7 @@ def model(params, instance):
 INSTANCES = [(3, -5.0, 0.5), (4, -7.0, 2.5), (2, 0.5, -0.5)]
 
 
-def make(tier="fine"):
+def make(tier="fine", model=model):
     batched = eb.batch(
         model,
         params=jnp.float32(1),
@@ -113,15 +113,7 @@ def test_no_row_of_a_slice_runs_on(tier):
         first, *others = [start(params, np.full(2, x, np.float32)) for x in instance]
         return noting(params, first), join(params, *others)
 
-    batched = eb.batch(
-        noting_model,
-        params=jnp.float32(1),
-        compiler=eb.Compiler(slices="always"),
-        sizes=eb.Sizes(widths=(8,)),
-        planner=eb.Planner(layout="aligned"),
-    )
-    batched.fit(INSTANCES)
-    plan = batched.plan(INSTANCES).in_tier(tier)
+    batched, plan = make(tier, noting_model)
     types = plan.shape.program.types
     own = type_named(types, "noting").id
     assert [x.sliced for x in plan.shape.program.loops if x.type_id == own] == [(0,)]
